@@ -72,7 +72,7 @@ def execute(words: list[str], console: Console) -> None:
 
 
 def _advise_on_devices(name: str, problem: _Problem, options: _Options, console: Console) -> None:
-    """Find and print the fastest AD method.
+    """Find and print the fastest AD method. On a CPU, do so for each device count separately.
 
     Raise `Refusal` if no device count gives advice, or `KeyboardInterrupt` if a signal comes before any
     advice.
@@ -111,9 +111,10 @@ def _advise_on_devices(name: str, problem: _Problem, options: _Options, console:
 
 
 def _parse_words(words: Sequence[str]) -> tuple[str, _Problem, _Options]:
-    """Return (name, problem, options) from the command-line arguments, or raise `Refusal` if one is invalid.
+    """Parse the command-line arguments, and return (name, problem, options).
 
-    The name is a workload, or a location such as "spring.py:force".
+    The name is that of a workload, or a location such as "spring.py:force". The problem is a case, or the
+    shapes of the function's inputs. Raise `Refusal` if an argument is invalid.
     """
     parser = Parser(prog="scaling advise", add_help=False, allow_abbrev=False)
     parser.add_argument("words", nargs="*")
@@ -163,7 +164,7 @@ def _read_case(config: dict[str, Any]) -> Case:
 
 
 def _parse_shapes(option: str, texts: Sequence[str]) -> _Shapes:
-    """Parse values of --points or --shared, such as "x=100,17", into a dict from name to (shape, dtype)."""
+    """Return {input name: (shape, dtype)} from the values of --points or --shared, such as "x=100,17"."""
     inputs: _Shapes = {}
     for text in texts:
         match = _SHAPE.fullmatch(text)
@@ -185,7 +186,7 @@ def _parse_shapes(option: str, texts: Sequence[str]) -> _Shapes:
 
 
 def _nest(arrays: dict[str, Any]) -> dict[str, Any]:
-    """Return nested dicts, such as {"p": {"w": array}} for {"p.w": array}."""
+    """Convert dotted names to nested dicts: {"p.w": array} becomes {"p": {"w": array}}."""
     nested: dict[str, Any] = {}
     for name, array in arrays.items():
         *parents, key = name.split(".")
@@ -299,7 +300,7 @@ def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[
 
 
 def _table_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the lines of a text table with one line per candidate."""
+    """Return the lines of a text table with a header and one line for each row."""
     formats: dict[str, Callable[[Any], str]] = {
         "method": str, "devices": str, "predicted_seconds": format_duration,
         "measured_seconds": format_duration, "memory_bytes": format_bytes, "left_out": str,
@@ -314,7 +315,7 @@ def _table_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _split_location(text: str) -> tuple[str, str]:
-    """Split "FILE.py:NAME" or "MODULE:NAME", or raise `Refusal` if it is malformed or the file is missing."""
+    """Split "FILE.py:NAME" or "MODULE:NAME". Raise `Refusal` if `text` is invalid or the file is missing."""
     where, _, name = text.rpartition(":")
     if not where or not name.isidentifier() or (where.endswith(".py") and not Path(where).is_file()):
         fix = "write FILE.py:NAME, such as spring.py:force"
@@ -326,7 +327,7 @@ def _split_location(text: str) -> tuple[str, str]:
 
 
 def import_function(text: str) -> tuple[Callable[..., Any], str]:
-    """Import a function, such as "spring.py:force", and return it with its Python import statement.
+    """Return the function named by `text`, such as "spring.py:force", and a statement that imports it.
 
     Raise `Refusal` if the text is malformed, or if the function cannot be imported.
     """

@@ -13,7 +13,7 @@ Argument = tuple[tuple[str, ...], dict[str, Any]]  # (names, options) of `add_ar
 
 @dataclass(frozen=True)
 class Command:
-    """A command of `scaling`, which the module of the same name in `scaling.cli` implements."""
+    """The help texts and arguments of a command, such as `scaling run`, which cli/run.py implements."""
 
     summary: str  # one-line description in `scaling --help` and `scaling COMMAND --help`
     example: str  # example arguments, which `scaling --help` prints after the summary

@@ -16,7 +16,7 @@ _SEVERITY_COLORS = {linting.ERROR: "red", linting.WARNING: "yellow", linting.NOT
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Print the problems of a results folder, and return 1 for an error or, with --strict, a warning."""
+    """Print the problems of a results folder. Return 1 for errors (with --strict also warnings), else 0."""
     folder = store.folder_of(args.folder)
     loaded = store.load(folder)
     lost = report.find_unrecorded(folder, loaded.records)

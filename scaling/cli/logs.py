@@ -56,8 +56,9 @@ def load_cases(results: Path) -> StudyCases:
 def select_keys(study: StudyCases, query: str) -> list[str]:
     """Return the keys of the cases that a query selects, or raise `Refusal` if it selects no case.
 
-    A query is the label of a case, the beginning of a label or key, or "" for all cases. If some of the cases
-    failed, return only these, latest first. If none failed, "" selects the case that was started last.
+    A query is the label of a case, the beginning of a label or key, or "" for all cases. If some of these
+    cases failed, return only the failed cases, latest first. If none failed, "" selects the case that was
+    started last.
     """
     query = " ".join(query.split())
     labels = {key: label(case) for key, case in study.cases.items()}
@@ -79,7 +80,7 @@ def select_keys(study: StudyCases, query: str) -> list[str]:
 def logs_of_case(study: StudyCases, key: str, every: bool = False) -> Iterator[tuple[str, str]]:
     """Yield (title, text) for the history of a case, and for each worker log file and job log file.
 
-    Unless `every` is true, long log files are shortened.
+    If `every` is false, yield only the last lines of long log files.
     """
     tasks = [task for task in study.tasks if key in task.cases]
     records = sorted(
@@ -117,7 +118,10 @@ def _describe_task(task: TaskState, key: str) -> str:
 
 
 def _list_worker_logs(task: TaskState, key: str) -> list[Path]:
-    """Return the log files of the workers that ran the case `key`, or of the last start if it never began."""
+    """Return the log files of all workers that ran the case `key`.
+
+    If the task ended before the case began, return the log files of the last start of the task.
+    """
     folder, name = task.entry.folder, task.entry.name
     attempts = [attempt for attempt in task.journal.attempts if attempt.key == key]
     workers = dict.fromkeys((attempt.run, worker) for attempt in attempts for worker in attempt.workers)
@@ -127,7 +131,7 @@ def _list_worker_logs(task: TaskState, key: str) -> list[Path]:
 
 
 def _read_last_lines(path: Path, every: bool) -> str:
-    """Return the last 1000 lines of a log file, or all lines if `every` is true, without secrets."""
+    """Return the last 1000 lines of a log file (all lines if `every` is true), with secrets hidden."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:

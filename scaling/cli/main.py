@@ -107,7 +107,7 @@ def _print_error(text: str, status: int) -> int:
 
 
 def _stop(_number: int, _frame: Any) -> None:
-    """Raise `KeyboardInterrupt` at a stop signal, and let only Ctrl-C interrupt the program after that."""
+    """Handle a stop signal: raise `KeyboardInterrupt`, and ignore all later stop signals except Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, _stop_at_once)

@@ -85,7 +85,7 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
 def _copy_records(folder: Path, target: Path, records: dict[str, Record]) -> str:
     """Copy the records of `folder` that are not in `target`, and return a summary in one line.
 
-    `records` maps the JSON lines in `target` to records, and is updated.
+    `records` maps the JSON lines in `target` to records. The copied records are added to it.
     """
     loaded = store.load(folder)
     found = {to_line(record): record for record in (*loaded.records, *loaded.plans)}

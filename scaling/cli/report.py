@@ -24,7 +24,7 @@ _EFFICIENCY = 0.5  # the value of `findings.EFFICIENCY`, which an up-to-date rep
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    """Write the HTML report of a results folder and, with --proposal, a proposal, and print a summary."""
+    """Write the HTML report of a results folder (with --proposal also a proposal), and print a summary."""
     folder, efficiency = store.folder_of(args.folder), _read_efficiency(args.efficiency)
     current_report = find_current(folder, _digest(folder, efficiency))
     if current_report and not args.proposal and not find_unrecorded(folder):
@@ -40,7 +40,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 
 
 def _read_efficiency(word: str | None) -> float:
-    """Return E from "efficiency=E" (default if None: 0.5), or raise `Refusal` unless 0 < E <= 1."""
+    """Return E from "efficiency=E", or 0.5 if `word` is None. Raise `Refusal` unless 0 < E <= 1."""
     if word is None:
         return _EFFICIENCY
     name, _, value = word.partition("=")
@@ -62,11 +62,11 @@ def write_and_print(
     loaded: store.Loaded | None = None,
     efficiency: float = _EFFICIENCY,
 ) -> "Findings":
-    """Write the HTML report of a results folder unless it is up to date, and print and return its `Findings`.
+    """Update the HTML report of a results folder if necessary, print its results, and return `Findings`.
 
-    If `settings` is not empty, print only results from the environments with these hashes. If `brief`, the
-    printed summary fits on one screen. `loaded` contains the records, or is None to load them. `efficiency`
-    is the parallel efficiency (0 to 1) for the recommended device count.
+    `settings` contains hashes of environments. If it is not empty, print only their results. If `brief` is
+    true, print a summary that fits on one screen. `loaded` contains the records, or is None to load them.
+    `efficiency` is the parallel efficiency (0 to 1) that the recommended device count must reach.
     """
     from scaling.analysis import findings
     from scaling.report.run_summary import summary_lines
@@ -97,7 +97,7 @@ def write_and_print(
 
 
 def find_unrecorded(folder: Path, records: Sequence[Record] | None = None) -> list[Record]:
-    """Return an unwritten "failed" record for each case that an ended job did not record.
+    """Return a "failed" record (not written to a file) for each case that an ended job did not record.
 
     `records` contains all records of the folder, or is None to load them.
     """

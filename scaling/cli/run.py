@@ -69,7 +69,7 @@ def execute(words: list[str], console: Console) -> int:
 
 
 def _examine(run: StudyRun, console: Console) -> StudyRun:
-    """Return a study with the result of checking which cases can run, or raise `Refusal`."""
+    """Check which cases can run, and return `run` with the results. Raise `Refusal` for invalid cases."""
     for folder in (run.folder, *sorted(run.folder.glob("versus-*"))):
         store.check_schemas(folder)
     for name in built_in("workloads").intersection(cell.case.workload for cell in run.cells):
@@ -154,7 +154,7 @@ def _run_directly(run: StudyRun, console: Console) -> tuple[Schedule, store.Load
 
 
 def _print_dry_run(run: StudyRun, console: Console) -> int:
-    """Print the cases that would run, be skipped or fail, and return 1 if one fails, otherwise 0."""
+    """Print which cases would run, be skipped or fail. Return 1 if any case would fail, otherwise 0."""
     schedule, loaded = plan_run(run, console)
     for session in schedule.sessions:
         shape = scheduling.process_shape(session[0].case, schedule.machine, run.settings)

@@ -53,7 +53,7 @@ class StudyStatus:
 
     @property
     def counts(self) -> dict[str, Counter[str]]:
-        """Return a dict from each workload to a `Counter` of its case replicates by state."""
+        """Return {workload: `Counter`}. The `Counter` has the number of case replicates in each state."""
         groups = group_by(self.lines, lambda line: line.case.workload)
         return {workload: Counter(line.state for line in lines) for workload, lines in groups.items()}
 
@@ -84,7 +84,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def load_status(folder: Path) -> StudyStatus:
     """Return the states of all cases and cluster tasks of a results folder.
 
-    If the scheduler does not answer, the states of the tasks are those in the files of the folder.
+    If the scheduler does not answer, the states of the tasks are read from files in the folder.
     """
     tasks, problem = try_find_tasks(folder)
     note = f"{problem}; the current state of the jobs is unknown: these are their last reports"
@@ -144,9 +144,9 @@ def _format_nodes(nodes: Iterable[str]) -> str:
 
 
 def case_lines(status: StudyStatus, every: bool = False) -> list[str]:
-    """Return a line for each failed, running, skipped or missing case, but at most 20 for each state.
+    """Return a line for each failed, running, skipped or missing case, at most 20 lines for each state.
 
-    If `every` is true, include the queued cases and all lines.
+    If `every` is true, return all lines, and also a line for each queued case.
     """
     texts: list[str] = []
     for state in (*_LISTED, "queued") if every else _LISTED:
@@ -164,9 +164,10 @@ def _format_line(line: StatusLine) -> str:
 
 
 def task_tables(tasks: Sequence[TaskState], every: bool) -> Iterator[Table]:
-    """Yield a table of the tasks for each submission.
+    """Yield a table of the tasks for each submission of jobs.
 
-    Unless `every` is true, tasks in the same state share a row, and earlier submissions omit ended tasks.
+    If `every` is false, tasks in the same state share a row, and ended tasks of earlier submissions are
+    omitted.
     """
     last = tasks[-1].entry.folder
     shown = [task for task in tasks if every or task.may_run or task.entry.folder == last]
@@ -184,7 +185,7 @@ def task_tables(tasks: Sequence[TaskState], every: bool) -> Iterator[Table]:
 
 
 def task_rows(tasks: Sequence[TaskState], every: bool = False) -> list[tuple[str, ...]]:
-    """Return a row of cells (`_TASK_COLUMNS`) for each task, or for each state if `every` is false."""
+    """Return the cells of a row for each task. If `every` is false, tasks in the same state share a row."""
     groups = group_by(tasks, lambda task: (task.state.name, task.state.reason, task.wait_message))
     return [_row_cells(row) for row in ([[task] for task in tasks] if every else groups.values())]
 
@@ -210,7 +211,7 @@ def _list_names(names: Iterable[str]) -> str:
 
 
 def _format_elapsed(row: Sequence[TaskState]) -> str:
-    """Format the longest elapsed time of the tasks in a row, until now if they run."""
+    """Return the longest elapsed time of the tasks in a row as text, or "" if none has begun."""
     times = [
         seconds_between(task.journal.began_at, None if task.state.live else task.journal.last_at)
         for task in row
@@ -220,7 +221,7 @@ def _format_elapsed(row: Sequence[TaskState]) -> str:
 
 
 def print_status(status: StudyStatus, console: Console, every: bool) -> None:
-    """Print tables of the tasks and of the number of cases per state, then lines about cases, and notes."""
+    """Print a table of the tasks, a table of case counts by state, lines about cases, and notes."""
     if status.tasks:
         for table in task_tables(status.tasks, every):
             console.print(table)

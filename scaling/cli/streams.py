@@ -12,7 +12,7 @@ from scaling.core.formatting import count_of
 
 
 def make_printable(text: str, kept: str = "") -> str:
-    """Return `text` with each character that is neither printable nor in `kept` replaced by " " or "?"."""
+    """Replace each character of `text` that is neither printable nor in `kept` with " " or "?"."""
     return "".join(
         char if char.isprintable() or char in kept else " " if char.isspace() else "?" for char in text
     )
@@ -51,7 +51,7 @@ def stop_with_reader() -> None:
 
 
 class _DiscardingOutput(io.FileIO):
-    """A raw output stream that discards all output after a failed write, which raises `OSError`."""
+    """A raw output stream that discards all output after the first write that fails with `OSError`."""
 
     ignores_broken_pipe = True  # whether a broken pipe does not raise `OSError`
 

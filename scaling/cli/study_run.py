@@ -107,9 +107,10 @@ def _check_options(config: dict[str, Any], name: str, cluster: ClusterSettings) 
 
 
 def plan_run(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
-    """Return a schedule of the cases of a study that have no result, and all earlier records.
+    """Schedule the cases of a study that have no result, and return the schedule and all earlier records.
 
-    Except in a dry run, also write study.json, and a "failed" record for each case that an ended job lost.
+    Except in a dry run, also write study.json, and a "failed" record for each case that an ended job did not
+    finish.
     """
     queued = set[tuple[str, int]]()
     if run.cluster.submits or (run.folder / SUBMISSIONS).exists():

@@ -16,7 +16,7 @@ from scaling.workers.schedule import REQUEST_NOT_MET, Schedule
 
 
 def submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded, bool]:
-    """Submit the cases that have no result, and wait until their tasks end if `run.wait` is true.
+    """Submit the cases that have no result. If `run.wait` is true, wait until their tasks end.
 
     Cases that are interrupted during the wait are submitted again. Return (the last schedule, all records,
     whether results are missing because tasks are queued or were canceled).

@@ -1,4 +1,4 @@
-"""Find out why a valid case cannot run: the rules on targets, reductions, seeds, layouts and workloads.
+"""Find why a valid case cannot run, by rules on its target, reduction, seeds, workload and layout.
 
 The functions expect a completed case, in which all defaults are filled in. A case that cannot run is skipped,
 with a reason. For an invalid case, other modules raise `Refusal`.
@@ -15,7 +15,7 @@ _UNDEFINED = "not_defined"
 
 
 def why_inapplicable(derivative: Derivative) -> tuple[str, str] | None:
-    """Return (reason, explanation) if a completed case cannot run, or None if it can run.
+    """Return (reason, explanation) if the case of `derivative` cannot run, or None if it can run.
 
     The reason is "not_defined", "not_offered", "indivisible" or "not_installed".
     """
@@ -35,7 +35,7 @@ def why_inapplicable(derivative: Derivative) -> tuple[str, str] | None:
 
 
 def _list_target_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the rules that restrict the AD modes for each target, and the modes with a single seed."""
+    """Return the rules on the target of a case, such as which AD modes can compute it."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     second_order, whole_batch, name = case.target in SECOND, case.batch == "whole", case.workload
     per_point = f"target={case.target} is computed for each point"
@@ -61,7 +61,7 @@ def _list_target_rules(derivative: Derivative) -> list[_Rule]:
 
 
 def _list_reduction_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the rules that restrict sums over points, and the Jacobian of the whole batch."""
+    """Return the rules on sums over points, and on the Jacobian of the whole batch (batch=whole)."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     reduction, on_host = workload.reduction, case.storage == "host"
     sums_points, point_devices = reduction.sums_points, case.mesh_shape[0]
@@ -93,7 +93,7 @@ def _list_point_inputs(derivative: Derivative) -> list[str]:
 
 
 def _list_seed_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the rules that restrict colored seeds, and the forward and reverse parts of mode=mixed."""
+    """Return the rules on colored seeds (seeds=colored), and on mode=mixed."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     whole_batch, colored = case.batch == "whole", case.seeds == "colored" and not mode.is_value
     one_seed = "hvp" if case.target == "hvp" else mode.name if mode.single_seed else ""
@@ -119,7 +119,7 @@ def _list_seed_rules(derivative: Derivative) -> list[_Rule]:
 
 
 def _list_offer_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the rules on the handwritten derivatives and the batch function that a workload must define."""
+    """Return the rules on the handwritten derivatives of a workload, and on its batch function."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     name, whole_batch, sums_points = case.workload, case.batch == "whole", workload.reduction.sums_points
     of = f" of reduce={case.reduce}" if case.reduce else " of nonzeros" if case.seeds == "colored" else ""
@@ -138,7 +138,7 @@ def _list_offer_rules(derivative: Derivative) -> list[_Rule]:
 
 
 def _list_layout_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the rules that restrict the devices, the JAX API and compilation."""
+    """Return the rules on the device mesh, the JAX API (`api`), and cases without compilation."""
     case = derivative.case
     eager, split_seeds = not case.jit, case.split == "seeds" and case.seeds == "identity"
     indivisible_seeds = [part.seeds for part in derivative.parts if part.seeds % case.devices]

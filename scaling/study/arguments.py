@@ -16,16 +16,17 @@ class Parser(argparse.ArgumentParser):
     """An `argparse.ArgumentParser` that raises `Refusal` for invalid arguments, instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise `Refusal` with the error message of argparse and a similar option."""
+        """Raise `Refusal` with the error `message`. If an option is unknown, suggest a similar option."""
         unrecognized = message.partition("unrecognized arguments: ")[2].split()
         hint = _hint(unrecognized[0], self._option_string_actions) if unrecognized else ""
         raise Refusal(f"{self.prog}: {message}{hint}; `{self.prog} --help` lists what it takes")
 
 
 def parse(words: Sequence[str], fields: Sequence[str], command: str = "run") -> argparse.Namespace:
-    """Parse the arguments after a `command`, and return the options and the list `overrides`.
+    """Return the options of a command, and its overrides as the list `overrides`.
 
-    `fields` contains the valid names of overrides. Raise `Refusal` if an argument is invalid.
+    `words` contains the arguments after the command name. `fields` contains the valid names of overrides,
+    such as "devices". Raise `Refusal` if an argument is invalid.
     """
     parser = Parser(prog=f"scaling {command}", add_help=False, allow_abbrev=False)
     parser.add_argument("--help", "-h", action="store_true")

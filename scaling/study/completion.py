@@ -1,4 +1,4 @@
-"""Complete a case: fill in the defaults of its workload, and reset fields without effect (`unused_fields`).
+"""Complete a case: fill in the defaults of its workload, find fields without effect, and reset them.
 
 Cases that describe the same computation are equal after completion. applicability.py decides whether a
 completed case can run.
@@ -32,7 +32,7 @@ _Rule = tuple[str, bool, str, tuple[str, ...]]
 
 
 def complete(case: Case, make: Callable[[Case], Any] = workload.make_from_module) -> Case:
-    """Return a case with its defaults filled in, and with fields that have no effect reset.
+    """Return a copy of a case in which defaults are filled in and fields without effect are reset.
 
     `make` returns the `Workload` of a case. Raise `Refusal` if a field has an invalid value.
     """
@@ -46,7 +46,7 @@ def complete(case: Case, make: Callable[[Case], Any] = workload.make_from_module
 
 
 def unused_fields(case: Case) -> dict[str, UnusedField]:
-    """Return a dict from name to `UnusedField` of the fields that are set in a case but have no effect."""
+    """Return {name: `UnusedField`} for each field that is set in a case but has no effect."""
     resolved = _resolve_names(case)
     unused = fields_without_effect(resolved)
     completed = defaults(unused) | _reset_values(resolved)
@@ -71,7 +71,7 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
 
 
 def _first_reasons(rules: Sequence[_Rule]) -> dict[str, UnusedField]:
-    """Return a dict from field name to `UnusedField` with the first rule that applies to each field."""
+    """Return {field name: `UnusedField`} from the first rule by which each field has no effect."""
     return {name: UnusedField(reason, causes) for name, unused, reason, causes in reversed(rules) if unused}
 
 
@@ -95,7 +95,7 @@ def _resolve_names(case: Case) -> Case:
 
 
 def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
-    """Return (AD mode, target) of a case, with mode "value" if the target is a function value."""
+    """Return (AD mode, target) of a case. The mode is "value" if the target is a function value."""
     value = getattr(module, "VALUE", "value")
     values = (value,) if isinstance(value, str) else tuple(value)
     targets = declared_names(module, "TARGETS") if hasattr(module, "TARGETS") else ("jacobian",)
@@ -111,9 +111,10 @@ def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
 
 
 def _choose_name(case: Case, field: str, names: tuple[str, ...]) -> str | None:
-    """Return the value of a case field, such as "variant", or the first of `names` if it is not set.
+    """Return the value of the case field `field`, such as "variant", or its default if it is not set.
 
-    Return None if the field is not set and `names` is empty. Raise `Refusal` if the value is not in `names`.
+    The default is the first of `names`, or None if `names` is empty. Raise `Refusal` if the value is not in
+    `names`.
     """
     value = getattr(case, field) or (names[0] if names else None)
     check_names(f"{field} of {case.workload}", [value] if value else [], names)
@@ -121,9 +122,9 @@ def _choose_name(case: Case, field: str, names: tuple[str, ...]) -> str | None:
 
 
 def _reset_values(case: Case) -> dict[str, Any]:
-    """Return a dict from field to new value of the fields that `complete` resets.
+    """Return {field name: new value} for the fields that `complete` resets.
 
-    Raise `Refusal` if split=both has an invalid mesh.
+    Raise `Refusal` if a case with split=both has no valid mesh.
     """
     needs_mesh = case.split == "both" and case.api != "jit"
     if needs_mesh and case.mesh not in (meshes := list_meshes(case.devices)):
@@ -141,7 +142,7 @@ def _reset_values(case: Case) -> dict[str, Any]:
 
 
 def fields_without_effect(case: Case) -> dict[str, UnusedField]:
-    """Return a dict from name to `UnusedField` of all fields without effect in a case."""
+    """Return {name: `UnusedField`} for each field without effect in a case, whether it is set or not."""
     mode, with_jit = case.ad_mode, case.api == "jit"
     seedless, handwritten = not mode.has_seeds, mode.by_workload
     with_mode, unchunked = f"with mode={mode.name}", seedless or mode.single_seed or case.target == "hvp"
@@ -180,7 +181,7 @@ def fields_without_effect(case: Case) -> dict[str, UnusedField]:
 
 
 def without_trivial_blocks(derivative: Derivative) -> Derivative:
-    """Set `chunk` or `block` to None if it contains all seeds or all points of a device."""
+    """Set `chunk` to None if a chunk holds all seeds of a device, and `block` if it holds all points."""
     case, (a, b) = derivative.case, derivative.case.mesh_shape
     seeds = max((ceil_div(part.seeds, b) for part in derivative.parts), default=None)
     # A chunk or block of all seeds or points does not change the compiled program.

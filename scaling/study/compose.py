@@ -26,10 +26,10 @@ Composed = tuple[dict[str, Any], str]  # (configuration as a plain dict, name of
 
 
 def compose(words: Sequence[str], command: str = "run") -> list[Composed]:
-    """Return the configuration and the name of each study that the arguments of `scaling run` select.
+    """Return (configuration, study name) for each study that the command-line arguments `words` select.
 
     With --multirun, each combination of values is a study. With --cfg, print the configurations as YAML, and
-    return []. Raise `Refusal` if an argument or a YAML file is invalid.
+    return []. `command` is "run" or "plan". Raise `Refusal` if an argument or a YAML file is invalid.
     """
     from hydra import initialize_config_dir
 
@@ -53,7 +53,7 @@ def compose(words: Sequence[str], command: str = "run") -> list[Composed]:
 
 
 def configuration_folder() -> Path:
-    """Return the path of the folder `conf` with the YAML files, in the installed package or the checkout."""
+    """Return the path of the folder `conf`, which contains the YAML files of the configuration."""
     package = Path(__file__).resolve().parents[1]
     return next(folder for folder in (package / "conf", package.parent / "conf") if folder.is_dir())
 
@@ -70,7 +70,7 @@ def _read_keys(file: Path) -> list[str]:
 
 
 def _split_sweep(overrides: list[str]) -> list[list[str]]:
-    """Return one list of overrides for each combination of swept values, such as study=rbf,linear."""
+    """Return a list of overrides for each combination of the values in sweeps such as study=rbf,linear."""
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -81,7 +81,7 @@ def _split_sweep(overrides: list[str]) -> list[list[str]]:
 
 
 def _compose_once(overrides: list[str], only_print: bool) -> Composed:
-    """Return the configuration as a dict and the study name, or print it as YAML if `only_print` is true."""
+    """Return (configuration, study name), or print the configuration as YAML if `only_print` is true."""
     from hydra import compose as compose_config
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf, open_dict
@@ -101,7 +101,10 @@ def _compose_once(overrides: list[str], only_print: bool) -> Composed:
 
 
 def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
-    """Raise `Refusal` if a top-level key is unknown or missing, or if a group is not set to one file."""
+    """Raise `Refusal` if a key is unknown, missing or misplaced, or if a group does not name one file.
+
+    `choices` maps each group, such as "cluster", to the name of its file.
+    """
     known = known_keys()
     check_names("key", config, known)
     for name in known:
@@ -140,7 +143,7 @@ def _read_times_as_text() -> None:
 
 
 def _in_hydra_syntax(word: str) -> str:
-    """Return an override in Hydra syntax, with ++ for a new key and with quoted special characters."""
+    """Convert an override to Hydra syntax: add ++ if files may omit the key, and quote special characters."""
     name, _, value = word.partition("=")
     if word.startswith(("sizes.", "sizes=", "cluster.")):  # keys that a YAML file may omit
         return f"++{word}"
@@ -156,7 +159,7 @@ def _in_hydra_syntax(word: str) -> str:
 
 
 def _keep_null(override: str) -> str:
-    """Return FIELD=null as FIELD=[null], and where=null as where=true."""
+    """Replace FIELD=null with FIELD=[null], as null means "not given". Replace where=null with where=true."""
     name, _, value = override.partition("=")
     # A plain null means "not given".
     is_null = value.strip().lower() == "null" and name in (*FIELDS, "scaling", "where")
@@ -227,7 +230,7 @@ def _explain_unknown_key(key: str) -> Refusal:
 
 @contextlib.contextmanager
 def _checked_files() -> Iterator[None]:
-    """Let Hydra raise `Refusal` in this context for an invalid file, or for a path that contains ".."."""
+    """Make Hydra raise `Refusal` within this context if a file is invalid or its path contains ".."."""
     from hydra._internal.sources_registry import SourcesRegistry
     from hydra.core.plugins import Plugins
 
@@ -256,7 +259,7 @@ def _checked_files() -> Iterator[None]:
 
 
 def _check_file(path: Path, name: str) -> None:
-    """Raise `Refusal` if a YAML file is too large, is not UTF-8, or has too many values or levels."""
+    """Raise `Refusal` if a YAML file is too large, is not UTF-8, or has too many values or nesting levels."""
     content = path.read_bytes()
     if len(content) > _MAX_BYTES:
         raise Refusal(
@@ -287,7 +290,7 @@ def _check_file(path: Path, name: str) -> None:
 
 
 def _describe_yaml_error(error: Exception, name: str) -> str:
-    """Return a message with the location of an error in the file `name`, the problem, and a fix."""
+    """Return an error message for the YAML file `name`, with the location, the problem, and a fix."""
     mark = getattr(error, "problem_mark", None)
     place = f"{name}, line {mark.line + 1}" if mark else name
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or error

@@ -19,7 +19,7 @@ _GROUPS = ("defaults", "sampling")  # keys whose value is a nested mapping or li
 
 
 def describe_groups(folders: Sequence[Path]) -> str:
-    """Return a line such as "cluster: local, none, slurm" for each group of YAML files in the folders."""
+    """Return text with a line such as "cluster: local, none, slurm" for each subfolder of YAML files."""
     files = [path.relative_to(folder) for folder in folders for path in folder.glob("*/**/*.yaml")]
     groups = sorted(group_by(files, lambda path: str(path.parent)).items())
     lines = [f"{group}: {', '.join(sorted({path.stem for path in paths}))}" for group, paths in groups]
@@ -43,7 +43,7 @@ def describe(conf: Path) -> str:
 
 
 def _read_fields(text: str) -> dict[str, tuple[str, str]]:
-    """Parse config.yaml into a dict from key, such as "sampling.seconds", to (default, comment)."""
+    """Return {key: (default, comment)} for each key in config.yaml, such as "sampling.seconds"."""
     fields: dict[str, tuple[str, str]] = {}
     group = ""
     for indent, key, default, comment in _KEY.findall(text):

@@ -68,7 +68,7 @@ class GridCell:
     sources: tuple[_Sources, ...] = dataclasses.field(default=(), compare=False)  # one dict for each grid
 
     def scaled(self, completed: Case) -> Case:
-        """Return `completed`, with its points multiplied by its devices in weak scaling."""
+        """Return `completed`. If the scaling is weak, multiply its points by its number of devices."""
         factor = completed.devices if self.scaling == "weak" else 1
         return dataclasses.replace(completed, points=completed.points * factor)
 
@@ -88,7 +88,7 @@ def expand_study(
         study: The shared fields, `grids`, `parts` (studies within the study) and `title`.
         overrides: The values on the command line. None means not given.
         max_cells: The maximum number of cases, counted before `where` excludes any. None means no limit.
-        device_counts: The values of devices=all. If empty, devices=all is invalid.
+        device_counts: The device counts that replace devices=all. If empty, devices=all is invalid.
         name: The name of the study, such as "rbf", for error messages.
     """
     given = {k: v for k, v in overrides.items() if v is not None and (k, v) != ("sizes", {})}
@@ -116,10 +116,10 @@ def expand_study(
 def _expand_grids(
     study: Mapping[str, Any], given: Mapping[str, Any], place: str, sources: _Sources
 ) -> Iterator[tuple[_Fields, _Sources]]:
-    """Yield (fields, sources) for each grid of a study, after the grids of its parts.
+    """Yield (fields, sources) for each grid in the parts of a study, and then for each grid of the study.
 
-    `given` contains the fields on the command line. `place` is the source of the study's own fields, such as
-    "in part a". `sources` contains the sources of the fields that are already set.
+    A source says where a field is set, such as "in part a". `given` contains the fields on the command line.
+    `place` is the source of this study. `sources` contains the sources of fields that are already set.
     """
     shared = {k: v for k, v in study.items() if k not in _STUDY_KEYS}
     parts = study.get("parts") or {}
@@ -140,7 +140,7 @@ def _expand_grids(
 
 
 def _check_study(study: Mapping[str, Any], parts: Any) -> None:
-    """Raise `Refusal` if a key of a study that is not a field has an invalid value."""
+    """Raise `Refusal` if `parts`, or the key grids, ceilings or title of a study, has an invalid value."""
     if not isinstance(parts, Mapping) or not all(isinstance(part, Mapping) for part in parts.values()):
         raise Refusal(f"parts must be a mapping of studies by name, not {parts!r}")
     grids = study.get("grids", [{}])
@@ -155,7 +155,7 @@ def _check_study(study: Mapping[str, Any], parts: Any) -> None:
 
 @contextlib.contextmanager
 def _located(sources: _Sources) -> Iterator[None]:
-    """Add the source of the invalid value to the message of a `Refusal` that is raised in this context."""
+    """Add the source (file and grid) of the invalid value to a `Refusal` that is raised in this context."""
     try:
         yield
     except Refusal as refusal:
@@ -163,9 +163,9 @@ def _located(sources: _Sources) -> Iterator[None]:
 
 
 def add_source(text: str, sources: _Sources) -> str:
-    """Return an error message with the source (file and grid) of the first field that it names.
+    """Return the error message `text`, followed by the source (file and grid) of the first field in it.
 
-    Return `text` unchanged if the source is the command line.
+    Return `text` unchanged if the source is the command line or is unknown.
     """
     names = re.findall(r"[a-z_]+", text.partition(":")[0].replace("unknown size", "unknown sizes"))
     workload = sources.get("workload")
@@ -175,7 +175,7 @@ def add_source(text: str, sources: _Sources) -> str:
 
 
 def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
-    """Merge two dicts of fields and their `sizes`, where values in `upper` replace those in `lower`."""
+    """Merge two dicts of fields, including their `sizes`. Values in `upper` replace values in `lower`."""
     merged = {**lower, **upper}
     if isinstance(lower.get("sizes"), Mapping) and isinstance(upper.get("sizes"), Mapping):
         merged["sizes"] = {**lower["sizes"], **upper["sizes"]}
@@ -183,7 +183,7 @@ def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
 
 
 def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
-    """Return a dict from each field of a grid, such as "sizes.p", to the list of its values."""
+    """Return {name: list of values} for the fields and sizes of a grid, such as "mode" and "sizes.p"."""
     sizes = {} if fields.get("sizes") is None else fields["sizes"]
     if not isinstance(sizes, Mapping):
         raise Refusal(f"sizes must be a mapping such as {{p: 64}} or {{p: [8, 64]}}, not {sizes!r}")
@@ -196,14 +196,14 @@ def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
 
 
 def _count_cells(axes: dict[str, list[Any]]) -> int:
-    """Return the number of combinations of the swept values, with mesh=all as one value per mesh."""
+    """Return the number of combinations of the values in `axes`. mesh=all counts as all valid meshes."""
     others = math.prod(len(values) for name, values in axes.items() if name not in ("devices", "mesh"))
     pairs = itertools.product(axes.get("devices", [1]), axes.get("mesh", [None]))
     return others * sum(len(_choose_meshes(*pair)) for pair in pairs)
 
 
 def _choose_meshes(devices: Any, mesh: Any) -> list[Any]:
-    """Return all meshes if `mesh` is "all" and `devices` is a valid count, otherwise the list [mesh]."""
+    """Return all meshes of `devices` devices if `mesh` is "all" and the count is valid, otherwise [mesh]."""
     is_count = isinstance(devices, int) and 0 < devices <= LARGEST
     return list_meshes(devices) if mesh == EVERY and is_count else [mesh]
 
@@ -274,7 +274,7 @@ def _parse_bytes(text: str) -> int:
 
 
 def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, UnusedField]]) -> None:
-    """Raise `Refusal` if the command line, the study or a grid sets a field that has no effect in any case.
+    """Raise `Refusal` if a field value on the command line or in a YAML file has no effect in any case.
 
     `unused[i]` is the result of `completion.unused_fields` for `cells[i]`.
     """
@@ -295,10 +295,11 @@ def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, Unuse
 
 
 def parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
-    """Return a function that evaluates a `where` condition. None is a condition that always holds.
+    """Return a function that tests whether a case fulfills the condition `where`.
 
-    The function takes a dict from field or size to value, such as {"devices": 2, "p": 64}. Raise `Refusal` if
-    the condition is invalid. The function raises it if the condition cannot be evaluated.
+    The function takes a dict of fields and sizes, such as {"devices": 2, "p": 64}. If `where` is None, it
+    returns True. It raises `Refusal` if the condition cannot be evaluated. Raise `Refusal` if the condition
+    is invalid.
     """
     if not isinstance(where, str | bool | None):
         example = "\"devices == 1 or api != 'jit'\""
@@ -356,7 +357,7 @@ def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
 
 
 def _check_comparison(left: ast.expr, right: ast.expr) -> Iterator[str]:
-    """Yield the field `left` for each constant in `right`, or raise `Refusal` if it never has this value."""
+    """Yield the name `left` for each constant in `right`. Raise `Refusal` if the field cannot equal it."""
     if not isinstance(left, ast.Name):
         return
     name = left.id

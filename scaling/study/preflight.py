@@ -88,7 +88,7 @@ def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -
 
 
 def without_layout(case: Case) -> Case:
-    """Return a case with default layout fields, which is equal for cases that share a workload."""
+    """Return a copy of a case in which the layout, memory and cache fields have their defaults."""
     return dataclasses.replace(case, **_LAYOUT_DEFAULTS)
 
 
@@ -136,7 +136,8 @@ class _Examination:
     def _answer_in_order(self, problems: list[list[int]]) -> Answer | None:
         """Check cells in one child process until the first failure, and return this failure, or None.
 
-        Cells that have an answer are removed from `problems`.
+        Each list in `problems` contains the indices of cells that differ only in layout. Cells with an answer
+        are removed.
         """
         module, variables = "scaling.study.preflight_process", {"JAX_PLATFORMS": "cpu"}
         program = Variant("preflight", module=module, variables=variables)
@@ -172,7 +173,7 @@ class _Examination:
 
 
 def cache_key(cells: Sequence[GridCell]) -> str | None:
-    """Return a hash of all data that affect the answers, or None if they must not be cached."""
+    """Return a hash of all data that affect the answers, or None if the answers must not be cached."""
     if any(cell.case.engine != "jax" or user_modules(cell.case) for cell in cells):
         return None
     installed = sorted((each.name or "", each.version) for each in importlib.metadata.distributions())
@@ -191,7 +192,7 @@ def load_answers(folder: Path, key: str | None) -> list[Answer]:
 
 
 def save_answers(folder: Path, key: str | None, answers: Sequence[Answer]) -> None:
-    """Cache answers under `key` in a results folder, unless `key` is None or an answer may change."""
+    """Cache answers under `key` in a results folder, unless `key` is None or an answer may change later."""
     # Failures may change, and so may a lack of memory.
     is_cacheable = all("case" in each and (each["unfit"] or [""])[0] != "too_large" for each in answers)
     if key is not None and is_cacheable:

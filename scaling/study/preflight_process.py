@@ -64,10 +64,10 @@ def _import_modules(cell: GridCell) -> dict[str, Any]:
 
 
 def check_cell(cell: GridCell) -> dict[str, Any]:
-    """Complete and check a case of a study, and return the reply, or raise `Refusal` if it is invalid.
+    """Complete and check a case of a study, and return the reply. Raise `Refusal` if the case is invalid.
 
     In the reply, `case` is the completed case. `unfit` is (reason, text) if the case must be skipped, or
-    None. `unused` is a dict from the name of each field without effect to its `UnusedField`.
+    None. `unused` maps the name of each field without effect to its `UnusedField`.
     """
     completed = complete(cell.case, _make_workload)
     if (scaled := cell.scaled(completed)) != completed:

@@ -1,4 +1,4 @@
-"""Parse `results=PATH`, create the results folder, and refuse one that is not writable or has other files."""
+"""Parse `results=PATH`, create the results folder, and refuse a folder that cannot be used for results."""
 
 import errno
 import os

@@ -20,7 +20,7 @@ _DEFINES_WORKLOAD = re.compile(
 
 
 def find_module(name: str) -> ModuleType:
-    """Import and return the workload module `name`, or raise `Refusal` if it is a path or ambiguous."""
+    """Import and return the workload module `name`. Raise `Refusal` if `name` is a path or is ambiguous."""
     if name.endswith(".py") or "/" in name or "\\" in name:
         path = Path(name.replace("\\", "/"))
         where = f", with PYTHONPATH={path.parent} in front of the command" if path.parent != Path() else ""
@@ -51,10 +51,10 @@ def check_not_shadowed(name: str) -> None:
 
 
 def declared_names(module: ModuleType, name: str, variant: str | None = None) -> tuple[str, ...]:
-    """Return the names in a constant of a workload module, such as "VARIANTS", or () if it is undefined.
+    """Return the names in the constant `name` of a module, such as "VARIANTS", or () if it is undefined.
 
-    FORMULATIONS may be a dict from `variant` to names. Raise `Refusal` if the names are not in a tuple or
-    list.
+    If the constant is a dict, return its keys or, for FORMULATIONS, the names for `variant`. Raise `Refusal`
+    if the names are not in a tuple or list.
     """
     declared = getattr(module, name, ())
     if isinstance(declared, Mapping):
@@ -66,9 +66,10 @@ def declared_names(module: ModuleType, name: str, variant: str | None = None) ->
 
 
 def declared_sizes(name: str, module: ModuleType, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the default sizes that the module of the workload `name` declares.
+    """Return {size name: default value} as declared in SIZES of the module of the workload `name`.
 
-    Raise `Refusal` if SIZES is not a dict, if a given size is not declared, or if a size has no value.
+    Raise `Refusal` if SIZES is not a dict, if a size in `given` is not declared, or if a declared size has
+    neither a default value nor a value in `given`.
     """
     declared = getattr(module, "SIZES", {})
     if not isinstance(declared, Mapping):

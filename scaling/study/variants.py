@@ -22,7 +22,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def name_variant(text: str) -> Variant:
-    """Return a `Variant` that only has the name of a baseline, which `open_variant` prepares.
+    """Return a `Variant` in which only the name is set. `open_variant` returns a complete `Variant`.
 
     `text` has one of the `FORMS`, such as "commit:main". Raise `Refusal` if it is invalid.
     """
@@ -76,7 +76,7 @@ def _find_revision(revision: str) -> tuple[Path, str]:
 
 
 def _check_out_revision(revision: str, folder: Path, name: str) -> Variant:
-    """Write the files of a branch, tag or commit into an empty folder, and return them as a `Variant`."""
+    """Write the files of a git revision into an empty folder, and return a `Variant` that uses them."""
     versus, (top, sha) = f"versus=commit:{revision}", _find_revision(revision)
     git_index = {"GIT_INDEX_FILE": str(folder / ".index")}  # leave the user's index unchanged
     git_commands = ["read-tree", sha], ["checkout-index", "--all", f"--prefix={folder}/"]
@@ -95,7 +95,7 @@ def _check_out_revision(revision: str, folder: Path, name: str) -> Variant:
 
 
 def _install_jax(version: str) -> Path:
-    """Install a JAX version in a cached virtual environment, and return the path of the interpreter."""
+    """Install a JAX version in a cached virtual environment, and return the path of its interpreter."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling"
     folder = cache / f"jax-{version}-python{sys.version_info[0]}.{sys.version_info[1]}"
     python = folder / "bin" / "python"
@@ -114,7 +114,7 @@ def _install_jax(version: str) -> Path:
 
 
 def _check_variant(text: str, variant: Variant) -> None:
-    """Raise `Refusal` if a variant cannot import JAX, or if the protocol version of its worker differs."""
+    """Raise `Refusal` if a variant cannot import JAX, or if its worker protocol differs from `PROTOCOL`."""
     script = "import jax, numpy, scaling.worker as w; jax.devices(); print(getattr(w, 'PROTOCOL', 1))"
     variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | dict(variant.variables)
     try:
