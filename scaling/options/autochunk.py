@@ -1,4 +1,4 @@
-"""Implement `chunk=auto`: probe the `MemoryNeed` of candidate `BlockSizes`, and return the largest that fit.
+"""Implement `chunk=auto`: find the largest `BlockSizes` (points and seeds at a time) that fit into memory.
 
 The candidates are all points with all seeds, fewer points with all seeds, all points with fewer seeds and, if
 none of these fits, a single point with fewer seeds. Each candidate is compiled, because the memory of its
@@ -19,7 +19,7 @@ from scaling.core.formatting import count_of, format_bytes
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """How many points and seeds a device processes at a time, and which memory stores its arrays."""
+    """The numbers of points and seeds that a device processes at a time, and where its arrays are stored."""
 
     block: int | None = None  # points (batch elements); None: all points of the device
     chunk: int | None = None  # seeds (tangents or cotangents); None: all seeds of the device
@@ -45,7 +45,8 @@ def compile_largest(
 ) -> CompiledCase:
     """Compile a case with the largest `BlockSizes` that fit into memory, and return the compiled case.
 
-    Raise `TooLarge` if no sizes fit. `known_blocks` is the field `blocks` of an earlier record, to try first.
+    Raise `TooLarge` if no sizes fit. The sizes in `known_blocks`, the field `blocks` of an earlier record,
+    are tried first.
     """
 
     def compile_and_measure(blocks: BlockSizes) -> MemoryNeed:
@@ -75,9 +76,10 @@ def compile_largest(
 def find_blocks(
     derivative: Derivative, measure: Callable[[BlockSizes], MemoryNeed], earlier: BlockSizes | None = None
 ) -> tuple[BlockSizes | None, dict[BlockSizes, MemoryNeed]]:
-    """Return the largest block sizes that fit into memory (or None), and a dict of all measured candidates.
+    """Return the largest `BlockSizes` that fit into memory (or None), and the `MemoryNeed` of each tried one.
 
-    `measure` compiles a candidate and returns its `MemoryNeed`. If the candidate `earlier` fits, return it.
+    `measure` compiles a program with given sizes and returns its `MemoryNeed`. If the sizes `earlier` fit,
+    return them without trying others.
     """
     needs: dict[BlockSizes, MemoryNeed] = {}
     case, sums_points = derivative.case, derivative.workload.reduction.sums_points
@@ -115,9 +117,10 @@ def find_blocks(
 def _first_fitting(
     candidates: Iterable[BlockSizes], probe: Callable[[BlockSizes], MemoryNeed]
 ) -> BlockSizes | None:
-    """Return the first candidate that fits into memory (or None), enlarged by half if that also fits.
+    """Return the first of the candidate sizes that fits into memory, or None.
 
-    The candidates differ only in `block`, or only in `chunk`, and must be in decreasing order.
+    If the first candidate does not fit, the returned sizes are enlarged by half if they still fit. The
+    candidates differ only in `block`, or only in `chunk`, and must be in decreasing order.
     """
     too_large = None
     for blocks in candidates:

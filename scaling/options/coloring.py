@@ -40,7 +40,7 @@ _MAX_CONFLICTS = 5 * 10**10  # the maximum number of pairs of conflicting entrie
 
 @dataclass(frozen=True)
 class Coloring:
-    """A coloring of the columns and rows of a sparsity pattern, and the times to compute it."""
+    """A coloring of a sparsity pattern, and the times to detect the pattern and to color it."""
 
     pattern: Pattern
     columns: np.ndarray | None  # the int32 color of each column, or -1; None if no column has a color
@@ -68,7 +68,7 @@ def why_unavailable() -> str | None:
 
 
 def detect_coloring(case: Case, workload: Workload) -> Coloring:
-    """Return a coloring that is valid for the Jacobian or Hessian of a case at every point."""
+    """Return a coloring of the Jacobian or Hessian of a case. The coloring is valid at every point."""
     mode, structs, function = case.ad_mode, point_structs(case, workload), workload.function
     if mode.order == 2:
         function = gradient_of_sum(function, workload.names)
@@ -87,8 +87,8 @@ def find_coloring(
 ) -> Coloring:
     """Return a coloring of the Jacobian of `function(*x, *y)` with respect to x, cached under `key`.
 
-    `x` and `y` are tuples of abstract arrays. `compress` is "columns", "rows" or "both". `key` must identify
-    the function and the shapes of its arguments.
+    `x` and `y` are tuples of abstract arrays. `compress` states what gets colors: "columns", "rows" or
+    "both". `key` must identify the function and the shapes of its arguments.
     """
 
     def detect_and_color() -> Coloring:
@@ -104,7 +104,7 @@ def find_coloring(
 
 @functools.cache
 def _prepare_libraries() -> None:
-    """Import asdex and compile the numba functions, so that times measured later exclude both.
+    """Import asdex and compile the numba functions, so that later timings exclude import and compilation.
 
     Raise `Refusal` if asdex or numba cannot be imported or initialized.
     """
@@ -123,9 +123,9 @@ def _prepare_libraries() -> None:
 
 
 def detect_pattern(function: Callable[..., Any], x: tuple[Any, ...], y: tuple[Any, ...]) -> Pattern:
-    """Return the sparsity pattern of the Jacobian with respect to x.
+    """Return the sparsity pattern of the Jacobian of `function(*x, *y)` with respect to x.
 
-    Raise `Refusal` if asdex cannot analyze `function(*x, *y)`, or if the Jacobian has no nonzeros.
+    Raise `Refusal` if asdex cannot analyze the function, or if the Jacobian has no nonzeros.
     """
     import asdex
 
@@ -157,9 +157,9 @@ def detect_pattern(function: Callable[..., Any], x: tuple[Any, ...], y: tuple[An
 
 
 def color(pattern: Pattern, compress: str) -> Coloring:
-    """Return a coloring of a sparsity pattern with few colors.
+    """Color a sparsity pattern with few colors, and return the `Coloring`.
 
-    `compress` states whether "columns", "rows" or "both" get colors.
+    `compress` states what gets colors: "columns", "rows" or "both".
     """
     if compress != "both":
         return _color_division(pattern, np.full(len(pattern.rows), compress == "rows"))
@@ -174,10 +174,10 @@ def color(pattern: Pattern, compress: str) -> Coloring:
 
 
 def _divide_nonzeros(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield pairs (lower_bound, by_row) that divide the nonzeros between rows and columns.
+    """Yield a pair (lower_bound, by_row) for each tried way to divide the nonzeros between rows and columns.
 
-    `lower_bound` is a lower bound on the number of colors. `by_row` is true for a nonzero that is read from a
-    compressed row.
+    `lower_bound` is a lower bound on the number of colors. `by_row` is a boolean array: true for each nonzero
+    that is read from a compressed row, false for each that is read from a compressed column.
     """
     for lines, is_row in ((pattern.rows, True), (pattern.cols, False)):
         entries_in_line = np.bincount(lines)[lines]
@@ -196,10 +196,10 @@ def _color_division(pattern: Pattern, by_row: np.ndarray) -> Coloring:
 
 
 def _color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int) -> tuple[np.ndarray | None, int]:
-    """Return the color of each column, or -1 for a column without a nonzero, and the number of colors.
+    """Return (colors, count): an array with the color of each column, and the number of colors.
 
-    `rows` and `cols` are the positions of the nonzeros. If there are none, the colors are None. Raise
-    `Refusal` if coloring would take minutes.
+    `rows` and `cols` are the positions of the nonzeros. A column without a nonzero has the color -1. If there
+    are no nonzeros, `colors` is None. Raise `Refusal` if coloring would take minutes.
     """
     if not len(cols):
         return None, 0
@@ -226,7 +226,8 @@ def _color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int) -> tuple[np.
 def validate_coloring(coloring: Coloring) -> None:
     """Raise `ValueError` if a nonzero of the pattern cannot be read from its compressed column or row.
 
-    The column or row must have a color, and compression must not add another nonzero to this one.
+    The column or row of the nonzero must have a color. Compression must not add another nonzero to this
+    nonzero.
     """
     pattern, by_row = coloring.pattern, coloring.by_row
     for name, colors, count, lines, positions, is_read in (

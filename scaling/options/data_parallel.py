@@ -58,7 +58,7 @@ def sum_derivative(
     has_padding = count * case.mesh_shape[0] != case.points
 
     def sum_over_points(transform: Callable[[Loss], Any]) -> Any:
-        """Return the sum of `transform(loss)` over all blocks and, for split=data, over all devices."""
+        """Return the sum of `transform(loss)` over all blocks and, with split=data, over all devices."""
 
         def sum_of_block(rows: Any) -> Any:
             rows_of = lambda x: jax.lax.dynamic_slice_in_dim(x, rows[0], len(rows))  # noqa: E731
@@ -82,7 +82,7 @@ def sum_derivative(
 
 
 def _loss(derivative: Derivative, points: NamedArrays, shared: NamedArrays, valid: Any) -> Any:
-    """Return the sum of all outputs at the points where `valid` is true, or at all points if it is None."""
+    """Return the sum of all outputs at the points where `valid` is true (if it is None, at all points)."""
     workload = derivative.workload
     if derivative.case.batch == "whole" and workload.whole is not None and valid is None:
         return jnp.sum(workload.whole(**points, **shared))
@@ -99,7 +99,7 @@ def _derivative_in_pieces(
     shared: NamedArrays,
     position: DevicePosition,
 ) -> Any:
-    """Compute the gradient of the summed loss in pieces, so that all-reduces and computation can overlap."""
+    """Return the gradient of the summed loss. It is computed in pieces, so that all-reduces can overlap."""
 
     def piece_for_seeds(start: int, stop: int, loss: Loss) -> Any:
         slices = apply_linear_map(case, part, loss, shared, position)
@@ -131,10 +131,10 @@ def _derivative_in_pieces(
 
 
 def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
-    """Sum the results of all point devices, and return an array of shape (copies, ...).
+    """Return the sum of a result over all point devices, as an array of shape (copies, ...).
 
-    `x` has the shape (point devices, seed devices, ...). With split=data, `x` contains the sum on each point
-    device, and all copies are returned. Otherwise, there is one copy.
+    `x` has the shape (point devices, seed devices, ...). With split=data, each point device already has the
+    sum in `x`, and all these copies are returned. Otherwise, the sum is computed here, and there is one copy.
     """
     x = x[:, 0]
     return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
@@ -145,8 +145,8 @@ def gather_sums(
 ) -> list[np.ndarray]:
     """Return the derivative of a sum over points as an array (copies, 1, elements) for each input.
 
-    `arrays` contains one array in forward mode, or one for each input in reverse mode. They have the shape
-    (point devices, seed devices, ...). `sum_over_point_devices` describes the copies.
+    `arrays` contains one array in forward mode, or one array for each input in reverse mode. The arrays have
+    the shape (point devices, seed devices, ...). See `sum_over_point_devices` for the copies.
     """
     if part.computes_columns:
         (x,) = arrays  # (point devices, seed devices, seeds)
@@ -157,7 +157,7 @@ def gather_sums(
 
 
 def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
-    """Compare a sum over points, of shape (copies, 1, inputs), with the expected sum."""
+    """Compare `result`, a sum over points of shape (copies, 1, inputs), with the expected sum."""
     rounding, points = spec.rounding, spec.case.points
     term_rounding = dataclasses.replace(rounding, added=rounding.added // points)
     expected = largest_sum = scale = step_bound = np.zeros(())
@@ -186,7 +186,7 @@ def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
 def _terms_of_sum(
     spec: ReferenceSpec, rounding: Rounding, start: int, stop: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the terms of the expected sum at some points, and the magnitudes by which errors are divided.
+    """Return the terms of the expected sum at the points [start, stop), and the scale of each term's error.
 
     Both arrays have the shape (points, inputs), or (points, 1) for mode=value.
     """

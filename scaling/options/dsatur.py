@@ -25,7 +25,7 @@ def color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int, max_colors: i
 
 @numba.njit(cache=True)
 def _insert(links, node, head):
-    """Insert `node` after `head` in a doubly linked list, given as arrays of next and previous nodes."""
+    """Insert `node` after `head` in a doubly linked list. `links` are arrays of next and previous nodes."""
     following, preceding = links
     following[node], preceding[node] = following[head], head
     preceding[following[head]], following[head] = node, node
@@ -41,8 +41,9 @@ def _remove(links, node):
 def _color_by_saturation(graph, colors, is_used):
     """Write the color of each column to `colors`, and return whether there are enough colors.
 
-    The next column is always the one that conflicts with the most distinct colors (its saturation). It gets
-    the lowest color that no conflicting column has.
+    `is_used` has a column for each available color. The saturation of a column is the number of distinct
+    colors of the columns that conflict with it. The column with the highest saturation is colored next. It
+    gets the lowest color that no conflicting column has.
     """
     order, column_start, row_of, row_start, column_of = graph
     n, max_colors = is_used.shape

@@ -54,7 +54,7 @@ def multiply_rows(row: Callable[[Any], Any], seeds: SeedRange) -> Any:
 
 
 def reference_gram(entries: SizedEntries) -> ReferenceTerms:
-    """Return the expected J^T J at each point, with its influence and magnitude (see `ReferenceTerms`)."""
+    """Return the expected J^T J at each point, and its influence and magnitude, as `ReferenceTerms`."""
     J, magnitude, largest = entries.J.values, entries.magnitude, entries.largest
     columns = magnitude.sum(axis=1)
     second_order = entries.rounding.entry * J.shape[1] * largest**2
@@ -63,7 +63,10 @@ def reference_gram(entries: SizedEntries) -> ReferenceTerms:
 
 
 def step_bound(J: Jacobians, bound: Any) -> Any:
-    """Return a bound on the change of J^T J at each point if J[p, o, i] changes by at most bound[p, i]."""
+    """Return a bound on the change of the entries of J^T J at each point, as an array of shape (points,).
+
+    `bound[p, i]` is the largest change of the Jacobian entries J[p, o, i] (point, output, input).
+    """
     columns, pairs = J.by_input(abs(J.values)), bound[:, :, None] * bound[:, None, :]
     crossed = bound[:, :, None] * columns[:, None, :]
     return (crossed + crossed.transpose(0, 2, 1) + np.max(J.entries_by_input()) * pairs).max(axis=(1, 2))

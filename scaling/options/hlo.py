@@ -64,7 +64,7 @@ class HloInstruction(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return the number of elements of the result."""
+        """Return the number of elements of the result, or of its first array if the result is a tuple."""
         return math.prod(self.dims)
 
     @property
@@ -80,7 +80,7 @@ class HloInstruction(NamedTuple):
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel of a program, with its HLO instruction and the bytes that one execution reads and writes."""
+    """An HLO instruction that executes as a kernel, and the bytes that one execution reads and writes."""
 
     instruction: HloInstruction
     body: Instructions  # the parameters and all instructions that are fused, including nested fusions
@@ -110,12 +110,12 @@ class HloProgram:
 
     @property
     def hbm_bytes(self) -> int | None:
-        """Return the bytes that all kernels read and write, or None if they are unknown."""
+        """Return the number of bytes that all kernels together read and write, or None if it is unknown."""
         return _known_bytes(self.kernels)
 
     @property
     def collective_bytes(self) -> int | None:
-        """Return the bytes of all collectives, or None if they are unknown."""
+        """Return the total number of bytes of all executed collectives, or None if it is unknown."""
         return _known_bytes(self.messages)
 
 
@@ -131,8 +131,8 @@ def _known_bytes(executed: Iterable[Kernel | Message] | None) -> int | None:
 def read(text: str) -> HloProgram:
     """Parse the text of an optimized HLO module, such as the result of `jax.stages.Compiled.as_text`.
 
-    A conditional counts as the branch with the most bytes. A loop with an unknown trip count has infinitely
-    many iterations.
+    If there is a conditional, only the branch with the most bytes is counted. A loop with an unknown trip
+    count is assumed to have infinitely many iterations.
     """
     computations, entry = parse(text)
     opcodes = Counter(x.kind for instructions in computations.values() for x in instructions.values())
@@ -148,7 +148,7 @@ def read(text: str) -> HloProgram:
 
 
 def _list_executed(computations: Computations, entry: str, devices: int) -> list[Kernel | Message]:
-    """Return the kernels and collectives of the computation `entry` and of the computations that it calls."""
+    """Return the kernels and collectives that the computation `entry` executes, directly or by calls."""
 
     @functools.cache
     def executed_by(name: str, in_loop: bool = False) -> list[Kernel | Message]:
@@ -173,7 +173,7 @@ def _list_executed(computations: Computations, entry: str, devices: int) -> list
 
 
 def _count_trips(loop: HloInstruction, instructions: Instructions, computations: Computations) -> float:
-    """Return the trip count of a loop in the computation `instructions`, or infinity if it is unknown."""
+    """Return the trip count of `loop`, or infinity if it is unknown. `instructions` contains the loop."""
     condition, body = (computations[name] for name in loop.called)
     if reported := _TRIP_COUNT.search(loop.attributes):
         return float(reported[1])
@@ -194,12 +194,12 @@ def _count_trips(loop: HloInstruction, instructions: Instructions, computations:
 
 
 def _tuple_index(instruction: HloInstruction) -> int:
-    """Return the index of a get-tuple-element, or raise `ValueError` for any other instruction."""
+    """Return the index of a get-tuple-element instruction. Raise `ValueError` for any other instruction."""
     return int(instruction.attributes.partition(", index=")[2].partition(",")[0])
 
 
 def _constant_value(constant: HloInstruction) -> int:
-    """Return the value of an integer constant, or raise `ValueError` for any other instruction."""
+    """Return the value of an integer constant. Raise `ValueError` for any other instruction."""
     return int(constant.argument_text if constant.opcode == "constant" else "")
 
 
@@ -210,7 +210,7 @@ def _executes_kernel(instruction: HloInstruction) -> bool:
 
 
 def _as_fusion(instruction: HloInstruction, instructions: Instructions) -> dict[str, HloInstruction]:
-    """Return the instructions of a fusion of only `instruction`, with the operands as parameters."""
+    """Return the body of a fusion that contains only `instruction`. The operands become parameters."""
     operands = (instructions[name] for name in instruction.operands)
     parameters = {x.name: x._replace(opcode="parameter", operands=[], root=False) for x in operands}
     return parameters | {instruction.name: instruction._replace(root=True)}
@@ -238,7 +238,7 @@ def _flatten(body: Instructions, computations: Computations) -> dict[str, HloIns
 
 
 def _find_collectives(body: Instructions, devices: int) -> Iterator[Message]:
-    """Yield a `Message` for each collective of a fusion, between all devices unless it has replica groups."""
+    """Yield a `Message` for each collective in a fusion. Without replica groups, all devices participate."""
     for instruction in body.values():
         if instruction.kind in COLLECTIVES:
             match = _GROUPS.search(instruction.attributes)
@@ -248,7 +248,7 @@ def _find_collectives(body: Instructions, devices: int) -> Iterator[Message]:
 
 
 def _count_kernel_bytes(body: Instructions) -> int:
-    """Return the bytes that one execution of a fusion reads and writes."""
+    """Return the number of bytes that one execution of a fusion reads and writes."""
     root = _root(body)
     names = root.operands if root.opcode == "tuple" else [root.name]
     results = [source_of(name, body) for name in names]  # the instructions, other than bitcasts
@@ -278,14 +278,14 @@ def _root(instructions: Instructions) -> HloInstruction:
 
 
 def source_of(name: str, instructions: Instructions, opcodes: Sequence[str] = ("bitcast",)) -> HloInstruction:
-    """Return the instruction that computes `name`, where instructions with the given opcodes are skipped."""
+    """Return the instruction `name`, or the source of its first operand if its opcode is in `opcodes`."""
     while instructions[name].opcode in opcodes:
         name = instructions[name].operands[0]
     return instructions[name]
 
 
 def parse(text: str) -> tuple[dict[str, dict[str, HloInstruction]], str]:
-    """Return the computations of an HLO module, and the name of its entry computation."""
+    """Return {computation: {name: instruction}} of an HLO module, and the name of its entry computation."""
     computations = dict[str, dict[str, HloInstruction]]()
     instructions, entry = dict[str, HloInstruction](), ""
     for row in text.splitlines():
@@ -315,7 +315,7 @@ def _parse_instruction(match: re.Match[str], instructions: Instructions) -> HloI
 
 
 def _exclude_operands(size: int, operands: int, is_copy: bool) -> int:
-    """Return the bytes of an asynchronous result, without the operands that it contains."""
+    """Return the bytes of an asynchronous result, excluding the bytes of the operands that it contains."""
     # A copy-start always contains its operand. Some asynchronous all-reduces contain no operands.
     return max(0, size - operands) if size > operands or is_copy else size
 
@@ -323,7 +323,7 @@ def _exclude_operands(size: int, operands: int, is_copy: bool) -> int:
 def _parse_array(
     letters: str, bits: str, _: str, dims_text: str, order_text: str, layout: str
 ) -> tuple[int, int, tuple[int, ...], str, int | None]:
-    """Return the fields of `HloInstruction` from `bytes` to `minor_axis` for a match of `_ARRAY`."""
+    """Return the `HloInstruction` fields from `bytes` to `minor_axis`. The arguments match `_ARRAY`."""
     dims, tile = parse_integers(dims_text), _TILE.search(layout)
     order = parse_integers(order_text) or tuple(reversed(range(len(dims))))
     minor_axis = next((axis for axis in order if axis < len(dims) and dims[axis] > 1), None)

@@ -31,7 +31,7 @@ _THROTTLE_REASONS = {  # bit in NVML -> name. Idling and clocks set by the user 
 
 @dataclass(frozen=True)
 class HostReading:
-    """Counters of this process, and of the monitored cores (all that it may run on), at one moment."""
+    """Counters of this process, the GPUs and the monitored cores (all that the process may run on)."""
 
     platform: str  # the JAX platform: "cpu", "gpu" or "tpu"
     bound_to: tuple[int, ...] | None  # the cores that this process is bound to, or None if it is not bound
@@ -46,7 +46,7 @@ class HostReading:
 
 
 def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
-    """Return the load of the host, the clock rates and governor of the cores `bound_to`, and GPU states."""
+    """Return a dict of the host's load, the clock rates and governor of cores `bound_to`, and GPU states."""
     gpus = {"gpus": [_gpu_state(handle) for handle in _gpus()]} if platform == "gpu" else {}
     return {
         "load": round(os.getloadavg()[0], 2),
@@ -57,7 +57,7 @@ def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
 
 
 def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
-    """Return the current counters of this process, the cores `bound_to` (or all allowed) and the GPUs."""
+    """Return the counters of this process, the cores `bound_to` (if None, all allowed cores) and the GPUs."""
     cores = sorted(bound_to or os.sched_getaffinity(0))
     times, usage = _core_times(cores), resource.getrusage(resource.RUSAGE_SELF)
     path = "/sys/devices/system/cpu/cpu{}/thermal_throttle/{}_throttle_count"
@@ -78,9 +78,9 @@ def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
 
 
 def find_disturbances(start: HostReading) -> list[str]:
-    """Return the disturbances since the reading `start`, as a list of names from `MARKS`.
+    """Return the names (from `MARKS`) of the disturbances that occurred since the reading `start`.
 
-    The foreign load is the time in which the cores were neither idle nor used by this process.
+    Foreign load is the time in which the cores were neither idle nor used by this process.
     """
     now = read_counters(start.platform, start.bound_to)
     cores, elapsed = start.core_count, now.clock_seconds - start.clock_seconds
@@ -98,7 +98,7 @@ def find_disturbances(start: HostReading) -> list[str]:
 
 
 def _core_times(cores: Sequence[int]) -> list[list[int]]:
-    """Return a list of CPU times, in clock ticks, for each given core that /proc/stat contains."""
+    """Return the CPU times, in clock ticks, of each core in `cores` that /proc/stat contains."""
     names, times = {f"cpu{core}" for core in cores}, []
     for line in (environment.contents("/proc/stat") or "").splitlines():
         name, _, fields = line.partition(" ")

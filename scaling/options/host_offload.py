@@ -67,7 +67,7 @@ def _seeds_per_step(derivative: Derivative) -> int | None:
 
 
 def _result_dtype(derivative: Derivative) -> np.dtype:
-    """Return the dtype of the result, which is float64 if the host sums partial results."""
+    """Return the dtype of the result: float64 if the host sums partial results, else that of the case."""
     is_summed = any(is_summed_on_host(derivative.workload, part) for part in derivative.parts)
     if is_summed and derivative.case.mesh_shape[1] > 1:
         return np.dtype(np.float64)
@@ -75,9 +75,9 @@ def _result_dtype(derivative: Derivative) -> np.dtype:
 
 
 def iterate_steps(points: int, block: int, seeds: int, chunk: int) -> Iterator[tuple[int, int]]:
-    """Yield the first point and the first seed of each step of `block` points and `chunk` seeds.
+    """Yield the index of the first point and the index of the first seed for each step.
 
-    All steps have the same size, so that the last step may repeat some points or seeds.
+    Every step has `block` points and `chunk` seeds. The last step may therefore repeat some points or seeds.
     """
     for point in range(0, points, block):
         for seed in range(0, seeds, chunk):
@@ -124,7 +124,7 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
 
 
 def _copy_to_host(compiled: CompiledCase, result: np.ndarray, point: int, seed: int, output: Any) -> None:
-    """Copy the output of the step that starts at (point, seed) into the host array `result`."""
+    """Copy the output of a step to the host array `result`. Its first indices are `point` and `seed`."""
     assert compiled.program is not None
     pieces, chunk = compiled.program.pieces(output), compiled.offload.seeds
     target = result[point : point + len(pieces[0])]

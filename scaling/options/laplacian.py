@@ -52,25 +52,26 @@ class LaplacianValue(NamedTuple):
 
 
 def _sum_over_directions(quadratic_form: LinearMap) -> LinearMap:
-    """Return a function of V that sums `quadratic_form(v)` over the slices v of V."""
+    """Return a function of V that sums `quadratic_form(v)` over all v in V, along the leading axis of V."""
     return lambda V: jax.vmap(quadratic_form)(V).sum()
 
 
 def sum_products(column: LinearMap) -> LinearMap:
-    """Return a function of V that sums v^T H v over the directions v in V, given `column(v)` = H v.
+    """Return a function of V that sums v^T H v over all directions v in V. `column(v)` returns H v.
 
-    V is a tuple of arrays like those in v, with an additional leading axis of directions.
+    V is a tuple of arrays. Each array has an additional leading axis of directions compared with the array in
+    v.
     """
     return _sum_over_directions(lambda v: (ravel(v) * column(v)).sum())
 
 
 def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over v in V by nested JVPs, for the Hessian H of f at x."""
+    """Return a function of V that sums v^T H v over all v in V by nested JVPs. H is the Hessian of f at x."""
     return _sum_over_directions(lambda v: jacfwd(lambda *z: jacfwd(f, z)(v), x)(v))
 
 
 def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over v in V by `jet`, for the Hessian H of f at x.
+    """Return a function of V that sums v^T H v over all v in V by `jet`. H is the Hessian of f at x.
 
     The function raises `Refusal` if `jax.experimental.jet` has no working rule for an operation of f. Custom
     derivative rules of f are ignored.
@@ -100,7 +101,7 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over v in V in one pass, for the Hessian H of f at x."""
+    """Return a function of V that sums v^T H v over all v in V in one pass. H is the Hessian of f at x."""
     closed_jaxpr = jax.make_jaxpr(f)(*x)
 
     def propagate(V: tuple[Any, ...]) -> Any:
@@ -112,9 +113,10 @@ def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def _apply_to_laplacian_values(equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """Return the results of a jaxpr equation whose operands are arrays or `LaplacianValue`.
+    """Evaluate a jaxpr equation for operands that are arrays or `LaplacianValue`, and return the results.
 
-    A float or complex result is a `LaplacianValue` if an operand is one. Any other result is an array.
+    If an operand is a `LaplacianValue`, each float or complex result is a `LaplacianValue`. All other results
+    are arrays.
     """
     positions = [k for k, operand in enumerate(operands) if isinstance(operand, LaplacianValue)]
     arguments = list({id(operands[k]): operands[k] for k in positions}.values())
@@ -147,9 +149,9 @@ def _propagate_elementwise(g: Callable[[Any], Any], x: LaplacianValue) -> Laplac
 def _propagate(
     g: Callable[..., list[Any]], inputs: Sequence[LaplacianValue], is_inexact: Sequence[bool], is_linear: bool
 ) -> list[Any]:
-    """Return the results of a function g for inputs with derivatives.
+    """Evaluate g, propagate the first and second derivatives of the inputs, and return the results.
 
-    A result is a `LaplacianValue` where `is_inexact` is true, and an array otherwise. `is_linear` states
+    Result k is a `LaplacianValue` if `is_inexact[k]` is true, and an array otherwise. `is_linear` states
     whether g is jointly linear in all inputs.
     """
     values, tangents, seconds = (tuple(fields) for fields in zip(*inputs, strict=True))
@@ -169,6 +171,6 @@ def _propagate(
 
 
 def reference_trace(H: SizedEntries) -> ReferenceTerms:
-    """Return the expected trace of each Hessian, with its influence and magnitude (see `ReferenceTerms`)."""
+    """Return the expected trace of each Hessian, and its influence and magnitude, as `ReferenceTerms`."""
     trace, magnitude = (values.trace(axis1=1, axis2=2)[:, None, None] for values in (H.J.values, H.magnitude))
     return ReferenceTerms(trace, H.size.max(axis=2).sum(axis=1)[:, None, None], magnitude)

@@ -32,7 +32,7 @@ _ACCELERATOR_SIZES = _CPU_SIZES | {
 
 
 def enables_peaks(study: Mapping[str, Any]) -> bool:
-    """Return whether a study, or one of its parts, sets `ceilings`."""
+    """Return whether the configuration of a study, or of one of its parts, enables peak benchmarks."""
     return bool(study.get("ceilings")) or any(map(enables_peaks, (study.get("parts") or {}).values()))
 
 
@@ -64,7 +64,7 @@ def _cases_of_target(target: str, bounded: Case, api: str, platform: str) -> lis
 
 
 def peak_dtype_and_precision(target: str, case: Case) -> tuple[str, str]:
-    """Return the dtype and matmul precision of the peak benchmark `target`, such as "copy", for a case."""
+    """Return the dtype and matmul precision of the peak benchmark `target` that bounds the time of `case`."""
     if target == "matmul":
         return case.dtype, case.precision
     return "float64" if target in _DTYPE_DEPENDENT and case.dtype == "float64" else "float32", "highest"
@@ -74,7 +74,8 @@ def peak_work(case: Case) -> int:
     """Return the amount of work that each device does in one call of a peak benchmark.
 
     The unit is bytes for "copy", "transpose" and "all_reduce". It is floating-point operations for "matmul"
-    and "arithmetic". For other targets, it is exponentials, divisions or summed elements.
+    and "arithmetic". It is exponentials for "transcendental", divisions for "division", and summed elements
+    for "reduction".
     """
     points, k, terms = case.points // case.devices, case.sizes["k"], case.sizes["terms"]
     row_bytes = k * _BYTES_OF_DTYPE[case.dtype]

@@ -22,7 +22,8 @@ def wrap_in_pmap(
 ) -> tuple[Callable[..., Any], NamedArrays]:
     """Return a `jax.pmap` function that runs `on_device` on all devices, and its abstract arguments.
 
-    `arguments` have the shapes on one device. The abstract arguments have a leading axis of devices.
+    `arguments` have the shapes that one device needs. The abstract arguments have an additional leading axis
+    of devices.
     """
 
     def on_axis(*arrays: Any) -> Any:

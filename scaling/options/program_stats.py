@@ -53,7 +53,10 @@ class OperationCounts(NamedTuple):
 
 
 def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[dict[str, Any], str | None]:
-    """Return the record fields with the work of a case, and an error message for unexpected collectives."""
+    """Return the `Record` fields that count the work of a case, and an error message or None.
+
+    The message states that collectives are unexpected, or that required collectives are missing.
+    """
     executable = compiled.stages.compiled
     program = None if executable is None else hlo.read(executable.as_text())
     unexpected = unexpected_collectives(compiled.derivative.case, program.collectives) if program else None
@@ -63,9 +66,10 @@ def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[dict[s
 def program_work(
     compiled: CompiledCase, devices: Sequence[Any], program: hlo.HloProgram | None
 ) -> dict[str, Any]:
-    """Return the record fields with the operations, memory traffic and collectives per device and result.
+    """Return the `Record` fields that count the operations, memory traffic and collectives of one device.
 
-    A value is None if it is unknown. If `compiled` has no jaxpr, the program is traced for `devices`.
+    The counts of operations and bytes are for one complete result. A value is None if it is unknown. If
+    `compiled` has no jaxpr, the program is traced for `devices`.
     """
     operations = count_operations(compiled.stages.jaxpr or trace_program(compiled, devices))
     work: dict[str, Any] = {
@@ -88,9 +92,9 @@ def padding_share(derivative: Derivative) -> float | None:
 
 
 def unexpected_collectives(case: Case, collectives: Mapping[str, int]) -> str | None:
-    """Return an error message if collectives are unexpected, or if required ones are missing, otherwise None.
+    """Return an error message if a program has unexpected collectives or lacks required ones, else None.
 
-    `collectives` is a dict from kind of collective to number.
+    `collectives` maps the opcode of a collective, such as "all-reduce", to the number of instructions.
     """
     communicates = any(collectives.values())
     is_data_parallel = case.split == "data" and case.devices > 1
@@ -102,14 +106,14 @@ def unexpected_collectives(case: Case, collectives: Mapping[str, int]) -> str | 
 
 
 def _count_convolution(params: dict[str, Any], operands: list[Any], results: list[Any]) -> int:
-    """Return the number of operations of a convolution, without products with zeros from dilation."""
+    """Return the number of operations of a convolution, except products with zeros that dilation inserts."""
     kernel = operands[1]
     output_features = kernel.shape[params["dimension_numbers"].rhs_spec[0]]
     return 2 * results[0].size * kernel.size // output_features // math.prod(params["lhs_dilation"])
 
 
 def _count_lu(params: dict[str, Any], operands: list[Any], results: list[Any]) -> int:
-    """Return the operations of an LU factorization, s^2 (l - s / 3) for a matrix with sides s <= l."""
+    """Return the operations of an LU factorization: s^2 (l - s / 3) for a matrix with side lengths s <= l."""
     a = operands[0]
     short, long = min(a.shape[-2:]), max(a.shape[-2:])
     return a.size * short * (3 * long - short) // max(1, 3 * long)
@@ -159,7 +163,7 @@ def count_operations(jaxpr: Any) -> OperationCounts:
 
 
 def _count_jaxpr(jaxpr: Any) -> tuple[int, int]:
-    """Return the numbers of flops and transcendentals of a jaxpr, without equations with unused results."""
+    """Return the numbers of flops and transcendentals of a jaxpr. Equations with unused results count 0."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0].eqns
     flops, transcendentals = zip((0, 0), *map(_count_equation, used), strict=True)
@@ -195,8 +199,8 @@ def _count_equation(equation: Any) -> tuple[int, int]:
 def called_jaxpr(equation: Any, per_device: bool = False) -> Any:
     """Return the jaxpr that an equation calls, such as a nested `jax.jit`, or None if it calls none.
 
-    The jaxpr has the operands and results of the equation. If `per_device` is true, this includes the jaxpr
-    of one device in `shard_map` or `pmap`, whose arrays may be smaller.
+    The jaxpr takes the operands and returns the results of the equation. If `per_device` is true, the jaxpr
+    in a `shard_map` or `pmap` is returned too. Its arrays are those of one device.
     """
     name, jaxprs = equation.primitive.name, _parameter_jaxprs(equation)
     if len(jaxprs) != 1 or name == "scan":
@@ -214,12 +218,12 @@ def called_jaxpr(equation: Any, per_device: bool = False) -> Any:
 
 
 def subjaxprs(equation: Any) -> list[Any]:
-    """Return the jaxprs in the parameters of an equation, or the jaxpr to which its primitive expands."""
+    """Return the jaxprs in the parameters of an equation, or the jaxpr that its primitive expands to."""
     return [getattr(jaxpr, "jaxpr", jaxpr) for jaxpr in _parameter_jaxprs(equation)]
 
 
 def _parameter_jaxprs(equation: Any) -> list[Any]:
-    """Return the jaxprs as in `subjaxprs`, with their constants if they have any."""
+    """Return the same jaxprs as `subjaxprs`, but leave each `ClosedJaxpr` closed, with its constants."""
     # `jax.custom_remat` since JAX 0.11, and `jnp.interp` since JAX 0.12.
     primitive = equation.params.get("_prim")
     if hasattr(primitive, "expand"):
@@ -231,7 +235,7 @@ def _parameter_jaxprs(equation: Any) -> list[Any]:
 def trip_count(equation: Any) -> int:
     """Return the trip count of a `while` equation of the form `while counter < end: counter += step`.
 
-    Raise `KeyError` for any other form, or if one of the values is not an integer literal.
+    Raise `KeyError` for any other form, or if the start, end or step is not an integer literal.
     """
     params = equation.params
     condition, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
@@ -261,10 +265,10 @@ def _second_operands(jaxpr: Any, primitive: str, first: Any, results: list[Any])
 def evaluate_inlined(
     jaxpr: Any, inputs: Sequence[Any], apply: Callable[[Any, list[Any]], list[Any]], kept: Sequence[str] = ()
 ) -> list[Any]:
-    """Return the outputs of a jaxpr, with each called function replaced by its equations.
+    """Evaluate a jaxpr and return its outputs. Each call is replaced by the equations of the called function.
 
-    `apply(equation, operands)` returns the results of any other equation, and of a call whose primitive is in
-    `kept`. An open jaxpr must have no constants.
+    `apply(equation, operands)` evaluates an equation that is not replaced, and returns the results. A call
+    whose primitive is in `kept` is not replaced. A jaxpr that is not a `ClosedJaxpr` must have no constants.
     """
     constants, jaxpr = getattr(jaxpr, "consts", ()), getattr(jaxpr, "jaxpr", jaxpr)
     value_of_variable = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *inputs], strict=True))
@@ -280,7 +284,7 @@ def evaluate_inlined(
 
 
 def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """Return the results of a jaxpr equation for operands that are arrays or tracers of JAX."""
+    """Evaluate a jaxpr equation for operands that are arrays or tracers of JAX, and return the results."""
     primitive = equation.primitive
     results = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
     return list(results) if primitive.multiple_results else [results]

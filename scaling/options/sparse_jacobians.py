@@ -24,7 +24,7 @@ from scaling.options.coloring import Coloring
 
 @dataclass(frozen=True)
 class NonzeroIndices:
-    """The indices with which each device reads nonzeros from its compressed slices."""
+    """The indices that each device uses to read nonzeros from its compressed slices."""
 
     # Name of a program argument -> colors of a linear map, or positions of the nonzeros in its slices.
     arguments: dict[str, np.ndarray]
@@ -33,7 +33,7 @@ class NonzeroIndices:
 
 
 def gather_indices(derivative: Derivative) -> NonzeroIndices:
-    """Return the indices that each device uses to read nonzeros from its compressed slices."""
+    """Return the `NonzeroIndices` of all linear maps of a derivative with a coloring."""
     indices, devices = NonzeroIndices({}, []), derivative.case.mesh_shape[1]
     for number, part in enumerate(derivative.parts):
         colors, positions, entries = _indices_of_part(derivative.coloring, part, devices)
@@ -46,10 +46,11 @@ def gather_indices(derivative: Derivative) -> NonzeroIndices:
 def _indices_of_part(
     coloring: Coloring, part: LinearMapPart, devices: int
 ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-    """Return (colors, positions, entries), with which devices read the nonzeros of one linear map.
+    """Return (colors, positions, entries): the indices of the nonzeros that one linear map computes.
 
     `colors` contains the color of each column or row. `positions[d]` contains the flat index of each nonzero
-    in the slices of device d, padded with zeros. `entries[d]` contains the pattern indices of these nonzeros.
+    in the slices of device d, padded with zeros. `entries[d]` contains the index of each of these nonzeros in
+    the sparsity pattern.
     """
     pattern, seeds_per_device = coloring.pattern, ceil_div(part.seeds, devices)
     nonzeros = np.flatnonzero(coloring.by_row != part.computes_columns)
@@ -85,7 +86,7 @@ def read_nonzeros(slices: Slices, colors: Any, positions: Any) -> Any:
 def gather_nonzeros(
     indices: NonzeroIndices, shape: tuple[int, int, int], result: Sequence[Any]
 ) -> np.ndarray:
-    """Return the nonzeros of all devices as one array of the given shape, in pattern order.
+    """Return the nonzeros from all devices as one array of the given shape, in the order of the pattern.
 
     `result` contains an array for each linear map, of shape (point devices, seed devices, points per device,
     nonzeros per device).
@@ -112,10 +113,10 @@ class CommonNonzeros(NamedTuple):
 def compare_lacking(
     common: CommonNonzeros, expected: np.ndarray, scale: np.ndarray
 ) -> tuple[list[EntryComparison], str]:
-    """Return a list that compares expected entries outside of a detected pattern with zero, and a note.
+    """Compare the expected entries that a detected pattern lacks with zero, and return (comparisons, note).
 
-    The list is empty if there are no such entries. The note is "" if all of them are zero. `expected` and
-    `scale` have the shape (points, 1, reference entries).
+    The list `comparisons` is empty if the pattern lacks no entries. The note is "" if all lacking entries are
+    zero. `expected` and `scale` have the shape (points, 1, reference entries).
     """
     if not common.lacking.size:
         return [], ""
@@ -128,11 +129,12 @@ def compare_lacking(
 def match_patterns(
     derivative: Derivative, reduction: Reduction
 ) -> tuple[Pattern | None, Pattern | None, Pattern | None, CommonNonzeros | None]:
-    """Return (workload pattern, result pattern, reference pattern, common nonzeros), each of them or None.
+    """Return four values: three patterns and their common nonzeros. Each value may be None.
 
-    The result pattern is that of a result with colored seeds. The reference pattern is that of the closed
-    form `Workload.nonzeros`. The common nonzeros are the entries of the result pattern in the reference
-    pattern.
+    workload pattern     the nonzeros that `Workload.pattern` lists
+    result pattern       the nonzeros that a result with colored seeds contains
+    reference pattern    the nonzeros that the closed form `Workload.nonzeros` computes
+    common nonzeros      the nonzeros that are in both the result pattern and the reference pattern
     """
     case, workload, coloring = derivative.case, derivative.workload, derivative.coloring
     workload_pattern = result_pattern = None
@@ -152,7 +154,7 @@ def match_patterns(
 
 
 def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: int) -> Pattern:
-    """Return a `Pattern`, or raise `Refusal` unless all entries are distinct, sorted and in range."""
+    """Return the `Pattern` of the entries. Raise `Refusal` unless they are distinct, sorted and in range."""
     rows, cols = np.asarray(rows), np.asarray(cols)
     pattern, is_valid = Pattern(rows, cols, outputs, inputs), rows.shape == cols.shape == (rows.size,)
     if is_valid and rows.size and min(rows.min(), cols.min()) >= 0:
@@ -167,7 +169,7 @@ def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: 
 
 
 def common_nonzeros(pattern: Pattern, reference: Pattern) -> CommonNonzeros:
-    """Match the nonzeros of a pattern with those of a `reference` pattern of the same shape."""
+    """Find the nonzeros of `pattern` that `reference`, a pattern of the same shape, also contains."""
     indices, reference_indices = _flat_indices(pattern), _flat_indices(reference)
     at = np.minimum(np.searchsorted(reference_indices, indices), len(reference_indices) - 1)
     has = reference_indices[at] == indices
@@ -181,7 +183,7 @@ def _flat_indices(pattern: Pattern) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SparseJacobians(Jacobians):
-    """The sparse Jacobians at some points, all with the same sparsity pattern."""
+    """The Jacobians at some points, stored as the nonzeros of one sparsity pattern."""
 
     pattern: Pattern
 
@@ -202,5 +204,5 @@ class SparseJacobians(Jacobians):
 
 
 def _sum_by_index(index: np.ndarray, count: int, values: np.ndarray) -> np.ndarray:
-    """Sum `values[:, k]` over all k with the same `index[k]`, to an array of shape (points, count)."""
+    """Return an array of shape (points, count): column i sums `values[:, k]` over all k with index[k] = i."""
     return np.stack([np.bincount(index, weights=entries, minlength=count) for entries in values])

@@ -20,7 +20,7 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 
 def imported_sources(name: str) -> list[bytes]:
-    """Return the sources of all user modules that a module imports directly or indirectly, sorted by name."""
+    """Return the sources of all user modules that module `name` imports (also indirectly), sorted by name."""
     sources: dict[str, bytes] = {}
     found_modules, pending = set(), [name]
     while pending:
@@ -35,7 +35,7 @@ def imported_sources(name: str) -> list[bytes]:
 
 
 def _find_user_module(name: str) -> ModuleSpec | None:
-    """Return the `ModuleSpec` of a user's module without importing it, or None for any other module."""
+    """Return the `ModuleSpec` of a user module without importing it. Return None for any other module."""
     package, *submodules = name.split(".")
     spec = None
     with contextlib.suppress(ImportError, ValueError):  # ValueError: a module that was made in memory
@@ -48,7 +48,10 @@ def _find_user_module(name: str) -> ModuleSpec | None:
 
 @functools.cache  # a study asks for the digest of each of its cases
 def _imported_names(source: bytes, package: str) -> list[str]:
-    """Return the absolute names of modules and members in the `import` statements of a module."""
+    """Return the absolute names that the `import` statements in `source` import, both modules and members.
+
+    Relative imports are relative to `package`.
+    """
     names = []
     with contextlib.suppress(SyntaxError, ValueError):  # not Python, such as a compiled module
         for node in ast.walk(ast.parse(source)):
