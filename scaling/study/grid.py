@@ -297,9 +297,9 @@ def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, Unuse
 def parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
     """Return a function that tests whether a case fulfills the condition `where`.
 
-    The function takes a dict of fields and sizes, such as {"devices": 2, "p": 64}. If `where` is None, it
-    returns True. It raises `Refusal` if the condition cannot be evaluated. Raise `Refusal` if the condition
-    is invalid.
+    Raise `Refusal` if the condition is invalid. The function takes a dict of fields and sizes, such as
+    {"devices": 2, "p": 64}. It returns True if `where` is None, and raises `Refusal` if the condition cannot
+    be evaluated.
     """
     if not isinstance(where, str | bool | None):
         example = "\"devices == 1 or api != 'jit'\""

@@ -61,7 +61,7 @@ def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallbac
 def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[PreflightResult]:
     """Convert the answers of `check_cells` to one `PreflightResult` per distinct case.
 
-    Raise `Refusal` if a case is invalid, if a field has no effect, or if all modules call sys.exit.
+    Raise `Refusal` if a case is invalid, if a field has no effect, or if sys.exit ended every check.
     """
     refused = [
         (answer["refusal"], cell) for cell, answer in zip(cells, answers, strict=True) if "refusal" in answer
@@ -103,7 +103,7 @@ class _Examination:
     processes: list[WorkerGroup] = field(default_factory=list)  # the child processes that were started
 
     def stop(self) -> None:
-        """Stop the examination by waking every thread that waits for an answer."""
+        """Make all threads of the examination return, and wake each thread that waits for an answer."""
         self.stopped = True
         for process in self.processes:
             process.events.put({"event": "refused", "text": "stopped"})

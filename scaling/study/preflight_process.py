@@ -1,4 +1,4 @@
-"""Main program of a child process that completes the cases of a study and checks if they can run.
+"""Main program of a child process that completes the cases of a study and checks whether they can run.
 
 Each line of standard input is a request in JSON about one cell (a case as given in a study):
 

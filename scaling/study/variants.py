@@ -22,7 +22,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def name_variant(text: str) -> Variant:
-    """Return a `Variant` in which only the name is set. `open_variant` returns a complete `Variant`.
+    """Return a `Variant` with only the name of the baseline `text`. `open_variant` sets the other fields.
 
     `text` has one of the `FORMS`, such as "commit:main". Raise `Refusal` if it is invalid.
     """
