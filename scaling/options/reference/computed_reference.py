@@ -1,4 +1,4 @@
-"""Make the `ComputedReference` of a workload without a closed form, and judge it as right, wrong or unsure.
+"""Compute a `ComputedReference` with JAX for a workload without a closed form, and verify its derivative.
 
 A workload without a closed form is differentiated by JAX in float64. If the function has different values in
 float64 and in the dtype of the case (because of random bits, a cast, or a loop carry with a fixed dtype), it
@@ -88,7 +88,7 @@ def add_reference(
 
 
 def make_verified_reference(case: Case, workload: Workload) -> ComputedReference:
-    """Return the verified reference of a case, in float64 if possible, or else in the dtype of the case."""
+    """Compute and verify the reference of a case, in float64 if possible, else in the dtype of the case."""
     arrays = sample_inputs(case, workload)
     with evaluations.evaluation_context(case.dtype):
         native = _make_unverified_reference(case, workload, case.dtype, arrays)
@@ -203,7 +203,10 @@ def _rounding_properties_with_jvp(
 def _describe_dtype_difference(
     reference: ComputedReference, float64_values: np.ndarray, native_values: np.ndarray, noise: np.ndarray
 ) -> str | None:
-    """Return a message if native and float64 values differ by more than rounding errors, else None."""
+    """Return a message if values in the dtype of the case and in float64 differ too much, else None.
+
+    Differences within rounding errors are allowed. `noise` contains the rounding errors of `native_values`.
+    """
     dtype = reference.native.dtype
     roundoff = max(ROUNDOFF[dtype], reference.evaluation.roundoff)
     size = np.where(np.isfinite(float64_values), np.abs(float64_values), 0.0)
@@ -221,9 +224,10 @@ def _describe_dtype_difference(
 def _verify_reference(
     computed: ComputedReference, case: Case, workload: Workload, arrays: InputArrays
 ) -> ComputedReference:
-    """Return a copy of a reference with the outcome of a verification by finite differences.
+    """Verify a reference by finite differences, and return a copy of the reference with the outcome.
 
-    The outcome is an error message in the field `wrong` or `unsure`, or otherwise the estimated `seconds`.
+    If the verification fails, the field `wrong` or `unsure` contains an error message. Otherwise, the field
+    `seconds` contains an estimate.
     """
     if case.ad_mode.is_value or computed.unsure:
         return computed
@@ -269,9 +273,10 @@ def _describe_objection(
 def _confirm_at_points(
     evaluation: Evaluation, case: Case, workload: Workload, sampled: InputArrays, of: str
 ) -> fd_check.Confirmation:
-    """Compare a derivative with finite differences at sampled points, and then at screened points.
+    """Compare a derivative with finite differences at sampled points, and then at suspicious points.
 
-    `sampled` contains the inputs at the sampled points. `of` names what is differentiated, such as "output".
+    `sampled` contains the inputs at the sampled points. `_screen_points` finds the suspicious points. `of`
+    names what is differentiated, such as "output".
     """
     generator = np.random.default_rng(case.data_seed)
     confirm = functools.partial(fd_check.confirm, evaluation, generator, of)

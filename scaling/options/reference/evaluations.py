@@ -1,4 +1,4 @@
-"""Compile an `Evaluation` with JAX on the CPU: values, JVPs, columns and rows of a function, in any dtype.
+"""Evaluate a function, its JVPs, and its Jacobian's columns and rows with JAX on the CPU, in any dtype.
 
 Derivatives are computed in forward mode. If a function has only a rule for reverse mode (`jax.custom_vjp`),
 its JVP is computed by transposing its VJP. The argument `arrays` of most functions is a dict from input name
@@ -35,7 +35,7 @@ _MIN_INPUTS_PER_OUTPUT = 8  # the minimum ratio for computing a Jacobian by rows
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A function of one point, and how to evaluate it and its derivatives."""
+    """A function of one point, and the settings to evaluate the function and its derivatives."""
 
     function: Callable[..., Any]  # takes every input as a keyword argument and returns an array
     names: tuple[str, ...]  # the differentiated inputs, in the order of the columns of the Jacobian
@@ -73,7 +73,7 @@ def values(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
 
 
 def without_slow_optimization(evaluation: Evaluation, arrays: InputArrays) -> Evaluation:
-    """Return `evaluation`, with `optimized` set to false if XLA takes long to compile the function."""
+    """Return a copy of `evaluation`. If XLA takes long to compile the function, `optimized` is false."""
     # XLA fusion on a CPU copies operations. In a long chain, the number of copies may grow exponentially.
     seconds, _ = time_once(lambda: values(evaluation, arrays))
     return dataclasses.replace(evaluation, optimized=seconds < _SLOW_COMPILATION)
@@ -82,7 +82,7 @@ def without_slow_optimization(evaluation: Evaluation, arrays: InputArrays) -> Ev
 def directional_derivative(evaluation: Evaluation, arrays: InputArrays, direction: InputArrays) -> np.ndarray:
     """Return the JVP at each point as a float64 array of shape (points, outputs).
 
-    `direction` is the tangent, a dict from differentiated input to an array with the shape of the input.
+    `direction` is the tangent. It is a dict from input name to an array with the shape of the input.
     """
     tangents = [np.asarray(direction[name]).astype(jnp.dtype(evaluation.dtype)) for name in evaluation.names]
     return _evaluate(evaluation, arrays, "jvp", tangents)
@@ -114,19 +114,19 @@ def jacobian(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
 
 
 def jacobian_in_few_passes(evaluation: Evaluation, arrays: InputArrays, outputs: int) -> np.ndarray:
-    """Return the Jacobian at each point, using reverse mode if `outputs` are far fewer than inputs."""
+    """Return the Jacobian at each point. Use reverse mode if there are far fewer outputs than inputs."""
     if has_few_rows(outputs, evaluation.inputs) and is_traceable(evaluation, arrays, "rows"):
         return slices(evaluation, arrays, "rows", np.arange(outputs))
     return jacobian(evaluation, arrays)
 
 
 def has_few_rows(outputs: int, inputs: int) -> bool:
-    """Return whether reverse mode computes a Jacobian of this shape much faster than forward mode."""
+    """Return whether reverse mode computes an outputs x inputs Jacobian much faster than forward mode."""
     return _MIN_INPUTS_PER_OUTPUT * outputs <= inputs
 
 
 def seeds_per_call(evaluation: Evaluation, points: int) -> int:
-    """Return the number of seeds that one call with `points` points can compute within the memory limit."""
+    """Return the number of seeds for which one call with `points` points stays within the memory limit."""
     return max(1, _MAX_ELEMENTS // (points * evaluation.width))
 
 
@@ -144,7 +144,7 @@ def is_traceable(evaluation: Evaluation, arrays: InputArrays, quantity: str) -> 
 
 
 def with_pushforward(evaluation: Evaluation, arrays: InputArrays) -> Evaluation | None:
-    """Return an evaluation that can compute JVPs, or None if neither JVPs nor VJPs are supported."""
+    """Return a copy of `evaluation` that can compute JVPs, or None if JAX supports neither JVPs nor VJPs."""
     candidates = evaluation, dataclasses.replace(evaluation, transposed=True)
     return next((each for each in candidates if is_traceable(each, arrays, "columns")), None)
 
@@ -152,7 +152,7 @@ def with_pushforward(evaluation: Evaluation, arrays: InputArrays) -> Evaluation 
 def with_rounding(
     evaluation: Evaluation, arrays: InputArrays, relative: float, generator: np.random.Generator, count: int
 ) -> Iterator[tuple[Evaluation, InputArrays]]:
-    """Yield `count` pairs (evaluation, inputs), each with different random rounding errors.
+    """Yield `count` pairs (evaluation, inputs). Each pair has different random rounding errors.
 
     The relative error of each floating-point element of the inputs is `relative` or -`relative`.
     """
@@ -173,7 +173,7 @@ def measure_with_noise(
     generator: np.random.Generator,
     count: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return `measure(evaluation, arrays)`, and the largest change of each element due to rounding errors.
+    """Return `measure(evaluation, arrays)`, and the largest change of each element by random rounding errors.
 
     `count` is the number of evaluations with random rounding errors. `relative` is the relative error of the
     inputs.
@@ -185,14 +185,14 @@ def measure_with_noise(
 
 
 def _evaluate(evaluation: Evaluation, arrays: InputArrays, quantity: str, *seeds: Any) -> np.ndarray:
-    """Return a quantity, a key of `_QUANTITIES`, at each point as a float64 array of shape (points, ...)."""
+    """Return `quantity`, a key of `_QUANTITIES`, at each point as a float64 array of shape (points, ...)."""
     key = evaluation.rounding_key  # an argument of one program for all nonzero keys
     compiled = _compiled(dataclasses.replace(evaluation, rounding_key=min(1, key)), quantity)
     return np.asarray(compiled(np.uint32(key), *_cast(evaluation, arrays), *seeds), np.float64)
 
 
 def _cast(evaluation: Evaluation, arrays: InputArrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return a dict of per-point inputs and a dict of shared inputs, in the dtypes of the evaluation."""
+    """Return (per-point inputs, shared inputs) as two dicts of arrays in the dtypes of `evaluation`."""
     per_point, shared = dict[str, np.ndarray](), dict[str, np.ndarray]()
     for name, x in arrays.items():
         dtype = np.int32 if name in evaluation.integers else jnp.dtype(evaluation.dtype)
@@ -203,7 +203,7 @@ def _cast(evaluation: Evaluation, arrays: InputArrays) -> tuple[dict[str, np.nda
 
 @functools.lru_cache(maxsize=64)
 def _compiled(evaluation: Evaluation, quantity: str) -> Callable[..., jax.Array]:
-    """Return a jitted function f(rounding_key, per_point, shared, *seeds) for a key of `_QUANTITIES`."""
+    """Return a jitted function f(rounding_key, per_point, shared, *seeds) that computes `quantity`."""
     tangent_axes = [0 if name in evaluation.per_point else None for name in evaluation.names]
     seed_axes = {"values": (), "jvp": (tangent_axes,)}.get(quantity, (None,))
 

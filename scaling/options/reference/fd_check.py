@@ -43,7 +43,7 @@ ValuesAtStep = Callable[[float], np.ndarray]  # f(step along a direction) return
 
 @dataclass(frozen=True)
 class Confirmation:
-    """The result of comparing a derivative with finite differences."""
+    """The result of comparing a derivative with finite differences at several points."""
 
     is_wrong: np.ndarray  # shape (points,): whether an output differs by more than rounding errors
     confirmed_share: float  # the fraction of nonzero derivatives that are confirmed within 5 %
@@ -79,10 +79,10 @@ class _MeasuredValues(NamedTuple):
 def confirm(
     evaluation: Evaluation, generator: np.random.Generator, of: str, points: np.ndarray, arrays: InputArrays
 ) -> Confirmation:
-    """Compare the derivatives of a function along random directions with finite differences.
+    """Compare derivatives along random directions with finite differences, and return a `Confirmation`.
 
-    `of` names what is differentiated, such as "output". `points` contains the indices in the batch of the
-    points in `arrays`.
+    `of` names what is differentiated, such as "output". `arrays` contains the inputs at some points. `points`
+    contains the indices of these points in the batch.
     """
     directions = [random_direction(evaluation, arrays, generator) for _ in range(_DIRECTIONS)]
     if len(evaluation.names) > 1:
@@ -115,10 +115,11 @@ def _compare_along_all(
     directions: Sequence[InputArrays],
     arrays: InputArrays,
 ) -> tuple[np.ndarray, _Comparison, np.ndarray]:
-    """Return the derivatives along some directions, their comparison, and which outputs have a derivative.
+    """Return (derivatives, comparison, has_derivative) for the derivatives along the given directions.
 
-    The first two results have a leading axis of directions. The third has the shape (points, outputs). The
-    first `_DIRECTIONS` directions and the last one change all inputs.
+    The first two results have a leading axis of directions. `has_derivative` has the shape (points, outputs).
+    It is true for outputs whose derivative is larger than its error. The first `_DIRECTIONS` directions and
+    the last one must change all inputs.
     """
 
     def derivatives_along(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
@@ -147,10 +148,11 @@ def _compare_along_all(
 def _describe_worst(
     of: str, names: Groups, points: np.ndarray, derivatives: np.ndarray, comparison: _Comparison
 ) -> str:
-    """Describe the wrong derivative with the largest relative error, from arrays with an axis of directions.
+    """Return a description of the wrong derivative with the largest relative error.
 
-    `names` are the names of the inputs that change along each direction. Directions of a single group of
-    inputs are preferred. The last direction is used if no other is wrong.
+    The arrays have a leading axis of directions. `names[k]` are the names of the inputs that direction k
+    changes. A direction that changes a single group of inputs is preferred. The last direction is used only
+    if no other derivative is wrong.
     """
     is_wrong, size = comparison.is_wrong, comparison.size
     first = _DIRECTIONS if is_wrong[_DIRECTIONS:-1].any() else 0
@@ -215,12 +217,13 @@ def _compare_along(
 def screen(
     evaluation: Evaluation, generator: np.random.Generator, arrays: InputArrays, groups: Groups
 ) -> np.ndarray:
-    """Return an estimate of the relative error of the derivative, of shape (groups + 1, points).
+    """Return the estimated relative error of the derivative for each group of inputs and each point.
 
-    `groups` is the result of `group_inputs`. In the last row, the step of each element is relative to it. The
-    relative error is |d - f| / (|d| + |f|) for a derivative d and a finite difference f, less the effect of
-    rounding. The estimate is the smallest error among the steps, and the largest among the outputs. At a
-    kink, a derivative between the one-sided slopes is correct.
+    `groups` is the result of `group_inputs`. The shape is (groups + 1, points). In the last row, all inputs
+    change, and the step of each element is relative to this element. The relative error is |d - f| / (|d| +
+    |f|) for a derivative d and a finite difference f, less the effect of rounding. It is the smallest among
+    the steps, and the largest among the outputs. At a kink, a derivative between the one-sided slopes is
+    correct.
     """
     center, errors_by_group = values(evaluation, arrays), []
     noise = _ROUNDINGS_OF_VALUE * evaluation.roundoff * np.abs(center)
@@ -254,10 +257,11 @@ def random_direction(
     generator: np.random.Generator,
     is_relative: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Return a random direction as a dict from the name of each differentiated input to an array.
+    """Return a random direction as {name: array} for the differentiated inputs.
 
-    An element is ±u times the size of an element of the input, with u uniform in [0.5, 1). If `is_relative`
-    is true, the size of each nonzero element is its magnitude, however small.
+    Each element of the direction is ±u times the size of the input element (see `element_sizes`), with u
+    uniform in [0.5, 1). If `is_relative` is true, the size of each nonzero element is its magnitude, however
+    small.
     """
     direction = {}
     for name in evaluation.names:
@@ -294,7 +298,7 @@ def group_inputs(evaluation: Evaluation, arrays: InputArrays, generator: np.rand
 
 
 def split_direction(direction: dict[str, np.ndarray], groups: Groups) -> list[dict[str, np.ndarray]]:
-    """Return one direction for each group of inputs, with zeros for all inputs outside of the group."""
+    """Return a copy of `direction` for each group of inputs. All inputs outside of the group are zero."""
     zeros = {name: np.zeros_like(x) for name, x in direction.items()}
     return [zeros | {name: direction[name] for name in group} for group in groups]
 
@@ -302,7 +306,7 @@ def split_direction(direction: dict[str, np.ndarray], groups: Groups) -> list[di
 def _measure_values(
     evaluation: Evaluation, arrays: InputArrays, generator: np.random.Generator
 ) -> _MeasuredValues:
-    """Return the values of a function, and estimates of their rounding errors from short steps."""
+    """Return the values of a function, and their rounding errors estimated from the values at short steps."""
     roundoff = evaluation.roundoff
     center, change = measure_with_noise(values, evaluation, arrays, 2 * roundoff, generator, _NOISE_RUNS)
     least_noise = roundoff * np.abs(center) + change
@@ -334,7 +338,7 @@ def _central_differences(values_at: ValuesAtStep) -> np.ndarray:
 
 
 def _select_difference(differences: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the most accurate finite difference for each output, and an estimate of the error.
+    """Return the most accurate finite difference for each output, and an estimate of its error.
 
     Both results have the shape (points, outputs). `differences` has the shape (steps, points, outputs).
     `noise` contains the rounding errors of the function values.
@@ -353,7 +357,7 @@ def _select_difference(differences: np.ndarray, noise: np.ndarray) -> tuple[np.n
 
 
 def _smallest_jump(differences: np.ndarray) -> np.ndarray:
-    """Return the smallest nonzero change of each output among all steps, or 0 if there is none."""
+    """Return the smallest nonzero change of each output among all steps, or 0 if no step changes it."""
     # If the function rounds an intermediate result, the values change in jumps of about this height.
     changes = np.abs(differences) * _STEPS
     least = np.min(np.where(changes > 0, changes, np.inf), axis=0)
@@ -363,11 +367,11 @@ def _smallest_jump(differences: np.ndarray) -> np.ndarray:
 def _compare_steps(
     differences: np.ndarray, derivative: np.ndarray, allowed: np.ndarray, noise: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (agrees twice, agrees once, is refuted) as boolean arrays of shape (points, outputs).
+    """Return (agrees_twice, agrees_once, is_refuted) as boolean arrays of shape (points, outputs).
 
     A derivative agrees with a finite difference if they differ by at most `allowed`. It agrees twice if it
-    agrees at two consecutive steps. It is refuted if it is far from both differences at the shortest two
-    consecutive steps that agree with each other.
+    agrees at two consecutive steps. The two shortest consecutive steps whose differences agree with each
+    other refute a derivative that is far from both differences.
     """
     is_exact, distance = 1.5 * noise / _STEPS <= allowed, np.abs(differences - derivative)
     agrees, is_far = is_exact & (distance <= allowed), distance > 4 * allowed

@@ -35,11 +35,12 @@ def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
 def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.ndarray:
     """Return bounds on the errors of forward differences at the points [start, stop).
 
-    The shape is (points, inputs), or (points, 1) for a product J x, which is a single difference along x. A
-    bound holds for all outputs, or for a sum over the outputs. It is a safety factor times the sum of the
-    truncation error and the rounding error. With the step h, the truncation error is h / 2 times the larger
-    second derivative at x and x + h. The rounding error is that of x + h and of both function values, divided
-    by h. A function value is a sum of `terms` terms.
+    The shape is (points, inputs), or (points, 1) for a product J x, which takes only one difference, in the
+    direction x. A bound holds for each output, or for the sum of the outputs. It is a safety factor times the
+    sum of the truncation error and the rounding error. With the step h, the truncation error is h / 2 times
+    the larger of the absolute second derivatives at x and at x + h. The rounding error is the error of the
+    difference due to rounding of x + h and of both function values, divided by h. A function value is a sum
+    of `terms` terms.
     """
     workload, points = spec.workload, stop - start
     arrays, step = inputs.exact_inputs(spec.case, workload, start, stop), STEPS[spec.case.dtype]
@@ -76,7 +77,7 @@ def _evaluate_reference(spec: ReferenceSpec, arrays: InputArrays) -> Reference:
 
 
 def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
-    """Return the largest magnitude of the terms in a function value, as an array of shape (points,)."""
+    """Return the largest magnitude of a function value or of the terms that it sums, of shape (points,)."""
     reference, reduction = _evaluate_reference(spec, arrays), spec.workload.reduction
     magnitude = _output_magnitude(spec, reference.value)
     if spec.derivative.summed and not reduction.sums_points:  # the value is the sum over all points
@@ -116,7 +117,7 @@ def _values_along(
 def _largest_slope_and_curvature(
     spec: ReferenceSpec, x: np.ndarray, values_at: ValuesAtShift, step: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the largest magnitudes of the first and second derivatives from values near x and x + step."""
+    """Estimate and return the largest absolute first and second derivatives at x and at x + step."""
     slope = curvature = np.zeros(())
     for end in (0.0, step):
         h = 1e-3 * np.where(x + end == 0, 1.0, np.abs(x + end))

@@ -97,18 +97,18 @@ def has_custom_rules(function: Callable[..., Any], arguments: Mapping[str, Any])
 
 
 class _JaxprAnalysis:
-    """The longest sums in a jaxpr, and the narrowest dtype and largest size of its intermediate results."""
+    """An analysis of a jaxpr: its longest sum, narrowest dtype and largest intermediate result."""
 
     def __init__(self) -> None:
         self.bits = 53  # the fewest mantissa bits, with the implicit bit
         self.width = 1  # the most elements
 
     def longest_path(self, jaxpr: Any) -> float:
-        """Return the largest number of summed terms on a path from an input to an output of a jaxpr."""
+        """Return the largest number of terms that are summed along a path through a jaxpr."""
         return max(self._terms_to_outputs(jaxpr, [0.0] * len(jaxpr.invars)), default=0.0)
 
     def _terms_to_outputs(self, jaxpr: Any, input_terms: Sequence[float | None]) -> list[float]:
-        """Return the number of summed terms on the longest path to each output of a jaxpr.
+        """For each output of a jaxpr, return the largest number of terms that are summed along a path to it.
 
         `input_terms` contains the number of terms on the longest path to each input, or None for a constant.
         """
@@ -134,7 +134,7 @@ class _JaxprAnalysis:
                 self.bits = min(self.bits, int(jnp.finfo(aval.dtype).nmant) + 1)
 
     def _terms_to_results(self, equation: Any, operand_terms: list[float | None]) -> list[float]:
-        """Return the number of summed terms on the longest path to each result of an equation."""
+        """For each result of an equation, return the largest number of terms summed along a path to it."""
         name, params = equation.primitive.name, equation.params
         terms_before = max(count for count in operand_terms if count is not None)
         results = len(equation.outvars)
@@ -174,9 +174,9 @@ def _terms_of_operation(equation: Any) -> float:
 
 
 def with_random_rounding(function: Callable[..., Any], seed: jax.Array) -> Callable[..., Any]:
-    """Return a copy of a function with a random relative error in the result of each inexact operation.
+    """Return a function that evaluates `function` with a random relative error in each inexact operation.
 
-    The function takes pytrees of arrays and returns an array. `seed` is a scalar uint32, which may be traced.
+    `function` takes pytrees of arrays and returns an array. `seed` is a scalar uint32, which may be traced.
     """
 
     def rounded(*arguments: Any) -> Any:
@@ -216,7 +216,7 @@ class _Interpreter:
     def _round(self, x: Any, is_constant: bool) -> Any:
         """Return x with a random relative error of at most `_ROUNDINGS` unit roundoffs in each element.
 
-        A constant that is a whole number has no error, because it may be an index or an exponent.
+        If `is_constant` is true, whole numbers have no error, because they may be indices or exponents.
         """
         if not _is_inexact(x):
             return x
@@ -249,7 +249,7 @@ class _Interpreter:
         return [*carry, *stacked]
 
     def _while(self, equation: Any, operands: list[Any]) -> list[Any]:
-        """Evaluate a `while` loop with rounding errors, which do not change the number of iterations."""
+        """Evaluate a `while` loop with random rounding errors. The errors do not change its trip count."""
         params = equation.params
         first = params["cond_nconsts"]
         last = first + params["body_nconsts"]

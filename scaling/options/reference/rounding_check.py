@@ -1,4 +1,4 @@
-"""Reevaluate a suspect (entries over the tolerance) with random rounding errors, to decide if it is wrong.
+"""Reevaluate entries over the tolerance (`_Suspect`) with random rounding errors, to find the wrong ones.
 
 The entries are evaluated several times in the dtype of the case, with different random rounding errors in all
 intermediate results (jaxpr_rounding.py). An entry passes if its error is at most the tolerance plus a
@@ -36,7 +36,7 @@ Columns = np.ndarray | slice
 
 @dataclass(frozen=True)
 class _Suspect:
-    """A comparison with errors over the tolerance, and a function that evaluates its entries again."""
+    """A comparison with errors over the tolerance, and the data to evaluate its entries again."""
 
     spec: ReferenceSpec
     native: Evaluation  # the function of the case in the dtype of the case
@@ -45,9 +45,9 @@ class _Suspect:
 
 
 def reevaluate_failures(progress: CheckProgress) -> None:
-    """Reevaluate the entries that failed the check, and record in `progress` which are wrong.
+    """Reevaluate the entries that failed the check, and record in `progress` which of them are wrong.
 
-    The entries that remain at the time limit are counted as skipped.
+    Entries that are not reevaluated before the time limit are counted as skipped.
     """
     spec, arrays = progress.spec, progress.suspects[0][0].inputs
     assert arrays is not None  # the spec is repeatable
@@ -124,7 +124,7 @@ def describe_first_wrong(spec: ReferenceSpec, comparison: EntryComparison, is_wr
 
 
 def _name_input(spec: ReferenceSpec, index: Sequence[int]) -> str:
-    """Return the element of an input to which the column of an entry belongs, such as " (x[3])"."""
+    """Return the input element of the Jacobian column of an entry, such as " (x[3])", or "" without one."""
     is_jacobian = spec.pattern is None and spec.reduction is WHOLE
     if not is_jacobian or spec.case.ad_mode.is_value or len(index) != 2:
         return ""
@@ -140,9 +140,10 @@ def _name_input(spec: ReferenceSpec, index: Sequence[int]) -> str:
 def _rounding_of_block(
     suspect: _Suspect, points: PointsComparison, block_points: np.ndarray, columns: Columns, size: np.ndarray
 ) -> tuple[np.ndarray, PointsComparison]:
-    """Return the rounding errors of the entries of a block, and `points`, with a note if they are unknown.
+    """Return the rounding errors of the entries of a block, and `points`.
 
-    `size` contains the typical magnitudes of the entries. Unknown errors are zero.
+    If the errors are unknown, they are zero, and a note in `points` states why. `size` contains the typical
+    magnitudes of the entries.
     """
     rounding = np.zeros(size.shape)
     try:
@@ -171,15 +172,15 @@ def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray
 
 
 def _pad_indices(indices: np.ndarray) -> np.ndarray:
-    """Repeat the indices until their number is a power of 4, so that few programs are compiled."""
+    """Repeat the indices until their number is a power of 4, to limit the number of compiled programs."""
     return np.resize(indices, 4 ** int(np.ceil(np.log(len(indices)) / np.log(4) - 1e-9)))
 
 
 @np.errstate(invalid="ignore")  # an infinite value minus another
 def _estimate_rounding(suspect: _Suspect, block_points: np.ndarray, columns: Columns) -> np.ndarray:
-    """Return the estimated rounding error of the entries at some points and columns.
+    """Return the estimated rounding errors of the entries at the points and columns of a block.
 
-    The error is infinite if a value with random rounding errors is not finite.
+    An error is infinite if a value with random rounding errors is not finite.
     """
     spec, native = suspect.spec, suspect.native
     generator, relative = np.random.default_rng(1), _PERTURBATION_ROUNDINGS * spec.roundoff
@@ -230,8 +231,8 @@ def _evaluate_columns(
 ) -> np.ndarray:
     """Return some columns of the reduced Jacobians, or the function values for mode=value.
 
-    The first axis is the axis of points. A sum over the given points is scaled, so that the rounding error is
-    about as large as in the sum over all points.
+    The first axis is the axis of points. If the reduction sums over points, the sum over the given points is
+    scaled. Its rounding error is then about as large as in the sum over all points.
     """
     if spec.case.ad_mode.is_value:
         return evaluations.values(evaluation, arrays)[:, :, None]

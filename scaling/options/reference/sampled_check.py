@@ -34,7 +34,7 @@ _SIGN_SAMPLES = 3  # the number of random sign changes from which the magnitude 
 
 
 def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
-    """Compare a sample of the result at every point, and all entries at some points."""
+    """Yield comparisons of a sample of the entries at every point, and of all entries at some points."""
     generator = np.random.default_rng([spec.case.data_seed, 1])
     complete_points = _sample_indices(_count_complete_points(spec), spec.case.points, generator)
     typical_inputs = sample_inputs(spec.case, spec.workload)
@@ -46,10 +46,10 @@ def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
 
 
 def compared_shares(spec: ReferenceSpec, decided_share: float) -> dict[str, float]:
-    """Return the compared fractions of the result, as a dict with the keys "entries" and "points".
+    """Return a dict with the fraction of compared entries ("entries") and of compared points ("points").
 
-    "points" is the fraction of the points at which all entries were compared. `decided_share` is the fraction
-    of the compared entries whose rounding errors are small enough for a decision.
+    A point counts as compared if all of its entries were compared. `decided_share` is the fraction of the
+    compared entries whose rounding errors are small enough for a decision.
     """
     if _is_matrix_vector_product(spec):
         return {"entries": decided_share, "points": 1.0}
@@ -106,9 +106,9 @@ def _compare_block(
 
 
 def _draw_factors(spec: ReferenceSpec, start: int, stop: int, name: str, index: int) -> np.ndarray:
-    """Return random numbers ±u in the shape of an input at the points [start, stop), with u in [0.5, 1).
+    """Return random factors ±u, with u in [0.5, 1), for the input `name` at the points [start, stop).
 
-    The numbers at a point do not depend on `start` and `stop`.
+    `index` is the index of the random vector. The factors at a point do not depend on `start` and `stop`.
     """
     is_shared, shape = name in spec.workload.shared, spec.workload.inputs[name].shape
     first, last = (0, 1) if is_shared else (start, stop)
@@ -121,7 +121,7 @@ def _draw_factors(spec: ReferenceSpec, start: int, stop: int, name: str, index: 
 def _compare_jacobians(
     spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray, draw: Draw, groups: fd_check.Groups
 ) -> Iterator[EntryComparison]:
-    """Compare random columns, random rows, and products of the Jacobian and random vectors.
+    """Yield comparisons of random columns and rows of Jacobians, and of products with random vectors.
 
     `result` has the shape (points, outputs, inputs), or (points, 1, nonzeros) for colored seeds.
     """
@@ -160,7 +160,7 @@ def _compare_jacobians(
 
 
 def _floor_scale(spec: ReferenceSpec, scale: np.ndarray) -> np.ndarray:
-    """Raise each entry of `scale` to at least a fraction of the largest entry in its row."""
+    """Return `scale`. Each entry is raised to at least a fraction of the largest entry in its row."""
     return np.maximum(scale, spec.tolerance / spec.max_tolerance * scale.max(axis=2, keepdims=True))
 
 
@@ -186,7 +186,7 @@ def _compare_products(
 
 
 def _compare_gram(spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray) -> Iterator[EntryComparison]:
-    """Compare J^T J times random vectors, and J^T J times unit vectors, with the expected products."""
+    """Yield comparisons of J^T J times random vectors, and times unit vectors, with the expected products."""
     columns, _ = _sample_columns_and_rows(spec)
     generator = np.random.default_rng([spec.case.data_seed, 2])
     random_signs = generator.choice([-1.0, 1.0], (_RANDOM_VECTORS, result.shape[2]))
@@ -198,7 +198,7 @@ def _compare_gram(spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray) 
 
 
 def _make_measure(quantity: str, seeds: Any, is_summed: bool = False) -> Callable[..., np.ndarray]:
-    """Return a function f(evaluation, arrays, points) that evaluates the derivative for given seeds.
+    """Return a function f(evaluation, arrays, points) that computes the derivative for the given seeds.
 
     `quantity` is "jvp", or a quantity of `evaluations.slices`. For "jvp", `seeds` is a list of tangents for
     all points of a block. `arrays` contains the inputs at the points with the indices `points` in this block.
