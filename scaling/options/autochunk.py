@@ -76,7 +76,7 @@ def compile_largest(
 def find_blocks(
     derivative: Derivative, measure: Callable[[BlockSizes], MemoryNeed], earlier: BlockSizes | None = None
 ) -> tuple[BlockSizes | None, dict[BlockSizes, MemoryNeed]]:
-    """Return the largest `BlockSizes` that fit into memory (or None), and the `MemoryNeed` of each tried one.
+    """Return the largest `BlockSizes` that fit (or None), and a dict from all tried sizes to `MemoryNeed`.
 
     `measure` compiles a program with given sizes and returns its `MemoryNeed`. If the sizes `earlier` fit,
     return them without trying others.

@@ -99,7 +99,7 @@ def _derivative_in_pieces(
     shared: NamedArrays,
     position: DevicePosition,
 ) -> Any:
-    """Return the gradient of the summed loss. It is computed in pieces, so that all-reduces can overlap."""
+    """Return the gradient of the summed loss, computed in pieces so that all-reduces overlap computation."""
 
     def piece_for_seeds(start: int, stop: int, loss: Loss) -> Any:
         slices = apply_linear_map(case, part, loss, shared, position)

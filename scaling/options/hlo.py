@@ -323,7 +323,7 @@ def _exclude_operands(size: int, operands: int, is_copy: bool) -> int:
 def _parse_array(
     letters: str, bits: str, _: str, dims_text: str, order_text: str, layout: str
 ) -> tuple[int, int, tuple[int, ...], str, int | None]:
-    """Return the `HloInstruction` fields from `bytes` to `minor_axis`. The arguments match `_ARRAY`."""
+    """Return the fields `bytes` to `minor_axis` of an `HloInstruction`, given the groups of `_ARRAY`."""
     dims, tile = parse_integers(dims_text), _TILE.search(layout)
     order = parse_integers(order_text) or tuple(reversed(range(len(dims))))
     minor_axis = next((axis for axis in order if axis < len(dims) and dims[axis] > 1), None)

@@ -124,7 +124,7 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
 
 
 def _copy_to_host(compiled: CompiledCase, result: np.ndarray, point: int, seed: int, output: Any) -> None:
-    """Copy the output of a step to the host array `result`. Its first indices are `point` and `seed`."""
+    """Copy the output of one step to the host array `result`. The step starts at (`point`, `seed`)."""
     assert compiled.program is not None
     pieces, chunk = compiled.program.pieces(output), compiled.offload.seeds
     target = result[point : point + len(pieces[0])]

@@ -163,7 +163,7 @@ def count_operations(jaxpr: Any) -> OperationCounts:
 
 
 def _count_jaxpr(jaxpr: Any) -> tuple[int, int]:
-    """Return the numbers of flops and transcendentals of a jaxpr. Equations with unused results count 0."""
+    """Return the numbers of flops and transcendentals of a jaxpr, except equations with unused results."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0].eqns
     flops, transcendentals = zip((0, 0), *map(_count_equation, used), strict=True)
