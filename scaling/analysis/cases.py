@@ -235,7 +235,7 @@ def describe_environments(records: Iterable[Record]) -> str:
 
 
 def _study_facts(records: Iterable[Record]) -> dict[str, str]:
-    """Return {name: text} for the facts that do not depend on the case. 'or' joins different texts."""
+    """Return {name: text} for facts about a study, not a case. If records differ, 'or' joins their texts."""
     facts = set[tuple[str, str]]()
     for record in records:
         for name in record.environment.keys() - OF_THE_CASE:

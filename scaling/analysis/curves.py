@@ -74,7 +74,7 @@ class Curve(Subject):
 
     @property
     def program(self) -> tuple[str, Case]:
-        """Return a (kind, case) key that is equal for measured and predicted curves of one program."""
+        """Return (kind of scaling, case), the same key for the measured and predicted curves of a program."""
         return self.kind, curve_case(self.case, self.kind)
 
     @property
@@ -206,9 +206,9 @@ def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
 def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> list[list[Curve]]:
     """For each function and kind of scaling, return the list of scaling curves of the largest problem.
 
-    Curves with only one device count are omitted. A problem measured on at least three device counts is
-    preferred to a larger problem. If `mixed` is false, curves with different baselines are in different
-    lists. Lists for function values come last.
+    Curves with only one device count are omitted. A problem with at least three device counts takes
+    precedence over a larger problem with fewer. If `mixed` is false, curves with different baselines are in
+    different lists. Lists for function values come last.
     """
     several = (curve for curve in curves if len(curve.points) > 1)
     families = group_by(several, lambda c: (c.kind, mixed or c.baseline_devices, c.family_key)).values()

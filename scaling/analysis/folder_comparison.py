@@ -57,7 +57,7 @@ class FolderComparison:
 
     @property
     def has_regression(self) -> bool:
-        """Return whether any case became slower, failed or ran out of memory in B."""
+        """Return whether any case became slower, failed or ran out of memory in the second folder (B)."""
         return any(row.verdict in REGRESSIONS for row in self.rows)
 
 

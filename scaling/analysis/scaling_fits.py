@@ -40,7 +40,7 @@ class ScalingFit:
 
     @property
     def limit(self) -> float | None:
-        """Return the largest speed-up over all device counts, or None if it is unbounded."""
+        """Return the largest speed-up that the law predicts for any device count, or None if unbounded."""
         serial = next(iter(self.parameters.values())).value
         if self.peak:
             return self.speedup(self.peak)

@@ -98,7 +98,7 @@ def dispatch_floor(timing: Timing) -> float:
 
 
 def near_floor(timing: Timing) -> float | None:
-    """Return `dispatch_floor(timing)` if the time is shorter than ten empty calls, or else None."""
+    """Return the time of an empty call if ten of them take longer than the measured time, or else None."""
     floor = dispatch_floor(timing)
     return floor if timing.median < _LEAST_EMPTY_CALLS * floor else None
 

@@ -263,7 +263,7 @@ def is_summed_on_host(workload: Workload, part: LinearMapPart) -> bool:
 
 
 def _merge_point_axes(case: Case, x: np.ndarray) -> np.ndarray:
-    """Merge the two leading axes (devices, points per device) to one axis of points, without padding."""
+    """Merge the axes (devices, points per device) into one axis of points, and drop the padding points."""
     return x.reshape(-1, *x.shape[2:])[: case.points]
 
 

@@ -24,8 +24,8 @@ _WORKLOADS = ("rbf", "linear", "residual", "poisson")
 def reason_to_skip(case: Case, modes: Iterable[str], *checks: tuple[bool, str]) -> str | None:
     """Return the reason why a peer cannot run a case, or None if the peer can run it.
 
-    `modes` are the AD modes of the peer. `checks` are further (condition, reason) pairs, as in
-    `first_reason`.
+    `modes` are the AD modes of the peer. `checks` are additional (condition, reason) pairs: the
+    reason applies if the condition is true.
     """
     wrong_workload = f"{case.engine} implements the functions {', '.join(_WORKLOADS)}, not those in JAX"
     return first_reason(

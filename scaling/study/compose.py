@@ -159,7 +159,7 @@ def _in_hydra_syntax(word: str) -> str:
 
 
 def _keep_null(override: str) -> str:
-    """Replace FIELD=null with FIELD=[null], as null means "not given". Replace where=null with where=true."""
+    """Replace FIELD=null, which would mean "not given", with FIELD=[null], and where=null with where=true."""
     name, _, value = override.partition("=")
     # A plain null means "not given".
     is_null = value.strip().lower() == "null" and name in (*FIELDS, "scaling", "where")

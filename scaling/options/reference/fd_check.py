@@ -183,8 +183,8 @@ def _compare_along(
 ) -> _Comparison:
     """Compare the derivative along one direction with finite differences of `values_at`.
 
-    `value_rounding` is the error of the derivative due to rounding of the function value. `rounding` is the
-    error due to rounding in the program of the derivative.
+    `value_rounding` is the rounding error of the function value, which the derivative may contain, as that of
+    exp does. `rounding` is the rounding error of the program that computes the derivative.
     """
     center, least_noise, noise = measured
     differences = _central_differences(values_at)

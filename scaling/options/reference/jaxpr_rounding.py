@@ -104,7 +104,7 @@ class _JaxprAnalysis:
         self.width = 1  # the most elements
 
     def longest_path(self, jaxpr: Any) -> float:
-        """Return the largest number of terms that are summed along a path through a jaxpr."""
+        """Return the largest total number of summed terms over all paths from an input to an output."""
         return max(self._terms_to_outputs(jaxpr, [0.0] * len(jaxpr.invars)), default=0.0)
 
     def _terms_to_outputs(self, jaxpr: Any, input_terms: Sequence[float | None]) -> list[float]:

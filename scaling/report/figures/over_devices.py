@@ -80,7 +80,7 @@ def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None =
 def _draw_curves(
     name: str, title: str, caption: str, findings: Findings, curves: Sequence[Curve], fields: Sequence[str]
 ) -> Figure | None:
-    """Draw one panel per field for the largest problem of each function, or return None if there is no panel.
+    """Draw a panel for each function (its largest problem) and field. Return None if nothing can be drawn.
 
     A field is the quantity on the y-axis: 'seconds', or a ratio of a `CurvePoint` such as 'speedup'.
     """
