@@ -179,3 +179,8 @@ def test_a_sample_detects_an_error_by_an_input_of_small_influence(factor, reason
     by_a, by_b = (np.cos(arrays[name])[:, None].repeat(5, axis=1) for name in ("a", "b"))
     result = np.concatenate([by_a, factor * 1e-6 * weights[:, None] * by_b], axis=2).astype(np.float32)
     assert check.verdict(describe_derivative(case, built), result, "cpu").reason == reason
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_input_without_elements_has_no_size_to_average():
+    assert fd_check.element_sizes(np.zeros((5, 0))).shape == (5, 0)

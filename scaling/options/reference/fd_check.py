@@ -277,6 +277,8 @@ def element_sizes(x: np.ndarray, axes: tuple[int, ...] | None = None) -> np.ndar
 
     By default, `axes` are all axes. If r is 0, the size is 1.
     """
+    if not x.size:
+        return x
     least = _LEAST_RELATIVE_SIZE * np.sqrt(np.mean(x**2, axis=axes, keepdims=True))
     return np.where(np.abs(x) > least, np.abs(x), np.where(least > 0, least, 1.0))
 
