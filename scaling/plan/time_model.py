@@ -19,9 +19,10 @@ R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations 
 for a torus, N. Jouppi and others, "TPU v4", ISCA 2023.
 """
 
+import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import ndtr
@@ -44,6 +45,21 @@ PARTS_OF_ALL_REDUCE = {"all-reduce": 1.0, "reduce-scatter": 0.5, "all-gather": 0
 Work = dict[str, float]
 
 
+@dataclass(frozen=True)
+class TimeEstimate:
+    """The predicted time of a call and its parts in seconds, with a 95 % interval of the time."""
+
+    seconds: float
+    low: float
+    high: float
+    call: float  # the time to dispatch the call and to launch the kernels
+    compute: float  # the time to execute the kernels on a typical device
+    communication: float  # the time of the collectives
+    waiting: float  # the time to wait for the slowest device
+    bound: str | None  # the largest part of the kernel time: "memory", "overhead" or a kind of operation
+    draws: list[float]  # the times on the first `_RECORDED_DRAWS` random machines, the same for all programs
+
+
 class UnknownTime(Exception):
     """The exception that is raised if a time cannot be predicted. Its message states the reason."""
 
@@ -55,27 +71,18 @@ def predict(case: Case, hardware: Hardware, fields: RecordFields) -> RecordField
     try:
         if "host" in (case.storage, (fields.get("blocks") or {}).get("storage")):
             raise UnknownTime("the model has no transfers between the host and its devices")
-        return fields | {"predicted": estimate(case, hardware, fields["kernels"], fields["messages"])}
+        time = estimate(case, hardware, fields["kernels"], fields["messages"])
     except UnknownTime as reason:
         return fields | {"text": f"not predicted: {reason}"}
+    return fields | {"predicted": dataclasses.asdict(time) | {"by": "program"}}
 
 
 def estimate(
     case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
-) -> dict[str, Any]:
-    """Predict the time of a call, and return the record field `predicted`.
+) -> TimeEstimate:
+    """Return the predicted time of a call, or raise `UnknownTime` if it cannot be predicted.
 
-    `kernels` and `messages` are the kernels and the collectives of the compiled program. Raise `UnknownTime`
-    if the time cannot be predicted. The result contains:
-
-        seconds, low, high    the predicted time of a call in seconds, and its 95 % interval
-        call                  the time to dispatch the call and to launch the kernels
-        compute               the time to execute the kernels on a typical device
-        communication         the time of the collectives
-        waiting               the time to wait for the slowest device
-        bound                 the largest part of the kernel time: "memory", "overhead" or a kind of operation
-        draws                 the times on the first `_RECORDED_DRAWS` random machines
-        by                    "program", because the time is predicted from the compiled program
+    `kernels` and `messages` are the kernels and the collectives of the compiled program.
     """
     with np.errstate(all="ignore"):  # extreme rates can overflow; see the check below
         time_parts, bound = draw_time_parts(case, hardware, kernels, messages)
@@ -85,10 +92,7 @@ def estimate(
     low, middle, high = (float(value) for value in np.percentile(seconds, _PERCENTILES))
     recorded_draws = [float(f"{value:.4g}") for value in seconds[:_RECORDED_DRAWS]]
     medians = {name: float(np.median(part)) for name, part in time_parts.items()}
-    return {
-        "seconds": middle, "low": low, "high": high, **medians, "bound": bound, "draws": recorded_draws,
-        "by": "program",
-    }  # fmt: skip
+    return TimeEstimate(middle, low, high, **medians, bound=bound, draws=recorded_draws)
 
 
 def draw_time_parts(
@@ -135,8 +139,8 @@ def _kernel_seconds(
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return ({part: seconds}, executions): the time parts and the number of executions of each kernel.
 
-    The parts are "memory", "overhead" and the kinds of operations. Their times are those of one execution at
-    the full rates. The times of a part, and the numbers of executions, are arrays of shape (kernels,).
+    The parts are "memory", "overhead" and the kinds of operations. Their times are for one execution at the
+    full rates. The times of a part, and the numbers of executions, are arrays of shape (kernels,).
     """
     dtype = case.dtype
     double = rates.arithmetic["float64"]

@@ -89,7 +89,7 @@ def test_predicting_the_ceilings_gives_their_measured_times():
         ({"divisions": 10**7}, "division", 10**7),
     ):
         prediction = time_model.estimate(case, hardware, [kernel], [])
-        assert prediction["seconds"] == pytest.approx(CALL + amount / SPEEDS[target], rel=1e-4)
+        assert prediction.seconds == pytest.approx(CALL + amount / SPEEDS[target], rel=1e-4)
 
 
 @pytest.mark.parametrize("records", [[], [timed(np.random.default_rng(0), case_of("linear"), 1.0)]])

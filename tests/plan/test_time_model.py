@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -34,7 +33,7 @@ def estimate(kernels, messages=(), devices=1, hardware=None, **fields):
     """Return the prediction, or the message that states why there is none."""
     try:
         hardware = hardware or machine()
-        return SimpleNamespace(**time_model.estimate(case(devices, **fields), hardware, kernels, messages))
+        return time_model.estimate(case(devices, **fields), hardware, kernels, messages)
     except time_model.UnknownTime as reason:
         return str(reason)
 
