@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import jax
 
+from scaling.analysis.timings import describe_disturbed_turns
 from scaling.core import run_case
 from scaling.core.case import Case
 from scaling.core.compile_case import Stages
@@ -85,27 +86,25 @@ def _predicted_seconds(fields: RecordFields) -> float:
 def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callable[[str], None]) -> None:
     """Take samples of the candidates in rounds, until the fastest is known or the deadline has passed."""
     active = [case for case, attempt in attempts.items() if not attempt.ended]
-    is_first = True
     while active and not (time.monotonic() > deadline and attempts[active[-1]].record.seconds):
         note(f"measuring {len(active)} of {len(attempts)} candidates")
         for case in active:
             run_case.take_turn(attempts[case])
-        active = _keep_undecided({c: attempts[c].record for c in active if not attempts[c].ended}, is_first)
-        is_first = False
+        active = _keep_undecided({c: attempts[c].record for c in active if not attempts[c].ended})
 
 
-def _keep_undecided(records: Mapping[Case, Record], is_first: bool = False) -> list[Case]:
+def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:
     """Return the cases to measure again: the fastest case, and all cases that may be as fast.
 
-    Return [] if no other case may be as fast, or if all such cases take at most 3 % longer. If `is_first`,
-    `records` contains the first round of samples, and only much slower cases are excluded.
+    Return [] if no other case may be as fast, or if all such cases take at most 3 % longer. After the first
+    round, exclude only cases that are much slower.
     """
     if not records:
         return []
     medians = {case: statistics.median(record.seconds) for case, record in records.items()}
     best = min(medians, key=medians.__getitem__)
     others = [case for case in records if case != best]
-    if is_first:
+    if all(len(record.turns) == 1 for record in records.values()):  # the first round
         rivals = [case for case in others if medians[case] <= _MOST_FIRST_RATIO * medians[best]]
     else:
         rivals = [case for case in others if _may_be_as_fast(records[case], records[best])]
@@ -136,7 +135,7 @@ def describe_certainty(best: Record, others: Sequence[Record]) -> str:
     else:
         count = f"{len(others) + 1} candidates that were measured"
         text = f"it is the fastest of the {count}; the others are slower at 95 % confidence, or twice as slow"
-    for cause in best.marked:  # such as foreign_load
-        turns = f"{len(best.marked[cause])} of {count_of(len(best.turns), 'turn')}"
-        text += f"; {cause.replace('_', ' ')} in {turns} of its samples: repeat it on an idle machine"
-    return text
+    disturbances = describe_disturbed_turns([best])
+    return "; ".join(
+        [text, *(f"{each} of its samples: repeat it on an idle machine" for each in disturbances)]
+    )

@@ -119,6 +119,14 @@ def disturbed_share(timing: Timing) -> float:
     return sum(sum(disturbed_samples(record)) for record in timing.records) / len(timing.seconds)
 
 
+def describe_disturbed_turns(records: Sequence[Record]) -> list[str]:
+    """Return a text such as "foreign load in 1 of 8 turns" for each disturbance, in sorted order."""
+    turns = count_of(sum(len(record.turns) for record in records), "turn")
+    marks = sorted({mark for record in records for mark in record.marked})
+    counts = {mark: sum(len(record.marked.get(mark, ())) for record in records) for mark in marks}
+    return [f"{mark.replace('_', ' ')} in {count} of {turns}" for mark, count in counts.items()]
+
+
 def disturbances_of(timing: Timing) -> list[str]:
     """Return the names of the disturbances of a measurement, such as 'throttled', in sorted order."""
     return sorted({cause.replace("_", " ") for record in timing.records for cause in record.marked})

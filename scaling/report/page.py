@@ -19,7 +19,7 @@ from scaling.analysis.curves import KINDS
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import describe_plan, plan_answers
 from scaling.analysis.lint import lint_findings, verdict
-from scaling.analysis.timings import disturbed_samples
+from scaling.analysis.timings import describe_disturbed_turns, disturbed_samples
 from scaling.core.formatting import count_of, format_bytes, format_duration
 from scaling.core.record import STAGES, STATUSES, Record
 from scaling.report import tables
@@ -166,10 +166,7 @@ def _list_facts(records: Sequence[Record]) -> list[str]:
             bounds = dict.fromkeys((format_value(min(values)), format_value(max(values))))
             quantity = name.replace("_seconds", "").replace("_bytes", " memory")
             facts.append(f"{quantity} {' to '.join(bounds)}")
-    for mark in sorted({mark for record in records for mark in record.marked}):
-        marked = sum(len(record.marked.get(mark, ())) for record in records)
-        turns = count_of(sum(len(record.turns) for record in records), "turn")
-        facts.append(f"{mark.replace('_', ' ')} in {marked} of {turns}")
+    facts += describe_disturbed_turns(records)
     if errors := [(record.error, record.tolerance or 0.0) for record in records if record.error is not None]:
         facts.append("error {:.2g} of at most {:.2g}".format(*max(errors)))
     return facts

@@ -245,10 +245,12 @@ def test_a_candidate_is_kept_as_long_as_it_may_be_the_fastest():
 
 
 def test_a_candidate_that_is_disturbed_in_the_first_round_is_measured_again():
-    fast, slow, slowest = (record(s, 1.01 * s, *[s] * 10) for s in (1.0, 3.0, 5.0))
+    fast, slow, slowest = (
+        dataclasses.replace(record(s, 1.01 * s, *[s] * 10), turns=[12]) for s in (1.0, 3.0, 5.0)
+    )
     a, b, c = (Case("linear", mode=mode) for mode in ("jacfwd", "jacrev", "vmap_grad"))
-    assert measurement._keep_undecided({a: fast, b: slow, c: slowest}, is_first=True) == [a, b]
-    assert measurement._keep_undecided({a: fast, c: slowest}, is_first=True) == []
+    assert measurement._keep_undecided({a: fast, b: slow, c: slowest}) == [a, b]
+    assert measurement._keep_undecided({a: fast, c: slowest}) == []
 
 
 def test_the_most_promising_candidate_of_each_mode_is_measured_first():
