@@ -200,7 +200,7 @@ def called_jaxpr(equation: Any, per_device: bool = False) -> Any:
     """Return the jaxpr that an equation calls, such as a nested `jax.jit`, or None if it calls none.
 
     The jaxpr takes the operands and returns the results of the equation. If `per_device` is true, the jaxpr
-    in a `shard_map` or `pmap` is returned too. Its arrays are those of one device.
+    in a `shard_map` or `pmap` is returned too. It has the arrays of one device.
     """
     name, jaxprs = equation.primitive.name, _parameter_jaxprs(equation)
     if len(jaxprs) != 1 or name == "scan":

@@ -7,6 +7,7 @@ branch on a loop counter is counted exactly. Any other branch is assumed to be t
 """
 
 import contextlib
+import functools
 import itertools
 import math
 import operator
@@ -96,6 +97,7 @@ def count_operations(folder: Path) -> dict[str, float]:
     return operations
 
 
+@functools.cache
 def _has_slow_masks() -> bool:
     """Return whether this processor is an Intel CPU with AVX-512, where masks are slow (see `_MASK_COST`)."""
     with contextlib.suppress(OSError):
