@@ -188,7 +188,10 @@ def _find_free_address(nodes: int) -> str:
 
 
 def _find_host_name() -> str:
-    """Return the node name if it resolves to an address outside of 127.*, and otherwise the host name."""
+    """Return `environment.node_name()` if it resolves to an address other than a loopback address (127.*).
+
+    Otherwise, return `os.uname().nodename`.
+    """
     node = environment.node_name()
     with contextlib.suppress(OSError, UnicodeError):
         if not socket.gethostbyname(node).startswith("127."):

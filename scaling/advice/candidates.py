@@ -35,8 +35,9 @@ def list_candidates(
 ) -> tuple[list[Case], dict[Case, str], Derivative]:
     """Return (cases to compare, {excluded case: reason}, derivative that the cases compute).
 
-    The AD mode of `base` is ignored. `devices` contains the device counts to compare, or is None for that of
-    `base`. `may_split_seeds` allows partitioning of the seeds if there are more devices than points.
+    The AD mode of `base` is ignored. `devices` contains the device counts to compare. If it is None, all
+    cases have the device count of `base`. `may_split_seeds` allows partitioning of the seeds if there are
+    more devices than points.
     """
     base = completion.complete(base)
     derivative = describe_derivative(base, workload.build(base))

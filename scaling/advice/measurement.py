@@ -96,8 +96,8 @@ def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callabl
 def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:
     """Return the cases to measure again: the fastest case, and all cases that may be as fast.
 
-    Return [] if no other case may be as fast, or if all such cases take at most 3 % longer. After the first
-    round, exclude only cases that are much slower.
+    After only one round, these are all cases that take at most `_MOST_FIRST_RATIO` times as long. Return []
+    if no other case may be as fast, or if all such cases take at most 3 % longer.
     """
     if not records:
         return []

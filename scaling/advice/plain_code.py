@@ -131,15 +131,19 @@ def execute_code(problem: Problem, code: str) -> Callable[..., Any]:
 
 
 def _name_in_code(problem: Problem) -> str:
-    """Return the name of the user's function in the code: its own name, or "function" if that is reserved."""
+    """Return the name of the user's function in the code that `write_code` returns.
+
+    It is the function's own name, or "function" if the code uses this name for something else.
+    """
     return "function" if problem.name in _RESERVED_NAMES else problem.name
 
 
 def _write_batch(case: Case, has_points_axis: Mapping[str, bool], derivative: str) -> tuple[str, str]:
-    """Return (definitions, expression): code of a function that computes the derivatives at all points.
+    """Return (definitions, expression), both Python code. The expression uses the definitions.
 
-    The expression uses the definitions. `has_points_axis` states for each argument whether it has a leading
-    axis of points. `derivative` is an expression for a function that computes the derivative at one point.
+    The expression is a function that computes the derivatives at all points. `has_points_axis` states for
+    each argument whether it has a leading axis of points. `derivative` is an expression for a function that
+    computes the derivative at one point.
     """
     definitions = ""
     function = f"jax.vmap({derivative}, {tuple(0 if axis else None for axis in has_points_axis.values())})"
@@ -199,7 +203,10 @@ def _write_product(problem: Problem, case: Case) -> str:
 
 
 def _write_jacobian(problem: Problem, case: Case, coloring: Coloring | None) -> tuple[str, str]:
-    """Return (definitions, body): code of a function that computes a Jacobian in chunks or by a coloring."""
+    """Return (definitions, body): the code before a function that computes a Jacobian, and the function body.
+
+    The function computes the Jacobian with `coloring`, or in chunks if it is None.
+    """
     is_reverse, definitions = case.mode in _REVERSE_MODES, ""
     seed, template = "jax.nn.one_hot(i, flat.size, dtype=flat.dtype)", _CHUNKED
     values: dict[str, Any] = {"chunk": case.chunk}

@@ -108,8 +108,9 @@ def _compile_candidates(
 def _order_to_compile(work: Mapping[Case, float], excess: Collection[Case]) -> list[Case]:
     """Return the cases in the order of compilation: plain modes, then chunks and blocks, then `excess`.
 
-    In each group, cases with few operations (`work`) come first. The first chunk or block is moved forward,
-    to the position after the first two plain modes.
+    `work` maps each case to its number of operations, and `excess` contains cases with too many operations.
+    In each group, cases with few operations come first. As an exception, the first case with a chunk or block
+    follows the first two plain modes.
     """
     is_plain = lambda case: not (case.block or case.chunk)  # noqa: E731
     # Chunks and blocks need about as many operations as their plain mode. Blocks are often faster.
@@ -128,7 +129,8 @@ def _compile_in_threads(
 ) -> Iterator[tuple[Case, RecordFields]]:
     """Compile programs in threads, and yield (case, record fields) as each compilation finishes.
 
-    After `seconds`, no compilation begins, except for the first `_FIRST_PLAIN + _FIRST_BLOCKED` programs.
+    Skip programs whose compilation has not begun after `seconds`. The first `_FIRST_PLAIN + _FIRST_BLOCKED`
+    programs are always compiled.
     """
     deadline, skipped = time.monotonic() + seconds, {"status": "skipped", "reason": "no_time"}
     skipped["text"] = f"not compiled: no time was left after {seconds:.0f} s of compiling"
@@ -156,7 +158,11 @@ def _compile_in_threads(
 
 
 def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
-    """Return {case: explanation} for cases with over `_MOST_WORK` times the operations of another case."""
+    """Return {case: explanation} for cases that have too many operations in comparison with the other cases.
+
+    `work` maps each case to its number of operations. More than `_MOST_WORK` times the smallest number is too
+    many.
+    """
     # A compressed program is no baseline, because the operations that expand its result are not counted.
     dense = [value for case, value in work.items() if value and case.mode != CODED]
     least = min(dense, default=math.inf)

@@ -76,7 +76,10 @@ class Problem:
 
     @functools.cached_property
     def transforms(self) -> list[str]:
-        """Return which of "jacfwd" and "jacrev" can differentiate the function, or both if neither can."""
+        """Return which of "jacfwd" and "jacrev" can differentiate the function.
+
+        If neither can, return both.
+        """
         possible = []
         for transform in (jax.jacfwd, jax.jacrev):
             with contextlib.suppress(Exception):
@@ -243,7 +246,10 @@ def name_user_function(text: str) -> str:
 
 
 def _order_inputs(problem: Problem, inputs: Mapping[str, Any]) -> list[Any]:
-    """Return the inputs in the order of the function's parameters, with integers in their original dtypes."""
+    """Return the inputs in the order of the function's parameters.
+
+    Convert integer and boolean arrays to the dtypes of the arrays that the user passed.
+    """
     restore_dtype = lambda a, user: a if _is_floating(user) else a.astype(user.dtype)  # noqa: E731
     user_inputs = {**problem.points, **problem.shared}
     return [jax.tree.map(restore_dtype, inputs[name], user_inputs[name]) for name in problem.arguments]
@@ -259,8 +265,9 @@ def _gauss_newton_workload(
 ) -> Workload:
     """Return a workload whose derivative in direction v is J^T J v, with J the Jacobian of the function f.
 
-    `workload` evaluates f. The new workload evaluates z -> J(x)^T f(z), where x is an additional input with
-    the values of z. `whole_mode` is a function that computes J^T J v for the whole batch, or None.
+    `workload` evaluates f. The new workload evaluates z -> J(x)^T f(z). Its input x has the same values as z,
+    but it is not differentiated. `whole_mode` is a function that computes J^T J v at all points at once, or
+    None.
     """
     copies = {_name_copy(problem, name, "fixed"): name for name in problem.wrt}
 
@@ -286,7 +293,7 @@ def _make_specs(name: str, arrays: Any, point_axes: int = 0) -> Any:
     """Convert each array of the input `name` to an `InputSpec` that produces the values of the array.
 
     `point_axes` is 1 if the arrays have a leading axis of points, otherwise 0. For a `jax.ShapeDtypeStruct`,
-    the values are random floats or zero integers. A second input with the `InputSpec` has the same values.
+    the values are random floats or zero integers. Two inputs with the same `InputSpec` have the same values.
     """
 
     def make(path: Any, array: Any) -> InputSpec:

@@ -113,8 +113,8 @@ class EfficiencyBreakdown(NamedTuple):
 def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[EfficiencyBreakdown, ...]:
     """Return an `EfficiencyBreakdown` for each device count above one.
 
-    `peaks` contains timings of machine peaks, such as an all-reduce. Device counts with a time as short as an
-    empty call are omitted. Return () if there is no time on one device.
+    `peaks` contains timings of the benchmarks of peak rates. Device counts on which a call takes no longer
+    than an empty call are omitted. Return () if no time on one device remains.
     """
     points = [point for point in curve.points if dispatch_floor(point.timing) < point.seconds]
     if not points or points[0].devices > 1:

@@ -100,7 +100,7 @@ def size_name(case: Case) -> str:
 def curve_case(case: Case, kind: str) -> Case:
     """Return the key of a scaling curve: a copy of a case on the curve, with one device and no mesh.
 
-    `kind` is "strong" or "weak". If it is "weak", the copy has the number of points per device.
+    `kind` is "strong" or "weak". If it is "weak", `points` of the copy is the number of points per device.
     """
     points = case.points if kind == "strong" else case.points // case.devices
     return with_fields(case, devices=1, mesh=None, points=points)
@@ -140,9 +140,10 @@ class Subject:
         return math.prod(self.all_sizes.values())
 
     def rank_among_problems(self, device_counts: int) -> tuple[int, int]:
-        """Return a sort key of a problem that was measured on `device_counts` different device counts.
+        """Return (min(`device_counts`, `ENOUGH_COUNTS`), `volume`), a sort key of the problem.
 
-        The largest key is preferred. It compares device counts (at most `ENOUGH_COUNTS`), then volumes.
+        `device_counts` is the number of device counts on which the problem was measured. The problem with the
+        largest key is preferred.
         """
         return min(device_counts, ENOUGH_COUNTS), self.volume
 
@@ -152,7 +153,7 @@ class Subject:
         return self.name_family("float32")
 
     def name_family(self, omitted: str) -> str:
-        """Return the name of the differentiated function. It omits the data type if this is `omitted`."""
+        """Return the name of the differentiated function, with its data type unless this is `omitted`."""
         case, reduced = self.case, self.case.reduce and f"reduce={self.case.reduce}"
         dtype = "" if case.dtype == omitted else case.dtype
         precision = "" if case.precision == "highest" else f"{case.precision} precision"
@@ -198,12 +199,12 @@ class Subject:
 
     @property
     def comparison_key(self) -> tuple:
-        """Return a key that is equal for methods to compare: same problem, device count and environment."""
+        """Return a key that is equal for all cases of one problem, device count and environment."""
         return *self.problem_key, self.case.devices
 
 
 def environment_columns(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the facts of an environment as (name, text) pairs. Commas separate the items of a list."""
+    """Return the fields of an environment as (name, text) pairs. The items of lists are joined by commas."""
     columns = []
     for name, value in environment.items():
         if isinstance(value, Mapping):
@@ -235,7 +236,10 @@ def describe_environments(records: Iterable[Record]) -> str:
 
 
 def _study_facts(records: Iterable[Record]) -> dict[str, str]:
-    """Return {name: text} for facts about a study, not a case. If records differ, 'or' joins their texts."""
+    """Return {name: text} for the environment facts that do not depend on the case.
+
+    If the records have several texts for a fact, the texts are joined by 'or'.
+    """
     facts = set[tuple[str, str]]()
     for record in records:
         for name in record.environment.keys() - OF_THE_CASE:

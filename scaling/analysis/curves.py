@@ -74,7 +74,7 @@ class Curve(Subject):
 
     @property
     def program(self) -> tuple[str, Case]:
-        """Return (kind of scaling, case), the same key for the measured and predicted curves of a program."""
+        """Return (kind of scaling, case), which is equal for measured and predicted curves of one program."""
         return self.kind, curve_case(self.case, self.kind)
 
     @property
@@ -84,7 +84,7 @@ class Curve(Subject):
 
     @property
     def timings(self) -> list[Timing]:
-        """Return the timings of all points, in ascending order of device count."""
+        """Return the timings of the points of the curve, in ascending order of device count."""
         return [point.timing for point in self.points]
 
     @property
@@ -207,8 +207,8 @@ def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> 
     """For each function and kind of scaling, return the list of scaling curves of the largest problem.
 
     Curves with only one device count are omitted. A problem with at least three device counts takes
-    precedence over a larger problem with fewer. If `mixed` is false, curves with different baselines are in
-    different lists. Lists for function values come last.
+    precedence over a larger problem with fewer. If `mixed` is false, curves whose smallest device counts
+    differ are in different lists. Lists of curves without a derivative (mode=value) come last.
     """
     several = (curve for curve in curves if len(curve.points) > 1)
     families = group_by(several, lambda c: (c.kind, mixed or c.baseline_devices, c.family_key)).values()

@@ -24,9 +24,9 @@ class Estimate(NamedTuple):
 
     @property
     def is_determined(self) -> bool:
-        """Return whether the interval of a ratio is narrow enough to report the ratio, or is unknown.
+        """Return whether a ratio may be reported: its interval is narrow enough, or is unknown.
 
-        The interval is too wide if high / low exceeds 10, or if it extends from below 1/2 to above 2.
+        An interval is too wide if high / low exceeds 10, or if it extends from below 1/2 to above 2.
         """
         if self.low is None or self.high is None:
             return True
@@ -34,7 +34,7 @@ class Estimate(NamedTuple):
 
     @property
     def is_determined_share(self) -> bool:
-        """Return whether the interval of a fraction is at most 0.5 wide, or is unknown."""
+        """Return whether a fraction may be reported: its interval is at most 0.5 wide, or is unknown."""
         return self.low is None or self.high is None or self.high - self.low <= _WIDEST_SHARE
 
     @property
@@ -66,7 +66,10 @@ def format_exponent(value: float, low: float | None, high: float | None) -> str:
 
 
 def format_share(value: float, low: float | None, high: float | None, widest: float = _WIDEST_SHARE) -> str:
-    """Return text such as '0.12 (0.1 to 0.15)', or 'not determined (0.1 to 0.9)' if wider than `widest`."""
+    """Return text such as '0.12 (0.1 to 0.15)', or 'not determined (0.1 to 0.9)' for a wide interval.
+
+    An interval is wide if `high` - `low` exceeds `widest`.
+    """
     if low is None or high is None:
         return f"{value:.3g}"
     text = f"{value:.3g}" if high - low <= widest else UNDETERMINED

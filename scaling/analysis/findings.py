@@ -50,7 +50,7 @@ class Findings:
 
     @functools.cached_property
     def curves_by_case(self) -> dict[tuple[str, Case], dict[str, tuple[Curve, CurvePoint]]]:
-        """Return a dict from (environment, case) to the {kind: (curve, point)} dict of the case."""
+        """Return {(environment, case): {kind of scaling: (curve, point of the case on the curve)}}."""
         pairs = [(curve, point) for curve in self.curves for point in curve.points]
         groups = group_by(pairs, lambda pair: (pair[0].environment, pair[1].timing.case))
         return {key: {pair[0].kind: pair for pair in group} for key, group in groups.items()}
@@ -97,7 +97,10 @@ class Findings:
         return {record.case.workload for record in self.records if record.case.dtype != "float32"}
 
     def family(self, subject: Subject) -> str:
-        """Return the name of a function. It omits float32 if this is the only data type of the workload."""
+        """Return the name of the function of `subject`, with its data type.
+
+        The data type is omitted if it is float32 and the workload was measured with no other data type.
+        """
         return subject.name_family("" if subject.case.workload in self._with_other_dtypes else "float32")
 
     def suffix(self, environment: str, honest: bool = True) -> str:

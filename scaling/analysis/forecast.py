@@ -64,7 +64,10 @@ def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
 
 
 def _newest_plan(records: Sequence[Record]) -> list[Record]:
-    """Return the records in the newest environment of each workload. Newer environments come first."""
+    """For each workload, return the records from the environment in which it was planned last.
+
+    Records from newer environments come first.
+    """
     selected = keep_newest_environments(records)
     starts = {r.setting: r.started_at or "" for r in sorted(selected, key=lambda r: r.started_at or "")}
     return sorted(selected, key=lambda record: starts[record.setting], reverse=True)

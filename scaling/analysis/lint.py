@@ -121,7 +121,10 @@ def _disturbed(timing: Timing) -> str | bool:
 
 
 def _trend(timing: Timing) -> str | bool:
-    """Return the largest change of the time within a process as text, or False if there is no trend."""
+    """Return text such as '+3.2% from the first third to the last', or False if no process has a trend.
+
+    The text states the largest change of the time among the processes with a significant trend.
+    """
     compilations = (samples_by_compilation(record)[0] for record in timing.records)
     change = max((trend(samples, _TREND) or 0.0 for samples in compilations), key=abs)
     return change != 0 and f"{change:+.1%} from the first third to the last"
@@ -178,7 +181,7 @@ def _not_weak(findings: Findings) -> list[str]:
 def _curves_without_one_device(findings: Findings) -> list[str]:
     """Return the names of the curves without a time on one device.
 
-    A curve is omitted if its program ran out of memory on fewer devices than its baseline.
+    A curve is omitted if its program ran out of memory on fewer devices than the fewest of the curve.
     """
     curves = (curve for curve in findings.curves if curve.baseline_devices > 1)
     counts = ((curve, findings.too_large_on(curve.timings[0], curve.kind)) for curve in curves)

@@ -44,7 +44,10 @@ class Ranking(Subject):
 
     @property
     def distinguished(self) -> bool:
-        """Return whether `second` is significantly slower than `first`, and `first` than an empty call."""
+        """Return whether `first` is significantly faster than `second`.
+
+        Return False if the time of `first` is not significantly longer than that of an empty call.
+        """
         return self.ratio is not None and self.ratio.above_one and not self.empty
 
     @property
@@ -96,8 +99,8 @@ def fastest_methods(timings: Iterable[Timing]) -> list[FastestMethod]:
 def find_runner_up(first: Timing, others: Iterable[Timing]) -> tuple[Timing | None, Estimate | None]:
     """Return the runner-up of `first` among `others`, and its time divided by the time of `first`.
 
-    The runner-up is the fastest timing that is not significantly slower than `first`. If all `others` are
-    slower, it is the fastest of them. If `others` is empty, return (None, None).
+    The runner-up is the fastest of the timings that are not significantly slower than `first`. If all are
+    significantly slower, it is the fastest of all. If `others` is empty, return (None, None).
     """
     ratios = ((timing, time_ratio(timing, first)) for timing in others)
     return min(ratios, key=lambda pair: (pair[1].above_one, pair[0].median), default=(None, None))
@@ -112,15 +115,19 @@ def compare_with_handwritten(timing: Timing, group: Iterable[Timing]) -> Estimat
 
 
 def best_device_counts(rows: Iterable[FastestMethod]) -> list[FastestMethod]:
-    """For each problem, return the row with the recommended device count, or else with the shortest time."""
+    """For each problem, return the row with the recommended device count.
+
+    If no device count is recommended, return the row with the shortest time.
+    """
     return [recommend_row(group)[0] for group in group_by(rows, lambda row: row.problem_key).values()]
 
 
 def recommend_row(rows: Sequence[FastestMethod]) -> tuple[FastestMethod, str]:
-    """Return (row, reason). The row has the recommended device count, and the reason is ''.
+    """Return (row, reason): one of `rows`, and '' or the reason why no device count is recommended.
 
-    `rows` has one row per device count. If `recommend_devices` recommends none, return the fastest row and
-    the reason. For empty calls and oversubscribed devices, return the fastest row and ''.
+    `rows` has one row per device count. The returned row has the device count that `recommend_devices`
+    recommends. If it recommends none, the fastest row is returned. If the fastest row is not distinguished
+    from an empty call, or if devices are oversubscribed, return (fastest row, '').
     """
     fastest = min(rows, key=lambda row: row.first.median)
     if fastest.empty or not fastest.honest:
@@ -130,9 +137,9 @@ def recommend_row(rows: Sequence[FastestMethod]) -> tuple[FastestMethod, str]:
 
 
 def largest_problems(fastest: Iterable[FastestMethod]) -> list[list[FastestMethod]]:
-    """For each function, return the rows of the largest problem, sorted by time.
+    """For each function, return the items of `fastest` for the largest problem, sorted by time.
 
-    A problem measured on at least three device counts is preferred to a larger problem.
+    A problem with at least three device counts takes precedence over a larger problem with fewer.
     """
     largest = []
     for family in group_by(fastest, lambda row: row.family_key).values():
@@ -177,7 +184,8 @@ class ColoringGain(NamedTuple):
     def pays_after(self) -> str:
         """Return the number of evaluations after which coloring saves time, such as '3 evaluations'.
 
-        Return 'never' if coloring is slower, 'not distinguished' if that is uncertain, '' if unknown.
+        Return 'never' if coloring is significantly slower, 'not distinguished' if no difference is
+        significant, and '' if the number is unknown.
         """
         if self.ratio is None or self.ratio.above_one:
             return count_of(self.break_even, "evaluation") if self.break_even else ""
@@ -219,9 +227,9 @@ class ParetoFront(NamedTuple):
 
 
 def pareto_fronts(timings: Iterable[Timing]) -> list[ParetoFront]:
-    """Return a `ParetoFront` for each program that was measured with at least two memory settings.
+    """Return a `ParetoFront` for each group of two or more cases that differ only in the memory setting.
 
-    Function values, timings on shared CPU cores and timings with unknown memory are omitted.
+    Cases without a derivative, on shared CPU cores, or with unknown memory are omitted.
     """
     derivatives = (t for t in timings if t.honest and not t.case.ad_mode.is_value)
     sizes = ((bytes_while_running(vars(t.record)), t) for t in derivatives)

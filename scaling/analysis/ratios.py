@@ -64,7 +64,7 @@ class _LevelEstimate(NamedTuple):
 
 
 def samples_by_compilation(record: Record) -> list[list[float]]:
-    """Return one list of time samples in seconds for each compilation of a process."""
+    """Return one list of time samples in seconds for each time that a process compiled the case."""
     counts = [int(compilation.get("samples", 0)) for compilation in record.compilations]
     starts = itertools.accumulate([len(record.seconds) - sum(counts), *counts], initial=0)
     return [samples for start, end in itertools.pairwise(starts) if (samples := record.seconds[start:end])]
@@ -73,8 +73,9 @@ def samples_by_compilation(record: Record) -> list[list[float]]:
 def estimate_time(records: Sequence[Record]) -> Estimate:
     """Return the time per call of a case in seconds, with its 95 % interval.
 
-    `records` contains one record per process. The time is the geometric mean of the medians of all
-    compilations, averaged first by process and then by job. The limits are None if there are too few samples.
+    `records` contains one record per process. The time is a geometric mean of median times: first over the
+    compilations of each process, then over the processes of each job, then over the jobs. The limits of the
+    interval are None if there are too few samples.
     """
     if len(records) > 1 or len(samples_by_compilation(records[0])) > 1:
         level = _estimate_time(tuple(records))
@@ -88,8 +89,8 @@ def estimate_time(records: Sequence[Record]) -> Estimate:
 def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
     """Return the time of `top` divided by the time of `bottom`, with its 95 % interval.
 
-    Each argument contains one record per process. If at least two pairs of processes were sampled in turns,
-    only these pairs are used.
+    Each argument contains one record per process. A pair is a process of `top` and a process of `bottom` that
+    were sampled alternately. If there are at least two pairs, only the pairs are used.
     """
     rivals = {(r.block, r.replicate): r for r in bottom}
     pairs = [(r, rivals[r.block, r.replicate]) for r in top if r.block and (r.block, r.replicate) in rivals]
@@ -117,9 +118,10 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
 
 @functools.lru_cache(maxsize=16_384)
 def _estimate_time(records: tuple[Record, ...]) -> _LevelEstimate:
-    """Return the time of a case and its error.
+    """Return the time of a case and the error of this time.
 
-    The error is estimated from the variation between jobs, or else processes, compilations or samples.
+    The error is estimated from the variation between jobs. If there is only one job, processes are compared
+    instead, then compilations, then samples.
     """
     members = _average_by_process_or_job([(record,) for record in records]) if len(records) > 1 else {}
     if len(members) > 1:
@@ -166,7 +168,7 @@ def _log_time_or_ratio(run: Sequence[Record]) -> float:
 
 
 def _log_medians(record: Record) -> list[float]:
-    """For each compilation of a process, return the logarithm of the median time in seconds."""
+    """Return the logarithm of the median time in seconds for each time that a process compiled the case."""
     return [math.log(statistics.median(samples)) for samples in samples_by_compilation(record)]
 
 
@@ -265,7 +267,10 @@ def interval_widening(samples: Sequence[float]) -> float | None:
 
 
 def _autocorrelation(samples: Sequence[float]) -> tuple[float, float]:
-    """Return the rank correlation r of successive samples, and the factor by which r widens intervals."""
+    """Return (rank correlation of successive samples, factor).
+
+    The correlation widens the confidence interval of the median by this factor.
+    """
     ranks = _centered_ranks(samples)
     correlation = 1 - (np.diff(ranks) ** 2).sum() / (2 * (ranks @ ranks)) if ranks.any() else 0.0
     positive = max(0.0, float(correlation))

@@ -48,7 +48,7 @@ class ScalingFit:
 
     @property
     def limit_estimate(self) -> Estimate | None:
-        """Return `limit` with an interval that is computed from the intervals of the parameters."""
+        """Return `limit` with its interval, which follows from the intervals of the parameters."""
         if self.limit is None:
             return None
         lows, highs = (
@@ -73,11 +73,14 @@ class ScalingFit:
 
 
 class _LinearLaw(NamedTuple):
-    """A scaling law that multiplies or divides the time on one device by 1 + `columns` @ parameters."""
+    """A scaling law: the time on one device is multiplied or divided by 1 + `columns` @ parameters.
+
+    For strong scaling, this gives the time multiplied by the device count.
+    """
 
     name: str
     parameters: tuple[str, ...]  # the names of the fitted parameters
-    columns: Any  # the factors of the parameters, an array of shape (device counts, parameters)
+    columns: Any  # functions of the device count, an array of shape (device counts, parameters)
     sign: int  # -1 if the time is divided by (1 + columns @ parameters), or 1 if it is multiplied
 
 
@@ -176,9 +179,10 @@ def _evaluate(law: _LinearLaw, target: Any, parameters: Any) -> _Minimum:
 
 
 def _profile_end(law: _LinearLaw, target: Any, index: int, best: float, end: float, limit: float) -> float:
-    """Return one limit of the profile interval of the parameter `index`, between `best` and `end`.
+    """Return one end of the profile-likelihood interval of the parameter `index`.
 
-    The least sum of squares equals `limit` there. If it is still smaller at `end`, return `end`.
+    It is the value between `best` and `end` at which the sum of squares, minimized over the other parameters,
+    equals `limit`. If this sum is at most `limit` at `end`, return `end`.
     """
 
     def distance(value: float) -> tuple[float, float]:

@@ -47,7 +47,8 @@ class SizeSweep(_SizeSeries):
     def exponents(self) -> dict[Method, Estimate]:
         """Return {method: exponent p}, where the time is proportional to size ** p.
 
-        Times shorter than ten empty calls are ignored. Methods with under three other times are omitted.
+        Times shorter than ten empty calls are ignored. Methods with fewer than three remaining times are
+        omitted.
         """
         lines = {
             method: [(size, timing) for size, timing in line if near_floor(timing) is None]
@@ -99,14 +100,17 @@ def _name_other_sizes(swept: Sequence[str], item: Subject) -> str:
 
 
 def _count_values(name: str, items: Iterable[Subject]) -> int:
-    """Count the distinct values of the size `name` on each device count, and return the largest count."""
+    """Return the largest number of values of the size `name` that occur with the same device count."""
     # The number of points may be proportional to the number of devices.
     by_devices = group_by(items, lambda item: item.case.devices).values()
     return max(len({item.all_sizes[name] for item in same}) for same in by_devices)
 
 
 def size_sweeps(timings: Iterable[Timing]) -> list[SizeSweep]:
-    """Return a `SizeSweep` for each function, environment, device layout and varying problem size."""
+    """Return a `SizeSweep` for each group of cases that differ only in their method and one problem size.
+
+    Only the fastest mesh of each program is included.
+    """
     no_method = Method("jacfwd", "vmap")._asdict() | {"points": 1, "sizes": {}, "mesh": None}
     groups = group_by(
         keep_fastest_meshes(timings),
@@ -141,7 +145,7 @@ def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> Estimate:
 
 
 def fastest_mode_maps(fastest: Iterable[FastestMethod], timings: Iterable[Timing]) -> list[FastestModeMap]:
-    """Return a `FastestModeMap` for each function, environment and varying problem size."""
+    """Return a `FastestModeMap` for each group of problems that differ only in one size."""
     best = least_by(timings, lambda t: (*t.comparison_key, t.base_method), lambda t: t.median)
     maps = []
     for family in group_by(fastest, lambda row: (row.family_key, tuple(row.case.sizes))).values():

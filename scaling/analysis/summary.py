@@ -57,16 +57,17 @@ def _describe_fastest(findings: Findings) -> list[str]:
 def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, tuple, str]]) -> list[str]:
     """For each topic and function, return the sentence about the largest problem.
 
-    `texts` contains (subject, topic, sort key, text) tuples. For equally large problems, the smallest sort
-    key decides. Unlike in `Subject.rank_among_problems`, the number of device counts does not matter: a law
-    needs at least three, and the other topics do not compare device counts.
+    `texts` contains (subject, topic, sort key, text) tuples. Among equally large problems, the one with the
+    smallest sort key is used. The number of device counts is ignored, unlike in
+    `Subject.rank_among_problems`, because every law is fitted to at least three device counts, and the other
+    topics do not compare device counts.
     """
     largest = least_by(texts, lambda row: (row[0].family_key, row[1]), lambda row: (-row[0].volume, row[2]))
     return [f"{text}.{findings.suffix(s.environment, s.honest)}" for s, *_, text in largest.values()]
 
 
 def describe_crossovers(findings: Findings) -> list[str]:
-    """Return a sentence for each function on the sizes at which the fastest AD mode changes."""
+    """For each function, return a sentence that states at which sizes the fastest AD mode changes."""
     texts = []
     for mode_map in findings.fastest_mode_maps:
         changes = group_by(mode_map.crossovers, lambda c: (c.before, c.after, c.below, c.above)).values()
@@ -92,7 +93,10 @@ def _describe_crossover(crossovers: Sequence[Crossover], swept: str) -> str:
 
 
 def describe_growth(findings: Findings) -> list[str]:
-    """For each function, return a sentence on how the time on the fewest devices grows with a size."""
+    """For each function, return a sentence that states how its time grows with a problem size.
+
+    Among equally large problems, the one on the fewest devices is described.
+    """
     sweeps = (sweep for sweep in findings.size_sweeps if sweep.exponents)
     pairs = ((sweep, _describe_exponents(sweep, findings.family(sweep))) for sweep in sweeps)
     texts = ((sweep, sweep.swept, (sweep.case.devices,), text) for sweep, text in pairs)
@@ -126,7 +130,10 @@ def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]
 
 
 def describe_fit(curve: Curve, law: ScalingFit) -> str:
-    """Return a clause on the parameters of a fitted law, and on its largest speed-up if it is determined."""
+    """Return a clause that states the parameters of a fitted law.
+
+    It also states the largest speed-up, unless this is unbounded or the parameters are too uncertain.
+    """
     parameters = ", ".join(f"{name} {format_share(*value)}" for name, value in law.parameters.items())
     error = f", though off by {format_percentage(law.residual)}" if law.residual > _LARGE_ERROR else ""
     text = f"{law.name} describes it best{error}: {parameters}"
@@ -142,10 +149,11 @@ def describe_fit(curve: Curve, law: ScalingFit) -> str:
 
 
 def fastest_curves(curves: Iterable[Curve], fastest: Iterable[FastestMethod]) -> list[Curve]:
-    """For each function and kind of scaling, return the fastest curve of the largest problem.
+    """For each function and kind of scaling, return the preferred curve of the largest problem.
 
-    Curves on more devices rank first, then curves whose last timing is the `first` of an item in `fastest`,
-    then faster curves. Handwritten derivatives, mode=auto and other AD systems rank last.
+    The preferred curve extends to the most devices. Among several such curves, one whose last timing is
+    `FastestMethod.first` of an item of `fastest` is preferred, then the fastest curve. Handwritten
+    derivatives, mode=auto and other AD systems are used only if there is no other curve.
     """
     largest = itertools.chain(*derivative_curves(curves))
     firsts = {id(row.first) for row in fastest}
@@ -158,7 +166,7 @@ def fastest_curves(curves: Iterable[Curve], fastest: Iterable[FastestMethod]) ->
 
 
 def _describe_weak_scaling(findings: Findings) -> list[str]:
-    """Return a sentence for each function on the fastest weak scaling curve of JAX."""
+    """For each function, return a sentence that describes its fastest weak scaling curve of JAX."""
     weak = (curve for curve in findings.curves if curve.kind == "weak" and curve.case.engine == "jax")
     return [
         f"Weak scaling of {findings.family(curve)} on {last.timing.devices_text}: scaled speed-up "

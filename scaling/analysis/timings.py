@@ -51,7 +51,7 @@ class Timing(Subject):
 
     @property
     def replicates(self) -> int:
-        """Return the number of processes."""
+        """Return the number of replicates: the processes in which the case was measured."""
         return len(self.records)
 
 
@@ -98,7 +98,7 @@ def dispatch_floor(timing: Timing) -> float:
 
 
 def near_floor(timing: Timing) -> float | None:
-    """Return the time of an empty call if ten of them take longer than the measured time, or else None."""
+    """Return the time of an empty call if the measured time is shorter than ten empty calls, else None."""
     floor = dispatch_floor(timing)
     return floor if timing.median < _LEAST_EMPTY_CALLS * floor else None
 
@@ -154,10 +154,11 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
 
 
 def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
-    """Return (timing, reason). The timing has the recommended device count, and the reason is ''.
+    """Return (timing, reason): one of `timings`, and '' or the reason why no device count is recommended.
 
-    The recommended device count is the smallest with a time not significantly longer than the shortest time.
-    If the ratio of these times is too uncertain, return the fastest timing and the reason.
+    The timing is the one with the recommended device count. This is the smallest count with a time not
+    significantly longer than the shortest time. If the ratio of these two times is too uncertain, no device
+    count is recommended, and the timing is the fastest one.
     """
     first = min(timings, key=lambda timing: timing.median)
     not_slower = (timing for timing in timings if not time_ratio(timing, first).above_one)
@@ -176,9 +177,9 @@ def describe_slower(name: str, top: Timing, bottom: Timing) -> str:
 
 
 def stage_seconds(timing: Timing, *names: str) -> float | None:
-    """Return the sum of the record fields `names` in seconds, or None if none of them is recorded.
+    """Sum the recorded fields `names` of each process, and return the median of these sums in seconds.
 
-    The result is the median over the processes.
+    Return None if no process recorded any of the fields.
     """
     values = ([getattr(record, name) for name in names] for record in timing.records)
     totals = [sum(recorded) for stages in values if (recorded := [v for v in stages if v is not None])]

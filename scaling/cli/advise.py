@@ -74,8 +74,8 @@ def execute(words: list[str], console: Console) -> None:
 def _advise_on_devices(name: str, problem: _Problem, options: _Options, console: Console) -> None:
     """Find and print the fastest AD method. On a CPU, do so for each device count separately.
 
-    Raise `Refusal` if no device count gives advice, or `KeyboardInterrupt` if a signal comes before any
-    advice.
+    Raise `Refusal` if there is no advice for any device count, or `KeyboardInterrupt` if a signal stops the
+    search before there is any advice.
     """
     hardware, devices, budget = options["hardware"], options["devices"], options["budget"]
     platform = None if hardware else find_platform()
@@ -202,8 +202,8 @@ def _run_in_process(
 ) -> tuple[float | Refusal | None, bool]:
     """Find the advice in a new process, and return (reply, whether a signal stopped the process).
 
-    The reply is the seconds per call, a `Refusal`, or None if a signal came before any advice. If `is_bound`
-    is true, the process uses one CPU core per device.
+    The reply is the time per call of the best method in seconds, a `Refusal`, or None if a signal stopped the
+    process before there was any advice. If `is_bound` is true, the process uses one CPU core per device.
     """
     variables = environment.variables("cpu" if is_bound else "gpu") | {"TF_CPP_MIN_LOG_LEVEL": "2"}
     if not isinstance(problem, Case):
@@ -237,7 +237,7 @@ def _run_in_process(
 
 
 def main() -> None:
-    """Read the file `request` in the folder `sys.argv[1]`, find the advice, and write the file `reply`."""
+    """Read the file `request` in the folder `sys.argv[1]`, print the advice, and write the file `reply`."""
     folder = Path(sys.argv[1])
     name, problem, options, bound_to, parent = pickle.loads((folder / "request").read_bytes())
     die_with_parent(parent)
@@ -261,7 +261,10 @@ def main() -> None:
 
 
 def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[int] | None) -> float:
-    """Bind to the CPU cores `bound_to`, print the advice, and return the seconds per call (0 if unknown)."""
+    """Bind to the CPU cores `bound_to`, print the advice, and return the time per call of the best method.
+
+    The time is in seconds, or 0 if it is unknown.
+    """
     usable = cores.usable_cores()
     if bound_to:  # bind the process before JAX is imported
         os.sched_setaffinity(0, bound_to)

@@ -211,7 +211,7 @@ def _list_names(names: Iterable[str]) -> str:
 
 
 def _format_elapsed(row: Sequence[TaskState]) -> str:
-    """Return the longest elapsed time of the tasks in a row as text, or "" if none has begun."""
+    """Return the longest elapsed time of the tasks in a table row, as text, or "" if no task has started."""
     times = [
         seconds_between(task.journal.began_at, None if task.state.live else task.journal.last_at)
         for task in row
@@ -221,7 +221,10 @@ def _format_elapsed(row: Sequence[TaskState]) -> str:
 
 
 def print_status(status: StudyStatus, console: Console, every: bool) -> None:
-    """Print a table of the tasks, a table of case counts by state, lines about cases, and notes."""
+    """Print tables of the tasks and of the number of cases in each state, the `case_lines`, and the notes.
+
+    If `every` is true, do not omit any task or line.
+    """
     if status.tasks:
         for table in task_tables(status.tasks, every):
             console.print(table)

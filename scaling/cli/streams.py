@@ -12,7 +12,7 @@ from scaling.core.formatting import count_of
 
 
 def make_printable(text: str, kept: str = "") -> str:
-    """Replace each character of `text` that is neither printable nor in `kept` with " " or "?"."""
+    """Replace characters that are neither printable nor in `kept`: whitespace with " ", others with "?"."""
     return "".join(
         char if char.isprintable() or char in kept else " " if char.isspace() else "?" for char in text
     )

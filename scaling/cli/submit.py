@@ -57,7 +57,10 @@ def print_scripts(run: StudyRun, schedule: Schedule, loaded: store.Loaded, conso
 
 
 def _submit(run: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Console) -> bool:
-    """Record skipped and failed cases, submit the others, and return whether any case is queued."""
+    """Record the cases that are skipped or failed in preflight, and submit the others to the cluster.
+
+    Return whether a task of this or an earlier submission will run cases.
+    """
     without_runs = dataclasses.replace(schedule, sessions=())
     supervise.run_schedule(without_runs, run.settings, run.folder, None, lambda _: None)
     if not schedule.sessions:

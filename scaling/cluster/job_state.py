@@ -295,7 +295,7 @@ def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
 def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:
     """Cancel the pending and running tasks among `tasks`, and return the canceled tasks.
 
-    In Slurm, all jobs of the submission of such a task are canceled.
+    For a task in Slurm, all jobs of its submission are canceled.
     """
     live = [task for task in tasks if task.state.live]
     for name in {task.submission.name for task in live if task.submission.kind == SLURM}:

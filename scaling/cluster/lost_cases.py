@@ -38,7 +38,7 @@ def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
 def make_failed_records(tasks: Sequence[TaskState], records: Sequence[Record]) -> list[Record]:
     """Return a "failed" record for each case that an ended job should have recorded but did not.
 
-    `records` contains all records of the results folder. Attempts that have a record are omitted.
+    `records` contains all records of the results folder.
     """
     lost: list[Record] = []
     for task in tasks:
@@ -76,8 +76,8 @@ def make_failed_records_of_task(
 ) -> list[Record]:
     """Return a "failed" record for each case that a task began but did not finish.
 
-    `records` contains all records of the results folder. Attempts that have a record are omitted. `path` and
-    `definition` are the path and the content of the task file. `reason` is a key of
+    `records` contains all records of the results folder. A case whose attempt has a record is omitted. `path`
+    and `definition` are the path and the content of the task file. `reason` is a key of
     `scaling.core.record.REASONS`, and `text` explains it. If `all_cases`, include the cases that never began.
     """
     unfinished = {attempt.replicate_key: attempt.attempt for attempt in read_journal(path).unfinished}

@@ -55,7 +55,7 @@ def wait_until_done(results: Path, console: Console) -> None:
 
 
 def wait_until_ended(results: Path, canceled: Sequence[job_state.TaskState]) -> list[job_state.TaskState]:
-    """Wait at most 10 seconds for canceled tasks to end, and return the tasks that may still run."""
+    """Wait at most 10 seconds for canceled tasks to end, and return those not known to have ended."""
     deadline, paths = time.monotonic() + _ENDING_SECONDS, {task.entry.path for task in canceled}
     while True:
         tasks, _ = job_state.try_find_tasks(results)

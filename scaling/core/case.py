@@ -253,7 +253,7 @@ def built_in(folder: str) -> frozenset[str]:
 
 
 def user_modules(case: Case) -> tuple[str, ...]:
-    """Return the import paths of the user's modules that define the workload or the engine of a case."""
+    """Return the import paths of the user's modules that define the workload or the peer of a case."""
     modules = ((case.workload, built_in("workloads")), (case.engine, built_in("peers") | {JAX}))
     return tuple(name for name, built_in_names in modules if name not in built_in_names)
 

@@ -48,8 +48,7 @@ class CompiledCase:
     derivative: Derivative  # of the case with the block sizes that chunk=auto chose
     program: layout.Program | None  # None if it was not compiled
     stages: Stages
-    # A dict from a record field, such as "temp_bytes", to the bytes of the program on each device. Without a
-    # program, the bytes are a lower bound: the size of the inputs and the result.
+    # Record field, such as "temp_bytes" -> bytes per device (a lower bound if there is no program).
     needs: Mapping[str, int | None]
     offload: Any = None  # the `StepPlan` of options/host_offload.py with storage=host, otherwise None
     overflow: str | None = None  # an error message if the case exceeds a limit of XLA or JAX
@@ -186,7 +185,7 @@ def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
 
 
 def lower_bound(derivative: Derivative) -> CompiledCase:
-    """Return an uncompiled case with a lower bound of its memory: the bytes of the inputs and the result."""
+    """Return a `CompiledCase` without a program. Its memory is only that of the inputs and the result."""
     case, offload, step = derivative.case, None, derivative
     if case.storage == "host" and derivative.parts:
         offload = load_option("host_offload").plan_offload(derivative)
@@ -218,7 +217,7 @@ def count_bytes(arrays: Mapping[str, Any]) -> int:
 
 
 def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-    """Place the inputs on the devices, and return the functions `run()` and `collect(result)`."""
+    """Copy the inputs to the devices, and return functions that run the program and gather its result."""
     assert compiled.program is not None
     if compiled.offload is not None:
         return load_option("host_offload").make_offload_runner(compiled), lambda result: result

@@ -84,7 +84,7 @@ class Derivative:
 
         Jacobians               (points, outputs, inputs)
         function values         (points, outputs, 1)
-        sums over the points    (copies, 1, inputs), with one copy per device for split=data
+        sum over the points     (copies, 1, inputs); copies is the number of devices if split=data, else 1
         seeds=colored           (points, 1, nonzeros)
         """
         case, is_value = self.case, self.case.ad_mode.is_value
@@ -221,10 +221,10 @@ class Slices(NamedTuple):
 
 
 def local_derivative(derivative: Derivative) -> Callable[[NamedArrays, NamedArrays, DevicePosition], Any]:
-    """Return a function f(points, shared, position) that computes a derivative on one device.
+    """Return a function f(points, shared, position) that computes a derivative on the device at `position`.
 
-    `points` and `shared` are dicts from input name to array. For a mode with seeds, f returns a tuple with
-    one item for each linear map: an array, or a list of arrays. For any other mode, f returns one array.
+    `points` and `shared` map the names of per-point and of shared inputs to arrays. For a mode with seeds, f
+    returns a tuple with one pytree of arrays for each linear map. For any other mode, f returns one array.
     """
     case, workload = derivative.case, derivative.workload
     if case.target == LAPLACIAN:
@@ -344,10 +344,7 @@ def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -
 
 
 def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
-    """Return the sum over all seeds of a range. `sum_of(indices)` returns the sum over one chunk of seeds.
-
-    The sums of the chunks are added in float32 or a wider dtype.
-    """
+    """Return the sum of all chunks of seeds, added in float32 or wider. `sum_of(indices)` sums one chunk."""
     if seeds.is_one_chunk:
         return sum_of(seeds.indices)
     chunk = seeds.chunk or seeds.count

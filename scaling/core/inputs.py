@@ -40,12 +40,12 @@ def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> n
 
 
 def point_rows(case: Case, workload: Workload, name: str, start: int, stop: int) -> np.ndarray:
-    """Return the input `name` at the points [start, stop), in the dtype of the case (integers: int32)."""
+    """Return the input `name` at the points [start, stop) in the dtype of the case, or int32 for integers."""
     return _draw_rounded(workload.points[name], case.data_seed, name, case.dtype, start, stop)
 
 
 def shared_input(case: Case, workload: Workload, name: str) -> np.ndarray:
-    """Return the input `name`, which all points share, in the dtype of the case (integers: int32)."""
+    """Return the input `name`, which all points share, in the dtype of the case, or int32 for integers."""
     return _draw_shared(workload.shared[name], case.data_seed, name, case.dtype)
 
 

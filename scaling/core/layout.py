@@ -94,7 +94,7 @@ def _program_arguments(derivative: Derivative, seed_arguments: Mapping[str, Any]
 
 
 def _device_function(derivative: Derivative, names: list[str]) -> OnDevice:
-    """Return the function f(position, arrays) that each device runs. `names` are the names of the arrays."""
+    """Return f(position, arrays), which computes the part of the derivative on the device at `position`."""
     compute, workload = local_derivative(derivative), derivative.workload
 
     def on_device(position: DevicePosition, arrays: Sequence[Any]) -> Any:
@@ -152,9 +152,9 @@ def sum_over_devices(case: Case) -> Callable[[Any], Any]:
 def place_inputs(
     program: Program, host: Mapping[str, np.ndarray] | None = None, names: Iterable[str] | None = None
 ) -> list[jax.Array]:
-    """Place the arguments `names` of a program, by default all, on the devices, and return them as arrays.
+    """Copy arguments of a program to the devices, and return them as arrays.
 
-    `host` contains the per-point inputs. If it is None, each process generates the inputs of its devices.
+    `names` is None for all arguments. `host` contains the per-point inputs, or is None to generate them.
     """
     names = program.arguments if names is None else names
     return [_place_argument(program, name, host) for name in names]
@@ -268,6 +268,6 @@ def _merge_point_axes(case: Case, x: np.ndarray) -> np.ndarray:
 
 
 def split_inputs(workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1) -> Pieces:
-    """Split the columns of Jacobians into one array per input. Each input element has `points` columns."""
+    """Split Jacobian columns by input: one column for each element of an input at each of `points` points."""
     ends = np.cumsum([points * math.prod(workload.inputs[name].shape) for name in part.names])
     return np.split(columns, ends[:-1], axis=-1)

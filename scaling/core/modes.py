@@ -126,7 +126,7 @@ def gradient_in_any_mode(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def ravel(x: tuple[Any, ...]) -> Any:
-    """Concatenate the elements of all arrays in a tuple to one vector."""
+    """Concatenate the elements of all arrays in a tuple into one vector."""
     import jax.numpy as jnp
 
     return jnp.concatenate([a.reshape(-1) for a in x])

@@ -156,7 +156,7 @@ class Record:
 
 
 def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | None:
-    """Return the bytes per device of a program with `results` results in memory, or None if unknown."""
+    """Return the bytes of arguments, temporaries and `results` outputs in `needs`, or None if unknown."""
     arguments, temporaries, output = (needs.get(f"{name}_bytes") for name in ("argument", "temp", "output"))
     if arguments is None or temporaries is None or output is None:
         return None

@@ -17,7 +17,7 @@ Array = Any  # a NumPy array
 
 @dataclass(frozen=True)
 class Rounding:
-    """The lengths of the sums in a result. They determine the tolerance for the result."""
+    """The numbers of terms in the sums that compute a result. They determine its tolerance."""
 
     terms: int  # the number of terms whose sum is one entry of the Jacobian
     added: int = 1  # the number of entries of the Jacobian whose sum is one element of the result
@@ -41,8 +41,8 @@ class Rounding:
     def scale(self, influence: Array, magnitude: Array) -> Array:
         """Return the scale that errors are divided by before they are compared with the tolerance.
 
-        `influence` is the change of the result if the entries of J are rounded, divided by the tolerance of
-        an entry. `magnitude` is the sum of the magnitudes of the terms of the result (see reference.py).
+        `influence` is a ratio: the change of the result due to rounding of J, over the tolerance of an entry.
+        `magnitude` is the sum of the magnitudes of the terms of the result. See reference.py.
         """
         import numpy as np
 
@@ -57,11 +57,11 @@ class Jacobians:
     values: Array  # of shape (points, outputs, inputs), or (points, nonzeros) in `SparseJacobians`
 
     def by_input(self, values: Array) -> Array:
-        """Return the sums of `values` (like `self.values`) over the outputs, of shape (points, inputs)."""
+        """Sum `values`, shaped like `self.values`, over the outputs. Return an array (points, inputs)."""
         return values.sum(axis=1)
 
     def by_output(self, values: Array, x: Array | None = None) -> Array:
-        """Return `values` @ x at each point, of shape (points, outputs). If x is None, all x are one."""
+        """Return the products `values` @ x, of shape (points, outputs). x=None means a vector of ones."""
         return values.sum(axis=2) if x is None else (values @ x[:, :, None])[:, :, 0]
 
     def largest_by_output(self) -> Array:
@@ -69,7 +69,7 @@ class Jacobians:
         return abs(self.values).max(axis=2)
 
     def entries_by_input(self) -> Array:
-        """Return the number of entries in each column of J: one number, or an array of shape (inputs,)."""
+        """Return the number of stored entries per column, an array of shape (inputs,) unless J is dense."""
         return self.values.shape[1]
 
 
@@ -85,12 +85,12 @@ class SizedEntries:
 
     @property
     def largest(self) -> Array:
-        """Return the largest `size` at each point, as an array of shape (points, 1, 1)."""
+        """Return the maximum of `self.size` over the entries of each point, of shape (points, 1, 1)."""
         return self.size.reshape(len(self.size), -1).max(axis=1)[:, None, None]
 
 
 class ReferenceTerms(NamedTuple):
-    """The expected result of a reduction, and two arrays that determine the scale of the errors."""
+    """The expected result of a reduction, and two arrays that determine its allowed rounding errors."""
 
     expected: Any  # the expected result at all points, in float64; the other arrays broadcast to its shape
     influence: Any  # the change of the result if J is rounded, divided by the tolerance of an entry of J
@@ -159,7 +159,7 @@ def _reference_whole(entries: SizedEntries) -> ReferenceTerms:
 
 
 def _reference_points(entries: SizedEntries) -> ReferenceTerms:
-    """Return the `ReferenceTerms` of the sums over the outputs at each point."""
+    """Return the `ReferenceTerms` of the sums of the Jacobian entries over the outputs at each point."""
     arrays = (entries.J.values, entries.size, entries.magnitude)
     return ReferenceTerms(*(entries.J.by_input(values)[:, None, :] for values in arrays))
 
@@ -170,7 +170,7 @@ def _reference_outputs(entries: SizedEntries) -> ReferenceTerms:
 
 
 def _reference_product(entries: SizedEntries, x: Any) -> ReferenceTerms:
-    """Return the `ReferenceTerms` of the products J x. If x is None, x is a vector of ones."""
+    """Return the `ReferenceTerms` of the products J x. If x is None, use a vector of ones."""
     J, weights = entries.J, None if x is None else abs(x)
     products = J.by_output(J.values, x), *(J.by_output(a, weights) for a in (entries.size, entries.magnitude))
     return ReferenceTerms(*(values[:, :, None] for values in products))

@@ -107,7 +107,7 @@ def at_least(scale: np.ndarray, floor: np.ndarray | None) -> np.ndarray:
 def added_entries(
     reduction: Reduction, outputs: int, inputs: int, points: int, pattern: Pattern | None = None
 ) -> int:
-    """Return the largest number of Jacobian entries that a reduction adds to compute one result element."""
+    """Return the largest number of Jacobian entries that are summed to compute one element of the result."""
     column, row, total = outputs, inputs, outputs * inputs
     if pattern is not None:
         column, row = (int(np.bincount(index).max(initial=1)) for index in (pattern.cols, pattern.rows))
@@ -123,10 +123,10 @@ def reduce_jacobians(
     floor: np.ndarray | None = None,
     x: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (reduced Jacobians, scale) at the points. Errors of the reduced Jacobians are divided by scale.
+    """Return (reduced Jacobians, scale). The relative error of a result is its error divided by `scale`.
 
-    `floor`, of shape (points,), is the minimum magnitude of an entry at each point. `x` contains the points,
-    of shape (points, inputs).
+    `floor`, of shape (points,), limits the scale of an entry from below at each point. `x` contains the
+    points, of shape (points, inputs).
     """
     magnitude = np.abs(J.values)
     entries = SizedEntries(J, at_least(magnitude, floor), magnitude, rounding, x)
@@ -246,10 +246,10 @@ def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
 
 
 def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (expected result, scale) at the points [start, stop). Errors of a result are divided by scale.
+    """Return the expected result at the points [start, stop), and the scale that its error is divided by.
 
-    Both arrays broadcast to the shape of the result at these points. If `spec.common` is set, they contain
-    only the nonzeros of the reference, in the shape (points, 1, nonzeros).
+    Both arrays broadcast to the shape of the result. If the result and the reference both have a sparsity
+    pattern, the arrays contain only the nonzeros of the reference, in the shape (points, 1, nonzeros).
     """
     case, derivative = spec.case, spec.derivative
     shape = spec.reduction.shape(derivative.outputs, max(derivative.inputs, 1))
@@ -287,7 +287,7 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the function values at the points [start, stop), and their `Reference.value_terms`."""
+    """Return the function values at the points [start, stop), and the magnitudes of their terms if known."""
     reference = _evaluate_form(spec, closed_form(spec.case, spec.workload), start, stop)
     return reference.value, reference.value_terms
 
@@ -295,7 +295,7 @@ def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jacobians, np.ndarray | None]:
     """Return (Jacobians, floor) at the points [start, stop).
 
-    `floor`, of shape (points,), is the minimum magnitude of an entry at each point, or None for no minimum.
+    `floor`, of shape (points,), limits the scale of an entry from below at each point. None means no limit.
     """
     workload, derivative, reduction = spec.workload, spec.derivative, spec.reduction
     if spec.nonzeros_pattern is not None:
@@ -319,7 +319,10 @@ def _evaluate_form(
     stop: int,
     derivative_shape: tuple[int, int] | None = None,
 ) -> Reference:
-    """Evaluate a closed form at the points [start, stop), or raise `Refusal` if its arrays are invalid."""
+    """Evaluate a closed form at the points [start, stop). Raise `Refusal` if it returns invalid arrays.
+
+    `derivative_shape` is the required shape of the derivative at one point, or None if only values are used.
+    """
     assert form is not None
     reference = form(inputs.exact_inputs(spec.case, spec.workload, start, stop))
     compared = "value" if derivative_shape is None else "derivative"
@@ -342,9 +345,10 @@ def _evaluate_form(
 def reduce_reference(
     spec: ReferenceSpec, J: Jacobians, floor: np.ndarray | None, arrays: InputArrays
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (expected result, scale) for the Jacobians J of the reference, as in `reduce_jacobians`.
+    """Reduce the Jacobians J of the reference, and return (expected result, scale).
 
-    For target=hvp, J contains Hessians H, and the expected result contains the products H v.
+    The relative error of a result is its error divided by `scale`. `floor` limits the scale of an entry from
+    below. For target=hvp, J contains Hessians H, and the expected result contains the products H v.
     """
     if spec.case.target != "hvp" and not spec.reduction.along_point:
         return reduce_jacobians(spec.reduction, J, spec.rounding, floor)
@@ -358,6 +362,6 @@ def reduce_reference(
 def flatten_inputs(
     names: Iterable[str], batched: Container[str], arrays: InputArrays, points: int
 ) -> np.ndarray:
-    """Concatenate inputs to one array of shape (points, inputs). Inputs outside of `batched` are repeated."""
+    """Concatenate inputs into one array (points, elements). Repeat those not in `batched` at each point."""
     rows = [arrays[name].reshape(points if name in batched else 1, -1) for name in names]
     return np.concatenate([np.broadcast_to(row, (points, row.shape[1])) for row in rows], axis=1)

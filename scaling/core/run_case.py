@@ -145,7 +145,7 @@ def take_turn(attempt: Attempt) -> bool:
 
 
 def finish_case(attempt: Attempt) -> Record:
-    """Check the result of one more call unless the attempt has ended, and return the record."""
+    """Check the result of one more call, unless the attempt failed or was skipped. Return the record."""
     if not attempt.ended:
         with _end_on_error(attempt):
             _check_another_call(attempt)
@@ -313,7 +313,7 @@ def _check_result(attempt: Attempt, program: PlacedProgram, result: Any) -> None
 
 
 def make_waiter(example: Any) -> Callable[[Any], Any]:
-    """Return the fastest function that blocks until a result like `example` is ready."""
+    """Return a fast function that blocks until a result with the same structure as `example` is ready."""
     leaves = example if isinstance(example, list | tuple) else ()
     if leaves and all(hasattr(leaf, "block_until_ready") for leaf in leaves):
         return lambda result: [leaf.block_until_ready() for leaf in result]

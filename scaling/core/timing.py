@@ -183,9 +183,9 @@ def _stop_reason(samples: Samples, elapsed: float, sampling: Sampling) -> str | 
 
 @functools.lru_cache(maxsize=4096)
 def _enclosing_rank(count: int, confidence: float) -> int:
-    """Return the largest k such that the k-th smallest and the k-th largest sample enclose the median.
+    """Return the largest k for which [k-th smallest, k-th largest] is a confidence interval of the median.
 
-    They enclose it with at least the probability `confidence`. Return 0 if `count` samples are too few.
+    Return 0 if `count` samples are too few for such an interval with this `confidence`.
     """
     # Exact integers, because 2**count exceeds all floats from 1,024 samples on; 1e-9 allows for rounding.
     allowed = Fraction(1 - confidence) / 2 * (1 + Fraction(1, 10**9)) * 2**count

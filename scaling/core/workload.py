@@ -120,8 +120,8 @@ class Reference(NamedTuple):
     Attributes:
         value: the function values, of shape (points, outputs).
         derivative: the Jacobians, of shape (points, outputs, inputs), or the Hessians.
-        value_terms: the magnitude of the terms that are summed to a value, of shape (points,). The error of a
-            value is divided by at least this magnitude. None if no terms cancel.
+        value_terms: the magnitude of the terms whose sum is a value, of shape (points,). Errors are relative
+            to the value, or to this magnitude if it is larger. None means that the terms do not cancel.
         derivative_terms: like `value_terms`, for the entries of the derivative.
     """
 
@@ -146,19 +146,19 @@ class Workload:
         reduce: the default reduction, a key of `reductions.REDUCTIONS`. None means the whole Jacobian.
         whole: a JAX function of the whole batch. Per-point inputs have a leading axis of points. The result
             is a scalar (the sum over the points), or an array or pytree of shape (points, *outputs).
-        whole_modes: a dict from the name of an AD mode without seeds to a JAX function of the batch. The
-            function returns the derivative as an array of shape (points, *outputs, *inputs), or as a pytree
+        whole_modes: a dict from an AD mode without seeds, such as analytic or vmap_grad, to a JAX function of
+            the batch. It returns the derivative in the shape (points, *outputs, *inputs), or as a pytree
             like `jax.vmap(jax.jacrev(...))`. For target=hessian, hvp or laplacian, it returns this quantity.
             For seeds=colored, it returns the nonzeros of `pattern`, of shape (points, nonzeros).
-        reference: a NumPy function from a dict of float64 inputs to the `Reference` at some points, with
-            raveled inputs and outputs. If None, JAX differentiates `function` in float64.
+        reference: a NumPy function that takes a dict of float64 inputs, and returns the `Reference`, in
+            which inputs and outputs are flattened. If None, JAX differentiates `function` in float64.
         second: a function like `reference` for the Hessian of a scalar function.
         terms: the number of terms that are added in one entry of the derivative. It determines the tolerance.
         pattern: a function that returns the possible nonzeros of the Jacobian of one point. The result is two
             int32 arrays, the rows and the columns, sorted by row, then column.
         nonzeros: a function like `reference` for a Jacobian that is too large to be stored. Its derivative
             contains only the nonzeros of `pattern`, of shape (points, 1, nonzeros).
-        default_reduce: the `reduce` of the workload module, before `build` applies the `reduce` of the case.
+        default_reduce: the `reduce` that the module sets. `build` replaces `reduce` by that of the case.
         direction: the names of the inputs that form the vector v of a product H v or J v in forward mode,
             joined by "+" in the order of `wrt`. By default v is the point itself.
     """

@@ -119,8 +119,8 @@ def _first_fitting(
 ) -> BlockSizes | None:
     """Return the first of the candidate sizes that fits into memory, or None.
 
-    If the first candidate does not fit, the returned sizes are enlarged by half if they still fit. The
-    candidates differ only in `block`, or only in `chunk`, and must be in decreasing order.
+    If this is not the first candidate, also try sizes that are larger by half, and return them if they fit.
+    The candidates differ only in `block`, or only in `chunk`, and must be in decreasing order.
     """
     too_large = None
     for blocks in candidates:

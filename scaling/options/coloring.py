@@ -174,10 +174,10 @@ def color(pattern: Pattern, compress: str) -> Coloring:
 
 
 def _divide_nonzeros(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield a pair (lower_bound, by_row) for each tried way to divide the nonzeros between rows and columns.
+    """Yield (lower_bound, by_row) for several divisions of the nonzeros between rows and columns.
 
-    `lower_bound` is a lower bound on the number of colors. `by_row` is a boolean array: true for each nonzero
-    that is read from a compressed row, false for each that is read from a compressed column.
+    `lower_bound` is a lower bound on the number of colors that the division needs. `by_row` is a boolean
+    array: true for a nonzero that is read from a compressed row, false for one that is read from a column.
     """
     for lines, is_row in ((pattern.rows, True), (pattern.cols, False)):
         entries_in_line = np.bincount(lines)[lines]
@@ -224,10 +224,10 @@ def _color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int) -> tuple[np.
 
 
 def validate_coloring(coloring: Coloring) -> None:
-    """Raise `ValueError` if a nonzero of the pattern cannot be read from its compressed column or row.
+    """Raise `ValueError` if a color is out of range, or if a nonzero of the pattern cannot be read.
 
-    The column or row of the nonzero must have a color. Compression must not add another nonzero to this
-    nonzero.
+    A nonzero can be read if its column or row has a color, and if no other nonzero is added to the same
+    element of the compressed Jacobian.
     """
     pattern, by_row = coloring.pattern, coloring.by_row
     for name, colors, count, lines, positions, is_read in (

@@ -58,7 +58,10 @@ def sum_derivative(
     has_padding = count * case.mesh_shape[0] != case.points
 
     def sum_over_points(transform: Callable[[Loss], Any]) -> Any:
-        """Return the sum of `transform(loss)` over all blocks and, with split=data, over all devices."""
+        """Return the sum of `transform(loss)` over all blocks, where `loss` is the loss of one block.
+
+        With split=data, also sum over all devices.
+        """
 
         def sum_of_block(rows: Any) -> Any:
             rows_of = lambda x: jax.lax.dynamic_slice_in_dim(x, rows[0], len(rows))  # noqa: E731
@@ -131,10 +134,11 @@ def _derivative_in_pieces(
 
 
 def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
-    """Return the sum of a result over all point devices, as an array of shape (copies, ...).
+    """Sum a result over the devices among which the points are divided ("point devices").
 
-    `x` has the shape (point devices, seed devices, ...). With split=data, each point device already has the
-    sum in `x`, and all these copies are returned. Otherwise, the sum is computed here, and there is one copy.
+    `x` has the shape (point devices, seed devices, ...). The returned array has the shape (copies, ...). With
+    split=data, each point device already has the complete sum, and all of them are returned as copies.
+    Otherwise, there is one copy.
     """
     x = x[:, 0]
     return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
@@ -143,10 +147,11 @@ def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
 def gather_sums(
     case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the derivative of a sum over points as an array (copies, 1, elements) for each input.
+    """Return the derivative of a sum over points that the linear map `part` computes, as one array per input.
 
     `arrays` contains one array in forward mode, or one array for each input in reverse mode. The arrays have
-    the shape (point devices, seed devices, ...). See `sum_over_point_devices` for the copies.
+    the shape (point devices, seed devices, ...). The returned arrays have the shape (copies, 1, elements),
+    with the copies of the sum that `sum_over_point_devices` returns.
     """
     if part.computes_columns:
         (x,) = arrays  # (point devices, seed devices, seeds)
@@ -157,7 +162,11 @@ def gather_sums(
 
 
 def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
-    """Compare `result`, a sum over points of shape (copies, 1, inputs), with the expected sum."""
+    """Compare a sum over points with the expected sum.
+
+    `result` has the shape (copies, 1, inputs). It contains the copies of the sum that
+    `sum_over_point_devices` returns. Each copy is compared.
+    """
     rounding, points = spec.rounding, spec.case.points
     term_rounding = dataclasses.replace(rounding, added=rounding.added // points)
     expected = largest_sum = scale = step_bound = np.zeros(())
@@ -186,9 +195,10 @@ def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
 def _terms_of_sum(
     spec: ReferenceSpec, rounding: Rounding, start: int, stop: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the terms of the expected sum at the points [start, stop), and the scale of each term's error.
+    """Return the terms of the expected sum for the points [start, stop), and the scales of their errors.
 
-    Both arrays have the shape (points, inputs), or (points, 1) for mode=value.
+    An error is divided by its scale before it is compared with the tolerance. Both arrays have the shape
+    (points, inputs), or (points, 1) for mode=value.
     """
     if spec.case.ad_mode.is_value:
         value, floor = references.reference_values(spec, start, stop)

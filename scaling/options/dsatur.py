@@ -41,9 +41,14 @@ def _remove(links, node):
 def _color_by_saturation(graph, colors, is_used):
     """Write the color of each column to `colors`, and return whether there are enough colors.
 
-    `is_used` has a column for each available color. The saturation of a column is the number of distinct
-    colors of the columns that conflict with it. The column with the highest saturation is colored next. It
-    gets the lowest color that no conflicting column has.
+    The saturation of a column is the number of distinct colors of the columns that conflict with it. The
+    column with the highest saturation is colored next. It gets the lowest color that no conflicting column
+    has.
+
+    `graph` contains the columns that need a color, and then the index pointers and indices of the sparsity
+    pattern in CSC and in CSR format. Initially, `colors` contains -1 for each column, and `is_used`, of shape
+    (columns, colors), contains False. `is_used[i, c]` becomes True if a column that conflicts with column i
+    gets the color c.
     """
     order, column_start, row_of, row_start, column_of = graph
     n, max_colors = is_used.shape

@@ -54,7 +54,10 @@ def multiply_rows(row: Callable[[Any], Any], seeds: SeedRange) -> Any:
 
 
 def reference_gram(entries: SizedEntries) -> ReferenceTerms:
-    """Return the expected J^T J at each point, and its influence and magnitude, as `ReferenceTerms`."""
+    """Return the expected J^T J at each point, as `ReferenceTerms`.
+
+    The fields `influence` and `magnitude` determine the scale of the errors of J^T J.
+    """
     J, magnitude, largest = entries.J.values, entries.magnitude, entries.largest
     columns = magnitude.sum(axis=1)
     second_order = entries.rounding.entry * J.shape[1] * largest**2
@@ -63,9 +66,9 @@ def reference_gram(entries: SizedEntries) -> ReferenceTerms:
 
 
 def step_bound(J: Jacobians, bound: Any) -> Any:
-    """Return a bound on the change of the entries of J^T J at each point, as an array of shape (points,).
+    """Return a bound on the error of J^T J at each point due to errors of J, as an array of shape (points,).
 
-    `bound[p, i]` is the largest change of the Jacobian entries J[p, o, i] (point, output, input).
+    The error of each entry J[p, o, i] (point, output, input) is at most `bound[p, i]`.
     """
     columns, pairs = J.by_input(abs(J.values)), bound[:, :, None] * bound[:, None, :]
     crossed = bound[:, :, None] * columns[:, None, :]

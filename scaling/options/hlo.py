@@ -131,8 +131,8 @@ def _known_bytes(executed: Iterable[Kernel | Message] | None) -> int | None:
 def read(text: str) -> HloProgram:
     """Parse the text of an optimized HLO module, such as the result of `jax.stages.Compiled.as_text`.
 
-    If there is a conditional, only the branch with the most bytes is counted. A loop with an unknown trip
-    count is assumed to have infinitely many iterations.
+    Of a conditional, only the branch that moves the most bytes is included. The field `times` of a kernel or
+    collective is infinity if it is in a loop with an unknown trip count.
     """
     computations, entry = parse(text)
     opcodes = Counter(x.kind for instructions in computations.values() for x in instructions.values())
@@ -278,7 +278,7 @@ def _root(instructions: Instructions) -> HloInstruction:
 
 
 def source_of(name: str, instructions: Instructions, opcodes: Sequence[str] = ("bitcast",)) -> HloInstruction:
-    """Return the instruction `name`, or the source of its first operand if its opcode is in `opcodes`."""
+    """Return the instruction `name`. While its opcode is in `opcodes`, replace it by its first operand."""
     while instructions[name].opcode in opcodes:
         name = instructions[name].operands[0]
     return instructions[name]
@@ -314,16 +314,24 @@ def _parse_instruction(match: re.Match[str], instructions: Instructions) -> HloI
     return HloInstruction(name, *sizes, opcode, operands, called, bool(root), argument_text, attributes)
 
 
-def _exclude_operands(size: int, operands: int, is_copy: bool) -> int:
-    """Return the bytes of an asynchronous result, excluding the bytes of the operands that it contains."""
+def _exclude_operands(result_bytes: int, operand_bytes: int, is_copy: bool) -> int:
+    """Return the bytes of the result of an asynchronous start, without the operands in this result.
+
+    `result_bytes` is the size of the whole result. If it is at most `operand_bytes`, the result contains no
+    operands, unless `is_copy` is true.
+    """
     # A copy-start always contains its operand. Some asynchronous all-reduces contain no operands.
-    return max(0, size - operands) if size > operands or is_copy else size
+    has_operands = is_copy or result_bytes > operand_bytes
+    return max(0, result_bytes - operand_bytes) if has_operands else result_bytes
 
 
 def _parse_array(
     letters: str, bits: str, _: str, dims_text: str, order_text: str, layout: str
 ) -> tuple[int, int, tuple[int, ...], str, int | None]:
-    """Return the fields `bytes` to `minor_axis` of an `HloInstruction`, given the groups of `_ARRAY`."""
+    """Parse an array shape, given the groups of a match of the regular expression `_ARRAY`.
+
+    Return the fields (bytes, unpadded_bytes, dims, dtype, minor_axis) of an `HloInstruction`.
+    """
     dims, tile = parse_integers(dims_text), _TILE.search(layout)
     order = parse_integers(order_text) or tuple(reversed(range(len(dims))))
     minor_axis = next((axis for axis in order if axis < len(dims) and dims[axis] > 1), None)

@@ -78,9 +78,10 @@ def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
 
 
 def find_disturbances(start: HostReading) -> list[str]:
-    """Return the names (from `MARKS`) of the disturbances that occurred since the reading `start`.
+    """Return a list of the disturbances since the reading `start`, which are items of `MARKS`.
 
-    Foreign load is the time in which the cores were neither idle nor used by this process.
+    "throttled"       the clock rate of a CPU core or GPU was reduced
+    "foreign_load"    other processes or the hypervisor used a large part of the time of the cores
     """
     now = read_counters(start.platform, start.bound_to)
     cores, elapsed = start.core_count, now.clock_seconds - start.clock_seconds

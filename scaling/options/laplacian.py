@@ -59,8 +59,7 @@ def _sum_over_directions(quadratic_form: LinearMap) -> LinearMap:
 def sum_products(column: LinearMap) -> LinearMap:
     """Return a function of V that sums v^T H v over all directions v in V. `column(v)` returns H v.
 
-    V is a tuple of arrays. Each array has an additional leading axis of directions compared with the array in
-    v.
+    V is a tuple of arrays whose leading axis is the axis of directions. v contains one slice of each array.
     """
     return _sum_over_directions(lambda v: (ravel(v) * column(v)).sum())
 
@@ -171,6 +170,9 @@ def _propagate(
 
 
 def reference_trace(H: SizedEntries) -> ReferenceTerms:
-    """Return the expected trace of each Hessian, and its influence and magnitude, as `ReferenceTerms`."""
+    """Return the expected trace of the Hessian at each point, as `ReferenceTerms`.
+
+    The fields `influence` and `magnitude` determine the scale of the errors of the trace.
+    """
     trace, magnitude = (values.trace(axis1=1, axis2=2)[:, None, None] for values in (H.J.values, H.magnitude))
     return ReferenceTerms(trace, H.size.max(axis=2).sum(axis=1)[:, None, None], magnitude)

@@ -46,7 +46,7 @@ ELEMENTWISE = {*_RULE_OF, "integer_pow", "one_minus_square", "polynomial"}
 
 
 class OperationCounts(NamedTuple):
-    """The numbers of flops and transcendental evaluations of one device, or None if they are unknown."""
+    """The numbers of flops and of transcendental evaluations on one device. None means unknown."""
 
     flops: int | None
     transcendentals: int | None
@@ -66,10 +66,10 @@ def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[dict[s
 def program_work(
     compiled: CompiledCase, devices: Sequence[Any], program: hlo.HloProgram | None
 ) -> dict[str, Any]:
-    """Return the `Record` fields that count the operations, memory traffic and collectives of one device.
+    """Return the `Record` fields that count the operations, memory traffic and collectives on one device.
 
-    The counts of operations and bytes are for one complete result. A value is None if it is unknown. If
-    `compiled` has no jaxpr, the program is traced for `devices`.
+    The operations and bytes are the totals for one complete result. A value is None if it is unknown. If
+    `compiled` has no jaxpr, trace the program for `devices`.
     """
     operations = count_operations(compiled.stages.jaxpr or trace_program(compiled, devices))
     work: dict[str, Any] = {
@@ -81,7 +81,10 @@ def program_work(
 
 
 def padding_share(derivative: Derivative) -> float | None:
-    """Return the padded fraction of all (point, seed) pairs, or None without split=both or a coloring."""
+    """Return the fraction of all (point, seed) pairs that are padding.
+
+    Return None if the case has neither split=both nor a coloring.
+    """
     case = derivative.case
     if case.split != "both" and derivative.coloring is None:
         return None
@@ -163,7 +166,7 @@ def count_operations(jaxpr: Any) -> OperationCounts:
 
 
 def _count_jaxpr(jaxpr: Any) -> tuple[int, int]:
-    """Return the numbers of flops and transcendentals of a jaxpr, except equations with unused results."""
+    """Return (flops, transcendentals) of a jaxpr. Equations with unused results are not counted."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0].eqns
     flops, transcendentals = zip((0, 0), *map(_count_equation, used), strict=True)
@@ -199,8 +202,8 @@ def _count_equation(equation: Any) -> tuple[int, int]:
 def called_jaxpr(equation: Any, per_device: bool = False) -> Any:
     """Return the jaxpr that an equation calls, such as a nested `jax.jit`, or None if it calls none.
 
-    The jaxpr takes the operands and returns the results of the equation. If `per_device` is true, the jaxpr
-    in a `shard_map` or `pmap` is returned too. It has the arrays of one device.
+    The jaxpr takes the operands and returns the results of the equation. For a `shard_map` or `pmap`, return
+    None unless `per_device` is true. Its jaxpr takes and returns the arrays of one device.
     """
     name, jaxprs = equation.primitive.name, _parameter_jaxprs(equation)
     if len(jaxprs) != 1 or name == "scan":

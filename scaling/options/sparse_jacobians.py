@@ -33,7 +33,7 @@ class NonzeroIndices:
 
 
 def gather_indices(derivative: Derivative) -> NonzeroIndices:
-    """Return the `NonzeroIndices` of all linear maps of a derivative with a coloring."""
+    """Return the indices to read the nonzeros from the compressed slices of a derivative with a coloring."""
     indices, devices = NonzeroIndices({}, []), derivative.case.mesh_shape[1]
     for number, part in enumerate(derivative.parts):
         colors, positions, entries = _indices_of_part(derivative.coloring, part, devices)
@@ -46,11 +46,11 @@ def gather_indices(derivative: Derivative) -> NonzeroIndices:
 def _indices_of_part(
     coloring: Coloring, part: LinearMapPart, devices: int
 ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-    """Return (colors, positions, entries): the indices of the nonzeros that one linear map computes.
+    """Return (colors, positions, entries): where to find the nonzeros that one linear map computes.
 
-    `colors` contains the color of each column or row. `positions[d]` contains the flat index of each nonzero
-    in the slices of device d, padded with zeros. `entries[d]` contains the index of each of these nonzeros in
-    the sparsity pattern.
+    `colors` contains the color of each column or row. `positions[d]` contains the flat indices of nonzeros in
+    the slices that device d computes, padded with zeros. `entries[d]` contains the indices of the same
+    nonzeros in the sparsity pattern.
     """
     pattern, seeds_per_device = coloring.pattern, ceil_div(part.seeds, devices)
     nonzeros = np.flatnonzero(coloring.by_row != part.computes_columns)
@@ -113,10 +113,10 @@ class CommonNonzeros(NamedTuple):
 def compare_lacking(
     common: CommonNonzeros, expected: np.ndarray, scale: np.ndarray
 ) -> tuple[list[EntryComparison], str]:
-    """Compare the expected entries that a detected pattern lacks with zero, and return (comparisons, note).
+    """Compare the expected entries outside of the detected pattern with zero, and return (comparisons, note).
 
-    The list `comparisons` is empty if the pattern lacks no entries. The note is "" if all lacking entries are
-    zero. `expected` and `scale` have the shape (points, 1, reference entries).
+    If there are no such entries, `comparisons` is empty. If all of them are zero, the note is "". `expected`
+    and `scale` have the shape (points, 1, reference entries).
     """
     if not common.lacking.size:
         return [], ""
@@ -129,12 +129,15 @@ def compare_lacking(
 def match_patterns(
     derivative: Derivative, reduction: Reduction
 ) -> tuple[Pattern | None, Pattern | None, Pattern | None, CommonNonzeros | None]:
-    """Return four values: three patterns and their common nonzeros. Each value may be None.
+    """Return (workload pattern, result pattern, reference pattern, common nonzeros).
 
     workload pattern     the nonzeros that `Workload.pattern` lists
-    result pattern       the nonzeros that a result with colored seeds contains
+    result pattern       the nonzeros that the result contains with seeds=colored
     reference pattern    the nonzeros that the closed form `Workload.nonzeros` computes
     common nonzeros      the nonzeros that are in both the result pattern and the reference pattern
+
+    A value is None if it does not exist or is not needed. Raise `Refusal` if a result with seeds=colored has
+    no pattern.
     """
     case, workload, coloring = derivative.case, derivative.workload, derivative.coloring
     workload_pattern = result_pattern = None

@@ -36,7 +36,11 @@ def reason_to_skip(case: Case, modes: Iterable[str], *checks: tuple[bool, str]) 
 
 
 def checks_of_numpy(case: Case) -> tuple[tuple[bool, str], ...]:
-    """Return the `checks` of `reason_to_skip` for a peer that supports neither bfloat16 nor `chunk`."""
+    """Return (condition, reason) pairs for a peer that supports neither bfloat16 nor `chunk`.
+
+    A pair gives the reason why the peer cannot run a case, which applies if the condition is true.
+    `reason_to_skip` accepts the pairs as `checks`.
+    """
     return (
         (case.dtype == "bfloat16", f"{case.engine} has no bfloat16"),
         (case.chunk is not None, f"{case.engine} computes one seed at a time; omit chunk"),
@@ -56,16 +60,17 @@ class Batch:
 
     @property
     def points_per_cotangent(self) -> int:
-        """Return the number of points for which a cotangent is repeated.
+        """Return the number of points that receive the same cotangent.
 
         The number is 1 if batch=whole. Otherwise, it is the number of all points.
         """
         return 1 if self.case.batch == "whole" else self.case.points
 
     def points_per_tangent(self, index: int) -> int:
-        """Return the number of points for which a tangent of the input `x[index]` is repeated.
+        """Return the number of points that receive the same tangent of the input `x[index]`.
 
-        The number is 1 if the points share the input, or if the function is a sum over the points.
+        The number is 1 if the points share the input, or if the function is a sum over the points. Otherwise,
+        it is the number of all points.
         """
         is_per_point = self.workload.names[index] in self.workload.points
         return self.case.points if is_per_point and not self.sizes.summed else 1
@@ -93,9 +98,9 @@ class Batch:
     ) -> list[numpy.ndarray]:
         """Return one array for each input, with the rows of the Jacobian with respect to this input.
 
-        The shape of an array is (rows, *shape of the input). If the workload has a reduction, the rows of
-        each point are summed. `compute_vjp` maps a cotangent of the outputs to a cotangent of each input.
-        `like` is an array with the shape and dtype of the outputs.
+        The shape of an array is (rows, *shape of the input). If the workload has a reduction, the rows are
+        summed over the outputs of a point. `compute_vjp` maps a cotangent of the outputs to a cotangent of
+        each input. `like` is an array with the shape and dtype of the outputs.
         """
         rows_per_sum = self.sizes.outputs if self.workload.reduce else 1
         sums: list[list[numpy.ndarray]] = []

@@ -145,8 +145,8 @@ def first_reason(*checks: tuple[bool, str]) -> str | None:
 def prepare_program(attempt: "Attempt", case: Case, workload: Any) -> "PlacedProgram":
     """Prepare a case with its peer, and return the result as a `PlacedProgram`.
 
-    Write the compile time and the number of passes to `attempt`. Raise `TooLarge` if the inputs and the
-    result do not fit into memory.
+    Write the compile time and the number of passes (JVPs, VJPs or function evaluations per Jacobian) to
+    `attempt`. Raise `TooLarge` if the inputs and the result do not fit into memory.
     """
     from scaling.core import compile_case, inputs, run_case  # import JAX
     from scaling.core.derivative import describe_derivative

@@ -50,7 +50,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
     """Return a `Prepared` that computes the value or derivative of a case with PyTorch.
 
-    If `jit: true`, the derivative is compiled.
+    With jit=true, the value or derivative is compiled.
     """
     import torch
 
@@ -103,8 +103,8 @@ def _compile(
 def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tensors]:
     """Return a function of the inputs that computes the value, or the columns or rows of the Jacobian.
 
-    The function returns a tuple: the value, all columns as one tensor, or the rows as one tensor for each
-    input. Columns and rows have a leading axis of seeds if there are several seeds.
+    The function returns a tuple. It contains the value, or one tensor with all columns, or one tensor of rows
+    for each input. Columns and rows have a leading axis of seeds if there are several seeds.
     """
     # The seeds are created here, because a compiled f that creates them takes up to thirty times as long.
     mode = batch.case.ad_mode
@@ -120,10 +120,11 @@ def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tens
 
 
 def _unit_seeds(torch: Any, like: Tensors, repeats: list[int]) -> Tensors:
-    """Return all unit tangents or cotangents, as one tensor for each tensor in `like`.
+    """Return all unit tangents or cotangents, split into one tensor for each tensor in `like`.
 
-    The shape of a returned tensor is (seeds, *shape of the tensor in `like`). A seed is a unit vector of all
-    tensors in `like` together. For `like[i]`, the vector is repeated for `repeats[i]` points.
+    The shape of a returned tensor is (seeds, *shape of the tensor in `like`). A seed is a unit vector with an
+    element for each element of all tensors in `like` at one point. Its part for `like[i]` is repeated for
+    `repeats[i]` points.
     """
     sizes = [a.numel() // points for a, points in zip(like, repeats, strict=True)]
     all_seeds = torch.eye(sum(sizes), dtype=like[0].dtype).split(sizes, dim=1)
@@ -165,7 +166,8 @@ def _columns(torch: Any, batch: Batch, x: Tensors, tangents: Tensors) -> Tensors
 def _rows(torch: Any, batch: Batch, x: Tensors, cotangents: Tensors) -> Tensors:
     """Return one tensor for each input, with the rows of the Jacobian with respect to this input.
 
-    There is one row for each cotangent. If the workload has a reduction, the rows of each point are summed.
+    If the workload has a reduction, the rows are summed over the outputs of a point. Otherwise, there is one
+    row for each cotangent.
     """
     case = batch.case
     if case.jit:

@@ -61,7 +61,10 @@ def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
 
 
 def program_of(case: Case) -> Case:
-    """Return a one-device case with the same program as each device of `case`, or `case` if none is known."""
+    """Return a one-device case that has the same program as one device of `case`.
+
+    Return `case` itself if no such case is known.
+    """
     # The program of a user's workload may depend on the total number of points.
     is_built_in = case.workload in built_in("workloads")
     if is_built_in and case.split == "points" and case.points % case.devices == 0:
@@ -98,8 +101,8 @@ def _compile_groups(
 ) -> None:
     """Compile groups of cases with equal programs in a worker process, until no group remains.
 
-    If the worker dies, start a new one. Put each result into `events`, or the exception that ended the work,
-    and None at the end.
+    If the worker dies, start a new one. Put each result into `events`. At the end, put the exception that
+    ended the work, if there is one, and then None.
     """
     variant = Variant("plan", module="scaling.plan.compile_worker", variables=_ENVIRONMENT_VARIABLES)
     equal_cases = list[Case]()
@@ -118,8 +121,8 @@ def _compile_groups(
 def _compile_first(worker: WorkerGroup, equal_cases: list[Case], seconds: float, events: _Events) -> bool:
     """Compile the first of several cases with equal programs, and return whether the worker is still alive.
 
-    Put the result into `events`. Remove the first case from `equal_cases`, or all cases if the compilation
-    does not fail.
+    Put the result into `events` for each case to which it applies, and remove these cases from `equal_cases`.
+    A failure applies to the first case only, and any other result to all cases.
     """
     case, is_alive = equal_cases.pop(0), True
     events.put((case, None))

@@ -96,7 +96,10 @@ class Hardware:
         return next((shape for shape in self.slices[1:] if math.prod(shape) * self.per_chip == devices), None)
 
     def device_counts(self) -> list[int]:
-        """Return the available device counts in ascending order (without TPU slices, the powers of two)."""
+        """Return the device counts that devices=all selects, in ascending order.
+
+        For a TPU, they are the sizes of its slices. For other hardware, they are the available powers of two.
+        """
         if self.slices:
             return sorted({1, *(math.prod(shape) * self.per_chip for shape in self.slices[1:])})
         powers = [2**k for k in range(self.most.bit_length())]

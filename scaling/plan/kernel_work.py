@@ -105,7 +105,7 @@ def count_kernels(program: HloProgram, operations: Mapping[str, float] | None = 
 
 
 def as_work(work: KernelWork | hlo.Message) -> dict[str, Any]:
-    """Convert a kernel or collective to {field name: value}, without the fields that are 0, "" or times=1."""
+    """Convert a kernel or collective to {field name: value}. Omit values 0 and "", and `times` if it is 1."""
     return {name: value for name, value in vars(work).items() if value and (name, value) != ("times", 1)}
 
 
@@ -236,7 +236,11 @@ def _is_transposing(instruction: HloInstruction, operand: HloInstruction) -> boo
 
 
 def _library_name(instruction: HloInstruction) -> str:
-    """Return the opcode or the called function of an instruction whose work is unknown, otherwise ""."""
+    """Return the name of the unknown work in an instruction, or "" if there is none.
+
+    `_count_instruction` has found no work in the instruction. For a custom call, the name is the called
+    function. For another instruction, it is the opcode.
+    """
     if instruction.opcode != "custom-call":
         return instruction.opcode if instruction.opcode in _UNCOUNTED_OPCODES else ""
     match = re.search(r'custom_call_target="([^"]*)"', instruction.attributes)
@@ -245,10 +249,11 @@ def _library_name(instruction: HloInstruction) -> str:
 
 
 def _kernel_overhead(kernel: hlo.Kernel, loop_operations: float, arithmetic: int) -> int:
-    """Return the time to start a CPU kernel and a library that it calls, in the unit of `KERNEL_START`.
+    """Return the overhead of a CPU kernel: the time to start it, and the overhead of its library call.
 
-    `loop_operations` is the number of operations in compiled loops, or 0 if a library computes the result.
-    `arithmetic` is the number of arithmetic operations in the HLO.
+    The unit is the time of a vectorized float32 operation. `loop_operations` is the number of operations in
+    compiled loops, or 0 if a library computes the result. `arithmetic` is the number of arithmetic operations
+    in the HLO of the kernel.
     """
     instruction, in_loop = kernel.instruction, kernel.in_loop
     if instruction.opcode == "fusion" and "__ynn_fusion" in instruction.attributes:
@@ -258,16 +263,20 @@ def _kernel_overhead(kernel: hlo.Kernel, loop_operations: float, arithmetic: int
 
 
 def _ynn_overhead(fused: Instructions) -> int:
-    """Return the overhead of a fusion that the library YNNPACK executes, in the unit of `KERNEL_START`."""
+    """Return the overhead of a fusion in the library YNNPACK, not including its start.
+
+    `fused` contains the instructions of the fusion. The unit is the time of a vectorized float32 operation.
+    """
     reductions = sum(x.size for x in fused.values() if x.opcode == "reduce")
     broadcasts = (x for x in fused.values() if x.opcode == "broadcast" and fused[x.operands[0]].dims)
     return YNN_SUM * reductions + YNN_BROADCAST * sum(x.dims[0] for x in broadcasts if len(x.dims) > 2)
 
 
 def _library_overhead(kernel: hlo.Kernel, arithmetic: int) -> int:
-    """Return the overhead of the library call in a kernel (0 without a call), in the unit of `KERNEL_START`.
+    """Return the overhead of the library call in a CPU kernel, or 0 if the kernel calls no known library.
 
-    `arithmetic` is the number of arithmetic operations in the HLO.
+    `arithmetic` is the number of arithmetic operations in the HLO of the kernel. The unit is the time of a
+    vectorized float32 operation.
     """
     instruction = kernel.instruction
     if instruction.opcode == "fusion":

@@ -83,8 +83,9 @@ def dump_options(folder: str) -> dict[str, str]:
 def count_operations(folder: Path) -> dict[str, float]:
     """Return {kernel name: number of operations in one execution} for the CPU kernels of a program.
 
-    `folder` contains the LLVM IR of a program that was compiled with `dump_options`. An addition counts as n
-    operations, where n is the number of float32 values in a vector register.
+    `folder` contains the LLVM IR of a program that was compiled with `dump_options`. An addition of two
+    numbers or two vector registers counts as n operations, where n is the number of float32 values in a
+    register. Other instructions count in proportion to their time.
     """
     operations, has_slow_masks = dict[str, float](), _has_slow_masks()
     for path in folder.glob(_IR_FILES):
@@ -99,7 +100,7 @@ def count_operations(folder: Path) -> dict[str, float]:
 
 @functools.cache
 def _has_slow_masks() -> bool:
-    """Return whether this processor is an Intel CPU with AVX-512, where masks are slow (see `_MASK_COST`)."""
+    """Return whether this is an Intel CPU with AVX-512, where the conversion of a mask costs `_MASK_COST`."""
     with contextlib.suppress(OSError):
         description = Path("/proc/cpuinfo").read_text()
         return "GenuineIntel" in description and "avx512dq" in description
@@ -143,9 +144,10 @@ class LlvmFunction:
         self.trips = {header: self._count_trips(header) for header in self.loops}
 
     def count_instructions(self, bits: int, has_slow_masks: bool = False) -> float:
-        """Return the total cost of all executed instructions. Adding two vectors of `bits` bits costs 1.
+        """Return the total cost of all executed instructions. The unit is one addition of `bits`-bit vectors.
 
-        `has_slow_masks` states whether a mask of 64-bit comparisons costs `_MASK_COST`.
+        If `has_slow_masks` is true, a conversion of a mask of 64-bit comparisons to numbers costs
+        `_MASK_COST`.
         """
         executions = self.count_executions()
         return self._count_work_groups() * sum(
@@ -155,9 +157,11 @@ class LlvmFunction:
         )
 
     def _operand_cost(self, line: str, has_slow_masks: bool) -> float:
-        """Return the additional cost (in additions) of a line that gathers an element or converts a mask.
+        """Return the cost that a line has in addition to its `instruction_cost`, in units of one addition.
 
-        The cost is 0 for any other line.
+        The cost is `_GATHER_COST` if the line inserts a loaded element into a vector. If `has_slow_masks` is
+        true, it is `_MASK_COST` if the line converts a mask of 64-bit comparisons to numbers. Otherwise, it
+        is 0.
         """
         if match := _VECTOR_INSERTION.search(line):
             return _GATHER_COST if self.definitions.get(match[1], "").startswith("load ") else 0
@@ -210,7 +214,10 @@ class LlvmFunction:
         return count / 2
 
     def _find_comparison(self, condition: str) -> Comparison | None:
-        """Return the comparison with a constant that computes the variable `condition`, or None otherwise."""
+        """Return the comparison with a constant whose result is the variable `condition`.
+
+        Return None if the variable is not the result of such a comparison.
+        """
         match = _COMPARISON.match(self.definitions.get(condition, ""))
         if match is None:
             return None
@@ -221,7 +228,7 @@ class LlvmFunction:
         return Comparison(match[1], match[2], int(minimum[1] if minimum else match[3]), minimum is not None)
 
     def _count_work_groups(self) -> int:
-        """Return the number of work groups of a kernel, or 1 if the function does not use their index."""
+        """Return the number of work groups of the kernel, or 1 if no work-group index is compared with it."""
         comparisons = filter(None, map(self._find_comparison, self.definitions))
         return next((comparison.bound for comparison in comparisons if self._is_work_group(comparison)), 1)
 
@@ -252,7 +259,7 @@ class LlvmFunction:
         return min(counts, default=None)
 
     def _find_counters(self, value: str, header: str | None = None) -> Iterator[tuple[str, int, int]]:
-        """Yield (loop header, first value, step) for each loop counter that may be the variable `value`.
+        """Yield (loop header, first value, step) for each loop whose counter the variable `value` may be.
 
         Search the loop with the label `header`, or all loops if it is None.
         """

@@ -187,7 +187,11 @@ def run_plan(study: PlannedStudy, listener: Callable[[dict[str, Any]], None]) ->
 
 
 def _compile(study: PlannedStudy) -> Iterator[tuple[PreflightResult, RecordFields | None]]:
-    """Yield (case, record fields) for each case of a study, and (case, None) before its compilation."""
+    """Compile a study. Yield (case, None) before each compilation, and (case, record fields) after it.
+
+    A yielded case is a `PreflightResult`. The cases in `study.rejected` are not compiled. They are yielded
+    first, with the reason.
+    """
     for checked, status, reason, text in study.rejected:
         yield checked, {"status": status, "reason": reason, "text": text}
     hardware, checked_cases = study.hardware, {checked.case: checked for checked in study.cases}
@@ -212,7 +216,7 @@ def _write_manifest(study: PlannedStudy) -> None:
 
 
 def describe_work(study: PlannedStudy) -> str:
-    """Return a line of text with the numbers of cases to compile, planned before, skipped and failed."""
+    """Return text with the numbers of cases to be compiled, already done, skipped and failed."""
     failed = sum(status == "failed" for _, status, *_ in study.rejected)
     skipped = len(study.rejected) - failed
     counts = f"{len(study.cases)} cases to compile, {study.done} already done, {skipped} skipped"

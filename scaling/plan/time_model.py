@@ -47,7 +47,7 @@ Work = dict[str, float]
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """The predicted time of a call and its parts in seconds, with a 95 % interval of the time."""
+    """The predicted time of a call, the 95 % prediction interval of this time, and its parts, in seconds."""
 
     seconds: float
     low: float
@@ -100,9 +100,9 @@ def draw_time_parts(
 ) -> tuple[dict[str, np.ndarray], str | None]:
     """Predict the time of a call on `DRAWS` random machines, and return ({part: seconds}, bound).
 
-    The parts are "call", "compute", "communication" and "waiting", each with an array of shape (DRAWS,).
-    `estimate` describes the parts and the bound. The random machines are the same for all programs. Raise
-    `UnknownTime` if a rate or an amount of work is unknown.
+    The parts are "call", "compute", "communication" and "waiting", each with an array of shape (DRAWS,). The
+    bound is the largest part of the kernel time, such as "memory", or None if this time is 0. The random
+    machines are the same for all programs. Raise `UnknownTime` if a rate or an amount of work is unknown.
     """
     if not all(math.isfinite(work.get("times", 1)) for work in (*kernels, *messages)):
         raise UnknownTime("the number of iterations of a loop is not known at compile time")
@@ -137,10 +137,11 @@ def _draw_log_uniform(bounds: tuple[float, float], rng: np.random.Generator) -> 
 def _kernel_seconds(
     case: Case, rates: Rates, kernels: Sequence[Work]
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return ({part: seconds}, executions): the time parts and the number of executions of each kernel.
+    """Return ({part: seconds}, executions), where `seconds` and `executions` are arrays of shape (kernels,).
 
-    The parts are "memory", "overhead" and the kinds of operations. Their times are for one execution at the
-    full rates. The times of a part, and the numbers of executions, are arrays of shape (kernels,).
+    The parts are "memory", "overhead" and the kinds of operations, such as "products". The seconds are the
+    time of one execution of each kernel at the rates in `rates`. `executions` contains the number of
+    executions of each kernel. Raise `UnknownTime` if a rate or an amount of work is unknown.
     """
     dtype = case.dtype
     double = rates.arithmetic["float64"]
@@ -180,7 +181,7 @@ def _memory_seconds(kernel: Work, rates: Rates) -> float:
 
 
 def _message_cost(message: Work, hardware: Hardware, rates: Rates) -> np.ndarray:
-    """Return the predicted (latency, transfer time) in seconds of all executions of a collective."""
+    """Return the predicted (latency, transfer time) of all executions of a collective, in seconds."""
     group, kind = int(message["group"]), str(message.get("kind", ""))
     if kind not in PARTS_OF_ALL_REDUCE:
         raise UnknownTime(f"the time of {kind} between devices is not modeled")
@@ -231,9 +232,9 @@ def _torus_cost(nbytes: float, shape: tuple[int, ...], level: Level) -> np.ndarr
 
 
 def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) -> np.ndarray:
-    """Return random ratios of the time of the slowest device to the time of a typical device.
+    """Return random samples of the time of the slowest device, divided by the time of a typical device.
 
-    `uniform` contains one random number between 0 and 1 for each ratio.
+    `uniform` contains one random number between 0 and 1 for each sample.
     """
     fraction = hardware.stragglers["share"]
     shift = math.log(hardware.stragglers["slowdown"]) / hardware.jitter

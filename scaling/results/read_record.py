@@ -65,7 +65,7 @@ def _require(condition: bool, problem: str) -> None:
 
 
 def type_check(hint: Any) -> Check:
-    """Return a function that tests whether a JSON value has the type `hint` and no negative numbers."""
+    """Return a function that tests whether a value has the type `hint` and contains no negative numbers."""
     origin, argument_checks = typing.get_origin(hint), list(map(type_check, typing.get_args(hint)))
     if origin is types.UnionType:
         return functools.reduce(_check_either, argument_checks)

@@ -89,16 +89,17 @@ def latest(records: Iterable[Record]) -> list[Record]:
 
 
 def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
-    """Return one record for each replicate of each case, as a dict with keys (case key, replicate number).
+    """Return {(case key, replicate number): record}, with one record for each replicate of each case.
 
-    If a replicate has records in several environments, use the newest environment.
+    Use the records that `latest` returns. If a replicate has records from several environments, use the one
+    that started last.
     """
     ordered = sorted(latest(records), key=lambda r: (r.started_at or "", r.attempt))
     return {(record.key, record.replicate): record for record in ordered}
 
 
 def keep_newest_environments(records: Sequence[Record]) -> list[Record]:
-    """Return the records from the environment in which their workload ran last."""
+    """For each workload, return the records from the environment in which it ran last."""
     ordered = sorted(records, key=lambda r: (r.started_at or "", r.attempt))
     newest = {record.case.workload: record.setting for record in ordered}
     return [record for record in records if record.setting == newest[record.case.workload]]

@@ -35,7 +35,7 @@ def why_inapplicable(derivative: Derivative) -> tuple[str, str] | None:
 
 
 def _list_target_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the rules on the target of a case, such as which AD modes can compute it."""
+    """Return the rules that decide whether the workload, mode and layout of a case permit its target."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     second_order, whole_batch, name = case.target in SECOND, case.batch == "whole", case.workload
     per_point = f"target={case.target} is computed for each point"
@@ -61,7 +61,7 @@ def _list_target_rules(derivative: Derivative) -> list[_Rule]:
 
 
 def _list_reduction_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the rules on sums over points, and on the Jacobian of the whole batch (batch=whole)."""
+    """Return the rules that decide whether a sum over points, or batch=whole, is possible."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     reduction, on_host = workload.reduction, case.storage == "host"
     sums_points, point_devices = reduction.sums_points, case.mesh_shape[0]
@@ -93,7 +93,7 @@ def _list_point_inputs(derivative: Derivative) -> list[str]:
 
 
 def _list_seed_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the rules on colored seeds (seeds=colored), and on mode=mixed."""
+    """Return the rules that decide whether colored seeds (seeds=colored), or mode=mixed, are possible."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     whole_batch, colored = case.batch == "whole", case.seeds == "colored" and not mode.is_value
     one_seed = "hvp" if case.target == "hvp" else mode.name if mode.single_seed else ""
@@ -119,7 +119,7 @@ def _list_seed_rules(derivative: Derivative) -> list[_Rule]:
 
 
 def _list_offer_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the rules on the handwritten derivatives of a workload, and on its batch function."""
+    """Return the rules that decide whether a workload offers the mode of a case, and batch=whole."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     name, whole_batch, sums_points = case.workload, case.batch == "whole", workload.reduction.sums_points
     of = f" of reduce={case.reduce}" if case.reduce else " of nonzeros" if case.seeds == "colored" else ""

@@ -101,9 +101,10 @@ def _compose_once(overrides: list[str], only_print: bool) -> Composed:
 
 
 def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
-    """Raise `Refusal` if a key is unknown, missing or misplaced, or if a group does not name one file.
+    """Raise `Refusal` if a key is unknown, missing or misplaced, or if a group has no selected file.
 
-    `choices` maps each group, such as "cluster", to the name of its file.
+    `choices` maps each group, such as "cluster", to the name of its selected file. The value for "hardware"
+    may be None.
     """
     known = known_keys()
     check_names("key", config, known)
@@ -143,7 +144,11 @@ def _read_times_as_text() -> None:
 
 
 def _in_hydra_syntax(word: str) -> str:
-    """Convert an override to Hydra syntax: add ++ if files may omit the key, and quote special characters."""
+    """Convert an override to Hydra syntax.
+
+    Add the prefix ++ to a key that may be absent from the configuration files. Quote values with special
+    characters. Expand a leading "~/" of the results folder, and remove ".yaml" from the name of a file.
+    """
     name, _, value = word.partition("=")
     if word.startswith(("sizes.", "sizes=", "cluster.")):  # keys that a YAML file may omit
         return f"++{word}"
@@ -159,7 +164,10 @@ def _in_hydra_syntax(word: str) -> str:
 
 
 def _keep_null(override: str) -> str:
-    """Replace FIELD=null, which would mean "not given", with FIELD=[null], and where=null with where=true."""
+    """Replace FIELD=null with FIELD=[null], because null alone means "not given".
+
+    Replace where=null with where=true. Return any other override unchanged.
+    """
     name, _, value = override.partition("=")
     # A plain null means "not given".
     is_null = value.strip().lower() == "null" and name in (*FIELDS, "scaling", "where")

@@ -68,7 +68,7 @@ class GridCell:
     sources: tuple[_Sources, ...] = dataclasses.field(default=(), compare=False)  # one dict for each grid
 
     def scaled(self, completed: Case) -> Case:
-        """Return `completed`. If the scaling is weak, multiply its points by its number of devices."""
+        """Return a copy of `completed`. With weak scaling, multiply its points by its number of devices."""
         factor = completed.devices if self.scaling == "weak" else 1
         return dataclasses.replace(completed, points=completed.points * factor)
 
@@ -116,10 +116,11 @@ def expand_study(
 def _expand_grids(
     study: Mapping[str, Any], given: Mapping[str, Any], place: str, sources: _Sources
 ) -> Iterator[tuple[_Fields, _Sources]]:
-    """Yield (fields, sources) for each grid in the parts of a study, and then for each grid of the study.
+    """Yield (fields, sources) for each grid of a study. The grids of its parts come before its own grids.
 
-    A source says where a field is set, such as "in part a". `given` contains the fields on the command line.
-    `place` is the source of this study. `sources` contains the sources of fields that are already set.
+    A part is a study within the study. A source says where a field is set, such as "in part a". `given`
+    contains the fields on the command line. `place` is the source of the fields that this study sets.
+    `sources` contains the sources of fields that are already set.
     """
     shared = {k: v for k, v in study.items() if k not in _STUDY_KEYS}
     parts = study.get("parts") or {}
@@ -140,7 +141,10 @@ def _expand_grids(
 
 
 def _check_study(study: Mapping[str, Any], parts: Any) -> None:
-    """Raise `Refusal` if `parts`, or the key grids, ceilings or title of a study, has an invalid value."""
+    """Raise `Refusal` if the parts, grids, ceilings or title of a study are invalid.
+
+    `parts` is the value of the key "parts" of `study`, or {} if there is none.
+    """
     if not isinstance(parts, Mapping) or not all(isinstance(part, Mapping) for part in parts.values()):
         raise Refusal(f"parts must be a mapping of studies by name, not {parts!r}")
     grids = study.get("grids", [{}])
@@ -155,7 +159,7 @@ def _check_study(study: Mapping[str, Any], parts: Any) -> None:
 
 @contextlib.contextmanager
 def _located(sources: _Sources) -> Iterator[None]:
-    """Add the source (file and grid) of the invalid value to a `Refusal` that is raised in this context."""
+    """Add the source (file and grid) of the invalid value to a `Refusal` that the `with` block raises."""
     try:
         yield
     except Refusal as refusal:
@@ -163,9 +167,10 @@ def _located(sources: _Sources) -> Iterator[None]:
 
 
 def add_source(text: str, sources: _Sources) -> str:
-    """Return the error message `text`, followed by the source (file and grid) of the first field in it.
+    """Return the error message `text`, followed by the source (file and grid) of the first field in `text`.
 
-    Return `text` unchanged if the source is the command line or is unknown.
+    If the message names no field with a source, use the source of the grid. Return `text` unchanged if the
+    source is the command line or is unknown.
     """
     names = re.findall(r"[a-z_]+", text.partition(":")[0].replace("unknown size", "unknown sizes"))
     workload = sources.get("workload")
@@ -357,7 +362,10 @@ def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
 
 
 def _check_comparison(left: ast.expr, right: ast.expr) -> Iterator[str]:
-    """Yield the name `left` for each constant in `right`. Raise `Refusal` if the field cannot equal it."""
+    """If `left` is a name, yield this name for each constant in `right` that is not None.
+
+    Raise `Refusal` if a constant is not a valid value of the field with this name.
+    """
     if not isinstance(left, ast.Name):
         return
     name = left.id

@@ -61,7 +61,8 @@ def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallbac
 def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[PreflightResult]:
     """Convert the answers of `check_cells` to one `PreflightResult` per distinct case.
 
-    Raise `Refusal` if a case is invalid, if a field has no effect, or if sys.exit ended every check.
+    Raise `Refusal` if a case is invalid, if a field has no effect, or if no case can be checked because a
+    module calls sys.exit.
     """
     refused = [
         (answer["refusal"], cell) for cell, answer in zip(cells, answers, strict=True) if "refusal" in answer
@@ -103,7 +104,7 @@ class _Examination:
     processes: list[WorkerGroup] = field(default_factory=list)  # the child processes that were started
 
     def stop(self) -> None:
-        """Make all threads of the examination return, and wake each thread that waits for an answer."""
+        """Stop the checks: make all threads return, and wake each thread that waits for an answer."""
         self.stopped = True
         for process in self.processes:
             process.events.put({"event": "refused", "text": "stopped"})
@@ -134,10 +135,11 @@ class _Examination:
         self.answers |= {cell_index: answer for cell_indices in problems for cell_index in cell_indices}
 
     def _answer_in_order(self, problems: list[list[int]]) -> Answer | None:
-        """Check cells in one child process until the first failure, and return this failure, or None.
+        """Check cells in one child process until a check fails. Return the failure, or None if there is none.
 
-        Each list in `problems` contains the indices of cells that differ only in layout. Cells with an answer
-        are removed.
+        Each list in `problems` contains the indices of cells that differ only in layout. Remove each cell
+        from `problems` when its answer is known. If the first import fails, this failure is the answer for
+        all cells.
         """
         module, variables = "scaling.study.preflight_process", {"JAX_PLATFORMS": "cpu"}
         program = Variant("preflight", module=module, variables=variables)

@@ -53,8 +53,8 @@ def check_not_shadowed(name: str) -> None:
 def declared_names(module: ModuleType, name: str, variant: str | None = None) -> tuple[str, ...]:
     """Return the names in the constant `name` of a module, such as "VARIANTS", or () if it is undefined.
 
-    If the constant is a dict, return its keys or, for FORMULATIONS, the names for `variant`. Raise `Refusal`
-    if the names are not in a tuple or list.
+    If the constant is a dict, return its keys. If it is FORMULATIONS and a dict, return its value for the key
+    `variant`. Raise `Refusal` if the names are not in a tuple or list.
     """
     declared = getattr(module, name, ())
     if isinstance(declared, Mapping):

@@ -22,9 +22,10 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def name_variant(text: str) -> Variant:
-    """Return a `Variant` with only the name of the baseline `text`. `open_variant` sets the other fields.
+    """Return a `Variant` that has the name of a baseline. `open_variant` sets the other fields.
 
-    `text` has one of the `FORMS`, such as "commit:main". Raise `Refusal` if it is invalid.
+    `text` describes the baseline in one of the `FORMS`, such as "commit:main". Raise `Refusal` if it is
+    invalid.
     """
     kind, _, value = text.partition(":")
     if (kind, bool(value)) not in [(form.partition(":")[0], ":" in form) for form in FORMS]:

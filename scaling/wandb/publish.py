@@ -105,10 +105,10 @@ def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
 def _format_outcome(
     folder: Path, mode: str, states: Mapping[str, str], reasons: Sequence[str], fields: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield lines with the numbers of published and of offline W&B runs, and with the reasons for failures.
+    """Yield lines that state how many W&B runs were published or kept offline, and the reasons for failures.
 
-    `states` maps the digest of each run to its state. `fields` contains the last value of each event field,
-    such as 'page' and 'dashboard'.
+    `states` maps the digest of each run to its state. `fields` maps each field of the events from the child
+    process, such as 'page' and 'dashboard', to its last value.
     """
     counts, command, copies = Counter(states.values()), f"`scaling publish {folder}`", folder / "wandb"
     arrived = counts["published"] + counts["unchanged"] > 0

@@ -91,7 +91,8 @@ def _publish_online(
 ) -> None:
     """Upload and verify the runs that the W&B server lacks, tag superseded runs, and save the dashboard.
 
-    `send_runs` calls a function for each run, and sends the results as events. `send_event` sends one event.
+    `send_runs(function, runs)` calls `function` for each run, and sends each result to the parent process.
+    `send_event` sends its keyword arguments to the parent process.
     """
     listed = _list_runs(api, job)
     current: dict[str, str] = {}  # series -> ID of its correct run on the server
@@ -207,10 +208,11 @@ def _first_difference(run: TrackedRun, stored: Any) -> str:
 
 
 def _update_tag(stored: Any, current: dict[str, str], wrong: Iterable[str]) -> bool:
-    """Add or remove the tag 'superseded' of a W&B run on the server, and return whether the tag was added.
+    """Tag a stored W&B run as 'superseded' if it is wrong or not current, otherwise remove this tag.
 
-    `current` maps each `TrackedRun.series` to the ID of its correct run. `wrong` contains the IDs of runs
-    with wrong content.
+    Return whether the tag was added. `current` maps each `TrackedRun.series` to the ID of its current run.
+    `wrong` contains the IDs of uploaded runs with wrong content. Any other run whose series is not
+    in `current` is left unchanged.
     """
     current_id = current.get(stored.config.get("series"))
     is_superseded = stored.id in wrong or current_id not in (None, stored.id)

@@ -122,10 +122,10 @@ def _make_run(
     config: Fields,
     rows: Mapping[Any, Fields],
 ) -> TrackedRun:
-    """Return the content of one W&B run: the run of `line`, or of the whole study if `line` is None.
+    """Return the content of the W&B run of a workload and AD method, or of a study if `line` is None.
 
-    `identity` is a JSON value that identifies the study. `rows` maps a sort key to each history row. Fields
-    that are equal in all records are added to `config`.
+    `identity` is a JSON value that identifies the study. `rows` maps sort keys to history rows. Fields that
+    are equal in all records are added to `config`.
     """
     newest = newest_by_replicate(records).values()
     series = digest_of([identity, line] if line else identity)

@@ -41,7 +41,7 @@ class PreflightResult:
 
     @property
     def environment_key(self) -> tuple:
-        """Return (workload digest, peer versions). Cases with equal keys have equal planned environments."""
+        """Return (workload digest, peer versions). Cases with equal keys run in equal environments."""
         return self.workload_digest, self.engine
 
 
@@ -56,12 +56,12 @@ class ScheduledCase:
 
     @property
     def case(self) -> Case:
-        """Return the case, with all its fields."""
+        """Return the `Case` of the preflight result."""
         return self.preflight.case
 
     @property
     def replicate_key(self) -> tuple[str, int]:
-        """Return (case key, replicate number). The value is the same for every attempt at the case."""
+        """Return (case key, replicate number), which all attempts at this replicate share."""
         return self.case.key, self.replicate
 
     @property
@@ -73,7 +73,7 @@ class ScheduledCase:
         return self.replicate, case.engine, case.devices, case.dtype == "float64", *user_modules(case)
 
     def identity(self, environments: Environments) -> Identity:
-        """Return (case key, digest of the planned environment, replicate number)."""
+        """Return (case key, digest of the expected environment of the case, replicate number)."""
         return self.case.key, environments[self.preflight.environment_key]["digest"], self.replicate
 
     def record_without_result(
@@ -120,7 +120,7 @@ def make_schedule(
 ) -> Schedule:
     """Return the schedule of a study: the cases to execute, in random order within each replicate.
 
-    `baseline` contains the records of the second program of a comparison, or is None. `queued` contains the
+    `baseline` contains the records of the baseline of a comparison, or is None. `queued` contains the
     `replicate_key` of each case that another submission will run. If `retry` is true, failed cases without
     remaining attempts run once more.
     """
@@ -151,7 +151,7 @@ def make_schedule(
 def _shuffled_cases(
     results: Sequence[PreflightResult], settings: RunSettings, environments: Environments, history: "History"
 ) -> Iterator[tuple[ScheduledCase, Identity]]:
-    """Yield (scheduled case, identity), in random order within each replicate.
+    """Yield each case and its `ScheduledCase.identity`, in random order within each replicate.
 
     A case that the preflight check excludes is yielded only in replicate 0.
     """
@@ -212,7 +212,7 @@ class History:
     def is_exhausted(self, identity: Identity, settings: RunSettings) -> bool:
         """Return whether a failed case must not run again: a failure is permanent, or no attempts are left.
 
-        If the maximum `settings.attempts` is None, return False.
+        If `settings.attempts` is None, every failed case runs again, and the result is False.
         """
         if settings.attempts is None:
             return False
@@ -222,11 +222,11 @@ class History:
 def build_history(
     records: Iterable[Record], environments: Environments, baseline: Sequence[Record] | None = None
 ) -> History:
-    """Return the `History` of all cases from the records that match a planned environment.
+    """Return the `History` of all cases from the records whose environment matches one of `environments`.
 
-    `baseline` contains the records of the second program of a comparison, or is None. If it is given, a
-    record counts as a result only if `baseline` contains a record with the same case, replicate, and block
-    that did not fail. A block is a group of cases whose samples alternated.
+    In a comparison, `baseline` contains the records of the baseline. A record then counts as a result only
+    if the baseline has a record of the same case, replicate, and block whose status is not "failed". A block
+    is a group of cases whose samples alternated.
     """
     matching = [(i, record) for record in records for i in find_identities(record, environments)]
     attempts = [(i, r.attempt) for i, r in matching if r.reason != REQUEST_NOT_MET]
@@ -243,7 +243,7 @@ def build_history(
 
 
 def find_identities(record: Record, environments: Environments) -> list[Identity]:
-    """Return (case key, digest, replicate) for each planned environment that matches `record.environment`."""
+    """Return (case key, environment digest, replicate) for each of `environments` that the record matches."""
     actual = record.environment
     return [
         (record.key, planned["digest"], record.replicate) for planned in environments.values()

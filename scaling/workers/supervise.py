@@ -31,7 +31,7 @@ Listener = Callable[[dict[str, Any]], None]  # called with events such as {"even
 
 @dataclass(frozen=True)
 class VariantResults:
-    """A worker program (variant), its results folder, and the environments of its cases."""
+    """The results folder of a `Variant` of the worker program, and the environments of its cases."""
 
     variant: Variant
     folder: Path
@@ -51,10 +51,10 @@ class WorkerOptions:
 
 @dataclass(eq=False)
 class WorkItem:
-    """A scheduled case that one program (variant) measures, and the state of this measurement."""
+    """A scheduled case to measure with one `Variant`, and the state of this measurement."""
 
     item: ScheduledCase
-    variant: int  # index of the program: 0 for this program, 1 for the baseline of a comparison
+    variant: int  # index of the variant: 0 for this program, 1 for the baseline of a comparison
     # "waiting", "prepared" (in the memory of its worker), "ended" (has a record), or "postponed" (is too
     # large to be in memory with others)
     state: str = "waiting"
@@ -73,11 +73,12 @@ def run_schedule(
     baseline: tuple[Variant, Path] | None = None,
     options: WorkerOptions | None = None,
 ) -> None:
-    """Run all cases of a schedule in worker processes, and write one record per case and program.
+    """Run all cases of a schedule in worker processes, and write a record of each case.
 
-    `lock` is the file descriptor of the lock of the results folder. `baseline` is (second program, its
-    results folder). The samples of both programs alternate. `listener` receives the events "begin" and "end"
-    of the cases of this program, and the event "waiting" if a worker waits for CPU cores.
+    `lock` is the file descriptor of the lock of the results folder. `baseline` is a second variant and its
+    results folder. If it is given, each case runs in both variants: their samples alternate, and each has its
+    own record. `listener` receives the events "begin" and "end" of the cases, but not those of the baseline,
+    and the event "waiting" if a worker waits for CPU cores.
     """
     options = options or WorkerOptions()
     variants = [(Variant(python=options.python), folder), *([baseline] if baseline else [])]
@@ -132,7 +133,7 @@ class _Run:
                     waiting_groups[:0] = remaining
 
     def _group_by_problem(self, session: Sequence[ScheduledCase]) -> Groups:
-        """Return one work item per case and program, in groups that compute the same derivative.
+        """Return one work item per case and variant, grouped by the derivative that the cases compute.
 
         A group has at most `_MAX_INTERLEAVED` cases.
         """
@@ -215,8 +216,8 @@ class _InterleavedCases:
     """A group of cases with alternating samples. All cases are prepared before the first sample is taken."""
 
     run: _Run
-    workers: dict[int, WorkerGroup]  # index of the program -> its workers
-    items: list[WorkItem]  # the cases of the group, once for each program
+    workers: dict[int, WorkerGroup]  # index of the variant -> its workers
+    items: list[WorkItem]  # the cases of the group, once for each variant
     name: str = field(default_factory=lambda: uuid.uuid4().hex[:12])  # field `block` of the records
     last_request: tuple[WorkItem, str] = field(init=False)  # (case, action)
 
@@ -235,7 +236,7 @@ class _InterleavedCases:
         return all_alive, [[WorkItem(work.item, work.variant) for work in group] for group in ordered]
 
     def _is_postponed(self, item: ScheduledCase) -> bool:
-        # A case that is postponed for one of the compared programs is postponed for all of them.
+        # A case that is postponed for one of the compared variants is postponed for all of them.
         return any(work.item == item and work.state == "postponed" for work in self.items)
 
     def _has_single_case(self) -> bool:

@@ -94,7 +94,7 @@ class SshShells:
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return one remote shell command per worker. The command sets forwarded environment variables."""
+        """Return one remote shell command per process. It sets variables like XLA_FLAGS and runs `worker`."""
         assignments = [f"{n}={variables[n]}" for n in sorted(variables) if n.startswith(_FORWARDED_PREFIXES)]
         commands = []
         for host in self.nodes[: shape.nodes]:

@@ -58,7 +58,7 @@ class WorkerGroup:
     transport: Transport | None = None  # how the workers were started on other nodes, or None for this host
 
     def request(self, request: Mapping[str, Any], seconds: float) -> Iterator[Event]:
-        """Send a request to all workers, and yield their events up to and including the next reply.
+        """Send a request to all workers, and yield their events. The last event is the reply.
 
         Raise `WorkerDied` if a worker ends, cannot continue, or does not reply within `seconds`.
         """
@@ -71,7 +71,7 @@ class WorkerGroup:
             process.send(request)
 
     def receive(self, seconds: float) -> Iterator[Event]:
-        """Yield the events of the workers up to and including the next reply.
+        """Yield the events of the workers. The last event is the reply to a request.
 
         Raise `WorkerDied` if a worker ends, cannot continue, or does not reply within `seconds`.
         """

@@ -44,7 +44,7 @@ _TERM: dict[str | None, Callable[..., Any]] = {
 
 
 def _sum_terms(target, terms, x):
-    """Return the sum of `terms` terms for each element of x, where `target` is a key of `_TERM`."""
+    """Return the sum of `_TERM[target](x, j / terms)` over j = 1, ..., `terms`, for each element of x."""
     return sum(_TERM[target](x, j / terms) for j in range(1, terms + 1))
 
 

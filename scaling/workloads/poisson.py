@@ -31,7 +31,7 @@ def loss(c, lam):
 
 
 def _reference(inputs: Inputs) -> Reference:
-    """Return the log-probabilities, their derivatives, and the magnitudes of the terms in both."""
+    """Return the log-probabilities and their derivatives, each with the total magnitude of its terms."""
     c, lam = inputs["c"], inputs["lam"]
     log_power, log_factorial = c * np.log(lam), gammaln(c + 1)
     value = log_power - lam - log_factorial

@@ -32,7 +32,10 @@ def _sum_of_products(a, b):
 
 
 def _residual(dot, d, m):
-    """Return the residual at one point, where `dot(a, b)` is the scalar product of two vectors."""
+    """Return the data `d` minus a Gaussian with center `m` and fitted amplitude, at one point.
+
+    `dot(a, b)` returns the scalar product of two vectors.
+    """
     f = jnp.exp(-1.5 * (jnp.asarray(_GRID, d.dtype) - m) ** 2)
     return d - (dot(d, f) / dot(f, f)) * f
 
@@ -42,7 +45,7 @@ def _dot(a, b):
 
 
 def _fit(d, m):
-    """Return (f, df/dm, d^2f/dm^2, h, a, da/dm) at n points.
+    """Return (f, df/dm, d^2f/dm^2, h, a, da/dm) at each of n points.
 
     f is the Gaussian on the grid, of shape (n, 21). h = sum(f f) and the amplitude a have the shape (n, 1).
     """
@@ -56,7 +59,10 @@ def _fit(d, m):
 
 
 def _jacobians(variant, names, d, m):
-    """Return the Jacobians with respect to the inputs `names`, as an array of shape (n, outputs, inputs)."""
+    """Return the Jacobians of the residual, or of the sum of its squares if `variant` is "scalar".
+
+    The result has the shape (points, outputs, inputs). The inputs are those in `names`.
+    """
     xp = d.__array_namespace__()
     f, f1, _, h, a, a1 = _fit(d, m)
     by_m = -(a1 * f + a * f1)
@@ -84,10 +90,10 @@ def _reference(variant: str | None, names: tuple[str, ...], inputs: Inputs) -> R
 
 
 def _second_derivatives(d, m):
-    """Return (f, h, a, d^2 L / dd dm, d^2 L / dm^2, magnitude) for L = sum(rs^2) at n points.
+    """Return (f, h, a, d^2 L / dd dm, d^2 L / dm^2, magnitude) at each point.
 
-    f, h and a are defined as in `_fit`. d^2 L / dm^2 is a sum of terms, and `magnitude` is the sum of their
-    absolute values.
+    L is the sum of the squared residuals. f, h and a are defined in `_fit`. `magnitude` is the sum of the
+    absolute values of the terms of d^2 L / dm^2.
     """
     f, f1, f2, h, a, a1 = _fit(d, m)  # L = sum(d d) - a^2 h
     g1, h1 = _dot(d, f1), 2 * _dot(f, f1)
@@ -97,7 +103,7 @@ def _second_derivatives(d, m):
 
 
 def _hessian(names, d, m):
-    """Return the Hessian of sum(rs^2) at each point with respect to the inputs `names`."""
+    """Return the Hessian of the sum of squared residuals by the inputs `names`, at each point."""
     xp = d.__array_namespace__()
     f, h, _, mixed, by_m, _ = _second_derivatives(d, m)
     by_d = 2 * xp.eye(_GRID.size, dtype=d.dtype) - 2 * f[:, :, None] * f[:, None, :] / h[:, :, None]
@@ -110,7 +116,7 @@ def _hessian(names, d, m):
 
 
 def _hessian_times_point(names, d, m):
-    """Return the product of the Hessian of sum(rs^2) at each point with the point itself."""
+    """Return H v at each point. H is the result of `_hessian`, and v contains the inputs `names`."""
     f, _, a, mixed, by_m, _ = _second_derivatives(d, m)
     m = m[:, None]
     products = {"d": {"d": 2 * d - 2 * a * f, "m": mixed * m}, "m": {"d": _dot(mixed, d), "m": by_m * m}}
@@ -118,7 +124,10 @@ def _hessian_times_point(names, d, m):
 
 
 def _second_order_reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return sum(rs^2), its Hessians, and the magnitudes of the terms that are summed to compute them."""
+    """Return the sum of the squared residuals at each point, and its Hessian (see `_hessian`).
+
+    If `names` contains "m", the result also contains the magnitudes of the terms of d^2/dm^2.
+    """
     value = _reference("scalar", names, inputs).value
     *_, magnitude = _second_derivatives(**inputs)
     return Reference(value, _hessian(names, **inputs), None, magnitude[:, 0] if "m" in names else None)

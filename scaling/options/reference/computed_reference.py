@@ -185,7 +185,7 @@ def _make_unverified_reference(
 def _rounding_properties_with_jvp(
     function: Callable[..., Any], names: Sequence[str], structs: Mapping[str, Any]
 ) -> RoundingProperties:
-    """Return the longest sum and narrowest dtype of the JVP of a function in the inputs `names`."""
+    """Return the `RoundingProperties` of the JVP of a function with respect to the inputs `names`."""
     x = {name: structs[name] for name in names}
     constants = {name: struct for name, struct in structs.items() if name not in names}
 
@@ -226,8 +226,9 @@ def _verify_reference(
 ) -> ComputedReference:
     """Verify a reference by finite differences, and return a copy of the reference with the outcome.
 
-    If the verification fails, the field `wrong` or `unsure` contains an error message. Otherwise, the field
-    `seconds` contains an estimate.
+    If the verification fails, the field `wrong` or `unsure` contains an error message. If it succeeds, the
+    field `seconds` contains the estimated time to compute the derivative at all points. With mode=value,
+    there is no derivative to verify.
     """
     if case.ad_mode.is_value or computed.unsure:
         return computed
@@ -245,7 +246,11 @@ def _verify_reference(
 def _describe_objection(
     computed: ComputedReference, case: Case, workload: Workload, result: fd_check.Confirmation
 ) -> dict[str, Any]:
-    """Return {"wrong": message} or {"unsure": message} for a bad reference, or {} for a good one."""
+    """Return {"wrong": message} if the derivative is refuted, {"unsure": message} if it is doubtful, else {}.
+
+    In float64 and without custom derivative rules, a refuted derivative is only doubtful, and a derivative
+    that is not confirmed is trusted.
+    """
     evaluation, is_wrong = computed.evaluation, result.is_wrong.any()
     is_unsure = result.confirmed_share < _MIN_CONFIRMED_SHARE or (
         result.unresolved is not None and not is_wrong

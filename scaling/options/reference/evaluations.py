@@ -126,7 +126,7 @@ def has_few_rows(outputs: int, inputs: int) -> bool:
 
 
 def seeds_per_call(evaluation: Evaluation, points: int) -> int:
-    """Return the number of seeds for which one call with `points` points stays within the memory limit."""
+    """Return how many seeds (at least 1) one call can compute at `points` points within the memory limit."""
     return max(1, _MAX_ELEMENTS // (points * evaluation.width))
 
 
@@ -185,7 +185,11 @@ def measure_with_noise(
 
 
 def _evaluate(evaluation: Evaluation, arrays: InputArrays, quantity: str, *seeds: Any) -> np.ndarray:
-    """Return `quantity`, a key of `_QUANTITIES`, at each point as a float64 array of shape (points, ...)."""
+    """Compute the quantity with the name `quantity` in `_QUANTITIES`, such as "jvp", at each point.
+
+    `seeds` contains the tangents, indices or vectors that the quantity requires. Return a float64 array of
+    shape (points, ...).
+    """
     key = evaluation.rounding_key  # an argument of one program for all nonzero keys
     compiled = _compiled(dataclasses.replace(evaluation, rounding_key=min(1, key)), quantity)
     return np.asarray(compiled(np.uint32(key), *_cast(evaluation, arrays), *seeds), np.float64)

@@ -115,11 +115,12 @@ def _compare_along_all(
     directions: Sequence[InputArrays],
     arrays: InputArrays,
 ) -> tuple[np.ndarray, _Comparison, np.ndarray]:
-    """Return (derivatives, comparison, has_derivative) for the derivatives along the given directions.
+    """Compare the derivatives along the given directions with finite differences.
 
-    The first two results have a leading axis of directions. `has_derivative` has the shape (points, outputs).
-    It is true for outputs whose derivative is larger than its error. The first `_DIRECTIONS` directions and
-    the last one must change all inputs.
+    Return (derivatives, comparison, has_derivative). The first two have arrays of shape (directions, points,
+    outputs). `has_derivative`, of shape (points, outputs), is true where a derivative is much larger than its
+    error. The first `_DIRECTIONS` directions must be random: their root mean square is the typical size of
+    the derivative. The last direction must be relative to the inputs (see `random_direction`).
     """
 
     def derivatives_along(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
@@ -150,9 +151,10 @@ def _describe_worst(
 ) -> str:
     """Return a description of the wrong derivative with the largest relative error.
 
-    The arrays have a leading axis of directions. `names[k]` are the names of the inputs that direction k
-    changes. A direction that changes a single group of inputs is preferred. The last direction is used only
-    if no other derivative is wrong.
+    `of` names what is differentiated, such as "output". `names[k]` are the names of the inputs that direction
+    k changes. `points` contains the indices of the points. The other arrays have the shape (directions,
+    points, outputs). A direction that changes a single group of inputs is preferred. The last direction is
+    used only if no other derivative is wrong.
     """
     is_wrong, size = comparison.is_wrong, comparison.size
     first = _DIRECTIONS if is_wrong[_DIRECTIONS:-1].any() else 0
@@ -183,8 +185,10 @@ def _compare_along(
 ) -> _Comparison:
     """Compare the derivative along one direction with finite differences of `values_at`.
 
-    `value_rounding` is the rounding error of the function value, which the derivative may contain, as that of
-    exp does. `rounding` is the rounding error of the program that computes the derivative.
+    `typical_size` is the typical magnitude of the derivative. `measured` contains the function values and
+    their rounding errors. `rounding` is the rounding error of the program that computes the derivative. The
+    error `value_rounding` is also allowed, because a derivative may contain the function value, for example
+    for exp.
     """
     center, least_noise, noise = measured
     differences = _central_differences(values_at)
@@ -217,13 +221,15 @@ def _compare_along(
 def screen(
     evaluation: Evaluation, generator: np.random.Generator, arrays: InputArrays, groups: Groups
 ) -> np.ndarray:
-    """Return the estimated relative error of the derivative for each group of inputs and each point.
+    """Return the estimated relative error of the derivative, as an array of shape (groups + 1, points).
 
-    `groups` is the result of `group_inputs`. The shape is (groups + 1, points). In the last row, all inputs
-    change, and the step of each element is relative to this element. The relative error is |d - f| / (|d| +
-    |f|) for a derivative d and a finite difference f, less the effect of rounding. It is the smallest among
-    the steps, and the largest among the outputs. At a kink, a derivative between the one-sided slopes is
-    correct.
+    Row k is for a direction that changes only the inputs in `groups[k]`. The last row is for a direction that
+    changes all inputs, each element in proportion to its magnitude.
+
+    For a derivative d and a finite difference f, the relative error is |d - f| / (|d| + |f|), where the part
+    of |d - f| that rounding explains is subtracted. The error of an output is the smallest error of several
+    steps. The error at a point is the largest error of all outputs. At a kink, a derivative between the
+    one-sided slopes has no error.
     """
     center, errors_by_group = values(evaluation, arrays), []
     noise = _ROUNDINGS_OF_VALUE * evaluation.roundoff * np.abs(center)
@@ -259,9 +265,9 @@ def random_direction(
 ) -> dict[str, np.ndarray]:
     """Return a random direction as {name: array} for the differentiated inputs.
 
-    Each element of the direction is ±u times the size of the input element (see `element_sizes`), with u
-    uniform in [0.5, 1). If `is_relative` is true, the size of each nonzero element is its magnitude, however
-    small.
+    Each element of the direction is ±u times the scale of the input element, with u uniform in [0.5, 1). The
+    scale is the result of `element_sizes`. If `is_relative` is true, the scale of a nonzero element is its
+    absolute value instead, even if that is tiny.
     """
     direction = {}
     for name in evaluation.names:
@@ -300,7 +306,7 @@ def group_inputs(evaluation: Evaluation, arrays: InputArrays, generator: np.rand
 
 
 def split_direction(direction: dict[str, np.ndarray], groups: Groups) -> list[dict[str, np.ndarray]]:
-    """Return a copy of `direction` for each group of inputs. All inputs outside of the group are zero."""
+    """Return a copy of `direction` for each group of inputs, with zeros for all other inputs."""
     zeros = {name: np.zeros_like(x) for name, x in direction.items()}
     return [zeros | {name: direction[name] for name in group} for group in groups]
 
@@ -308,7 +314,7 @@ def split_direction(direction: dict[str, np.ndarray], groups: Groups) -> list[di
 def _measure_values(
     evaluation: Evaluation, arrays: InputArrays, generator: np.random.Generator
 ) -> _MeasuredValues:
-    """Return the values of a function, and their rounding errors estimated from the values at short steps."""
+    """Return the values of a function at the inputs `arrays`, and estimates of their rounding errors."""
     roundoff = evaluation.roundoff
     center, change = measure_with_noise(values, evaluation, arrays, 2 * roundoff, generator, _NOISE_RUNS)
     least_noise = roundoff * np.abs(center) + change
@@ -372,8 +378,9 @@ def _compare_steps(
     """Return (agrees_twice, agrees_once, is_refuted) as boolean arrays of shape (points, outputs).
 
     A derivative agrees with a finite difference if they differ by at most `allowed`. It agrees twice if it
-    agrees at two consecutive steps. The two shortest consecutive steps whose differences agree with each
-    other refute a derivative that is far from both differences.
+    agrees at two consecutive steps. It is refuted if it is far from two finite differences that agree with
+    each other at consecutive steps. If there are several such pairs, only the pair with the shortest steps is
+    used. Steps with a rounding error larger than `allowed` are ignored.
     """
     is_exact, distance = 1.5 * noise / _STEPS <= allowed, np.abs(differences - derivative)
     agrees, is_far = is_exact & (distance <= allowed), distance > 4 * allowed

@@ -35,12 +35,14 @@ def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
 def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.ndarray:
     """Return bounds on the errors of forward differences at the points [start, stop).
 
-    The shape is (points, inputs), or (points, 1) for a product J x, which takes only one difference, in the
-    direction x. A bound holds for each output, or for the sum of the outputs. It is a safety factor times the
-    sum of the truncation error and the rounding error. With the step h, the truncation error is h / 2 times
-    the larger of the absolute second derivatives at x and at x + h. The rounding error is the error of the
-    difference due to rounding of x + h and of both function values, divided by h. A function value is a sum
-    of `terms` terms.
+    The shape is (points, inputs), or (points, 1) for the product J x of the Jacobian and the point, which is
+    a single difference. A bound holds for each output, or for the sum of the outputs. It is a safety factor
+    times the sum of two errors, for a step h:
+
+    truncation error    h / 2 times the larger of the absolute second derivatives at x and at x + h
+    rounding error      the effect of rounding x + h and both function values on the difference, divided by h
+
+    `terms` is the number of terms whose sum is a function value.
     """
     workload, points = spec.workload, stop - start
     arrays, step = inputs.exact_inputs(spec.case, workload, start, stop), STEPS[spec.case.dtype]
@@ -77,7 +79,7 @@ def _evaluate_reference(spec: ReferenceSpec, arrays: InputArrays) -> Reference:
 
 
 def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
-    """Return the largest magnitude of a function value or of the terms that it sums, of shape (points,)."""
+    """Return, for each point, the largest magnitude of a function value or of a term that is summed in it."""
     reference, reduction = _evaluate_reference(spec, arrays), spec.workload.reduction
     magnitude = _output_magnitude(spec, reference.value)
     if spec.derivative.summed and not reduction.sums_points:  # the value is the sum over all points
@@ -117,7 +119,11 @@ def _values_along(
 def _largest_slope_and_curvature(
     spec: ReferenceSpec, x: np.ndarray, values_at: ValuesAtShift, step: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Estimate and return the largest absolute first and second derivatives at x and at x + step."""
+    """Estimate the absolute first and second derivatives at x and at x + step, and return the larger of each.
+
+    Both results have the shape (points,). Of several outputs, the largest is used, or the sum if the outputs
+    are summed.
+    """
     slope = curvature = np.zeros(())
     for end in (0.0, step):
         h = 1e-3 * np.where(x + end == 0, 1.0, np.abs(x + end))

@@ -80,9 +80,10 @@ def rounding_properties(function: Callable[..., Any], *arguments: Any) -> Roundi
 
 
 def has_custom_rules(function: Callable[..., Any], arguments: Mapping[str, Any]) -> bool:
-    """Return whether `function(**arguments)` uses `custom_jvp`, `custom_vjp`, `stop_gradient` or similar.
+    """Return whether `function(**arguments)` uses an operation with custom derivative rules.
 
-    Functions of JAX that use them internally, such as `jax.nn.relu`, and primitives of the user count too.
+    Such operations include `custom_jvp`, `custom_vjp`, `stop_gradient`, callbacks and user-defined
+    primitives. Some functions of JAX use them internally, such as `jax.nn.relu`.
     """
     modules = [vars(module) for name, module in sys.modules.items() if name.partition(".")[0] == "jax"]
     jax_ids = {id(value) for names in modules for value in names.values() if isinstance(value, Primitive)}
@@ -104,13 +105,13 @@ class _JaxprAnalysis:
         self.width = 1  # the most elements
 
     def longest_path(self, jaxpr: Any) -> float:
-        """Return the largest total number of summed terms over all paths from an input to an output."""
+        """Return the largest number of terms that are summed along any path from an input to an output."""
         return max(self._terms_to_outputs(jaxpr, [0.0] * len(jaxpr.invars)), default=0.0)
 
     def _terms_to_outputs(self, jaxpr: Any, input_terms: Sequence[float | None]) -> list[float]:
-        """For each output of a jaxpr, return the largest number of terms that are summed along a path to it.
+        """For each output of a jaxpr, return the largest number of terms summed along any path from an input.
 
-        `input_terms` contains the number of terms on the longest path to each input, or None for a constant.
+        `input_terms[k]` is the number of terms that are already summed in input k, or None for a constant.
         """
         terms: dict[Any, float | None] = dict(zip(jaxpr.invars, input_terms, strict=True))
 
@@ -134,7 +135,10 @@ class _JaxprAnalysis:
                 self.bits = min(self.bits, int(jnp.finfo(aval.dtype).nmant) + 1)
 
     def _terms_to_results(self, equation: Any, operand_terms: list[float | None]) -> list[float]:
-        """For each result of an equation, return the largest number of terms summed along a path to it."""
+        """For each result of an equation, return the largest number of terms summed along any path to it.
+
+        `operand_terms` contains the same number for each operand, or None for a constant.
+        """
         name, params = equation.primitive.name, equation.params
         terms_before = max(count for count in operand_terms if count is not None)
         results = len(equation.outvars)

@@ -83,7 +83,8 @@ def _reevaluate_suspect(
             break
         block_points, columns = _choose_block(suspect, is_pending)
         block = np.ix_(block_points, *map(np.arange, shape[1:-1]), np.arange(shape[-1])[columns])
-        rounding, points = _rounding_of_block(suspect, points, block_points, columns, typical_size[block])
+        rounding, note = _rounding_of_block(suspect, block_points, columns, typical_size[block])
+        points = points._replace(note=points.note + note)
         is_wrong[block] = ~(difference[block] <= limit[block] + rounding)
         allowed = spec.tolerance + relative_error(rounding, typical_size[block])
         # Rounding may hide a small derivative for one input, such as a zero, but not derivatives for others.
@@ -124,7 +125,7 @@ def describe_first_wrong(spec: ReferenceSpec, comparison: EntryComparison, is_wr
 
 
 def _name_input(spec: ReferenceSpec, index: Sequence[int]) -> str:
-    """Return the input element of the Jacobian column of an entry, such as " (x[3])", or "" without one."""
+    """Return the input element of a Jacobian entry, such as " (x[3])", or "" for any other result."""
     is_jacobian = spec.pattern is None and spec.reduction is WHOLE
     if not is_jacobian or spec.case.ad_mode.is_value or len(index) != 2:
         return ""
@@ -138,22 +139,22 @@ def _name_input(spec: ReferenceSpec, index: Sequence[int]) -> str:
 
 
 def _rounding_of_block(
-    suspect: _Suspect, points: PointsComparison, block_points: np.ndarray, columns: Columns, size: np.ndarray
-) -> tuple[np.ndarray, PointsComparison]:
-    """Return the rounding errors of the entries of a block, and `points`.
+    suspect: _Suspect, block_points: np.ndarray, columns: Columns, size: np.ndarray
+) -> tuple[np.ndarray, str]:
+    """Return the rounding errors of the entries of a block, and a note.
 
-    If the errors are unknown, they are zero, and a note in `points` states why. `size` contains the typical
-    magnitudes of the entries.
+    If the errors are unknown, they are zero, and the note states why. Otherwise, the note is "". `size`
+    contains the typical magnitudes of the entries.
     """
-    rounding = np.zeros(size.shape)
+    rounding, note = np.zeros(size.shape), ""
     try:
         rounding += _estimate_rounding(suspect, block_points, columns)
     except Exception as failure:  # of the function, or of JAX
         message = f"{type(failure).__name__}: {failure}".strip().splitlines()[0][:120]
-        points = points._replace(note=f"{points.note}; its rounding error is unknown ({message})")
+        note = f"; its rounding error is unknown ({message})"
     # A rounding error that exceeds the size of an entry may vary by orders of magnitude, as in chaos.
     exceeds_size = (rounding > size) & np.isfinite(rounding)
-    return np.where(exceeds_size, np.max(rounding, axis=0, where=exceeds_size, initial=0.0), rounding), points
+    return np.where(exceeds_size, np.max(rounding, axis=0, where=exceeds_size, initial=0.0), rounding), note
 
 
 def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray, Columns]:
@@ -172,7 +173,7 @@ def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray
 
 
 def _pad_indices(indices: np.ndarray) -> np.ndarray:
-    """Repeat the indices until their number is a power of 4, to limit the number of compiled programs."""
+    """Pad the indices with repeated ones to a power of 4 in number, so that few programs are compiled."""
     return np.resize(indices, 4 ** int(np.ceil(np.log(len(indices)) / np.log(4) - 1e-9)))
 
 
@@ -180,7 +181,7 @@ def _pad_indices(indices: np.ndarray) -> np.ndarray:
 def _estimate_rounding(suspect: _Suspect, block_points: np.ndarray, columns: Columns) -> np.ndarray:
     """Return the estimated rounding errors of the entries at the points and columns of a block.
 
-    An error is infinite if a value with random rounding errors is not finite.
+    The error of an entry is infinite if a reevaluation of the entry is infinite or NaN.
     """
     spec, native = suspect.spec, suspect.native
     generator, relative = np.random.default_rng(1), _PERTURBATION_ROUNDINGS * spec.roundoff
@@ -229,10 +230,11 @@ def _estimate_size(suspect: _Suspect, block_points: np.ndarray, shape: tuple[int
 def _evaluate_columns(
     spec: ReferenceSpec, columns: Columns, evaluation: Evaluation, arrays: InputArrays
 ) -> np.ndarray:
-    """Return some columns of the reduced Jacobians, or the function values for mode=value.
+    """Return the columns `columns` of the reduced Jacobians, or the function values for mode=value.
 
-    The first axis is the axis of points. If the reduction sums over points, the sum over the given points is
-    scaled. Its rounding error is then about as large as in the sum over all points.
+    The first axis is the axis of points. If the reduction sums over points, the result is a sum over the
+    given points only. It is scaled so that its rounding error is about as large as that of the sum over all
+    points.
     """
     if spec.case.ad_mode.is_value:
         return evaluations.values(evaluation, arrays)[:, :, None]

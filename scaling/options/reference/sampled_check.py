@@ -46,10 +46,10 @@ def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
 
 
 def compared_shares(spec: ReferenceSpec, decided_share: float) -> dict[str, float]:
-    """Return a dict with the fraction of compared entries ("entries") and of compared points ("points").
+    """Return {"entries": checked fraction of the entries, "points": fraction of completely compared points}.
 
-    A point counts as compared if all of its entries were compared. `decided_share` is the fraction of the
-    compared entries whose rounding errors are small enough for a decision.
+    At a completely compared point, all entries were compared. `decided_share` is the fraction of the compared
+    entries whose rounding errors are small enough for a check. Only these entries count as checked.
     """
     if _is_matrix_vector_product(spec):
         return {"entries": decided_share, "points": 1.0}
@@ -106,9 +106,10 @@ def _compare_block(
 
 
 def _draw_factors(spec: ReferenceSpec, start: int, stop: int, name: str, index: int) -> np.ndarray:
-    """Return random factors ±u, with u in [0.5, 1), for the input `name` at the points [start, stop).
+    """Return the factors of one random vector for the input `name` at the points [start, stop).
 
-    `index` is the index of the random vector. The factors at a point do not depend on `start` and `stop`.
+    Each factor is ±u, with u in [0.5, 1). `index` is the number of the random vector. The factors at a point
+    do not depend on `start` and `stop`.
     """
     is_shared, shape = name in spec.workload.shared, spec.workload.inputs[name].shape
     first, last = (0, 1) if is_shared else (start, stop)
@@ -160,7 +161,10 @@ def _compare_jacobians(
 
 
 def _floor_scale(spec: ReferenceSpec, scale: np.ndarray) -> np.ndarray:
-    """Return `scale`. Each entry is raised to at least a fraction of the largest entry in its row."""
+    """Return a copy of `scale` in which no entry is less than a fraction of the largest entry in its row.
+
+    The fraction is `spec.tolerance / spec.max_tolerance`.
+    """
     return np.maximum(scale, spec.tolerance / spec.max_tolerance * scale.max(axis=2, keepdims=True))
 
 
@@ -186,7 +190,7 @@ def _compare_products(
 
 
 def _compare_gram(spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray) -> Iterator[EntryComparison]:
-    """Yield comparisons of J^T J times random vectors, and times unit vectors, with the expected products."""
+    """Yield comparisons of the product of J^T J and random vectors, and of some columns of J^T J."""
     columns, _ = _sample_columns_and_rows(spec)
     generator = np.random.default_rng([spec.case.data_seed, 2])
     random_signs = generator.choice([-1.0, 1.0], (_RANDOM_VECTORS, result.shape[2]))
@@ -200,9 +204,9 @@ def _compare_gram(spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray) 
 def _make_measure(quantity: str, seeds: Any, is_summed: bool = False) -> Callable[..., np.ndarray]:
     """Return a function f(evaluation, arrays, points) that computes the derivative for the given seeds.
 
-    `quantity` is "jvp", or a quantity of `evaluations.slices`. For "jvp", `seeds` is a list of tangents for
-    all points of a block. `arrays` contains the inputs at the points with the indices `points` in this block.
-    If `is_summed` is true, the sum of the outputs is differentiated.
+    `quantity` is "jvp", or an argument `quantity` of `evaluations.slices`. For "jvp", `seeds` is a list of
+    tangents at all points of a block. `points` contains the indices of points in the block, and `arrays` the
+    inputs at these points. If `is_summed` is true, the sum of the outputs is differentiated.
     """
 
     def measure(evaluation: Evaluation, arrays: InputArrays, points: Any = slice(None)) -> np.ndarray:

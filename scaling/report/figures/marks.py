@@ -80,7 +80,7 @@ def timing_row(line: str, timing: Timing, *remarks: str, **fields: Any) -> Row:
 
 
 def values_with_bounds(rows: Iterable[Row], field: str) -> list[float]:
-    """Return a list with all values of `field` and the bounds of their intervals. None is omitted."""
+    """Return a list of the values of `field` and their interval bounds, without those that are None."""
     names = (field, f"{field}_low", f"{field}_high")
     values = (row[name] for row in rows if row.get(field) is not None for name in names)
     return [value for value in values if value is not None]
@@ -168,7 +168,7 @@ def draw_intervals(field: str, mark: str = "rule", **options: Any) -> Spec:
 
 
 def draw_series(rows: Sequence[Row], y: Spec, styles: Sequence[LineStyle]) -> list[Spec]:
-    """Return layers of lines, error bars and markers. Two to four lines of different modes have labels."""
+    """Return layers of lines, error bars, markers and, for two to four lines with distinct modes, labels."""
     layers = [draw_lines(styles), draw_intervals(y["field"]), draw_points(styles)]
     last_rows = {row["line"]: row for row in rows if row.get(y["field"]) is not None}
     if 1 < len(set(map(_mode_of_line, last_rows))) == len(last_rows) <= _MAX_LABELS:
@@ -181,13 +181,13 @@ def _mode_of_line(line: str) -> str:
     return re.split(r" \(|,", line)[0]
 
 
-def _label_line_ends(rows: Iterable[Row], y: Spec) -> list[Row]:
-    """Return copies of `rows` with the AD mode as label. A label that would overlap another is moved up."""
+def _label_line_ends(last_rows: Iterable[Row], y: Spec) -> list[Row]:
+    """Return the last row of each line with its AD mode as label. Move a label up if it overlaps another."""
     field, domain = y["field"], y["scale"]["domain"]
     to_position, to_value = (math.log, math.exp) if domain[0] else (float, float)
     least_distance = _LABEL_HEIGHT * (to_position(domain[1]) - to_position(domain[0]))
     labels, position = [], -math.inf
-    for row in sorted(rows, key=lambda row: row[field]):
+    for row in sorted(last_rows, key=lambda row: row[field]):
         position = max(to_position(row[field]), position + least_distance)
         labels.append(row | {"label": _mode_of_line(row["line"]), field: to_value(position)})
     return labels

@@ -80,7 +80,7 @@ def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None =
 def _draw_curves(
     name: str, title: str, caption: str, findings: Findings, curves: Sequence[Curve], fields: Sequence[str]
 ) -> Figure | None:
-    """Draw a panel for each function (its largest problem) and field. Return None if nothing can be drawn.
+    """Draw the largest problem of each function with one panel per field. Return None if there is none.
 
     A field is the quantity on the y-axis: 'seconds', or a ratio of a `CurvePoint` such as 'speedup'.
     """
@@ -117,7 +117,7 @@ def _draw_chart(
 
 
 def _ideal_values(curves: Sequence[Curve], field: str, device_counts: Iterable[int]) -> dict[int, float]:
-    """Return {device count: value of `field`} for ideal scaling that starts at the fewest devices."""
+    """Return {device count: ideal value of `field`}, based on the fastest point on the fewest devices."""
     first = min((curve.points[0] for curve in curves), key=lambda point: (point.devices, point.seconds))
     speedups = {count: count / first.devices for count in device_counts if count >= first.devices}
     if field == "seconds":

@@ -42,9 +42,9 @@ def draw_sizes(findings: Findings) -> Figure | None:
 
 
 def rank_sweeps(sweeps: Iterable[SizeSweep]) -> list[SizeSweep]:
-    """Sort size sweeps in the order of their panels: sweeps with the most AD methods and timings first.
+    """Sort size sweeps, those with the most AD methods and timings first, and alternate between functions.
 
-    Sweeps of different functions alternate. Sweeps of function values without derivatives come last.
+    Sweeps of function values without derivatives come last.
     """
     ranked = sorted(
         sweeps, key=lambda s: (-len(s.lines), -sum(map(len, s.lines.values())), s.case.devices, -s.volume)
