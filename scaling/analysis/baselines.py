@@ -10,13 +10,13 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from scaling.analysis.cases import group_by
 from scaling.analysis.curves import Curve, CurvePoint
 from scaling.analysis.estimate import Estimate
 from scaling.analysis.ranking import compare_with_handwritten
 from scaling.analysis.timings import Timing, dispatch_floor, least_time, time_ratio
 from scaling.core.case import CEILING
 from scaling.core.environment import OF_THE_CASE
+from scaling.core.grouping import group_by
 from scaling.options import machine_peaks
 
 # (target, dtype, precision, machine) -> (work, work per second) pairs

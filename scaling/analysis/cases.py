@@ -7,9 +7,10 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from scaling.core.case import AUTO, VIEWS, Case, K, T, defaults, group_by, problem
+from scaling.core.case import AUTO, VIEWS, Case, defaults, problem
 from scaling.core.environment import OF_THE_CASE
 from scaling.core.formatting import count_of, format_bytes
+from scaling.core.grouping import T, group_by
 from scaling.core.modes import MODES
 from scaling.core.record import Record
 
@@ -77,11 +78,6 @@ def without_memory_setting(case: Case) -> Case:
 def method_of(case: Case) -> Method:
     """Return the differentiation method of a case."""
     return Method(*(getattr(case, name) for name in Method._fields))
-
-
-def least_by(items: Iterable[T], key: Callable[[T], K], cost: Callable[[T], Any]) -> dict[K, T]:
-    """Return {key: the item of this key with the smallest cost}. The first of equal items is kept."""
-    return {common: min(group, key=cost) for common, group in group_by(items, key).items()}
 
 
 def interleave_groups(items: Iterable[T], key: Callable[[T], Hashable]) -> list[T]:

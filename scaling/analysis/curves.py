@@ -4,19 +4,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scaling.analysis.cases import (
-    Subject,
-    curve_case,
-    group_by,
-    is_candidate,
-    least_by,
-    size_name,
-    with_fields,
-)
+from scaling.analysis.cases import Subject, curve_case, is_candidate, size_name, with_fields
 from scaling.analysis.estimate import Estimate, format_ratio
 from scaling.analysis.timings import Timing, time_ratio
 from scaling.core.case import Case, label
 from scaling.core.formatting import count_of
+from scaling.core.grouping import group_by, least_by
 
 KINDS = ("strong", "weak")
 _WORK_TOLERANCE = 0.01  # relative variation of work per device allowed in a weak scaling curve

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from scaling.analysis import curves, forecast, ranking, size_series
 from scaling.analysis.baselines import Baseline, EfficiencyBreakdown, efficiency_breakdowns, find_baselines
-from scaling.analysis.cases import Subject, curve_case, group_by
+from scaling.analysis.cases import Subject, curve_case
 from scaling.analysis.curves import Curve, CurvePoint
 from scaling.analysis.scaling_fits import ScalingFit, fit_laws
 from scaling.analysis.timings import Timing, pool_processes
 from scaling.core.case import Case, label
+from scaling.core.grouping import group_by
 from scaling.core.record import Record
 from scaling.results import store
 

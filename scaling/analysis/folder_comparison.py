@@ -12,11 +12,12 @@ from typing import NamedTuple
 from scipy.stats import false_discovery_control
 
 from scaling.analysis import ratios
-from scaling.analysis.cases import environment_differences, group_by
+from scaling.analysis.cases import environment_differences
 from scaling.analysis.ranking import OUT_OF_MEMORY_REASONS
 from scaling.analysis.ratios import Ratio
 from scaling.core.case import Case, Refusal, label
 from scaling.core.formatting import count_of
+from scaling.core.grouping import group_by
 from scaling.core.record import Record
 from scaling.results import store
 

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scaling.analysis.cases import group_by, size_name
+from scaling.analysis.cases import size_name
 from scaling.analysis.curves import Curve, CurvePoint, build_curve, series_of_kind, stated_kinds
 from scaling.analysis.estimate import Estimate, format_percentage, format_ratio
 from scaling.analysis.ranking import OUT_OF_MEMORY_REASONS
 from scaling.analysis.timings import Timing, format_time, near_floor
 from scaling.core.case import label, problem
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_interval, format_number
+from scaling.core.grouping import group_by
 from scaling.core.record import Record, is_number
 from scaling.results.store import keep_newest_environments, latest
 

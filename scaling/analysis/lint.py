@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 
 from scaling.analysis import timings
-from scaling.analysis.cases import describe_environments, group_by
+from scaling.analysis.cases import describe_environments
 from scaling.analysis.estimate import format_percentage
 from scaling.analysis.findings import Findings
 from scaling.analysis.ratios import samples_by_compilation, trend
 from scaling.analysis.timings import Timing
 from scaling.core.case import label
 from scaling.core.formatting import count_of, format_duration
+from scaling.core.grouping import group_by
 from scaling.core.record import REASONS
 
 ERROR, WARNING, NOTE = "error", "warning", "note"

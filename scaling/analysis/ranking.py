@@ -4,13 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scaling.analysis.cases import (
-    Subject,
-    group_by,
-    is_candidate,
-    with_fields,
-    without_memory_setting,
-)
+from scaling.analysis.cases import Subject, is_candidate, with_fields, without_memory_setting
 from scaling.analysis.estimate import Estimate
 from scaling.analysis.timings import (
     Timing,
@@ -23,6 +17,7 @@ from scaling.analysis.timings import (
 )
 from scaling.core.case import defaults
 from scaling.core.formatting import count_of
+from scaling.core.grouping import group_by
 from scaling.core.record import bytes_while_running
 
 OUT_OF_MEMORY_REASONS = ("too_large", "dominated", "out_of_memory")

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import bdtr, digamma, ndtri, polygamma, stdtr, stdtrit
 
-from scaling.analysis.cases import group_by
 from scaling.analysis.estimate import Estimate
+from scaling.core.grouping import group_by
 from scaling.core.record import Record
 from scaling.core.timing import median_interval
 

@@ -14,11 +14,12 @@ from typing import TypeVar
 import numpy as np
 from scipy.special import stdtrit
 
-from scaling.analysis.cases import Method, Subject, group_by, join_words, least_by, with_fields
+from scaling.analysis.cases import Method, Subject, join_words, with_fields
 from scaling.analysis.curves import keep_fastest_meshes
 from scaling.analysis.estimate import Estimate
 from scaling.analysis.ranking import FastestMethod
 from scaling.analysis.timings import Timing, is_empty_call, near_floor, reasons_for_doubt, time_ratio
+from scaling.core.grouping import group_by, least_by
 
 S = TypeVar("S", bound=Subject)
 _LEAST_SIZES = 3  # a line through two sizes has no residuals

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scaling.analysis import forecast
 from scaling.analysis.answers import describe_efficiency, measured_answers
-from scaling.analysis.cases import Subject, group_by, is_candidate, least_by
+from scaling.analysis.cases import Subject, is_candidate
 from scaling.analysis.curves import KINDS, Curve, derivative_curves
 from scaling.analysis.estimate import (
     UNDETERMINED,
@@ -24,6 +24,7 @@ from scaling.analysis.size_series import Crossover, SizeSweep
 from scaling.analysis.timings import Timing, describe_slower, format_time, is_empty_call
 from scaling.core.case import Case, problem
 from scaling.core.formatting import count_of, format_bytes, format_number, list_first
+from scaling.core.grouping import group_by, least_by
 from scaling.core.record import REASONS
 
 _LARGE_ERROR = 0.1  # relative error of the times above which a law is called inaccurate

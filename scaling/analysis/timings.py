@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaling.analysis import ratios
-from scaling.analysis.cases import MEMORY_FIELDS, Subject, group_by
+from scaling.analysis.cases import MEMORY_FIELDS, Subject
 from scaling.analysis.estimate import Estimate, format_time_ratio
 from scaling.core.formatting import count_of, format_duration
+from scaling.core.grouping import group_by
 from scaling.core.record import COMPILING_STAGES, Record, bytes_while_running
 from scaling.results.store import latest
 

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from scaling.analysis.cases import describe_environments, group_by
+from scaling.analysis.cases import describe_environments
 from scaling.cli.streams import print_lines
 from scaling.core.case import Refusal
 from scaling.core.formatting import count_of
+from scaling.core.grouping import group_by
 from scaling.core.record import Record, to_line
 from scaling.results import store
 from scaling.study import results_folder

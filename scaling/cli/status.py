@@ -17,8 +17,9 @@ from scaling.cluster import lost_cases, wait
 from scaling.cluster.cluster_settings import SUBMISSIONS
 from scaling.cluster.job_state import TaskState, try_find_tasks
 from scaling.cluster.journal import seconds_between
-from scaling.core.case import Case, Refusal, group_by, label
+from scaling.core.case import Case, Refusal, label
 from scaling.core.formatting import count_of, format_wait, list_first
+from scaling.core.grouping import group_by
 from scaling.core.record import Record
 from scaling.results import store
 

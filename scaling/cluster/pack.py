@@ -5,7 +5,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from scaling.core.case import Case, group_by
+from scaling.core.case import Case
+from scaling.core.grouping import group_by
 from scaling.core.record import STAGES, Record
 from scaling.workers.machine import ProcessShape
 from scaling.workers.run_settings import RunSettings

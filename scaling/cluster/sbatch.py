@@ -24,8 +24,9 @@ from scaling.cluster.cluster_settings import SLURM, ClusterSettings
 from scaling.cluster.pack import PackedTask
 from scaling.cluster.submission_files import Submission, SubmittedTask, save_job_ids
 from scaling.core import environment
-from scaling.core.case import Refusal, group_by
+from scaling.core.case import Refusal
 from scaling.core.formatting import last_line
+from scaling.core.grouping import group_by
 from scaling.workers.machine import Machine
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import Schedule

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scaling.analysis.cases import group_by
 from scaling.analysis.findings import Findings
 from scaling.analysis.timings import Timing
+from scaling.core.grouping import group_by
 from scaling.report.text import clean_text
 
 _MAX_PARAMETERS = 4  # of an Extra-P file

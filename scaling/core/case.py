@@ -9,19 +9,17 @@ import functools
 import hashlib
 import re
 from collections import ChainMap
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from json import dumps  # bound here, because a user's module may replace them
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 from scaling.core.formatting import format_bytes
 from scaling.core.modes import MODES, Mode
 from scaling.core.reductions import REDUCTIONS
 
-T = TypeVar("T")
-K = TypeVar("K", bound=Hashable)
 JAX = "jax"  # the engine of this package; every other engine is a peer
 # Second-order targets of a scalar function: its Hessian H, the product of H with the point, the trace of H.
 LAPLACIAN = "laplacian"
@@ -199,14 +197,6 @@ def problem(case: Case) -> tuple[Any, ...]:
     """Return a tuple of the fields that define the problem of a case, such as workload and sizes."""
     fields = (getattr(case, name) for name in VIEWS["problem"] if name != "sizes")
     return (*fields, *case.sizes.items())
-
-
-def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Return a dict from each key to the list of items with that key, in their original order."""
-    groups: dict[K, list[T]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
 
 
 def defaults(names: Iterable[str]) -> dict[str, Any]:

@@ -113,18 +113,6 @@ def gradient(f: Callable[..., Any], forward: bool = False) -> Callable[..., Any]
     return lambda *x: ravel(differentiate(f, argnums=tuple(range(len(x))))(*x))
 
 
-def gradient_in_any_mode(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function like `gradient(f)` that uses forward mode if reverse mode fails."""
-
-    def evaluate(*x: Any) -> Any:
-        try:
-            return gradient(f)(*x)
-        except Exception:  # no rule for reverse mode, as of `lax.while_loop`
-            return gradient(f, forward=True)(*x)
-
-    return evaluate
-
-
 def ravel(x: tuple[Any, ...]) -> Any:
     """Concatenate the elements of all arrays in a tuple into one vector."""
     import jax.numpy as jnp

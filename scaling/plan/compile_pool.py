@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scaling.core.case import Case, Refusal, built_in, group_by, non_default_fields
+from scaling.core.case import Case, Refusal, built_in, non_default_fields
+from scaling.core.grouping import group_by
 from scaling.plan.hardware import Hardware
 from scaling.workers.machine import AllocationLost, ProcessShape
 from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup, open_worker_group

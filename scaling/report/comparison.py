@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scaling.analysis import folder_comparison
-from scaling.analysis.cases import group_by
 from scaling.analysis.estimate import format_percentage, format_ratio
 from scaling.analysis.folder_comparison import ComparedCase, FolderComparison
 from scaling.analysis.ratios import estimate_time
 from scaling.analysis.timings import pool_processes, reasons_for_doubt
 from scaling.core.case import label
 from scaling.core.formatting import count_of, format_duration
+from scaling.core.grouping import group_by
 from scaling.report.markdown import escape_markdown, to_markdown_table
 from scaling.report.page import Section, case_panels, render_page, table_section
 from scaling.report.text import Table, make_table

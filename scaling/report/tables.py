@@ -10,7 +10,7 @@ from typing import Any
 
 from scaling.analysis import lint, timings
 from scaling.analysis.answers import problem_name
-from scaling.analysis.cases import environment_columns, group_by, join_words
+from scaling.analysis.cases import environment_columns, join_words
 from scaling.analysis.curves import Curve, CurvePoint, derivative_curves, format_relative
 from scaling.analysis.estimate import Estimate, format_percentage, format_ratio, format_share
 from scaling.analysis.findings import Findings
@@ -20,6 +20,7 @@ from scaling.analysis.summary import answer_sentences
 from scaling.analysis.timings import Timing, format_time
 from scaling.core.case import PEAKS, label
 from scaling.core.formatting import format_bytes, format_duration, format_interval, format_number, list_first
+from scaling.core.grouping import group_by
 from scaling.core.record import COMPILING_STAGES, REASONS, Record
 from scaling.options import machine_peaks
 from scaling.report.text import Table, TerminalReport, file_stem, make_table

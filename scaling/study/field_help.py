@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from scaling.core.case import CEILING, CHOICES, OPTIONS, Case, built_in, group_by
+from scaling.core.case import CEILING, CHOICES, OPTIONS, Case, built_in
+from scaling.core.grouping import group_by
 from scaling.peers import interface
 from scaling.study.arguments import FLAGS
 from scaling.study.grid import SCALINGS

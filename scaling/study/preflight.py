@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from scaling.core import environment
-from scaling.core.case import VIEWS, Case, Refusal, defaults, from_dict, group_by, to_dict, user_modules
+from scaling.core.case import VIEWS, Case, Refusal, defaults, from_dict, to_dict, user_modules
+from scaling.core.grouping import group_by
 from scaling.results import store
 from scaling.study.grid import GridCell, UnusedField, add_source, refuse_unused
 from scaling.workers import cores

@@ -14,12 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from scaling.analysis.cases import Method, group_by, method_of
+from scaling.analysis.cases import Method, method_of
 from scaling.analysis.curves import Curve
 from scaling.analysis.findings import Findings
 from scaling.analysis.size_series import SizeSweep
 from scaling.core.case import to_dict
 from scaling.core.formatting import count_of
+from scaling.core.grouping import group_by
 from scaling.core.record import Record
 from scaling.results.store import newest_by_replicate
 from scaling.wandb.job import Fields, Line, Plot, TrackedRun, ideal_metric

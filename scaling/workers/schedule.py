@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaling.core import environment
-from scaling.core.case import Case, group_by, problem, to_dict, user_modules
+from scaling.core.case import Case, problem, to_dict, user_modules
+from scaling.core.grouping import group_by
 from scaling.core.record import Record
 from scaling.results import store
 from scaling.workers.machine import Machine, ProcessShape

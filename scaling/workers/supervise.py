@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scaling.core.case import AUTO, Case, group_by, non_default_fields, user_modules
+from scaling.core.case import AUTO, Case, non_default_fields, user_modules
+from scaling.core.grouping import group_by
 from scaling.core.record import Record, Writer, end_fields
 from scaling.results import store
 from scaling.workers import cores, worker_group

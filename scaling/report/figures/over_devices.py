@@ -5,12 +5,13 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from scaling.analysis.cases import ENOUGH_COUNTS, group_by
+from scaling.analysis.cases import ENOUGH_COUNTS
 from scaling.analysis.curves import Curve, curves_of_largest_problems
 from scaling.analysis.estimate import format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast
 from scaling.analysis.scaling_fits import ScalingFit
+from scaling.core.grouping import group_by
 from scaling.report.figures import marks
 from scaling.report.figures.marks import Figure, Panel, Row, Spec, make_figure
 from scaling.report.figures.theme import LineStyle, line_styles

@@ -1,0 +1,20 @@
+"""Group items by a key (`group_by`), and find the smallest item of each group (`least_by`)."""
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
+
+def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Return a dict from each key to the list of items with that key, in their original order."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
+def least_by(items: Iterable[T], key: Callable[[T], K], cost: Callable[[T], Any]) -> dict[K, T]:
+    """Return {key: the item of this key with the smallest cost}. The first of equal items is kept."""
+    return {common: min(group, key=cost) for common, group in group_by(items, key).items()}
