@@ -94,10 +94,10 @@ def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callabl
 
 
 def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:
-    """Return the cases to measure again: the fastest case, and all cases that may be as fast.
+    """Return the cases to measure again: the fastest case and its rivals, which may be as fast.
 
-    After only one round, these are all cases that take at most `_MOST_FIRST_RATIO` times as long. Return []
-    if no other case may be as fast, or if all such cases take at most 3 % longer.
+    After only one round, the rivals are all cases that take at most `_MOST_FIRST_RATIO` times as long as the
+    fastest case. Return [] if there are no rivals, or if all rivals take at most 3 % longer.
     """
     if not records:
         return []

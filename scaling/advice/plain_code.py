@@ -229,7 +229,11 @@ def _write_jacobian(problem: Problem, case: Case, coloring: Coloring | None) -> 
 
 
 def _write_coloring(coloring: Coloring) -> str:
-    """Return code that defines two arrays: `colors` of the columns or rows, and `nonzero` (the pattern)."""
+    """Return code that defines the arrays `colors` and `nonzero` with NumPy.
+
+    `colors` contains the color of each column or row of the Jacobian. `nonzero` is the sparsity pattern, a
+    Boolean array of shape (outputs, inputs).
+    """
     pattern, colors = coloring.pattern, coloring.rows if coloring.columns is None else coloring.columns
     mask = np.zeros((pattern.outputs, pattern.inputs), bool)
     mask[pattern.rows, pattern.cols] = True

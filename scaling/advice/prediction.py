@@ -106,11 +106,11 @@ def _compile_candidates(
 
 
 def _order_to_compile(work: Mapping[Case, float], excess: Collection[Case]) -> list[Case]:
-    """Return the cases in the order of compilation: plain modes, then chunks and blocks, then `excess`.
+    """Sort cases in the order of compilation: first plain cases, then other cases, then `excess`.
 
-    `work` maps each case to its number of operations, and `excess` contains cases with too many operations.
-    In each group, cases with few operations come first. As an exception, the first case with a chunk or block
-    follows the first two plain modes.
+    Plain cases have neither chunk nor block. As an exception, the first case with a chunk or block follows
+    the first two plain cases. In each group, cases with few operations come first. `work` maps each case to
+    its number of operations, and `excess` contains the cases with too many operations to be fast.
     """
     is_plain = lambda case: not (case.block or case.chunk)  # noqa: E731
     # Chunks and blocks need about as many operations as their plain mode. Blocks are often faster.

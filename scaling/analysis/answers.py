@@ -104,7 +104,10 @@ def _describe_by_hand(ratio: Estimate) -> str:
 
 
 def problem_name(findings: Findings, timing: Timing | FastestMethod) -> str:
-    """Return the name of a problem with its suffix, such as 'mlp width=8 points=64 [oversubscribed]'."""
+    """Return a function, its sizes and a remark as text, such as 'mlp width=8 points=64 [oversubscribed]'.
+
+    The remark is the result of `Findings.suffix`, which may be empty.
+    """
     return f"{findings.family(timing)} {timing.size}{findings.suffix(timing.environment, timing.honest)}"
 
 

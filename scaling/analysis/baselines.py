@@ -70,7 +70,11 @@ def _limiting_peak(timing: Timing, rates: Rates) -> Bound | None:
 
 
 def measured_rates(timings: Iterable[Timing]) -> Rates:
-    """Return a dict from (target, dtype, precision, machine) to measured (work, work per second) pairs."""
+    """Return {(target, dtype, precision, machine): list of (work, work per second) pairs}.
+
+    There is one pair for each timing of a peak benchmark. The unit of work depends on the target, such as
+    bytes or floating-point operations; see `machine_peaks.peak_work`.
+    """
     rates: dict[tuple, list[tuple[int, float]]] = {}
     for timing in timings:
         if timing.case.kind == "ceiling":
@@ -81,7 +85,11 @@ def measured_rates(timings: Iterable[Timing]) -> Rates:
 
 
 def _least_seconds(target: str, amount: float | None, timing: Timing, rates: Rates) -> float | None:
-    """Return `amount` / (peak rate of `target`) in seconds, or None if the amount or the rate is unknown."""
+    """Return the time in seconds for an amount of work at the peak rate of the benchmark `target`.
+
+    The unit of `amount` is that of `machine_peaks.peak_work`. Return None if the amount or the rate is
+    unknown.
+    """
     if not amount:
         return amount  # no work takes no time, even if the rate is unknown
     dtype_and_precision = machine_peaks.peak_dtype_and_precision(target, timing.case)
@@ -114,7 +122,7 @@ def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[Effici
     """Return an `EfficiencyBreakdown` for each device count above one.
 
     `peaks` contains timings of the benchmarks of peak rates. Device counts on which a call takes no longer
-    than an empty call are omitted. Return () if no time on one device remains.
+    than an empty call are omitted. Return () if one device was not measured, or if it is omitted.
     """
     points = [point for point in curve.points if dispatch_floor(point.timing) < point.seconds]
     if not points or points[0].devices > 1:

@@ -136,16 +136,19 @@ class Subject:
         return math.prod(self.all_sizes.values())
 
     def rank_among_problems(self, device_counts: int) -> tuple[int, int]:
-        """Return (min(`device_counts`, `ENOUGH_COUNTS`), `volume`), a sort key of the problem.
+        """Return a sort key of the problem. The problem with the largest key is preferred.
 
-        `device_counts` is the number of device counts on which the problem was measured. The problem with the
-        largest key is preferred.
+        The key is (min(`device_counts`, `ENOUGH_COUNTS`), product of the sizes). `device_counts` is the
+        number of device counts on which the problem was measured.
         """
         return min(device_counts, ENOUGH_COUNTS), self.volume
 
     @property
     def family(self) -> str:
-        """Return the name of the differentiated function, such as 'rbf grad float64'. It omits float32."""
+        """Return the name of the function, its target and its data type, such as 'rbf grad float64'.
+
+        The data type is omitted if it is float32, the default.
+        """
         return self.name_family("float32")
 
     def name_family(self, omitted: str) -> str:

@@ -197,11 +197,11 @@ def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
 
 
 def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> list[list[Curve]]:
-    """For each function and kind of scaling, return the list of scaling curves of the largest problem.
+    """Return one list for each function and kind of scaling: the curves of the largest problem.
 
-    Curves with only one device count are omitted. A problem with at least three device counts takes
-    precedence over a larger problem with fewer. If `mixed` is false, curves whose smallest device counts
-    differ are in different lists. Lists of curves without a derivative (mode=value) come last.
+    Curves with only one device count are omitted. A problem with three or more device counts takes precedence
+    over a larger problem with two. If `mixed` is false, curves are first grouped by their smallest device
+    count, and each group has its own list. Lists of curves without a derivative (mode=value) come last.
     """
     several = (curve for curve in curves if len(curve.points) > 1)
     families = group_by(several, lambda c: (c.kind, mixed or c.baseline_devices, c.family_key)).values()

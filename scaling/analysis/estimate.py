@@ -24,9 +24,10 @@ class Estimate(NamedTuple):
 
     @property
     def is_determined(self) -> bool:
-        """Return whether a ratio may be reported: its interval is narrow enough, or is unknown.
+        """Return whether a ratio may be reported: its interval is not too wide.
 
-        An interval is too wide if high / low exceeds 10, or if it extends from below 1/2 to above 2.
+        An interval is too wide if high / low exceeds 10, or if it extends from below 1/2 to above 2. Return
+        True if the interval is unknown.
         """
         if self.low is None or self.high is None:
             return True
@@ -34,7 +35,10 @@ class Estimate(NamedTuple):
 
     @property
     def is_determined_share(self) -> bool:
-        """Return whether a fraction may be reported: its interval is at most 0.5 wide, or is unknown."""
+        """Return whether a fraction may be reported: its interval is not wider than 0.5.
+
+        Return True if the interval is unknown.
+        """
         return self.low is None or self.high is None or self.high - self.low <= _WIDEST_SHARE
 
     @property

@@ -68,7 +68,10 @@ class Findings:
 
     @functools.cached_property
     def newest_records(self) -> list[Record]:
-        """Return one record per case and replicate, from the environment where the replicate last ran."""
+        """Return one record for each replicate of each case.
+
+        If a replicate has records from several environments, use the one that started last.
+        """
         return list(store.newest_by_replicate(self.records).values())
 
     @functools.cached_property
@@ -83,7 +86,7 @@ class Findings:
 
     @functools.cached_property
     def environments(self) -> list[str]:
-        """Return the digests of all environments, sorted by the start time of the first case."""
+        """Return the digests of all environments, sorted by the start times of their first records."""
         return list(dict.fromkeys(r.setting for r in sorted(self.records, key=lambda r: r.started_at or "")))
 
     @functools.cached_property

@@ -220,7 +220,7 @@ class PlanScore(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Return the median absolute error, as a fraction of the measured time."""
+        """Return the median relative error of the predicted times, |predicted - measured| / measured."""
         return statistics.median(abs(ratio - 1) for ratio in self.ratios)
 
 

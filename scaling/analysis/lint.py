@@ -182,7 +182,7 @@ def _not_weak(findings: Findings) -> list[str]:
 def _curves_without_one_device(findings: Findings) -> list[str]:
     """Return the names of the curves without a time on one device.
 
-    A curve is omitted if its program ran out of memory on fewer devices than the fewest of the curve.
+    Omit a curve if its program ran out of memory on a device count smaller than all those of the curve.
     """
     curves = (curve for curve in findings.curves if curve.baseline_devices > 1)
     counts = ((curve, findings.too_large_on(curve.timings[0], curve.kind)) for curve in curves)

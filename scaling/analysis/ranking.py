@@ -102,7 +102,11 @@ def find_runner_up(first: Timing, others: Iterable[Timing]) -> tuple[Timing | No
 
 
 def compare_with_handwritten(timing: Timing, group: Iterable[Timing]) -> Estimate | None:
-    """Return a time divided by the least time of a handwritten derivative in `group`, or None if unknown."""
+    """Return the time of `timing` divided by the time of the fastest handwritten derivative in `group`.
+
+    Only handwritten derivatives with the same field `seeds` are considered. Return None if there are none, or
+    if `timing` is not the timing of a derivative (mode=value).
+    """
     handwritten = (t for t in group if t.case.engine == "jax" and t.case.ad_mode.closed_form)
     # Colored seeds give only the nonzeros.
     fastest = least_time(t for t in handwritten if t.case.seeds == timing.case.seeds)
@@ -118,11 +122,11 @@ def best_device_counts(rows: Iterable[FastestMethod]) -> list[FastestMethod]:
 
 
 def recommend_row(rows: Sequence[FastestMethod]) -> tuple[FastestMethod, str]:
-    """Return (row, reason): one of `rows`, and '' or the reason why no device count is recommended.
+    """Return (row, ''), where `row` has the device count that `recommend_devices` recommends.
 
-    `rows` has one row per device count. The returned row has the device count that `recommend_devices`
-    recommends. If it recommends none, the fastest row is returned. If the fastest row is not distinguished
-    from an empty call, or if devices are oversubscribed, return (fastest row, '').
+    `rows` has one row per device count. If no device count is recommended, return (fastest row, reason). If
+    device counts cannot be compared, return (fastest row, ''): devices are oversubscribed, or the shortest
+    time cannot be distinguished from the time of an empty call.
     """
     fastest = min(rows, key=lambda row: row.first.median)
     if fastest.empty or not fastest.honest:
@@ -146,7 +150,10 @@ def largest_problems(fastest: Iterable[FastestMethod]) -> list[list[FastestMetho
 
 @dataclass(frozen=True)
 class SettingComparison(Ranking):
-    """The timings of cases that differ only in `field`. This field has its default value in `case`."""
+    """A comparison of timings whose cases differ only in one field.
+
+    `case` is equal to these cases, apart from the field, which has its default value.
+    """
 
     field: str  # "mesh", "forward" or "overlap"
     timings: tuple[Timing, ...]  # at least two: `first`, then the others in ascending order of time
@@ -215,7 +222,7 @@ class MemoryPoint(NamedTuple):
 
 
 class ParetoFront(NamedTuple):
-    """The measured memory settings of one program (`settings`), and the Pareto-optimal settings (`best`)."""
+    """The measured memory settings of one program. Those in `best` are Pareto-optimal in memory and time."""
 
     settings: list[MemoryPoint]
     best: list[MemoryPoint]  # the Pareto front in ascending order of memory: smallest first, fastest last

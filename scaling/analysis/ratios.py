@@ -64,7 +64,7 @@ class _LevelEstimate(NamedTuple):
 
 
 def samples_by_compilation(record: Record) -> list[list[float]]:
-    """Return one list of time samples in seconds for each time that a process compiled the case."""
+    """Return the time samples in seconds, with one list for each compilation of the case in a process."""
     counts = [int(compilation.get("samples", 0)) for compilation in record.compilations]
     starts = itertools.accumulate([len(record.seconds) - sum(counts), *counts], initial=0)
     return [samples for start, end in itertools.pairwise(starts) if (samples := record.seconds[start:end])]
@@ -118,10 +118,10 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
 
 @functools.lru_cache(maxsize=16_384)
 def _estimate_time(records: tuple[Record, ...]) -> _LevelEstimate:
-    """Return the time of a case and the error of this time.
+    """Return the time of a case, with a standard error that is estimated from the variation between jobs.
 
-    The error is estimated from the variation between jobs. If there is only one job, processes are compared
-    instead, then compilations, then samples.
+    If there is only one job, the error is estimated from the variation between processes. If there is only
+    one process, the compilations are compared, or the samples if the process compiled the case only once.
     """
     members = _average_by_process_or_job([(record,) for record in records]) if len(records) > 1 else {}
     if len(members) > 1:
@@ -139,7 +139,7 @@ def _estimate_from_members(members: Mapping[Hashable, float]) -> _LevelEstimate:
 
 
 def _estimate_from_samples(seconds: Sequence[float]) -> _LevelEstimate:
-    """Return the median of the time samples of one process, with the error of the median.
+    """Return the median of the time samples of one process, with the squared standard error of its logarithm.
 
     Source: Price and Bonett 2002, Distribution-free confidence intervals for difference and ratio of medians.
     """
@@ -153,9 +153,9 @@ def _estimate_from_samples(seconds: Sequence[float]) -> _LevelEstimate:
 
 
 def _average_by_process_or_job(runs: Sequence[Sequence[Record]]) -> dict[Hashable, float]:
-    """Return {job: mean log(time or ratio)}, or {process: mean} if there is only one job.
+    """Return the mean log(time) of each job as {job: mean}, or of each process if there is only one job.
 
-    Each item of `runs` contains one record (for a time) or two records (for a ratio of times).
+    Each item of `runs` contains one record. If it contains two, the ratio of their times replaces the time.
     """
     jobs = group_by(runs, lambda run: tuple(str(record.environment.get("job")) for record in run))
     groups = jobs if len(jobs) > 1 else group_by(runs, lambda run: run[0].replicate)
@@ -168,7 +168,7 @@ def _log_time_or_ratio(run: Sequence[Record]) -> float:
 
 
 def _log_medians(record: Record) -> list[float]:
-    """Return the logarithm of the median time in seconds for each time that a process compiled the case."""
+    """Return log(median time in seconds) for each compilation of the case in the process of `record`."""
     return [math.log(statistics.median(samples)) for samples in samples_by_compilation(record)]
 
 
@@ -256,7 +256,7 @@ def interval_widening(samples: Sequence[float]) -> float | None:
     """Return the factor by which autocorrelation widens the confidence interval of the median of `samples`.
 
     Return None for fewer than three samples, or if the autocorrelation is not significant at the 0.1 % level.
-    Source: Bartels 1982, rank version of von Neumann.
+    Source: Bartels 1982, The rank version of von Neumann's ratio test for randomness.
     """
     n = len(samples)
     if n < 3:

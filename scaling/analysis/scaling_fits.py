@@ -48,7 +48,10 @@ class ScalingFit:
 
     @property
     def limit_estimate(self) -> Estimate | None:
-        """Return `limit` with its interval, which follows from the intervals of the parameters."""
+        """Return the largest speed-up (`limit`) with its confidence interval, or None if it is unbounded.
+
+        The interval is calculated from the intervals of the parameters.
+        """
         if self.limit is None:
             return None
         lows, highs = (
@@ -73,9 +76,10 @@ class ScalingFit:
 
 
 class _LinearLaw(NamedTuple):
-    """A scaling law: the time on one device is multiplied or divided by 1 + `columns` @ parameters.
+    """A scaling law. T is the time on one device, and the factor F is 1 + `columns` @ parameters.
 
-    For strong scaling, this gives the time multiplied by the device count.
+    The predicted time is T * F / (device count) for strong scaling. For weak scaling, it is T * F or T / F,
+    depending on `sign`.
     """
 
     name: str

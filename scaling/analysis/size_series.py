@@ -40,7 +40,7 @@ class SizeSweep(_SizeSeries):
 
     @property
     def constants(self) -> str:
-        """Return the constant settings as text, such as 'width=8, 1 device, jit'."""
+        """Return the settings that are equal for all timings as text, such as 'width=8, 1 device, jit'."""
         oversubscribed = "" if self.honest else "oversubscribed"
         return join_words(self.fixed_sizes, self.devices_text, self.call, oversubscribed)
 
@@ -101,7 +101,7 @@ def _name_other_sizes(swept: Sequence[str], item: Subject) -> str:
 
 
 def _count_values(name: str, items: Iterable[Subject]) -> int:
-    """Return the largest number of values of the size `name` that occur with the same device count."""
+    """Count the different values of the size `name` for each device count, and return the largest count."""
     # The number of points may be proportional to the number of devices.
     by_devices = group_by(items, lambda item: item.case.devices).values()
     return max(len({item.all_sizes[name] for item in same}) for same in by_devices)

@@ -56,13 +56,13 @@ def _describe_fastest(findings: Findings) -> list[str]:
 
 
 def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, tuple, str]]) -> list[str]:
-    """For each topic and function, return the sentence about the largest problem.
+    """For each function and topic, return the text about the largest problem as a sentence.
 
-    `texts` contains (subject, topic, sort key, text) tuples. Among equally large problems, the one with the
-    smallest sort key is used. The number of device counts is ignored, unlike in
-    `Subject.rank_among_problems`, because every law is fitted to at least three device counts, and the other
-    topics do not compare device counts.
+    `texts` contains (subject, topic, sort key, text) tuples. A topic is text such as "strong" or "memory". Of
+    several texts about the largest problem, the one with the smallest sort key is used.
     """
+    # The number of device counts is ignored, unlike in `Subject.rank_among_problems`: every law is fitted to
+    # at least three, and the other topics do not compare device counts.
     largest = least_by(texts, lambda row: (row[0].family_key, row[1]), lambda row: (-row[0].volume, row[2]))
     return [f"{text}.{findings.suffix(s.environment, s.honest)}" for s, *_, text in largest.values()]
 
@@ -118,7 +118,10 @@ def _describe_exponents(sweep: SizeSweep, family: str) -> str:
 
 
 def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]:
-    """For each function and kind of scaling, return a sentence on the best law for the fastest JAX curve."""
+    """For each function and kind of scaling, return a sentence on the law that fits a scaling curve best.
+
+    The curve is the fastest one that was measured with JAX for the largest problem.
+    """
     texts = (
         (curve, curve.kind, (curve.points[-1].seconds,),
          f"{findings.family(curve)} at {curve.size}, {curve.method.name}: of the laws of {curve.kind} "
@@ -150,11 +153,11 @@ def describe_fit(curve: Curve, law: ScalingFit) -> str:
 
 
 def fastest_curves(curves: Iterable[Curve], fastest: Iterable[FastestMethod]) -> list[Curve]:
-    """For each function and kind of scaling, return the preferred curve of the largest problem.
+    """Return the best curve for each kind of scaling of each problem in `derivative_curves(curves)`.
 
-    The preferred curve extends to the most devices. Among several such curves, one whose last timing is
-    `FastestMethod.first` of an item of `fastest` is preferred, then the fastest curve. Handwritten
-    derivatives, mode=auto and other AD systems are used only if there is no other curve.
+    The best curve has the largest device count. Of several such curves, it is the one that ends with the
+    fastest method (`first`) of an item of `fastest`, or else the one with the shortest time on these devices.
+    Handwritten derivatives, mode=auto and other AD systems are used only if there is no other curve.
     """
     largest = itertools.chain(*derivative_curves(curves))
     firsts = {id(row.first) for row in fastest}
@@ -167,7 +170,10 @@ def fastest_curves(curves: Iterable[Curve], fastest: Iterable[FastestMethod]) ->
 
 
 def _describe_weak_scaling(findings: Findings) -> list[str]:
-    """For each function, return a sentence that describes its fastest weak scaling curve of JAX."""
+    """For each function, return a sentence on the weak scaling curve of JAX that `fastest_curves` selects.
+
+    Omit a curve if the time on its largest device count is not significantly longer than an empty call.
+    """
     weak = (curve for curve in findings.curves if curve.kind == "weak" and curve.case.engine == "jax")
     return [
         f"Weak scaling of {findings.family(curve)} on {last.timing.devices_text}: scaled speed-up "

@@ -155,11 +155,11 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
 
 
 def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
-    """Return (timing, reason): one of `timings`, and '' or the reason why no device count is recommended.
+    """Return (timing, ''), where `timing` is the item of `timings` with the recommended device count.
 
-    The timing is the one with the recommended device count. This is the smallest count with a time not
-    significantly longer than the shortest time. If the ratio of these two times is too uncertain, no device
-    count is recommended, and the timing is the fastest one.
+    The smallest device count whose time is not significantly longer than the shortest time is recommended. If
+    the ratio of these two times is too uncertain, return (fastest timing, reason), where the text `reason`
+    explains why no device count is recommended.
     """
     first = min(timings, key=lambda timing: timing.median)
     not_slower = (timing for timing in timings if not time_ratio(timing, first).above_one)

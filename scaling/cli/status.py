@@ -186,7 +186,10 @@ def task_tables(tasks: Sequence[TaskState], every: bool) -> Iterator[Table]:
 
 
 def task_rows(tasks: Sequence[TaskState], every: bool = False) -> list[tuple[str, ...]]:
-    """Return the cells of a row for each task. If `every` is false, tasks in the same state share a row."""
+    """Return a row for each task, or, if `every` is false, for each group of tasks in the same state.
+
+    A row is a tuple of cells.
+    """
     groups = group_by(tasks, lambda task: (task.state.name, task.state.reason, task.wait_message))
     return [_row_cells(row) for row in ([[task] for task in tasks] if every else groups.values())]
 
@@ -222,9 +225,10 @@ def _format_elapsed(row: Sequence[TaskState]) -> str:
 
 
 def print_status(status: StudyStatus, console: Console, every: bool) -> None:
-    """Print tables of the tasks and of the number of cases in each state, the `case_lines`, and the notes.
+    """Print the states of the tasks and cases, and the notes of `status`.
 
-    If `every` is true, do not omit any task or line.
+    The output consists of tables of the tasks, a table of the number of cases in each state, lines for single
+    cases, and the notes. If `every` is false, long lists of tasks and cases are shortened.
     """
     if status.tasks:
         for table in task_tables(status.tasks, every):

@@ -32,10 +32,10 @@ def pack(
     """Distribute the cases of a schedule over tasks, and return the tasks. Each task runs in one job.
 
     Run times are predicted from `records`. A task takes at most `budget` seconds, unless a single group of
-    cases takes longer. The cases of a group stay together. If `nested`, a group contains the cases of one
-    function with all device counts. Otherwise, a group contains the cases of one problem (function, inputs,
-    derivative), and all cases of a task have the same process shape (number of devices, nodes, and
-    processes).
+    cases takes longer. The cases of a group stay together. If `nested` is true, a group contains all cases of
+    one function, for all device counts. Otherwise, a group contains the cases of one problem (function,
+    inputs, derivative). In that case, all cases of a task have the same process shape (number of devices,
+    nodes, and processes).
     """
     predict = make_predictor(records, settings)
     groups = (_group_by_function if nested else _group_by_shape)(schedule, settings)

@@ -69,10 +69,11 @@ def describe(
 ) -> dict[str, Any]:
     """Return a dict that describes the environment of a run, such as versions, device and commit.
 
-    The item "digest" is a hash that is equal for comparable runs. The hash "setting" excludes `engine`, the
-    versions of a peer. `started_with` contains the environment variables at the start of the process.
-    `bound_to` lists its CPU cores. `hardware` describes the machine of a plan, and is None for a run. `more`
-    contains items that both hashes exclude.
+    The items "digest" and "setting" are hashes that are equal for comparable runs. Only "digest" depends on
+    `engine`, which contains the versions of another AD library. `started_with` contains the environment
+    variables at the start of the process. `bound_to` lists its CPU cores. `processes` is the requested number
+    of processes, or "device" for one per device. `hardware` describes the machine of a plan, and is None for
+    a run. `more` contains additional items, which do not change the hashes.
     """
     commit_hash, dirty = commit()
     environment: dict[str, Any] = {
@@ -97,7 +98,7 @@ def describe(
 
 
 def matches_planned(planned: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
-    """Return whether `actual` equals `planned` in the digest fields that were known before the run."""
+    """Return whether two environments agree in all fields that enter the digest and were known in advance."""
     known_fields = set(_DIGEST_FIELDS) - set(planned.get("untold") or ())
     return all(planned.get(name) == actual.get(name) for name in known_fields)
 
@@ -226,7 +227,7 @@ def hide_secrets(text: str) -> str:
 
 
 def _secrets() -> list[tuple[str, str]]:
-    """Return pairs (text, variable name) for the plain and the quoted secrets, the longest text first."""
+    """Return (text, variable name) for all secrets, plain and encoded (repr, JSON, URL), longest first."""
     names: dict[str, str] = {}
     # A variable may have been deleted since the start of the process.
     for name, value in [*_VARIABLES_AT_START.items(), *os.environ.items()]:

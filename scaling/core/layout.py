@@ -152,9 +152,9 @@ def sum_over_devices(case: Case) -> Callable[[Any], Any]:
 def place_inputs(
     program: Program, host: Mapping[str, np.ndarray] | None = None, names: Iterable[str] | None = None
 ) -> list[jax.Array]:
-    """Copy arguments of a program to the devices, and return them as arrays.
+    """Copy the arguments with the given `names`, by default all, to the devices, and return the JAX arrays.
 
-    `names` is None for all arguments. `host` contains the per-point inputs, or is None to generate them.
+    `host` contains the values of the per-point inputs. By default, they are generated.
     """
     names = program.arguments if names is None else names
     return [_place_argument(program, name, host) for name in names]
@@ -257,7 +257,7 @@ def _gather_sums(case: Case, workload: Workload, part: LinearMapPart, arrays: Pi
 
 
 def is_summed_on_host(workload: Workload, part: LinearMapPart) -> bool:
-    """Return whether a linear map yields sums over seeds, one per device, that the host must add."""
+    """Return whether each device sums over its own seeds of a linear map, and the host must add the sums."""
     step = workload.reduction.columns if part.computes_columns else workload.reduction.rows
     return not part.along and step.sums_seeds
 
@@ -268,6 +268,6 @@ def _merge_point_axes(case: Case, x: np.ndarray) -> np.ndarray:
 
 
 def split_inputs(workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1) -> Pieces:
-    """Split Jacobian columns by input: one column for each element of an input at each of `points` points."""
+    """Split the last axis of `columns` by input. An input with n elements has n * `points` columns."""
     ends = np.cumsum([points * math.prod(workload.inputs[name].shape) for name in part.names])
     return np.split(columns, ends[:-1], axis=-1)

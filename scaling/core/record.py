@@ -156,7 +156,7 @@ class Record:
 
 
 def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | None:
-    """Return the bytes of arguments, temporaries and `results` outputs in `needs`, or None if unknown."""
+    """Return argument_bytes + temp_bytes + `results` * output_bytes of `needs`, or None if one is unknown."""
     arguments, temporaries, output = (needs.get(f"{name}_bytes") for name in ("argument", "temp", "output"))
     if arguments is None or temporaries is None or output is None:
         return None
@@ -164,7 +164,7 @@ def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | Non
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a record can store `value` as a number: not a bool, not NaN, and not too large."""
+    """Return whether `value` is an int (not a bool) of magnitude below 2^63, or a float up to 1e30."""
     limit = _MAX_INTEGER if isinstance(value, int) else _MAX_FLOAT
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= limit
 

@@ -41,7 +41,7 @@ class Rounding:
     def scale(self, influence: Array, magnitude: Array) -> Array:
         """Return the scale that errors are divided by before they are compared with the tolerance.
 
-        `influence` is a ratio: the change of the result due to rounding of J, over the tolerance of an entry.
+        If t is the tolerance of an entry of J, rounding of J may change the result by `influence` * t.
         `magnitude` is the sum of the magnitudes of the terms of the result. See reference.py.
         """
         import numpy as np
@@ -57,7 +57,7 @@ class Jacobians:
     values: Array  # of shape (points, outputs, inputs), or (points, nonzeros) in `SparseJacobians`
 
     def by_input(self, values: Array) -> Array:
-        """Sum `values`, shaped like `self.values`, over the outputs. Return an array (points, inputs)."""
+        """Sum `values` over the outputs. The shape changes from that of `self.values` to (points, inputs)."""
         return values.sum(axis=1)
 
     def by_output(self, values: Array, x: Array | None = None) -> Array:
@@ -69,13 +69,13 @@ class Jacobians:
         return abs(self.values).max(axis=2)
 
     def entries_by_input(self) -> Array:
-        """Return the number of stored entries per column, an array of shape (inputs,) unless J is dense."""
+        """Return the number of stored entries per column, as an int if J is dense, else as an array."""
         return self.values.shape[1]
 
 
 @dataclass(frozen=True)
 class SizedEntries:
-    """Jacobians, and the quantities that determine the allowed errors of the reduced Jacobians."""
+    """Jacobians with the size of each entry, from which the allowed errors of a reduction are computed."""
 
     J: Jacobians
     size: Array  # the size of each entry, by which its error is divided, in the shape of `J.values`
@@ -99,7 +99,7 @@ class ReferenceTerms(NamedTuple):
 
 @dataclass(frozen=True)
 class SliceStep:
-    """The step of a reduction for one slice (column or row) of the Jacobian J."""
+    """The function that a reduction applies to a slice (column or row) of J, and how its results are used."""
 
     # A function of a column (..., outputs), or of a row and x, both tuples of one array per input. It returns
     # the contribution of the slice to the reduced J. If None, the slice is used unchanged.
@@ -159,7 +159,7 @@ def _reference_whole(entries: SizedEntries) -> ReferenceTerms:
 
 
 def _reference_points(entries: SizedEntries) -> ReferenceTerms:
-    """Return the `ReferenceTerms` of the sums of the Jacobian entries over the outputs at each point."""
+    """Sum J over the outputs, but not over the points, and return the `ReferenceTerms` of these sums."""
     arrays = (entries.J.values, entries.size, entries.magnitude)
     return ReferenceTerms(*(entries.J.by_input(values)[:, None, :] for values in arrays))
 

@@ -125,8 +125,8 @@ def reduce_jacobians(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return (reduced Jacobians, scale). The relative error of a result is its error divided by `scale`.
 
-    `floor`, of shape (points,), limits the scale of an entry from below at each point. `x` contains the
-    points, of shape (points, inputs).
+    The error of an entry of J is relative to its magnitude, or to `floor` if that is larger. `floor` has the
+    shape (points,). `x` contains the points, of shape (points, inputs).
     """
     magnitude = np.abs(J.values)
     entries = SizedEntries(J, at_least(magnitude, floor), magnitude, rounding, x)
@@ -155,7 +155,7 @@ class ReferenceSpec:
 
     @property
     def workload(self) -> Workload:
-        """Return the workload that computes the reference."""
+        """Return the workload of the case. Its `reference` or `nonzeros` computes the expected result."""
         return self.derivative.workload
 
     @property
@@ -223,7 +223,7 @@ def _result_reduction(derivative: Derivative) -> Reduction:
 
 
 def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference] | None:
-    """Return the fastest closed form of the function values, or None if the workload has none."""
+    """Return `nonzeros` or `reference` of the workload, which computes the function values, or None."""
     if workload.nonzeros is not None and case.target not in SECOND:
         return workload.nonzeros
     return workload.reference
@@ -246,7 +246,7 @@ def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
 
 
 def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the expected result at the points [start, stop), and the scale that its error is divided by.
+    """Return (expected result, scale) at the points [start, stop). Errors are relative to `scale`.
 
     Both arrays broadcast to the shape of the result. If the result and the reference both have a sparsity
     pattern, the arrays contain only the nonzeros of the reference, in the shape (points, 1, nonzeros).
@@ -287,15 +287,15 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the function values at the points [start, stop), and the magnitudes of their terms if known."""
+    """Return the function values at the points [start, stop), and their `Reference.value_terms`, or None."""
     reference = _evaluate_form(spec, closed_form(spec.case, spec.workload), start, stop)
     return reference.value, reference.value_terms
 
 
 def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jacobians, np.ndarray | None]:
-    """Return (Jacobians, floor) at the points [start, stop).
+    """Return (Jacobians, floor) at the points [start, stop). `floor` has the shape (points,) or is None.
 
-    `floor`, of shape (points,), limits the scale of an entry from below at each point. None means no limit.
+    The error of an entry of J is relative to its magnitude, or to `floor` if that is larger.
     """
     workload, derivative, reduction = spec.workload, spec.derivative, spec.reduction
     if spec.nonzeros_pattern is not None:
@@ -347,8 +347,8 @@ def reduce_reference(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Reduce the Jacobians J of the reference, and return (expected result, scale).
 
-    The relative error of a result is its error divided by `scale`. `floor` limits the scale of an entry from
-    below. For target=hvp, J contains Hessians H, and the expected result contains the products H v.
+    Errors of a result are relative to `scale`. Errors of an entry of J are relative to its magnitude, or to
+    `floor` if that is larger. For target=hvp, J contains Hessians H, and the result contains products H v.
     """
     if spec.case.target != "hvp" and not spec.reduction.along_point:
         return reduce_jacobians(spec.reduction, J, spec.rounding, floor)

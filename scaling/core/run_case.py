@@ -110,8 +110,7 @@ def prepare_case(
 
     `blank` is a record of the case without measurements. If an error occurs, the returned attempt has ended.
     `known_blocks` is the field `blocks` of an earlier record. `expected_digest` is the hash of the workload's
-    source at the time when the case was requested. `stages` contains a program that is already compiled for
-    these devices.
+    source when the case was requested. `stages` contains a program already compiled for these devices.
     """
     attempt = Attempt(dataclasses.replace(blank, status="ok"), group, sampling, stages=stages)
     with _end_on_error(attempt):

@@ -120,8 +120,9 @@ class Reference(NamedTuple):
     Attributes:
         value: the function values, of shape (points, outputs).
         derivative: the Jacobians, of shape (points, outputs, inputs), or the Hessians.
-        value_terms: the magnitude of the terms whose sum is a value, of shape (points,). Errors are relative
-            to the value, or to this magnitude if it is larger. None means that the terms do not cancel.
+        value_terms: the sum of the absolute values of the terms that add up to an output, of shape (points,).
+            If there are several outputs, it is the largest of these sums. Errors are relative to the value,
+            or to this sum if it is larger. None means that the terms do not cancel.
         derivative_terms: like `value_terms`, for the entries of the derivative.
     """
 
@@ -158,9 +159,9 @@ class Workload:
             int32 arrays, the rows and the columns, sorted by row, then column.
         nonzeros: a function like `reference` for a Jacobian that is too large to be stored. Its derivative
             contains only the nonzeros of `pattern`, of shape (points, 1, nonzeros).
-        default_reduce: the `reduce` that the module sets. `build` replaces `reduce` by that of the case.
-        direction: the names of the inputs that form the vector v of a product H v or J v in forward mode,
-            joined by "+" in the order of `wrt`. By default v is the point itself.
+        default_reduce: the `reduce` of the workload module, which a case can override. `build` sets it.
+        direction: the names of the inputs that contain the vector v of a product H v, or J v in forward mode,
+            joined by "+". Each is for one input in `wrt`, in order. By default, the names are those in `wrt`.
     """
 
     function: Callable[..., Any]
@@ -269,9 +270,8 @@ def make_from_module(case: Case) -> Any:
 def build(case: Case, make_workload: Callable[[Case], Any] = make_from_module) -> Workload:
     """Return the workload of a case, adapted to the fields `wrt`, `reduce` and `target` of the case.
 
-    `make_workload(case)` returns the `Workload` that the module defines. In the result, each leaf of a pytree
-    is an input, and every function returns one array. `reference` and `whole_modes` contain only functions
-    that compute the requested derivative.
+    `make_workload(case)` returns the module's `Workload`. In the result, each leaf of a pytree is an input,
+    and every function returns one array. `reference` and `whole_modes` compute the requested derivative.
     """
     workload = _flatten_pytrees(case, make_workload(case))
     if case.target in SECOND:  # without `second`, whole_modes are first derivatives

@@ -117,10 +117,11 @@ def find_blocks(
 def _first_fitting(
     candidates: Iterable[BlockSizes], probe: Callable[[BlockSizes], MemoryNeed]
 ) -> BlockSizes | None:
-    """Return the first of the candidate sizes that fits into memory, or None.
+    """Return the first candidate that fits into memory, or None if none fits.
 
-    If this is not the first candidate, also try sizes that are larger by half, and return them if they fit.
-    The candidates differ only in `block`, or only in `chunk`, and must be in decreasing order.
+    The candidates must be in decreasing order, and differ only in `block` or only in `chunk`. If the first
+    candidate does not fit, also try 1.5 times the `block` or `chunk` of the result, and return this larger
+    size if it fits.
     """
     too_large = None
     for blocks in candidates:

@@ -134,11 +134,11 @@ def _derivative_in_pieces(
 
 
 def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
-    """Sum a result over the devices among which the points are divided ("point devices").
+    """Return the sum of a result over the devices that process different points ("point devices").
 
-    `x` has the shape (point devices, seed devices, ...). The returned array has the shape (copies, ...). With
-    split=data, each point device already has the complete sum, and all of them are returned as copies.
-    Otherwise, there is one copy.
+    `x` has the shape (point devices, seed devices, ...). Only index 0 of its second axis is used. The result
+    has the shape (copies, ...). With split=data, each point device already has the complete sum, so that the
+    copies are the sums of all point devices. Otherwise, there is one copy.
     """
     x = x[:, 0]
     return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
@@ -147,11 +147,11 @@ def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
 def gather_sums(
     case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the derivative of a sum over points that the linear map `part` computes, as one array per input.
+    """Return the derivative of the summed loss, from the results of all devices, as one array for each input.
 
-    `arrays` contains one array in forward mode, or one array for each input in reverse mode. The arrays have
-    the shape (point devices, seed devices, ...). The returned arrays have the shape (copies, 1, elements),
-    with the copies of the sum that `sum_over_point_devices` returns.
+    `arrays` contains the results of the linear map `part`: one array in forward mode, or one array for each
+    input in reverse mode. Their shape is (point devices, seed devices, ...). The shape of the returned arrays
+    is (copies, 1, elements). With split=data, there is a copy for each point device, otherwise only one.
     """
     if part.computes_columns:
         (x,) = arrays  # (point devices, seed devices, seeds)
@@ -195,10 +195,11 @@ def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
 def _terms_of_sum(
     spec: ReferenceSpec, rounding: Rounding, start: int, stop: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the terms of the expected sum for the points [start, stop), and the scales of their errors.
+    """Return the terms that the points [start, stop) add to the expected result, and the scale of each term.
 
-    An error is divided by its scale before it is compared with the tolerance. Both arrays have the shape
-    (points, inputs), or (points, 1) for mode=value.
+    The expected result is a sum over all points. A scale is the number that an error is divided by before it
+    is compared with the tolerance. Both arrays have the shape (points, inputs), or (points, 1) for
+    mode=value.
     """
     if spec.case.ad_mode.is_value:
         value, floor = references.reference_values(spec, start, stop)

@@ -278,7 +278,10 @@ def _root(instructions: Instructions) -> HloInstruction:
 
 
 def source_of(name: str, instructions: Instructions, opcodes: Sequence[str] = ("bitcast",)) -> HloInstruction:
-    """Return the instruction `name`. While its opcode is in `opcodes`, replace it by its first operand."""
+    """Return the first instruction whose opcode is not in `opcodes`.
+
+    The search starts at the instruction `name`, and goes from each instruction to its first operand.
+    """
     while instructions[name].opcode in opcodes:
         name = instructions[name].operands[0]
     return instructions[name]
@@ -315,10 +318,10 @@ def _parse_instruction(match: re.Match[str], instructions: Instructions) -> HloI
 
 
 def _exclude_operands(result_bytes: int, operand_bytes: int, is_copy: bool) -> int:
-    """Return the bytes of the result of an asynchronous start, without the operands in this result.
+    """Return the bytes of the result of an HLO instruction such as all-gather-start, without its operands.
 
-    `result_bytes` is the size of the whole result. If it is at most `operand_bytes`, the result contains no
-    operands, unless `is_copy` is true.
+    The result is a tuple, which may contain the operands. It contains them if `is_copy` is true, or if its
+    size `result_bytes` exceeds their size `operand_bytes`.
     """
     # A copy-start always contains its operand. Some asynchronous all-reduces contain no operands.
     has_operands = is_copy or result_bytes > operand_bytes

@@ -31,7 +31,10 @@ _THROTTLE_REASONS = {  # bit in NVML -> name. Idling and clocks set by the user 
 
 @dataclass(frozen=True)
 class HostReading:
-    """Counters of this process, the GPUs and the monitored cores (all that the process may run on)."""
+    """Measurements of this process, the GPUs and the monitored CPU cores at one moment, such as CPU times.
+
+    The monitored cores are all cores that this process may run on.
+    """
 
     platform: str  # the JAX platform: "cpu", "gpu" or "tpu"
     bound_to: tuple[int, ...] | None  # the cores that this process is bound to, or None if it is not bound
@@ -57,7 +60,11 @@ def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
 
 
 def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
-    """Return the counters of this process, the cores `bound_to` (if None, all allowed cores) and the GPUs."""
+    """Read CPU times, throttling events and similar counters, and return them as a `HostReading`.
+
+    `bound_to` contains the monitored CPU cores. If it is None, all cores that this process may run on are
+    monitored.
+    """
     cores = sorted(bound_to or os.sched_getaffinity(0))
     times, usage = _core_times(cores), resource.getrusage(resource.RUSAGE_SELF)
     path = "/sys/devices/system/cpu/cpu{}/thermal_throttle/{}_throttle_count"
@@ -78,7 +85,7 @@ def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
 
 
 def find_disturbances(start: HostReading) -> list[str]:
-    """Return a list of the disturbances since the reading `start`, which are items of `MARKS`.
+    """Return the names of the disturbances between the reading `start` and now, in the order of `MARKS`.
 
     "throttled"       the clock rate of a CPU core or GPU was reduced
     "foreign_load"    other processes or the hypervisor used a large part of the time of the cores

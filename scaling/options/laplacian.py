@@ -70,10 +70,10 @@ def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over all v in V by `jet`. H is the Hessian of f at x.
+    """Return a function of V that sums v^T H v over all v in V. It uses `jax.experimental.jet`.
 
-    The function raises `Refusal` if `jax.experimental.jet` has no working rule for an operation of f. Custom
-    derivative rules of f are ignored.
+    H is the Hessian of f at x. The function raises `Refusal` if `jax.experimental.jet` has no working rule
+    for an operation of f. Custom derivative rules of f are ignored.
     """
     # The library fails for most functions with custom derivatives, and for a call whose operands are batched
     # by `jax.vmap` but do not depend on the direction.

@@ -203,7 +203,7 @@ def called_jaxpr(equation: Any, per_device: bool = False) -> Any:
     """Return the jaxpr that an equation calls, such as a nested `jax.jit`, or None if it calls none.
 
     The jaxpr takes the operands and returns the results of the equation. For a `shard_map` or `pmap`, return
-    None unless `per_device` is true. Its jaxpr takes and returns the arrays of one device.
+    None if `per_device` is false. If it is true, return the jaxpr for the arrays of one device.
     """
     name, jaxprs = equation.primitive.name, _parameter_jaxprs(equation)
     if len(jaxprs) != 1 or name == "scan":
@@ -221,7 +221,11 @@ def called_jaxpr(equation: Any, per_device: bool = False) -> Any:
 
 
 def subjaxprs(equation: Any) -> list[Any]:
-    """Return the jaxprs in the parameters of an equation, or the jaxpr that its primitive expands to."""
+    """Return the jaxprs in the parameters of an equation.
+
+    If the primitive of the equation defines its operations in a method `expand`, as custom primitives of
+    `jax.experimental.hijax` do, return only the jaxpr of this method.
+    """
     return [getattr(jaxpr, "jaxpr", jaxpr) for jaxpr in _parameter_jaxprs(equation)]
 
 

@@ -33,7 +33,7 @@ class NonzeroIndices:
 
 
 def gather_indices(derivative: Derivative) -> NonzeroIndices:
-    """Return the indices to read the nonzeros from the compressed slices of a derivative with a coloring."""
+    """Return the indices of the nonzeros in the compressed slices of a derivative that has a coloring."""
     indices, devices = NonzeroIndices({}, []), derivative.case.mesh_shape[1]
     for number, part in enumerate(derivative.parts):
         colors, positions, entries = _indices_of_part(derivative.coloring, part, devices)
@@ -113,10 +113,11 @@ class CommonNonzeros(NamedTuple):
 def compare_lacking(
     common: CommonNonzeros, expected: np.ndarray, scale: np.ndarray
 ) -> tuple[list[EntryComparison], str]:
-    """Compare the expected entries outside of the detected pattern with zero, and return (comparisons, note).
+    """Compare the expected entries that the detected pattern lacks with zero, and return (comparisons, note).
 
-    If there are no such entries, `comparisons` is empty. If all of them are zero, the note is "". `expected`
-    and `scale` have the shape (points, 1, reference entries).
+    If the pattern lacks no entries, `comparisons` is empty. The note is a text that states how many nonzero
+    entries the pattern lacks, or "" if it lacks none. `expected` and `scale` have the shape (points, 1,
+    reference entries). Errors are divided by `scale`.
     """
     if not common.lacking.size:
         return [], ""

@@ -38,8 +38,8 @@ def reason_to_skip(case: Case, modes: Iterable[str], *checks: tuple[bool, str]) 
 def checks_of_numpy(case: Case) -> tuple[tuple[bool, str], ...]:
     """Return (condition, reason) pairs for a peer that supports neither bfloat16 nor `chunk`.
 
-    A pair gives the reason why the peer cannot run a case, which applies if the condition is true.
-    `reason_to_skip` accepts the pairs as `checks`.
+    If a condition is true, the peer cannot run the case for the given reason. `reason_to_skip` accepts the
+    pairs as `checks`.
     """
     return (
         (case.dtype == "bfloat16", f"{case.engine} has no bfloat16"),
@@ -60,17 +60,18 @@ class Batch:
 
     @property
     def points_per_cotangent(self) -> int:
-        """Return the number of points that receive the same cotangent.
+        """Return how many times a unit vector is repeated in a cotangent of the outputs.
 
-        The number is 1 if batch=whole. Otherwise, it is the number of all points.
+        The unit vector is repeated for each point. It is not repeated (the number is 1) if batch=whole,
+        because the points are then differentiated as one function.
         """
         return 1 if self.case.batch == "whole" else self.case.points
 
     def points_per_tangent(self, index: int) -> int:
-        """Return the number of points that receive the same tangent of the input `x[index]`.
+        """Return how many times a unit vector is repeated in a tangent of the input `x[index]`.
 
-        The number is 1 if the points share the input, or if the function is a sum over the points. Otherwise,
-        it is the number of all points.
+        The unit vector is repeated for each point. It is not repeated (the number is 1) if the points share
+        the input, or if the function is a sum over the points.
         """
         is_per_point = self.workload.names[index] in self.workload.points
         return self.case.points if is_per_point and not self.sizes.summed else 1
@@ -80,7 +81,7 @@ class Batch:
     ) -> list[numpy.ndarray]:
         """Return one array for each input, with the columns of the Jacobian with respect to this input.
 
-        The shape of an array is (columns, *shape of the outputs). If the workload has a reduction, each
+        The shape of an array is (columns, *shape of the outputs). If the workload has reduce="outputs", each
         column is summed over the last axis, the outputs of a point. `compute_jvp(index, v)` returns the JVP
         with the tangent v of the input `x[index]`. At each point, v is a unit vector times `scale`.
         """
@@ -98,9 +99,9 @@ class Batch:
     ) -> list[numpy.ndarray]:
         """Return one array for each input, with the rows of the Jacobian with respect to this input.
 
-        The shape of an array is (rows, *shape of the input). If the workload has a reduction, the rows are
-        summed over the outputs of a point. `compute_vjp` maps a cotangent of the outputs to a cotangent of
-        each input. `like` is an array with the shape and dtype of the outputs.
+        The shape of an array is (rows, *shape of the input). If the workload has reduce="outputs", the rows
+        are summed over the outputs of a point. `compute_vjp` maps a cotangent of the outputs to a cotangent
+        of each input. `like` is an array with the shape and dtype of the outputs.
         """
         rows_per_sum = self.sizes.outputs if self.workload.reduce else 1
         sums: list[list[numpy.ndarray]] = []

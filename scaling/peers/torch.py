@@ -120,11 +120,10 @@ def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tens
 
 
 def _unit_seeds(torch: Any, like: Tensors, repeats: list[int]) -> Tensors:
-    """Return all unit tangents or cotangents, split into one tensor for each tensor in `like`.
+    """Return all unit tangents or cotangents, as one tensor of shape (seeds, *like[i].shape) for each i.
 
-    The shape of a returned tensor is (seeds, *shape of the tensor in `like`). A seed is a unit vector with an
-    element for each element of all tensors in `like` at one point. Its part for `like[i]` is repeated for
-    `repeats[i]` points.
+    The tensor `like[i]` consists of `repeats[i]` parts of equal size, such as points. A seed is 1 at one
+    element of one tensor, in each part of this tensor, and 0 at all other elements.
     """
     sizes = [a.numel() // points for a, points in zip(like, repeats, strict=True)]
     all_seeds = torch.eye(sum(sizes), dtype=like[0].dtype).split(sizes, dim=1)
@@ -147,7 +146,7 @@ def _map_seeds(torch: Any, case: Case, linear_map: Callable[[Tensors], Tensors],
 def _columns(torch: Any, batch: Batch, x: Tensors, tangents: Tensors) -> Tensors:
     """Return a tuple with one tensor: the columns of the Jacobian, one column for each tangent.
 
-    If the workload has a reduction, each column is summed over the outputs of a point.
+    If the workload has reduce="outputs", each column is summed over the outputs of a point.
     """
     from torch.autograd import forward_ad
 
@@ -166,8 +165,8 @@ def _columns(torch: Any, batch: Batch, x: Tensors, tangents: Tensors) -> Tensors
 def _rows(torch: Any, batch: Batch, x: Tensors, cotangents: Tensors) -> Tensors:
     """Return one tensor for each input, with the rows of the Jacobian with respect to this input.
 
-    If the workload has a reduction, the rows are summed over the outputs of a point. Otherwise, there is one
-    row for each cotangent.
+    If the workload has reduce="outputs", the rows are summed over the outputs of a point. Otherwise, there is
+    one row for each cotangent.
     """
     case = batch.case
     if case.jit:

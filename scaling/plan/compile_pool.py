@@ -62,9 +62,9 @@ def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
 
 
 def program_of(case: Case) -> Case:
-    """Return a one-device case that has the same program as one device of `case`.
+    """Return a case on one device whose program equals the program that each device runs in `case`.
 
-    Return `case` itself if no such case is known.
+    If no such case is known, return `case` itself.
     """
     # The program of a user's workload may depend on the total number of points.
     is_built_in = case.workload in built_in("workloads")

@@ -79,7 +79,10 @@ class Hardware:
         return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:12]
 
     def rates_at(self, devices: int) -> Rates:
-        """Return the rates for the largest known device count up to `devices`, or else for the smallest."""
+        """Return the rates for the largest known device count that is at most `devices`.
+
+        If all known device counts are larger, return the rates for the smallest of them.
+        """
         smaller = [rates for rates in self.rates if rates.devices <= devices]
         return max(smaller, key=lambda rates: rates.devices, default=self.rates[0])
 

@@ -105,7 +105,10 @@ def count_kernels(program: HloProgram, operations: Mapping[str, float] | None = 
 
 
 def as_work(work: KernelWork | hlo.Message) -> dict[str, Any]:
-    """Convert a kernel or collective to {field name: value}. Omit values 0 and "", and `times` if it is 1."""
+    """Return {field name: value} for a kernel or collective.
+
+    Fields with the value 0 or "" are omitted. The field `times` is also omitted if its value is 1.
+    """
     return {name: value for name, value in vars(work).items() if value and (name, value) != ("times", 1)}
 
 
@@ -126,7 +129,10 @@ def _operations_by_name(computations: Computations, operations: Mapping[str, flo
 
 
 def _count_kernel(kernel: hlo.Kernel, operations: Mapping[str, float] | None) -> KernelWork:
-    """Return the work of a kernel. `operations` is the result of `_operations_by_name`, or None."""
+    """Return the work of a kernel.
+
+    For a CPU, `operations` is the result of `_operations_by_name`. For a GPU or TPU, it is None.
+    """
     work, library = Counter[str](), ""
     for instruction in kernel.body.values():
         kind, amount = _count_instruction(instruction, kernel.body)
@@ -236,10 +242,10 @@ def _is_transposing(instruction: HloInstruction, operand: HloInstruction) -> boo
 
 
 def _library_name(instruction: HloInstruction) -> str:
-    """Return the name of the unknown work in an instruction, or "" if there is none.
+    """Return the name of an operation whose work is unknown, or "" if the instruction does no work.
 
-    `_count_instruction` has found no work in the instruction. For a custom call, the name is the called
-    function. For another instruction, it is the opcode.
+    The name is the called function of a custom call, or the opcode of another instruction. The function is
+    only for instructions in which `_count_instruction` finds no work.
     """
     if instruction.opcode != "custom-call":
         return instruction.opcode if instruction.opcode in _UNCOUNTED_OPCODES else ""
@@ -263,7 +269,7 @@ def _kernel_overhead(kernel: hlo.Kernel, loop_operations: float, arithmetic: int
 
 
 def _ynn_overhead(fused: Instructions) -> int:
-    """Return the overhead of a fusion in the library YNNPACK, not including its start.
+    """Return the overhead of a fusion that the library YNNPACK executes, without the time to start it.
 
     `fused` contains the instructions of the fusion. The unit is the time of a vectorized float32 operation.
     """

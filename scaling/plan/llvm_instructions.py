@@ -83,9 +83,10 @@ def dump_options(folder: str) -> dict[str, str]:
 def count_operations(folder: Path) -> dict[str, float]:
     """Return {kernel name: number of operations in one execution} for the CPU kernels of a program.
 
-    `folder` contains the LLVM IR of a program that was compiled with `dump_options`. An addition of two
-    numbers or two vector registers counts as n operations, where n is the number of float32 values in a
-    register. Other instructions count in proportion to their time.
+    `folder` contains the LLVM IR of a program that was compiled with the options that `dump_options` returns.
+    The count is an estimate of the time. Its unit is the time per element of a vectorized float32 addition.
+    For example, if a vector register holds 8 float32 values, an addition of two registers counts as 8
+    operations. An addition of two scalars takes the same time, and also counts as 8 operations.
     """
     operations, has_slow_masks = dict[str, float](), _has_slow_masks()
     for path in folder.glob(_IR_FILES):
@@ -94,13 +95,13 @@ def count_operations(folder: Path) -> dict[str, float]:
         bits = int(match[1]) if match else 128
         for name, blocks in parse_functions(text):
             kernel = name.removesuffix("_kernel")  # the ending of a kernel that is not a fusion
-            operations[kernel] = LlvmFunction(blocks).count_instructions(bits, has_slow_masks) * bits / 32
+            operations[kernel] = LlvmFunction(blocks).total_cost(bits, has_slow_masks) * bits / 32
     return operations
 
 
 @functools.cache
 def _has_slow_masks() -> bool:
-    """Return whether this is an Intel CPU with AVX-512, where the conversion of a mask costs `_MASK_COST`."""
+    """Return whether this is an Intel CPU with AVX-512, which converts Boolean vectors to numbers slowly."""
     with contextlib.suppress(OSError):
         description = Path("/proc/cpuinfo").read_text()
         return "GenuineIntel" in description and "avx512dq" in description
@@ -143,11 +144,10 @@ class LlvmFunction:
         self.loops = _find_loops(self.order, self.successors, self.back_edges)
         self.trips = {header: self._count_trips(header) for header in self.loops}
 
-    def count_instructions(self, bits: int, has_slow_masks: bool = False) -> float:
-        """Return the total cost of all executed instructions. The unit is one addition of `bits`-bit vectors.
+    def total_cost(self, bits: int, has_slow_masks: bool = False) -> float:
+        """Return the total cost of all executed instructions, relative to an addition of `bits`-bit vectors.
 
-        If `has_slow_masks` is true, a conversion of a mask of 64-bit comparisons to numbers costs
-        `_MASK_COST`.
+        `has_slow_masks` states whether the CPU converts Boolean vectors (masks) to numbers slowly.
         """
         executions = self.count_executions()
         return self._count_work_groups() * sum(
@@ -157,11 +157,11 @@ class LlvmFunction:
         )
 
     def _operand_cost(self, line: str, has_slow_masks: bool) -> float:
-        """Return the cost that a line has in addition to its `instruction_cost`, in units of one addition.
+        """Return the cost of a line that is not included in its `instruction_cost`.
 
-        The cost is `_GATHER_COST` if the line inserts a loaded element into a vector. If `has_slow_masks` is
-        true, it is `_MASK_COST` if the line converts a mask of 64-bit comparisons to numbers. Otherwise, it
-        is 0.
+        The cost is `_GATHER_COST` if the line inserts a loaded element into a vector. It is `_MASK_COST` if
+        `has_slow_masks` is true and the line converts the Boolean result of a comparison of 64-bit integers
+        to numbers. Otherwise, it is 0.
         """
         if match := _VECTOR_INSERTION.search(line):
             return _GATHER_COST if self.definitions.get(match[1], "").startswith("load ") else 0
@@ -169,7 +169,7 @@ class LlvmFunction:
         return _MASK_COST if match and _WIDE_COMPARISON.match(self.definitions.get(match[1], "")) else 0
 
     def count_executions(self) -> dict[str, float]:
-        """Return {block label: number of executions of the block in one work group}."""
+        """Return {label of a basic block: number of its executions in one work group}."""
         executions = defaultdict[str, float](float)
         executions[self.order[0]] = 1.0
         for label in self.order:
@@ -214,9 +214,9 @@ class LlvmFunction:
         return count / 2
 
     def _find_comparison(self, condition: str) -> Comparison | None:
-        """Return the comparison with a constant whose result is the variable `condition`.
+        """Return the comparison that computes the variable `condition`.
 
-        Return None if the variable is not the result of such a comparison.
+        Return None if the variable is not computed by a comparison, or if the bound is not a constant.
         """
         match = _COMPARISON.match(self.definitions.get(condition, ""))
         if match is None:
@@ -228,7 +228,10 @@ class LlvmFunction:
         return Comparison(match[1], match[2], int(minimum[1] if minimum else match[3]), minimum is not None)
 
     def _count_work_groups(self) -> int:
-        """Return the number of work groups of the kernel, or 1 if no work-group index is compared with it."""
+        """Return the number of work groups of the kernel.
+
+        It is the constant with which the kernel compares its work-group index, or 1 without a comparison.
+        """
         comparisons = filter(None, map(self._find_comparison, self.definitions))
         return next((comparison.bound for comparison in comparisons if self._is_work_group(comparison)), 1)
 
@@ -259,9 +262,9 @@ class LlvmFunction:
         return min(counts, default=None)
 
     def _find_counters(self, value: str, header: str | None = None) -> Iterator[tuple[str, int, int]]:
-        """Yield (loop header, first value, step) for each loop whose counter the variable `value` may be.
+        """Yield (loop header, first value, step) for each loop that may have the counter `value`.
 
-        Search the loop with the label `header`, or all loops if it is None.
+        `value` is the name of a variable. If `header` is not None, search only the loop with this header.
         """
         for phi, offset in self._find_phis(value, header):
             block, inputs = self.block_of[phi], _VARIABLE_INPUT.findall(self.definitions[phi])

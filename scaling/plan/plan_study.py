@@ -51,7 +51,7 @@ Exit status: as for `scaling run`."""
 
 @dataclass(frozen=True)
 class PlannedStudy:
-    """The cases of a study to compile, and the hardware for which their run times are predicted."""
+    """The cases to compile for a study, and the hardware for which their run times are predicted."""
 
     name: str
     title: str | None
@@ -190,7 +190,7 @@ def _compile(study: PlannedStudy) -> Iterator[tuple[PreflightResult, RecordField
     """Compile a study. Yield (case, None) before each compilation, and (case, record fields) after it.
 
     A yielded case is a `PreflightResult`. The cases in `study.rejected` are not compiled. They are yielded
-    first, with the reason.
+    first, with the reason in the record fields.
     """
     for checked, status, reason, text in study.rejected:
         yield checked, {"status": status, "reason": reason, "text": text}

@@ -100,9 +100,11 @@ def draw_time_parts(
 ) -> tuple[dict[str, np.ndarray], str | None]:
     """Predict the time of a call on `DRAWS` random machines, and return ({part: seconds}, bound).
 
-    The parts are "call", "compute", "communication" and "waiting", each with an array of shape (DRAWS,). The
-    bound is the largest part of the kernel time, such as "memory", or None if this time is 0. The random
-    machines are the same for all programs. Raise `UnknownTime` if a rate or an amount of work is unknown.
+    The parts are "call", "compute", "communication" and "waiting" (for the slowest device), each with an
+    array of shape (DRAWS,). The bound is a string that names what takes the most time in the kernels:
+    "memory", "overhead" or a kind of operation, such as "products". It is None if the kernels take no time.
+    The random machines are the same for all programs. Raise `UnknownTime` if a rate or an amount of work is
+    unknown.
     """
     if not all(math.isfinite(work.get("times", 1)) for work in (*kernels, *messages)):
         raise UnknownTime("the number of iterations of a loop is not known at compile time")

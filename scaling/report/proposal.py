@@ -62,7 +62,7 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
 
 
 def _count_measurements(findings: Findings) -> dict[str, Any] | None:
-    """Return facts about the measurements, such as the number of cases, or None if no case was measured."""
+    """Return a summary such as {"cases": 12, "devices": "1 to 8 devices"}, or None without measurements."""
     records = [r for r in findings.records if r.status == "ok" and r.case.kind == "case"]
     if not records:
         return None

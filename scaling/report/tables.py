@@ -163,7 +163,7 @@ def _format_cell(column: str, value: object) -> str:
 
 
 def case_anchor(timing: Timing) -> str:
-    """Return the HTML anchor of a measured case, for its table row and for its detail panel."""
+    """Return the HTML id of the table row of a measured case. The detail panel is stored under this id."""
     return f"case-{timing.case.key}-{timing.environment}" + ("" if timing.honest else "-shared")
 
 

@@ -12,7 +12,7 @@ _BORDER_WIDTH = 3  # characters of padding and border per column
 
 
 def print_report(report: TerminalReport, console: Console) -> None:
-    """Print the tables and the sentences of a report on a console, but not the number of cases per status."""
+    """Print the tables and the sentences of a report on a console. `report.totals` is not printed."""
     for table in report.tables:
         print_table(table, console)
     for sentence in report.sentences:

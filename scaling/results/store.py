@@ -29,7 +29,7 @@ _LOCK_SECONDS = 10.0  # maximum time to wait for another run that is about to en
 
 
 class Loaded(NamedTuple):
-    """The records and plans in a results folder, and messages about its damaged lines."""
+    """The records and plans in a results folder, and messages about lines that cannot be read."""
 
     records: list[Record]  # the records of runs
     damaged: list[str]  # a message "file:line: reason" for each line that cannot be read
@@ -91,8 +91,8 @@ def latest(records: Iterable[Record]) -> list[Record]:
 def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
     """Return {(case key, replicate number): record}, with one record for each replicate of each case.
 
-    Use the records that `latest` returns. If a replicate has records from several environments, use the one
-    that started last.
+    For each environment, the function `latest` chooses the record. If a replicate has records from several
+    environments, the one that started last is returned.
     """
     ordered = sorted(latest(records), key=lambda r: (r.started_at or "", r.attempt))
     return {(record.key, record.replicate): record for record in ordered}
@@ -190,9 +190,10 @@ def folder_of(path: str) -> Path:
 
 
 def no_records(action: str, folder: Path, damaged: Sequence[str]) -> Refusal:
-    """Return a `Refusal` whose message says that a folder has no record to `action`, such as "export".
+    """Return a `Refusal` with a message such as "no record to export in 'results/rbf'".
 
-    `damaged` lists the damaged lines of the folder.
+    `action` is the verb in the message, "export" or "publish". `damaged` contains a message for each
+    line that cannot be read.
     """
     lines = count_of(len(damaged), "damaged line")
     ignored = f"; ignored: {lines}, the first {damaged[0]}" if damaged else ""

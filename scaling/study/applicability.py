@@ -119,7 +119,7 @@ def _list_seed_rules(derivative: Derivative) -> list[_Rule]:
 
 
 def _list_offer_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the rules that decide whether a workload offers the mode of a case, and batch=whole."""
+    """Return the rules that decide whether a workload offers the mode and the `batch` of a case."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     name, whole_batch, sums_points = case.workload, case.batch == "whole", workload.reduction.sums_points
     of = f" of reduce={case.reduce}" if case.reduce else " of nonzeros" if case.seeds == "colored" else ""

@@ -184,7 +184,11 @@ def fields_without_effect(case: Case) -> dict[str, UnusedField]:
 
 
 def without_trivial_blocks(derivative: Derivative) -> Derivative:
-    """Set `chunk` to None if a chunk holds all seeds of a device, and `block` if it holds all points."""
+    """Return a copy of a derivative in which chunk and block sizes without effect are None.
+
+    In the copy, `chunk` is None if one chunk holds all seeds of a device. `block` is None if one block holds
+    all points of a device, unless storage=host.
+    """
     case, (a, b) = derivative.case, derivative.case.mesh_shape
     seeds = max((ceil_div(part.seeds, b) for part in derivative.parts), default=None)
     # A chunk or block of all seeds or points does not change the compiled program.

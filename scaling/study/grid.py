@@ -167,10 +167,11 @@ def _located(sources: _Sources) -> Iterator[None]:
 
 
 def add_source(text: str, sources: _Sources) -> str:
-    """Return the error message `text`, followed by the source (file and grid) of the first field in `text`.
+    """Return the error message `text`, followed by the file and grid that set the invalid field.
 
-    If the message names no field with a source, use the source of the grid. Return `text` unchanged if the
-    source is the command line or is unknown.
+    An example of the appended text is " (in study/rbf.yaml, grid 2)". The invalid field is the first key of
+    `sources` in `text`. If there is none, append where the grid is defined. Return `text` unchanged if the
+    command line sets the field, or if nothing is known.
     """
     names = re.findall(r"[a-z_]+", text.partition(":")[0].replace("unknown size", "unknown sizes"))
     workload = sources.get("workload")
@@ -208,7 +209,10 @@ def _count_cells(axes: dict[str, list[Any]]) -> int:
 
 
 def _choose_meshes(devices: Any, mesh: Any) -> list[Any]:
-    """Return all meshes of `devices` devices if `mesh` is "all" and the count is valid, otherwise [mesh]."""
+    """Return all meshes for `devices` devices if `mesh` is "all", otherwise [mesh].
+
+    Also return [mesh] if `devices` is not an integer from 1 to `LARGEST`.
+    """
     is_count = isinstance(devices, int) and 0 < devices <= LARGEST
     return list_meshes(devices) if mesh == EVERY and is_count else [mesh]
 
@@ -279,9 +283,10 @@ def _parse_bytes(text: str) -> int:
 
 
 def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, UnusedField]]) -> None:
-    """Raise `Refusal` if a field value on the command line or in a YAML file has no effect in any case.
+    """Raise `Refusal` if the command line or a YAML file sets a field that affects none of the cases.
 
-    `unused[i]` is the result of `completion.unused_fields` for `cells[i]`.
+    A value in a YAML file is permitted if a value on the command line makes it ineffective. `unused[i]` is
+    the result of `completion.unused_fields` for `cells[i]`.
     """
     reasons: dict[tuple[str, str, Any], list[UnusedField | None]] = {}
     for cell, without_effect in zip(cells, unused, strict=True):
@@ -362,17 +367,18 @@ def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
 
 
 def _check_comparison(left: ast.expr, right: ast.expr) -> Iterator[str]:
-    """If `left` is a name, yield this name for each constant in `right` that is not None.
+    """Check a comparison in a condition, and yield the name of the field that it compares with a constant.
 
-    Raise `Refusal` if a constant is not a valid value of the field with this name.
+    `left` and `right` are the operands. If `left` is not a name, or if `right` contains no constant except
+    None, yield nothing. Raise `Refusal` if a constant is not a valid value of the field.
     """
     if not isinstance(left, ast.Name):
         return
     name = left.id
     valid: Mapping[str, Collection[str]] = CHOICES | OPTIONS | {"scaling": SCALINGS}
-    for value in (getattr(each, "value", None) for each in getattr(right, "elts", [right])):
-        if value is None:
-            continue
+    constants = [getattr(each, "value", None) for each in getattr(right, "elts", [right])]
+    values = [value for value in constants if value is not None]
+    for value in values:
         if name == "mode" and value in ALIASES:
             mode, batch = ALIASES[value]
             text = f"where compares mode with {value!r}, which sets mode={mode} and batch={batch}"
@@ -381,4 +387,5 @@ def _check_comparison(left: ast.expr, right: ast.expr) -> Iterator[str]:
         if name in _NUMBERS and isinstance(value, str) and (name, value) != ("chunk", "auto"):
             example = f"{name} == {2000000000 if name == 'memory_limit' else 2}"
             raise Refusal(f"where compares {name} with {value!r}, but it is a number: write {example}")
+    if values:
         yield name

@@ -136,11 +136,12 @@ class _Examination:
         self.answers |= {cell_index: answer for cell_indices in problems for cell_index in cell_indices}
 
     def _answer_in_order(self, problems: list[list[int]]) -> Answer | None:
-        """Check cells in one child process until a check fails. Return the failure, or None if there is none.
+        """Check cells in one child process until a check crashes or times out.
 
-        Each list in `problems` contains the indices of cells that differ only in layout. Remove each cell
-        from `problems` when its answer is known. If the first import fails, this failure is the answer for
-        all cells.
+        Return the failure of this check, or None if there is none. Each list in `problems` contains the
+        indices of cells that differ only in layout. Remove each cell from `problems` when its answer is
+        known. If the child process cannot import the user's modules, the error is the answer for all cells,
+        and the result is None.
         """
         module, variables = "scaling.study.preflight_process", {"JAX_PLATFORMS": "cpu"}
         program = Variant("preflight", module=module, variables=variables)
@@ -176,7 +177,10 @@ class _Examination:
 
 
 def cache_key(cells: Sequence[GridCell]) -> str | None:
-    """Return a hash of all data that affect the answers, or None if the answers must not be cached."""
+    """Return the cache key of the preflight answers for `cells`, or None if they must not be cached.
+
+    The key is a hash of all data that affect the answers, such as the versions of the installed packages.
+    """
     if any(cell.case.engine != "jax" or user_modules(cell.case) for cell in cells):
         return None
     installed = sorted((each.name or "", each.version) for each in importlib.metadata.distributions())

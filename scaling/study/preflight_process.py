@@ -64,10 +64,11 @@ def _import_modules(cell: GridCell) -> dict[str, Any]:
 
 
 def check_cell(cell: GridCell) -> dict[str, Any]:
-    """Complete and check a case of a study, and return the reply. Raise `Refusal` if the case is invalid.
+    """Complete a case of a study, check whether it can run, and return the results as a dict.
 
-    In the reply, `case` is the completed case. `unfit` is (reason, text) if the case must be skipped, or
-    None. `unused` maps the name of each field without effect to its `UnusedField`.
+    The entry "case" is the completed case. "unfit" is (reason, text) if the case cannot run, and otherwise
+    None. "unused" maps the name of each field without effect to its `UnusedField`. Raise `Refusal` if the
+    case is invalid.
     """
     completed = complete(cell.case, _make_workload)
     if (scaled := cell.scaled(completed)) != completed:

@@ -53,8 +53,9 @@ def check_not_shadowed(name: str) -> None:
 def declared_names(module: ModuleType, name: str, variant: str | None = None) -> tuple[str, ...]:
     """Return the names in the constant `name` of a module, such as "VARIANTS", or () if it is undefined.
 
-    If the constant is a dict, return its keys. If it is FORMULATIONS and a dict, return its value for the key
-    `variant`. Raise `Refusal` if the names are not in a tuple or list.
+    The constant is a tuple or list of names, or a dict whose keys are the names. There is one exception:
+    if FORMULATIONS is a dict, it maps each variant to its names, and the names for `variant` are returned.
+    Raise `Refusal` if the constant has another type.
     """
     declared = getattr(module, name, ())
     if isinstance(declared, Mapping):

@@ -22,10 +22,10 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def name_variant(text: str) -> Variant:
-    """Return a `Variant` that has the name of a baseline. `open_variant` sets the other fields.
+    """Return a `Variant` with only its name set. `open_variant` also sets the other fields.
 
-    `text` describes the baseline in one of the `FORMS`, such as "commit:main". Raise `Refusal` if it is
-    invalid.
+    `text` is the value of `versus=`, such as "commit:main" or "jax:0.10.0". `FORMS` lists the valid forms.
+    Raise `Refusal` if `text` is invalid.
     """
     kind, _, value = text.partition(":")
     if (kind, bool(value)) not in [(form.partition(":")[0], ":" in form) for form in FORMS]:
@@ -46,7 +46,8 @@ def name_variant(text: str) -> Variant:
 def open_variant(text: str) -> Iterator[Variant]:
     """Prepare the baseline of a comparison, yield it as a `Variant`, and delete temporary files at the end.
 
-    `text` has one of the `FORMS`. Raise `Refusal` if the baseline cannot be installed or run.
+    `text` is the value of `versus=`, such as "commit:main" or "jax:0.10.0". `FORMS` lists the valid forms.
+    Raise `Refusal` if `text` is invalid, or if the baseline cannot be installed or run.
     """
     variant, (kind, _, value) = name_variant(text), text.partition(":")
     with tempfile.TemporaryDirectory() as name:

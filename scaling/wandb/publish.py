@@ -80,7 +80,7 @@ def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
     """Publish a job in a child process, and yield events such as {"run": digest, "state": "published"}.
 
     If the child process fails or sends nothing, the last event has a `reason`. `lock` is the file descriptor
-    of the lock. The child process holds it until it ends.
+    of the lock on the folder. The child process inherits it. The folder stays locked until that process ends.
     """
     names = [name for name in os.environ if not name.startswith("WANDB_") or name[6:] in _KEPT]
     environ = {name: os.environ[name] for name in names} | _CHILD_ENVIRONMENT

@@ -208,11 +208,11 @@ def _first_difference(run: TrackedRun, stored: Any) -> str:
 
 
 def _update_tag(stored: Any, current: dict[str, str], wrong: Iterable[str]) -> bool:
-    """Tag a stored W&B run as 'superseded' if it is wrong or not current, otherwise remove this tag.
+    """Add the tag 'superseded' to a stored W&B run, or remove it. Return whether it was added.
 
-    Return whether the tag was added. `current` maps each `TrackedRun.series` to the ID of its current run.
-    `wrong` contains the IDs of uploaded runs with wrong content. Any other run whose series is not
-    in `current` is left unchanged.
+    `current` maps each `TrackedRun.series` to the ID of its current run. `wrong` contains the IDs of uploaded
+    runs with wrong content. The tag is added if the ID of the run is in `wrong`, or if its series has another
+    ID in `current`. The tag is removed from a current run. Any other run is left unchanged.
     """
     current_id = current.get(stored.config.get("series"))
     is_superseded = stored.id in wrong or current_id not in (None, stored.id)

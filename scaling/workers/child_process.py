@@ -85,7 +85,7 @@ class ChildProcess:
         return None
 
     def stderr_lines(self) -> list[str]:
-        """Return the last lines of standard error, at most 200, without lines that cannot explain an exit."""
+        """Return the last lines of standard error, at most 200, without routine messages of XLA and Slurm."""
         self._readers[0].join(1.0)
         return list(self._stderr)
 

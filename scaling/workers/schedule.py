@@ -223,11 +223,12 @@ class History:
 def build_history(
     records: Iterable[Record], environments: Environments, baseline: Sequence[Record] | None = None
 ) -> History:
-    """Return the `History` of all cases from the records whose environment matches one of `environments`.
+    """Return a `History`: how often each case in `records` was attempted, and how the attempts ended.
 
-    In a comparison, `baseline` contains the records of the baseline. A record then counts as a result only
-    if the baseline has a record of the same case, replicate, and block whose status is not "failed". A block
-    is a group of cases whose samples alternated.
+    Records whose environment matches none of `environments` are ignored. `baseline` contains the records of
+    the baseline of a comparison, or is None. In a comparison, a record counts as a result only if the
+    baseline has a record, not "failed", with the same case key, replicate number and `block`. Records
+    whose samples alternated have the same `block`.
     """
     matching = [(i, record) for record in records for i in find_identities(record, environments)]
     attempts = [(i, r.attempt) for i, r in matching if r.reason != REQUEST_NOT_MET]
@@ -273,8 +274,8 @@ def study_manifest(
 ) -> dict[str, Any]:
     """Return the content of study.json. This file describes the study that last ran in a results folder.
 
-    `scaling` lists the types of scaling in the study: "strong" or "weak". The number of replicates is 1
-    for a case that the preflight check excludes.
+    `scaling` lists the types of scaling in the study: "strong" or "weak". The file contains each case with
+    its number of replicates, which is 1 if the preflight check excludes the case.
     """
     return store.schema_and_version() | {
         "study": name, "title": title, "scaling": sorted(set(scaling)), "order_seed": settings.order_seed,

@@ -32,7 +32,7 @@ Listener = Callable[[dict[str, Any]], None]  # called with events such as {"even
 
 @dataclass(frozen=True)
 class VariantResults:
-    """The results folder of a `Variant` of the worker program, and the environments of its cases."""
+    """A `Variant` (this program or a baseline), its results folder, and the environments of its records."""
 
     variant: Variant
     folder: Path
@@ -260,7 +260,10 @@ class _InterleavedCases:
                     self._request(work, "finish")
 
     def _active_items(self) -> list[WorkItem]:
-        """Return the work items that need more samples, and remove postponed cases from worker memory."""
+        """Return the work items that need more samples, and remove postponed cases from worker memory.
+
+        A case is postponed if it does not fit in memory together with the other cases.
+        """
         for work in self.items:
             if work.state == "prepared" and self._is_postponed(work.item):
                 self._request(work, "forget")
@@ -289,7 +292,11 @@ class _InterleavedCases:
         return [record for record in records if record.key == work.item.case.key]
 
     def _prepare(self, work: WorkItem) -> None:
-        """Request that workers prepare a case, or skip it if an equal or smaller case ran out of memory."""
+        """Request that the workers prepare a case, or skip the case if it is known to be too large.
+
+        It is too large if the same case, or the same case with smaller sizes or fewer points, ran out of
+        memory before.
+        """
         item = work.item
         too_large = (other.item.case for other in self.run.out_of_memory if other.variant == work.variant)
         if smaller_case := next((case for case in too_large if _is_no_larger(case, item.case)), None):

@@ -31,7 +31,7 @@ def loss(c, lam):
 
 
 def _reference(inputs: Inputs) -> Reference:
-    """Return the log-probabilities and their derivatives, each with the total magnitude of its terms."""
+    """Return the log-probabilities, their derivatives, and the sums of the absolute values of their terms."""
     c, lam = inputs["c"], inputs["lam"]
     log_power, log_factorial = c * np.log(lam), gammaln(c + 1)
     value = log_power - lam - log_factorial
@@ -47,7 +47,7 @@ def _second_order_reference(inputs: Inputs) -> Reference:
 
 
 def _analytic_modes(target: str | None) -> Mapping[str, Callable]:
-    """Return formulas f(counts, rates) of the derivative `target`, as a dict from mode to formula."""
+    """Return {AD mode: f(c, lam)}, with handwritten formulas of the derivative `target` (None: gradient)."""
     if target in ("hessian", "laplacian"):  # both targets are equal, because a term has a single rate
         return {"analytic": lambda c, lam: -c / lam**2, "analytic_vmap": lambda c, lam: -c / lam / lam}
     if target == "hvp":

@@ -45,9 +45,10 @@ def _dot(a, b):
 
 
 def _fit(d, m):
-    """Return (f, df/dm, d^2f/dm^2, h, a, da/dm) at each of n points.
+    """Return (f, df/dm, d^2f/dm^2, h, a, da/dm) for data `d`, of shape (n, 21), at n points.
 
-    f is the Gaussian on the grid, of shape (n, 21). h = sum(f f) and the amplitude a have the shape (n, 1).
+    f, of shape (n, 21), is the Gaussian with center `m` on the grid. h = sum(f^2) and the amplitude
+    a = sum(d f) / h have the shape (n, 1). `m` has the shape (n,).
     """
     xp = d.__array_namespace__()
     offset = xp.asarray(_GRID, dtype=d.dtype) - m[:, None]
@@ -92,8 +93,9 @@ def _reference(variant: str | None, names: tuple[str, ...], inputs: Inputs) -> R
 def _second_derivatives(d, m):
     """Return (f, h, a, d^2 L / dd dm, d^2 L / dm^2, magnitude) at each point.
 
-    L is the sum of the squared residuals. f, h and a are defined in `_fit`. `magnitude` is the sum of the
-    absolute values of the terms of d^2 L / dm^2.
+    L is the sum of the squared residuals d - a f of the data `d`. f is the Gaussian with center `m` on the
+    grid, a is its fitted amplitude, and h = sum(f^2). `magnitude` is the sum of the absolute values of the
+    terms of d^2 L / dm^2.
     """
     f, f1, f2, h, a, a1 = _fit(d, m)  # L = sum(d d) - a^2 h
     g1, h1 = _dot(d, f1), 2 * _dot(f, f1)
@@ -103,7 +105,7 @@ def _second_derivatives(d, m):
 
 
 def _hessian(names, d, m):
-    """Return the Hessian of the sum of squared residuals by the inputs `names`, at each point."""
+    """Return the Hessian of the sum of squared residuals at each point with respect to the inputs `names`."""
     xp = d.__array_namespace__()
     f, h, _, mixed, by_m, _ = _second_derivatives(d, m)
     by_d = 2 * xp.eye(_GRID.size, dtype=d.dtype) - 2 * f[:, :, None] * f[:, None, :] / h[:, :, None]
@@ -124,9 +126,10 @@ def _hessian_times_point(names, d, m):
 
 
 def _second_order_reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the sum of the squared residuals at each point, and its Hessian (see `_hessian`).
+    """Return the sum L of the squared residuals at each point, and its Hessian with respect to `names`.
 
-    If `names` contains "m", the result also contains the magnitudes of the terms of d^2/dm^2.
+    If `names` contains "m", the center of the Gaussian, also return the sum of the absolute values of the
+    terms of d^2 L / dm^2. This sum determines the allowed rounding error.
     """
     value = _reference("scalar", names, inputs).value
     *_, magnitude = _second_derivatives(**inputs)
@@ -145,7 +148,7 @@ def _draw_profile(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` of the residual rs, or of sum(rs^2) for variant=scalar."""
+    """Return the `Workload` of the residuals, or of the sum of their squares if variant=scalar."""
     residual = functools.partial(_residual, jnp.dot if case.formulation == "dot" else _sum_of_products)
     names = tuple((case.wrt or "m").split("+"))
 

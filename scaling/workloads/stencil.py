@@ -54,7 +54,7 @@ def _rate(neighbors, u):
 
 @functools.lru_cache(maxsize=1)
 def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row and column indices of the 5 `side`^2 nonzeros, sorted by row, as int32 arrays."""
+    """Return the rows and columns of the 5 * side^2 Jacobian nonzeros, sorted by row, as int32 arrays."""
     cell = np.arange(side * side, dtype=np.int32).reshape(side, side)
     neighbors = [np.roll(cell, shift, axis) for axis in (0, 1) for shift in (1, -1)]
     columns = np.sort(np.stack([cell, *neighbors], axis=-1).reshape(-1, 5), axis=1)

@@ -156,7 +156,7 @@ exit:
 }
 """
     ((_, blocks),) = llvm_instructions.parse_functions(text)
-    assert llvm_instructions.LlvmFunction(blocks).count_instructions(256) == 6 * (0.5 + 1 + 0.5 + 1 + 0.5)
+    assert llvm_instructions.LlvmFunction(blocks).total_cost(256) == 6 * (0.5 + 1 + 0.5 + 1 + 0.5)
 
 
 def test_a_loop_over_the_range_of_a_work_group_ends_at_its_bound():

@@ -250,10 +250,12 @@ def _verify_reference(
 def _describe_objection(
     computed: ComputedReference, case: Case, workload: Workload, result: fd_check.Confirmation
 ) -> dict[str, Any]:
-    """Return {"wrong": message} if the derivative is refuted, {"unsure": message} if it is doubtful, else {}.
+    """Return the error message for a derivative that finite differences do not confirm, as a dict.
 
-    In float64 and without custom derivative rules, a refuted derivative is only doubtful, and a derivative
-    that is not confirmed is trusted.
+    finite differences    float64 without custom derivative rules    otherwise
+    confirm               {}                                         {}
+    do not confirm        {}                                         {"unsure": message}
+    refute                {"unsure": message}                        {"wrong": message}
     """
     evaluation, is_wrong = computed.evaluation, result.is_wrong.any()
     is_unsure = result.confirmed_share < _MIN_CONFIRMED_SHARE or (

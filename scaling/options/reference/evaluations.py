@@ -73,7 +73,10 @@ def values(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
 
 
 def without_slow_optimization(evaluation: Evaluation, arrays: InputArrays) -> Evaluation:
-    """Return a copy of `evaluation`. If XLA takes long to compile the function, `optimized` is false."""
+    """Return a copy of `evaluation` in which `optimized` is false if XLA takes long to compile the function.
+
+    Otherwise, `optimized` is true. The time is measured by an evaluation at the inputs `arrays`.
+    """
     # XLA fusion on a CPU copies operations. In a long chain, the number of copies may grow exponentially.
     seconds, _ = time_once(lambda: values(evaluation, arrays))
     return dataclasses.replace(evaluation, optimized=seconds < _SLOW_COMPILATION)
@@ -126,7 +129,7 @@ def has_few_rows(outputs: int, inputs: int) -> bool:
 
 
 def seeds_per_call(evaluation: Evaluation, points: int) -> int:
-    """Return how many seeds (at least 1) one call can compute at `points` points within the memory limit."""
+    """Return how many seeds (at least 1) one call can process at `points` points within the memory limit."""
     return max(1, _MAX_ELEMENTS // (points * evaluation.width))
 
 
@@ -144,7 +147,10 @@ def is_traceable(evaluation: Evaluation, arrays: InputArrays, quantity: str) -> 
 
 
 def with_pushforward(evaluation: Evaluation, arrays: InputArrays) -> Evaluation | None:
-    """Return a copy of `evaluation` that can compute JVPs, or None if JAX supports neither JVPs nor VJPs."""
+    """Return a copy of `evaluation` that can compute JVPs, if necessary by transposing the VJP.
+
+    Return None if JAX can compute neither JVPs nor VJPs of the function.
+    """
     candidates = evaluation, dataclasses.replace(evaluation, transposed=True)
     return next((each for each in candidates if is_traceable(each, arrays, "columns")), None)
 
@@ -173,10 +179,10 @@ def measure_with_noise(
     generator: np.random.Generator,
     count: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return `measure(evaluation, arrays)`, and the largest change of each element by random rounding errors.
+    """Return `measure(evaluation, arrays)`, and an estimate of the rounding error of each element.
 
-    `count` is the number of evaluations with random rounding errors. `relative` is the relative error of the
-    inputs.
+    The estimate is the largest change of the element in `count` evaluations with random rounding errors. In
+    these evaluations, each floating-point input also has the relative error `relative` or -`relative`.
     """
     center = measure(evaluation, arrays)
     pairs = with_rounding(evaluation, arrays, relative, generator, count)

@@ -117,10 +117,13 @@ def _compare_along_all(
 ) -> tuple[np.ndarray, _Comparison, np.ndarray]:
     """Compare the derivatives along the given directions with finite differences.
 
-    Return (derivatives, comparison, has_derivative). The first two have arrays of shape (directions, points,
-    outputs). `has_derivative`, of shape (points, outputs), is true where a derivative is much larger than its
-    error. The first `_DIRECTIONS` directions must be random: their root mean square is the typical size of
-    the derivative. The last direction must be relative to the inputs (see `random_direction`).
+    Return (derivatives, comparison, has_derivative). `derivatives` and the arrays in `comparison` have the
+    shape (directions, points, outputs). `has_derivative`, of shape (points, outputs), is true where a
+    derivative is much larger than its error.
+
+    The first `_DIRECTIONS` directions must be random. The root mean square of the derivatives along these
+    directions is used as the typical size of a derivative. The last direction must be a result of
+    `random_direction` with `is_relative=True`.
     """
 
     def derivatives_along(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
@@ -149,12 +152,15 @@ def _compare_along_all(
 def _describe_worst(
     of: str, names: Groups, points: np.ndarray, derivatives: np.ndarray, comparison: _Comparison
 ) -> str:
-    """Return a description of the wrong derivative with the largest relative error.
+    """Return a description of one wrong derivative, for an error message.
+
+    The directions are searched in this order, until a wrong derivative is found: all directions that change a
+    single group of inputs, then all others except the last, then the last. Of several wrong derivatives in
+    one of these sets of directions, the one with the largest relative error is described.
 
     `of` names what is differentiated, such as "output". `names[k]` are the names of the inputs that direction
     k changes. `points` contains the indices of the points. The other arrays have the shape (directions,
-    points, outputs). A direction that changes a single group of inputs is preferred. The last direction is
-    used only if no other derivative is wrong.
+    points, outputs).
     """
     is_wrong, size = comparison.is_wrong, comparison.size
     first = _DIRECTIONS if is_wrong[_DIRECTIONS:-1].any() else 0
@@ -186,9 +192,9 @@ def _compare_along(
     """Compare the derivative along one direction with finite differences of `values_at`.
 
     `typical_size` is the typical magnitude of the derivative. `measured` contains the function values and
-    their rounding errors. `rounding` is the rounding error of the program that computes the derivative. The
-    error `value_rounding` is also allowed, because a derivative may contain the function value, for example
-    for exp.
+    their rounding errors. `rounding` and `value_rounding` are the rounding errors of the derivative and of
+    the function value. Both are allowed, because a derivative may contain the function value, as that of exp
+    does.
     """
     center, least_noise, noise = measured
     differences = _central_differences(values_at)
@@ -221,15 +227,14 @@ def _compare_along(
 def screen(
     evaluation: Evaluation, generator: np.random.Generator, arrays: InputArrays, groups: Groups
 ) -> np.ndarray:
-    """Return the estimated relative error of the derivative, as an array of shape (groups + 1, points).
+    """Return the estimated relative error of directional derivatives, of shape (groups + 1, points).
 
     Row k is for a direction that changes only the inputs in `groups[k]`. The last row is for a direction that
     changes all inputs, each element in proportion to its magnitude.
 
-    For a derivative d and a finite difference f, the relative error is |d - f| / (|d| + |f|), where the part
-    of |d - f| that rounding explains is subtracted. The error of an output is the smallest error of several
-    steps. The error at a point is the largest error of all outputs. At a kink, a derivative between the
-    one-sided slopes has no error.
+    The relative error of a derivative d is max(0, |d - f| - rounding error) / (|d| + |f|). f is the finite
+    difference with the step size that gives the smallest error. At a kink, the error is 0 if d is between the
+    one-sided slopes. The error at a point is the largest error of all outputs.
     """
     center, errors_by_group = values(evaluation, arrays), []
     noise = _ROUNDINGS_OF_VALUE * evaluation.roundoff * np.abs(center)
@@ -377,10 +382,14 @@ def _compare_steps(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (agrees_twice, agrees_once, is_refuted) as boolean arrays of shape (points, outputs).
 
-    A derivative agrees with a finite difference if they differ by at most `allowed`. It agrees twice if it
-    agrees at two consecutive steps. It is refuted if it is far from two finite differences that agree with
-    each other at consecutive steps. If there are several such pairs, only the pair with the shortest steps is
-    used. Steps with a rounding error larger than `allowed` are ignored.
+    agrees_once     for some step, the derivative and the finite difference differ by at most `allowed`
+    agrees_twice    the same for two consecutive steps
+    is_refuted      the finite differences for two consecutive steps differ by at most `allowed` from each
+                    other, but by more than 4 times `allowed` from the derivative
+
+    If several pairs of finite differences agree with each other, only the pair with the shortest steps can
+    refute the derivative. A step is ignored if the rounding error of its finite difference exceeds `allowed`.
+    `noise` contains the rounding errors of the function values.
     """
     is_exact, distance = 1.5 * noise / _STEPS <= allowed, np.abs(differences - derivative)
     agrees, is_far = is_exact & (distance <= allowed), distance > 4 * allowed

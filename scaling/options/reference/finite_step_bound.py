@@ -33,11 +33,11 @@ def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
 
 
 def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.ndarray:
-    """Return bounds on the errors of forward differences at the points [start, stop).
+    """Return upper bounds on the errors of forward differences at the points [start, stop).
 
-    The shape is (points, inputs), or (points, 1) for the product J x of the Jacobian and the point, which is
-    a single difference. A bound holds for each output, or for the sum of the outputs. It is a safety factor
-    times the sum of two errors, for a step h:
+    The shape is (points, inputs). If the result is the product J x of the Jacobian and the point, one
+    difference computes it, and the shape is (points, 1). Each bound holds for all outputs or, if the outputs
+    are summed, for the sum. A bound is a safety factor times the sum of two errors, for a step h:
 
     truncation error    h / 2 times the larger of the absolute second derivatives at x and at x + h
     rounding error      the effect of rounding x + h and both function values on the difference, divided by h
@@ -79,7 +79,11 @@ def _evaluate_reference(spec: ReferenceSpec, arrays: InputArrays) -> Reference:
 
 
 def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
-    """Return, for each point, the largest magnitude of a function value or of a term that is summed in it."""
+    """Return the largest magnitude of a function value or of one of its terms, for each point.
+
+    The terms are the numbers whose sum is the value. If outputs or points are summed, their magnitudes are
+    added.
+    """
     reference, reduction = _evaluate_reference(spec, arrays), spec.workload.reduction
     magnitude = _output_magnitude(spec, reference.value)
     if spec.derivative.summed and not reduction.sums_points:  # the value is the sum over all points
@@ -119,10 +123,11 @@ def _values_along(
 def _largest_slope_and_curvature(
     spec: ReferenceSpec, x: np.ndarray, values_at: ValuesAtShift, step: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Estimate the absolute first and second derivatives at x and at x + step, and return the larger of each.
+    """Return the largest absolute first and second derivatives of `values_at`, each of shape (points,).
 
-    Both results have the shape (points,). Of several outputs, the largest is used, or the sum if the outputs
-    are summed.
+    The derivatives are estimated at shift = 0 and at shift = `step`. Of several outputs, the largest
+    derivative is used, or the sum of the absolute derivatives if the outputs are summed. `x` is the
+    value of the shifted coordinate at shift = 0.
     """
     slope = curvature = np.zeros(())
     for end in (0.0, step):

@@ -73,7 +73,10 @@ class RoundingProperties:
 
 
 def rounding_properties(function: Callable[..., Any], *arguments: Any) -> RoundingProperties:
-    """Return the rounding properties of `function(*arguments)` for arrays or abstract arrays."""
+    """Return the longest sum, the narrowest dtype and the largest array in `function(*arguments)`.
+
+    The arguments are arrays or abstract arrays.
+    """
     analysis = _JaxprAnalysis()
     longest = analysis.longest_path(jax.make_jaxpr(function)(*arguments).jaxpr)
     return RoundingProperties(max(1, math.ceil(longest)), analysis.bits, analysis.width)
@@ -135,9 +138,10 @@ class _JaxprAnalysis:
                 self.bits = min(self.bits, int(jnp.finfo(aval.dtype).nmant) + 1)
 
     def _terms_to_results(self, equation: Any, operand_terms: list[float | None]) -> list[float]:
-        """For each result of an equation, return the largest number of terms summed along any path to it.
+        """For each result of an equation, return the largest number of terms summed on a path to the result.
 
-        `operand_terms` contains the same number for each operand, or None for a constant.
+        The paths start at the inputs of the jaxpr. `operand_terms` contains the same quantity for the
+        operands. None means that the operand is a constant.
         """
         name, params = equation.primitive.name, equation.params
         terms_before = max(count for count in operand_terms if count is not None)

@@ -125,7 +125,10 @@ def describe_first_wrong(spec: ReferenceSpec, comparison: EntryComparison, is_wr
 
 
 def _name_input(spec: ReferenceSpec, index: Sequence[int]) -> str:
-    """Return the input element of a Jacobian entry, such as " (x[3])", or "" for any other result."""
+    """Return the input element that belongs to an entry of the Jacobian, as text such as " (x[3])".
+
+    Return "" if the result is not a dense Jacobian.
+    """
     is_jacobian = spec.pattern is None and spec.reduction is WHOLE
     if not is_jacobian or spec.case.ad_mode.is_value or len(index) != 2:
         return ""
@@ -173,7 +176,7 @@ def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray
 
 
 def _pad_indices(indices: np.ndarray) -> np.ndarray:
-    """Pad the indices with repeated ones to a power of 4 in number, so that few programs are compiled."""
+    """Repeat the indices until their number is a power of 4, so that fewer programs are compiled."""
     return np.resize(indices, 4 ** int(np.ceil(np.log(len(indices)) / np.log(4) - 1e-9)))
 
 
@@ -232,9 +235,9 @@ def _evaluate_columns(
 ) -> np.ndarray:
     """Return the columns `columns` of the reduced Jacobians, or the function values for mode=value.
 
-    The first axis is the axis of points. If the reduction sums over points, the result is a sum over the
-    given points only. It is scaled so that its rounding error is about as large as that of the sum over all
-    points.
+    The first axis is the axis of points. If the reduction sums over points, return the sum over the given
+    points, multiplied by sqrt(number of all points / number of given points). Its rounding error is then
+    about as large as that of the sum over all points.
     """
     if spec.case.ad_mode.is_value:
         return evaluations.values(evaluation, arrays)[:, :, None]

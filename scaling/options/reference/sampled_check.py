@@ -25,7 +25,7 @@ from scaling.options.reference.evaluations import Evaluation
 from scaling.options.reference.finite_step_bound import result_bounds
 from scaling.options.sparse_jacobians import SparseJacobians
 
-Draw = Callable[[str, int], np.ndarray]  # (input name, index of a random vector) -> factors
+Draw = Callable[[str, int], np.ndarray]  # (input name, index of a random vector) -> random numbers
 
 _RANDOM_VECTORS = 4  # the number of random vectors that multiply the derivative of each input
 _COLUMNS, _ROWS = 8, 4  # the number of columns and rows of each Jacobian that are compared
@@ -46,10 +46,11 @@ def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
 
 
 def compared_shares(spec: ReferenceSpec, decided_share: float) -> dict[str, float]:
-    """Return {"entries": checked fraction of the entries, "points": fraction of completely compared points}.
+    """Return {"entries": fraction of checked entries, "points": fraction of completely compared points}.
 
-    At a completely compared point, all entries were compared. `decided_share` is the fraction of the compared
-    entries whose rounding errors are small enough for a check. Only these entries count as checked.
+    At a completely compared point, all entries were compared with the reference. An entry is checked if it
+    was compared and its rounding error is small enough to decide whether it is correct. `decided_share` is
+    the fraction of the compared entries that have such a rounding error.
     """
     if _is_matrix_vector_product(spec):
         return {"entries": decided_share, "points": 1.0}
@@ -89,7 +90,7 @@ def _compare_block(
     spec: ReferenceSpec, result: np.ndarray, start: int, stop: int, groups: fd_check.Groups
 ) -> PointsComparison:
     arrays, result = inputs.exact_inputs(spec.case, spec.workload, start, stop), result.astype(np.float64)
-    draw = functools.partial(_draw_factors, spec, start, stop)
+    draw = functools.partial(_draw_numbers, spec, start, stop)
     if _is_matrix_vector_product(spec):
         comparisons = [_compare_products(spec, arrays, result, draw)]
     elif spec.reduction.sampling == "columns":
@@ -105,18 +106,18 @@ def _compare_block(
     return PointsComparison(start, arrays, comparisons, step_error)
 
 
-def _draw_factors(spec: ReferenceSpec, start: int, stop: int, name: str, index: int) -> np.ndarray:
-    """Return the factors of one random vector for the input `name` at the points [start, stop).
+def _draw_numbers(spec: ReferenceSpec, start: int, stop: int, name: str, index: int) -> np.ndarray:
+    """Return a random number for each element of the input `name` at the points [start, stop).
 
-    Each factor is ±u, with u in [0.5, 1). `index` is the number of the random vector. The factors at a point
-    do not depend on `start` and `stop`.
+    Each number is ±u, with u in [0.5, 1). Each `index` gives different numbers. The numbers at a point do not
+    depend on `start` and `stop`.
     """
     is_shared, shape = name in spec.workload.shared, spec.workload.inputs[name].shape
     first, last = (0, 1) if is_shared else (start, stop)
     uniform = workload.uniform(*shape, low=-1.0)
     drawn = inputs.draw_rows(uniform, spec.case.data_seed, f"{name} {index}", first, last)
-    factors = np.copysign(0.5 + np.abs(drawn) / 2, drawn)
-    return factors[0] if is_shared else factors
+    numbers = np.copysign(0.5 + np.abs(drawn) / 2, drawn)
+    return numbers[0] if is_shared else numbers
 
 
 def _compare_jacobians(
@@ -204,9 +205,10 @@ def _compare_gram(spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray) 
 def _make_measure(quantity: str, seeds: Any, is_summed: bool = False) -> Callable[..., np.ndarray]:
     """Return a function f(evaluation, arrays, points) that computes the derivative for the given seeds.
 
-    `quantity` is "jvp", or an argument `quantity` of `evaluations.slices`. For "jvp", `seeds` is a list of
-    tangents at all points of a block. `points` contains the indices of points in the block, and `arrays` the
-    inputs at these points. If `is_summed` is true, the sum of the outputs is differentiated.
+    `quantity` is "columns", "rows", "gram" or "jvp". For "jvp", `seeds` is a list of tangents at all points
+    of a block. Otherwise, `quantity` and `seeds` are arguments of `evaluations.slices`. `points` contains the
+    indices of points in the block, and `arrays` the inputs at these points. If `is_summed` is true, the sum
+    of the outputs of each point is differentiated.
     """
 
     def measure(evaluation: Evaluation, arrays: InputArrays, points: Any = slice(None)) -> np.ndarray:

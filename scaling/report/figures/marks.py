@@ -168,7 +168,7 @@ def draw_intervals(field: str, mark: str = "rule", **options: Any) -> Spec:
 
 
 def draw_series(rows: Sequence[Row], y: Spec, styles: Sequence[LineStyle]) -> list[Spec]:
-    """Return layers of lines, error bars, markers and, for two to four lines with distinct modes, labels."""
+    """Return layers of lines, error bars and markers. Label two to four lines if their AD modes differ."""
     layers = [draw_lines(styles), draw_intervals(y["field"]), draw_points(styles)]
     last_rows = {row["line"]: row for row in rows if row.get(y["field"]) is not None}
     if 1 < len(set(map(_mode_of_line, last_rows))) == len(last_rows) <= _MAX_LABELS:

@@ -81,9 +81,10 @@ def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None =
 def _draw_curves(
     name: str, title: str, caption: str, findings: Findings, curves: Sequence[Curve], fields: Sequence[str]
 ) -> Figure | None:
-    """Draw the largest problem of each function with one panel per field. Return None if there is none.
+    """Draw the curves of the largest problem of each function. Return None if no curve can be drawn.
 
-    A field is the quantity on the y-axis: 'seconds', or a ratio of a `CurvePoint` such as 'speedup'.
+    There is one panel for each problem and field. A field is the quantity on the y-axis: 'seconds', or a
+    ratio of a `CurvePoint` such as 'speedup'.
     """
     problems = curves_of_largest_problems(curves, mixed="seconds" in fields)  # times have no baseline
     groups = [_limit_curves(group) for group in problems[: marks.MAX_PANELS]]
@@ -118,7 +119,7 @@ def _draw_chart(
 
 
 def _ideal_values(curves: Sequence[Curve], field: str, device_counts: Iterable[int]) -> dict[int, float]:
-    """Return {device count: ideal value of `field`}, based on the fastest point on the fewest devices."""
+    """Return {device count: ideal `field`}, computed from the fastest curve at the smallest count."""
     first = min((curve.points[0] for curve in curves), key=lambda point: (point.devices, point.seconds))
     speedups = {count: count / first.devices for count in device_counts if count >= first.devices}
     if field == "seconds":

@@ -42,9 +42,10 @@ def draw_sizes(findings: Findings) -> Figure | None:
 
 
 def rank_sweeps(sweeps: Iterable[SizeSweep]) -> list[SizeSweep]:
-    """Sort size sweeps, those with the most AD methods and timings first, and alternate between functions.
+    """Return the best size sweep of each function, then the second best sweep of each, and so on.
 
-    Sweeps of function values without derivatives come last.
+    A sweep is better if it has more AD methods, or as many and more timings. Sweeps of function values
+    without derivatives come last.
     """
     ranked = sorted(
         sweeps, key=lambda s: (-len(s.lines), -sum(map(len, s.lines.values())), s.case.devices, -s.volume)
