@@ -205,9 +205,10 @@ def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) ->
 
 @contextlib.contextmanager
 def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -> Iterator[Case]:
-    """Register a problem as a temporary workload, and yield a `Case` of this workload.
+    """Register a problem as a temporary workload, yield a `Case` of it, and remove it on exit.
 
-    `whole_mode` is a function that computes the derivative of the whole batch (mode=vmap_grad), or None.
+    `whole_mode` is a function that computes the derivative at all points in one call, for mode=vmap_grad, or
+    None.
     """
     by_name = lambda call: lambda **inputs: call(*_order_inputs(problem, inputs))  # noqa: E731
     directions: dict[str, Any] = {}  # an input for each differentiated input, a direction at each point

@@ -30,7 +30,7 @@ _PEAKS = {  # target -> (name in the output, record field with the counted work)
 
 
 class Bound(NamedTuple):
-    """The machine peak that limits a program: its rate gives the largest lower bound on the time."""
+    """The peak rate that limits a program: of all peak rates, it implies the longest minimum run time."""
 
     name: str  # "memory", "arithmetic", "transcendentals" or "communication"
     fraction: float  # (lower bound on the time) / (measured time)

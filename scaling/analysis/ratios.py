@@ -118,10 +118,10 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
 
 @functools.lru_cache(maxsize=16_384)
 def _estimate_time(records: tuple[Record, ...]) -> _LevelEstimate:
-    """Return the time of a case, with a standard error that is estimated from the variation between jobs.
+    """Return the time of a case and its standard error, estimated from the variation between jobs.
 
-    If there is only one job, the error is estimated from the variation between processes. If there is only
-    one process, the compilations are compared, or the samples if the process compiled the case only once.
+    With one job, the error is estimated from the variation between processes; with one process, between
+    compilations; with one compilation, between samples.
     """
     members = _average_by_process_or_job([(record,) for record in records]) if len(records) > 1 else {}
     if len(members) > 1:

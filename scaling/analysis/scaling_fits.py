@@ -131,7 +131,7 @@ def _acceptance_limit(squares: float, freedom: int) -> float:
 
 
 def _fit_law(law: _LinearLaw, log_times: Any) -> ScalingFit:
-    """Fit a law to the logarithms of times, and compute a 95 % profile interval of each parameter."""
+    """Fit a law to the logarithms of times, with a 95 % profile-likelihood interval of each parameter."""
     target, freedom = law.sign * log_times, len(log_times) - len(law.parameters) - 1
     best = _least_squares(law, target, {})
     limit = _acceptance_limit(best.squares, freedom)

@@ -110,7 +110,7 @@ def _count_values(name: str, items: Iterable[Subject]) -> int:
 def size_sweeps(timings: Iterable[Timing]) -> list[SizeSweep]:
     """Return a `SizeSweep` for each group of cases that differ only in their method and one problem size.
 
-    Only the fastest mesh of each program is included.
+    If a case was run on several meshes, only the fastest one is included.
     """
     no_method = Method("jacfwd", "vmap")._asdict() | {"points": 1, "sizes": {}, "mesh": None}
     groups = group_by(

@@ -200,7 +200,7 @@ def _nest(arrays: dict[str, Any]) -> dict[str, Any]:
 def _run_in_process(
     name: str, problem: _Problem, options: _Options, is_bound: bool
 ) -> tuple[float | Refusal | None, bool]:
-    """Find the advice in a new process, and return (reply, whether a signal stopped the process).
+    """Call `advise` in a new process, and return (reply, True if a signal stopped the process).
 
     The reply is the time per call of the best method in seconds, a `Refusal`, or None if a signal stopped the
     process before there was any advice. If `is_bound` is true, the process uses one CPU core per device.

@@ -75,7 +75,7 @@ class Jacobians:
 
 @dataclass(frozen=True)
 class SizedEntries:
-    """Jacobians with the size of each entry, from which the allowed errors of a reduction are computed."""
+    """Jacobians and the magnitudes of their entries, which determine the allowed errors of a reduction."""
 
     J: Jacobians
     size: Array  # the size of each entry, by which its error is divided, in the shape of `J.values`

@@ -60,18 +60,18 @@ class Batch:
 
     @property
     def points_per_cotangent(self) -> int:
-        """Return how many times a unit vector is repeated in a cotangent of the outputs.
+        """Return the number of unit vectors in a cotangent of the outputs.
 
-        The unit vector is repeated for each point. It is not repeated (the number is 1) if batch=whole,
-        because the points are then differentiated as one function.
+        A cotangent contains one unit vector for each point, or a single one if batch=whole, because the points
+        are then differentiated as one function.
         """
         return 1 if self.case.batch == "whole" else self.case.points
 
     def points_per_tangent(self, index: int) -> int:
-        """Return how many times a unit vector is repeated in a tangent of the input `x[index]`.
+        """Return the number of unit vectors in a tangent of the input `x[index]`.
 
-        The unit vector is repeated for each point. It is not repeated (the number is 1) if the points share
-        the input, or if the function is a sum over the points.
+        A tangent contains one unit vector for each point, or a single one if the points share the input or if
+        the function is a sum over the points.
         """
         is_per_point = self.workload.names[index] in self.workload.points
         return self.case.points if is_per_point and not self.sizes.summed else 1
@@ -166,9 +166,9 @@ def prepare(
 
 
 def unit_seeds(like: numpy.ndarray, points: int, scale: float = 1.0) -> Iterator[numpy.ndarray]:
-    """Yield every seed that is `scale` times a unit vector, repeated for `points` points.
+    """Yield each unit vector of a point as a seed: `scale` times the unit vector, at each of `points` points.
 
-    A seed has the shape and dtype of `like`. All seeds are yielded in the same array, which is overwritten.
+    A seed has the shape and dtype of `like`. The same array is used for all seeds, and overwritten.
     """
     seed = numpy.zeros(like.shape, like.dtype)
     seed_by_point = seed.reshape(points, -1)

@@ -273,7 +273,7 @@ class LlvmFunction:
                 yield block, self._initial_value(phi) + offset, steps[0]
 
     def _find_phis(self, value: str, header: str | None) -> list[tuple[str, int]]:
-        """Return pairs (name of a phi instruction, constant) whose sum may be equal to the variable `value`.
+        """Return pairs (phi, c): `value` may be the result of the instruction named phi, plus the constant c.
 
         Search the loop with the label `header`, or all loops if it is None.
         """

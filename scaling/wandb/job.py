@@ -29,7 +29,7 @@ def _is_text(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class TrackingSettings:
-    """The settings of a publication to W&B. The constructor raises `Refusal` if a value is invalid."""
+    """The settings for publishing results to W&B. The constructor raises `Refusal` if a value is invalid."""
 
     # wandb itself reads the API key, the server and the default entity.
     project: str = "ad-scaling"
