@@ -104,7 +104,7 @@ def _describe_by_hand(ratio: Estimate) -> str:
 
 
 def problem_name(findings: Findings, timing: Timing | FastestMethod) -> str:
-    """Return the name of a function, its sizes and a remark as text, such as 'mlp width=8 points=64 [oversubscribed]'.
+    """Return a function name, sizes and a remark as text, such as 'mlp width=8 points=64 [oversubscribed]'.
 
     The remark is the result of `Findings.suffix`, which may be empty.
     """

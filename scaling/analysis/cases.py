@@ -152,7 +152,7 @@ class Subject:
         return self.name_family("float32")
 
     def name_family(self, omitted: str) -> str:
-        """Return the name of the differentiated function, followed by its data type if it is not `omitted`."""
+        """Return the name of the differentiated function, followed by its data type if not `omitted`."""
         case, reduced = self.case, self.case.reduce and f"reduce={self.case.reduce}"
         dtype = "" if case.dtype == omitted else case.dtype
         precision = "" if case.precision == "highest" else f"{case.precision} precision"

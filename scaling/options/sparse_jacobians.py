@@ -71,7 +71,7 @@ def _indices_of_part(
 
 
 def read_nonzeros(slices: Slices, colors: Any, positions: Any) -> Any:
-    """Compute the compressed slices of a device, and return the entries at `positions` in their flat array."""
+    """Compute the compressed slices of a device, and return their entries at the flat `positions`."""
     compute = lambda: jax.tree.leaves(map_seeds(slices.compute, slices.seeds))  # noqa: E731
     # The condition is always true, but XLA cannot know that and does not fuse across a conditional. Without a
     # conditional, XLA fuses the slices into the gather and recomputes them for each entry. The conditional

@@ -62,8 +62,8 @@ class Batch:
     def points_per_cotangent(self) -> int:
         """Return the number of unit vectors in a cotangent of the outputs.
 
-        A cotangent contains one unit vector for each point, or a single one if batch=whole, because the points
-        are then differentiated as one function.
+        A cotangent contains one unit vector for each point. It contains a single one if batch=whole, because
+        all points are then differentiated as one function.
         """
         return 1 if self.case.batch == "whole" else self.case.points
 
