@@ -203,7 +203,9 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
     variance = np.array([ratio.error * ratio.count for ratio in usable])  # variance of a single difference
     logs = np.log(np.maximum(variance, 1e-5 * np.median(variance))) - digamma(freedom / 2)
     logs += np.log(freedom / 2)
-    excess = float(logs.var(ddof=1) - polygamma(1, freedom / 2).mean())
+    squares = (logs - logs.mean()) ** 2
+    # One standard error more: too small an excess shrinks variances that differ to a common one.
+    excess = float(logs.var(ddof=1) + squares.std() / math.sqrt(len(logs)) - polygamma(1, freedom / 2).mean())
     half = brentq(lambda x: float(polygamma(1, x)) - excess, 1e-9, 1e7) if excess > 1e-6 else 1e6
     common_variance = math.exp(logs.mean() + digamma(half) - math.log(half))
     prior_freedom = min(2 * half, float(freedom.mean()) * (_effective_count(usable) - 1))

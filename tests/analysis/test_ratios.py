@@ -169,6 +169,14 @@ def test_moderated_variances_keep_the_false_positive_rate_at_five_percent(noise,
     assert np.mean([(stats.false_discovery_control(p) < 0.05).mean() for p in moderated]) <= 0.05
 
 
+def test_moderation_of_few_unequal_variances_keeps_the_false_discovery_rate():
+    generator = np.random.default_rng(4)
+    studies = [simulate_ratios(generator, "normal", 2, True, cases=30) for _ in range(100)]
+    p = [p_values(ratios.moderate_variances(estimates), 0.01) for estimates in studies]
+    # All ratios are 1, so that each discovery is false.
+    assert np.mean([(stats.false_discovery_control(each) < 0.05).any() for each in p]) <= 0.08
+
+
 @pytest.mark.parametrize("spread", [False, True])
 def test_moderation_changes_nothing_if_the_cases_share_all_noise(spread):
     estimates = simulate_ratios(np.random.default_rng(3), "normal", 4, spread, shared=1.0)
