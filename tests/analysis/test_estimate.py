@@ -1,5 +1,7 @@
 """Ratios, exponents and fractions as text, with their intervals."""
 
+import math
+
 import pytest
 
 from scaling.analysis import estimate
@@ -14,6 +16,7 @@ def test_ratios_are_formatted_with_their_interval():
     (1.72, 0.59, 37.2, "not determined (0.59 to 37.2)"), (1.0, 0.4, 2.4, "not determined (0.40 to 2.40)"),
     (30.0, 2.0, 40.0, "not determined (2.00 to 40.0)"), (1.72, 1.7, 1.8, "1.72x (1.70 to 1.80)"),
     (1.1, 0.6, 2.4, "1.10x (0.60 to 2.40)"), (6.0, 3.0, 12.0, "6.00x (3.00 to 12.0)"), (1.72, None, None, "1.72x"),
+    (255.0, 43.3, math.inf, "not determined (43.3 or more)"),
 ])  # fmt: skip
 def test_ratio_with_a_wide_interval_is_formatted_as_not_determined(value, low, high, expected):
     assert estimate.format_ratio(value, low, high) == expected
