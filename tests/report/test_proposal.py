@@ -127,6 +127,14 @@ def test_methods_name_each_mode_once_and_describe_the_choice_of_mesh(tmp_path, m
     assert "mesh" not in text
 
 
+def test_sentences_begin_with_a_capital_and_single_calls_are_not_called_a_mean(tmp_path, make_record):
+    records = steady(make_record, "jacfwd", {d: 1 / d + 0.01 * d for d in (1, 2, 4, 8, 16)})
+    text = write_proposal(made_up.write(tmp_path / "single", records))
+    assert ". Universal scalability describes it best" in text and "of short calls" not in text
+    text = write_proposal(made_up.write(tmp_path / "short", [make_record(calls_per_sample=8)]))
+    assert "in the slowest process; of short calls it is the mean of up to 8. After tracing" in text
+
+
 def test_cpu_devices_are_described_as_cores(tmp_path, make_record):
     text = write_proposal(
         made_up.write(
