@@ -21,7 +21,7 @@ from scaling.analysis.lint import NOTE, lint_findings
 from scaling.analysis.ranking import FastestMethod, ParetoFront, SettingComparison, find_runner_up
 from scaling.analysis.scaling_fits import ScalingFit
 from scaling.analysis.size_series import Crossover, SizeSweep
-from scaling.analysis.timings import Timing, describe_slower, format_time, is_empty_call
+from scaling.analysis.timings import Timing, describe_slower, format_time, is_empty_call, reasons_for_doubt
 from scaling.core.case import Case, problem
 from scaling.core.formatting import count_of, format_bytes, format_number, list_first
 from scaling.core.grouping import group_by, least_by
@@ -205,8 +205,11 @@ def _describe_program(findings: Findings, head: str, timing: Timing) -> str:
 
 def _describe_memory(findings: Findings, front: ParetoFront) -> str:
     first, smallest = front.best[-1], front.best[0]
-    _, ratio = find_runner_up(first.timing, (s.timing for s in front.settings if s is not first))
-    verb = "is fastest" if ratio and ratio.above_one else "has the shortest time"
+    second, ratio = find_runner_up(first.timing, (s.timing for s in front.settings if s is not first))
+    verb = "has the shortest time"
+    if second and ratio and ratio.above_one:
+        doubts = ", ".join(reasons_for_doubt(first.timing, second))
+        verb = f"is fastest, not sure ({doubts})" if doubts else "is fastest"
     text = f"{first.name} {verb}, {format_time(first.timing)} in {format_bytes(first.memory)} of a device"
     small = next(setting for setting in front.best if setting.seconds <= _SMALL_FACTOR * first.seconds)
     others = {id(setting): setting for setting in (small, smallest) if setting is not first}
