@@ -116,7 +116,8 @@ def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase 
     a, b = (tuple(r for r in side if r.status == "ok") for side in (old, new))
     failed = [name for name, side in (("A", old), ("B", new)) if any(r.status == "failed" for r in side)]
     unmeasured = (r for r in (*old, *new) if r.status != "ok")
-    reasons = dict.fromkeys(f"{r.reason}: {r.text}" if r.text else str(r.reason) for r in unmeasured)
+    causes = ((r.reason or "no reason given", r.text) for r in unmeasured)
+    reasons = dict.fromkeys(f"{reason}: {text}" if text else reason for reason, text in causes)
     if not (a or b or failed):
         return None
     if failed:

@@ -40,8 +40,9 @@ def comparison_lines(comparison: FolderComparison) -> list[str]:
     # A single pair is not used if there are other processes.
     if unpaired := sum(pairs < min(2, processes) for pairs, processes in measured):
         lines += [
-            f"{unpaired} of {count_of(len(measured), 'case')} were not measured in turns with the other "
-            "side: a change of the machine between them counts as a difference.",
+            f"{unpaired} of {count_of(len(measured), 'case')} {'was' if unpaired == 1 else 'were'} not "
+            "measured in turns with the other side: a change of the machine between them counts as a "
+            "difference.",
             "`scaling run versus=...` measures both in turns.",
         ]
     counts = Counter(row.verdict for row in comparison.rows)
@@ -88,8 +89,8 @@ def _format_row(compared: ComparedCase) -> dict[str, object]:
     return {
         "verdict": compared.verdict,
         "case": label(compared.case),
-        "A": compared.a and format_duration(estimate_time(compared.a).value),
-        "B": compared.b and format_duration(estimate_time(compared.b).value),
+        "A": format_duration(estimate_time(compared.a).value) if compared.a else None,
+        "B": format_duration(estimate_time(compared.b).value) if compared.b else None,
         "B over A": ratio and format_ratio(ratio.value, ratio.low, ratio.high),
         "p": None if compared.p is None else f"{compared.p:.2g}",
         "remarks": remarks,

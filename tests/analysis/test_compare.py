@@ -211,15 +211,13 @@ def test_cases_not_measured_in_turns_are_counted(make_record, tmp_path):
     result = compare_pair(
         tmp_path, [*steady(make_record, 1.0), *unpaired], [*steady(make_record, 1.0), *unpaired]
     )
-    assert any(
-        line.startswith("1 of 2 cases were not measured in turns") for line in comparison_lines(result)
-    )
+    assert any(line.startswith("1 of 2 cases was not measured in turns") for line in comparison_lines(result))
 
 
 def test_processes_not_measured_in_turns_are_counted_even_beside_a_single_pair(make_record, tmp_path):
     records = [make_record(seconds=[1.0] * 7, replicate=i, block=None if i else "pair") for i in range(3)]
     lines = comparison_lines(compare_pair(tmp_path, records, records))
-    assert any(line.startswith("1 of 1 case were not measured in turns") for line in lines)
+    assert any(line.startswith("1 of 1 case was not measured in turns") for line in lines)
     lines = comparison_lines(compare_pair(tmp_path, records[:1], records[:1]))
     assert not any("not measured in turns" in line for line in lines)
 
@@ -231,6 +229,14 @@ def test_markdown_table_is_intact_for_any_text_in_the_records(make_record, tmp_p
     assert len(table) == 3
     assert len({line.replace("\\\\", "").replace("\\|", "").count("|") for line in table}) == 1
     assert "<" not in text and text.startswith("**0 slower, 1 failed in B, 0 faster")
+
+
+def test_side_without_a_time_has_an_empty_cell_and_a_failure_without_a_reason_says_so(make_record, tmp_path):
+    a = write(tmp_path / "a", [make_record("failed", text="it broke")])
+    b = write(tmp_path / "b", [make_record(seconds=[1.0] * 9)])
+    table = changed_table(compare(a, b))
+    (row,) = (dict(zip(table.columns, cells, strict=True)) for cells in table.rows)
+    assert (row.get("A", ""), row["B"], row["remarks"]) == ("", "1.00 s", "no reason given: it broke")
 
 
 def test_table_of_many_cases_ends_with_the_number_of_the_others(make_record, tmp_path):
