@@ -77,6 +77,9 @@ def _split_sweep(overrides: list[str]) -> list[list[str]]:
 
     parser = OverridesParser.create(GlobalHydra.instance().config_loader())
     (combinations,) = BasicSweeper.split_arguments(parser.parse_overrides(overrides), None)
+    if not combinations:  # such as points=range(1,1) or study=glob(x*)
+        example = "write one or more values for each field, such as study=rbf,linear"
+        raise Refusal(f"--multirun {' '.join(overrides)} sweeps over no value: {example}")
     return combinations
 
 

@@ -491,6 +491,8 @@ TABLES["words"] = {
         (("run", "tracking=null"), "tracking"),
         (("run", "--multirun", "study=rbf,rbff", "dry_run=true"), "unknown study 'rbff'"),
         (("run", "--multirun", "study="), "study"),
+        (("run", "--multirun", "points=range(1,1)"), r"points=range\(1,1\) sweeps over no value: write one"),
+        (("run", "--multirun", "study=glob(nothing*)"), r"study=glob\(nothing\*\) sweeps over no value"),
         (("Run",), "unknown command 'Run'.*did you mean 'run'"),
         (("",), "unknown command ''"),
         (("--verion",), "verion.*--version|verion.*version"),
