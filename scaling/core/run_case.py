@@ -114,7 +114,7 @@ def prepare_case(
     """
     attempt = Attempt(dataclasses.replace(blank, status="ok"), group, sampling, stages=stages)
     with _end_on_error(attempt):
-        if expected_digest not in (None, blank.environment.get("workload_digest")):
+        if len({expected_digest, blank.environment.get("workload_digest")} - {None}) > 1:  # None: unknown
             text = f"{blank.case.workload} has changed since this case was asked for; run the study again"
             raise CaseEnded("failed", "not_as_asked", text)
         local_devices = [device for device in group.devices if device.process_index == group.rank]

@@ -183,6 +183,18 @@ def test_a_case_that_needs_more_memory_than_available_is_skipped_before_allocati
     assert record.text.startswith("needs ") and record.text.endswith("has 100 B") and record.output_bytes
 
 
+@pytest.mark.parametrize(
+    ("digest", "reason", "text"),
+    [(None, "error", "unknown workload 'nowhere'"), ("b", "not_as_asked", "nowhere has changed since")],
+)
+def test_a_module_that_fails_to_import_in_a_worker_is_not_called_changed(digest, reason, text):
+    """The worker cannot hash a module that it cannot import, so that its digest is None."""
+    blank = Record(Case("nowhere"), "failed", {"digest": "test", "workload_digest": digest})
+    group = run_case.ProcessGroup(jax.devices()[:1], "cpu")
+    record = run_case.prepare_case(blank, group, FEW_SAMPLES, expected_digest="a").record
+    assert (record.status, record.reason) == ("failed", reason) and text in record.text
+
+
 def test_an_error_in_a_later_turn_discards_all_times(monkeypatch):
     case = case_of("poisson")
     running = run_case.prepare_case(
