@@ -587,6 +587,11 @@ TABLES["workloads"] = {
         "imports itself": ("from mine import workload", "mine.*ImportError"),
         "has sizes that are not numbers": (GOOD + "SIZES = {'p': 'many'}\n", "sizes.p must be a positive integer, not 'many'"),
         "has sizes in a list": (GOOD + "SIZES = ['p']\n", r"SIZES of mine must be a dict.*not \['p'\]"),
+        "has a size without a name": (GOOD + "SIZES = {3: 8}\n", r"SIZES of mine must be a dict.*not \{3: 8\}"),
+        "has a size with the name of a field": (
+            GOOD + "SIZES = {'n': 8, 'points': 8}\n",
+            "size 'points' of mine has the name of a field, which it would hide: rename the size in the module, such as n_points",
+        ),
         "has a variant that is a text": (
             GOOD + "VARIANTS = 'plain'\n",
             r"VARIANTS of mine must be a tuple or list of names, not 'plain'; write \('plain',\)",
