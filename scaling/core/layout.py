@@ -1,8 +1,7 @@
 """Partition a case over a device mesh with `jit` or `shard_map` (`Program`), place arrays, gather results.
 
 The devices form a mesh with two axes, points (batch elements) and seeds (tangents or cotangents). Each device
-runs the same function, which `jax.jit`, `shard_map` or `jax.pmap` wraps. Before a result is gathered, its
-arrays have the two mesh axes as leading axes.
+runs the same function. Before a result is gathered, its arrays have the two mesh axes as leading axes.
 """
 
 import math
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax import jit  # bound here, because a user's module may replace it
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
@@ -117,7 +117,7 @@ def _wrap_jit(
     device = SingleDeviceSharding(devices[0])
     structs = {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device) for name, x in arguments.items()}
     on_single_device = lambda *arrays: on_device(DevicePosition(), arrays)  # noqa: E731
-    return jax.jit(on_single_device) if case.jit else on_single_device, structs
+    return jit(on_single_device) if case.jit else on_single_device, structs
 
 
 def _wrap_shard_map(
@@ -139,7 +139,7 @@ def _wrap_shard_map(
     for name, x in arguments.items():
         shape = (shards[x.spec] * x.shape[0], *x.shape[1:]) if x.shape else ()
         structs[name] = jax.ShapeDtypeStruct(shape, x.dtype, sharding=NamedSharding(mesh, x.spec))
-    return jax.jit(mapped), structs
+    return jit(mapped), structs
 
 
 def sum_over_devices(case: Case) -> Callable[[Any], Any]:

@@ -183,6 +183,12 @@ def test_a_case_that_needs_more_memory_than_available_is_skipped_before_allocati
     assert record.text.startswith("needs ") and record.text.endswith("has 100 B") and record.output_bytes
 
 
+def test_a_module_that_replaces_jit_does_not_make_a_compiled_case_run_uncompiled(monkeypatch):
+    monkeypatch.setattr(jax, "jit", lambda function, **options: function)
+    record = run(case_of("poisson"))
+    assert record.status == "ok" and record.compile_seconds
+
+
 @pytest.mark.parametrize(
     ("digest", "reason", "text"),
     [(None, "error", "unknown workload 'nowhere'"), ("b", "not_as_asked", "nowhere has changed since")],
