@@ -616,6 +616,11 @@ TABLES["workloads"] = {
     )
     for name in ("linear", "arrowhead")
 } | {
+    "a user file that hides a module of Python": Input(
+        ("run", "study=function", "workload=mine"),
+        "cannot be examined: .*; select.py hides the module select: rename it, such as my_select.py",
+        {"mine.py": GOOD, "select.py": ""},
+    ),
     "a user file whose name is not a module name": Input(
         ("run", "study=function", "workload=my-mine"), "my-mine.py cannot be imported: .*rename it", {"my-mine.py": GOOD}
     ),
