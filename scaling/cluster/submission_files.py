@@ -87,15 +87,37 @@ def read_submissions(results: Path) -> tuple[list[Submission], str]:
     them. The message is "" if all submissions can be read.
     """
     submissions, unreadable = [], []
-    for path in sorted(results.glob(f"{SUBMISSIONS}/*/{_SUBMISSION_FILE}")):
+    for path in _list_submissions(results / SUBMISSIONS):
         try:
             submissions.append(_submission_from_json(path.parent, store.read_json(path)))
         except (KeyError, TypeError, ValueError):
             unreadable.append(f"{SUBMISSIONS}/{path.parent.name}")
     if not unreadable:
         return submissions, ""
-    fix = f"restore it, or delete the folder {unreadable[0]} if none of them runs"
+    fix = f"restore it or its permissions, or delete the folder {unreadable[0]} if none of them runs"
     return submissions, f"cannot read {unreadable[0]}/{_SUBMISSION_FILE}, its tasks may still run: {fix}"
+
+
+def _list_submissions(folder: Path) -> list[Path]:
+    """Return the sorted paths of the files submission.json, including those without read permission.
+
+    If `folder` cannot be listed, return one path that contains "*" in place of the names of its submissions.
+    """
+    try:
+        paths = [each / _SUBMISSION_FILE for each in sorted(folder.iterdir())]
+    except FileNotFoundError:
+        return []
+    except OSError:
+        return [folder / "*" / _SUBMISSION_FILE]
+    return [path for path in paths if _may_exist(path)]
+
+
+def _may_exist(path: Path) -> bool:
+    try:
+        path.lstat()
+    except OSError as error:  # without permission for its folder, the file may exist
+        return not isinstance(error, FileNotFoundError | NotADirectoryError)
+    return True
 
 
 def _submission_from_json(folder: Path, content: Any) -> Submission:

@@ -394,10 +394,20 @@ def write_damaged_submission(submission, where, value):
 )
 def test_a_submission_that_cannot_be_read_is_refused(submission, tmp_path, where, value):
     write_damaged_submission(submission, where, value)
-    line = r"cannot read jobs/20261121T201500-3f2a/submission\.json, its tasks may still run: restore it, or"
+    line = r"cannot read jobs/20261121T201500-3f2a/submission\.json, its tasks may still run: restore it or its permissions, or"
     with pytest.raises(Refusal, match=line):
         job_state.find_tasks(tmp_path)
     tasks, message = job_state.try_find_tasks(tmp_path)
     assert tasks == [] and message.endswith(
         "or delete the folder jobs/20261121T201500-3f2a if none of them runs"
     )
+
+
+@pytest.mark.parametrize("name", ["", "20261121T201500-3f2a", "20261121T201500-3f2a/submission.json"])
+def test_a_submission_at_a_path_that_cannot_be_followed_is_refused(submission, tmp_path, name):
+    """A symbolic link to itself stands for a folder without permission, because the tests may run as root."""
+    path = tmp_path / "jobs" / name
+    path.rename(tmp_path / "moved")
+    path.symlink_to(path)
+    with pytest.raises(Refusal, match=r"cannot read jobs/.*submission\.json, its tasks may still run"):
+        job_state.find_tasks(tmp_path)
