@@ -446,6 +446,7 @@ TABLES["words"] = {
         ((*RBF, "engine=a=b"), "a=b.*quote"),
         ((*RBF, "engine=ergebnisse/größe"), "größe.*quote"),
         ((*RBF, "engine=结果"), "结果.*quote"),
+        ((*RBF, "workload=[größe,rbf]"), r"quote a value .*, such as \"workload=\['größe','rbf'\]\""),
         (("run", "study=../study/rbf"), r"study/\.\./study/rbf is a path: name a file .*such as rbf"),
         (("run", "study='../study/rbf'"), "is a path"),
         (("run", f"study={Path(__file__).parents[2]}/conf/study/rbf"), "unknown study.*did you mean 'rbf'"),
