@@ -7,6 +7,7 @@ import csv
 import io
 import types
 import typing
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, zip_longest
 from os import PathLike, fspath
@@ -18,6 +19,7 @@ from scaling.analysis.curves import CurvePoint
 from scaling.analysis.findings import Findings, read
 from scaling.analysis.timings import nodes_of
 from scaling.core.case import Case
+from scaling.core.formatting import count_of
 from scaling.core.record import Record
 from scaling.results import store
 
@@ -56,8 +58,14 @@ _TYPES: dict[str, type] = {
 
 
 def load(folder: str | PathLike[str], samples: bool = False) -> "DataFrame":
-    """Return a DataFrame with one row per record, or with one row per time sample if `samples` is true."""
+    """Return a DataFrame with one row per record, or with one row per time sample if `samples` is true.
+
+    Warn if lines of the record files are damaged, because they have no rows.
+    """
     findings = read(store.folder_of(fspath(folder)))
+    if findings.damaged:
+        lines = count_of(len(findings.damaged), "damaged line")
+        warnings.warn(f"{lines} left out, the first {findings.damaged[0]}", stacklevel=3)
     frame = to_frame(record_columns(findings))
     if not samples:
         return frame

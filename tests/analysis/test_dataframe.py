@@ -93,6 +93,13 @@ def test_number_of_nodes_is_the_one_in_the_record(tmp_path, make_record):
     assert frame.nodes[[1, 2]].tolist() == [2, 1] and pandas.isna(frame.nodes[3])
 
 
+def test_damaged_lines_are_reported_by_a_warning(folder):
+    (folder / "z.jsonl").write_text("{}\n[")
+    with pytest.warns(UserWarning, match=r"2 damaged lines left out, the first z.jsonl:1: ") as warned:
+        assert len(scaling.load(folder)) == 14
+    assert warned[0].filename == __file__
+
+
 @pytest.mark.parametrize("name", ["nowhere", "empty", "file"])
 def test_path_without_results_is_rejected_in_one_line(name, tmp_path):
     (tmp_path / "empty").mkdir()

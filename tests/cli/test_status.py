@@ -466,6 +466,10 @@ def test_logs_of_a_case_without_a_job_show_its_record(make_record, tmp_path, cap
         "2026-11-21 20:00:00  attempt 1: failed, error: RuntimeError: no luck",
         "",
     ]
+    (tmp_path / "damaged.jsonl").write_text("{")  # it may hide another attempt
+    assert run_command(["logs", tmp_path, record.key], capsys)[1].startswith(
+        "damaged, ignored: damaged.jsonl:1:"
+    )
 
 
 def wait_until(condition, seconds=120.0):
