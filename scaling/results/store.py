@@ -25,6 +25,7 @@ from scaling.results.read_record import from_line, require_known_schema
 
 # Of several records of a measurement, the last record with the highest rank is used.
 _STATUS_RANK = {"failed": 0, "skipped": 1, "planned": 2, "ok": 2}
+MAX_REPLICATES = 10_000  # maximum number of replicates of a study
 _LOCK_SECONDS = 10.0  # maximum time to wait for another run that is about to end
 
 
@@ -108,7 +109,7 @@ def keep_newest_environments(records: Sequence[Record]) -> list[Record]:
 def count_replicates(entry: Mapping[str, Any]) -> int:
     """Return the number of replicates of a case from its entry in study.json, by default 1."""
     count = entry.get("replicates")
-    return min(count, 10_000) if isinstance(count, int) and count >= 1 else 1
+    return min(count, MAX_REPLICATES) if isinstance(count, int) and count >= 1 else 1
 
 
 class Study(NamedTuple):

@@ -6,9 +6,10 @@ from typing import Any
 
 from scaling.core.case import Refusal, check_names
 from scaling.core.timing import Sampling
+from scaling.results.store import MAX_REPLICATES
 from scaling.workers.machine import ONE_PER_DEVICE
 
-_MAX_NUMBER = 1e8  # largest valid value of a numeric setting
+_MAX_NUMBER = 1e8  # largest valid value of a numeric setting, except `replicates`
 _COMPARISON_REPLICATES = 5  # default if two programs are compared
 _NESTED_REPLICATES = 3  # default and minimum if all device counts share one allocation
 _BOOLEAN_SETTINGS = ("bind", "oversubscribe", "dry_run", "nested", "wait", "retry")
@@ -56,8 +57,9 @@ class RunSettings:
 
 def _check_number(name: str, value: Any, minimum: float, is_integer: bool) -> None:
     types = (int,) if is_integer else (int, float)
-    bound = f" and at most {_MAX_NUMBER:g}" if isinstance(value, types) and value > _MAX_NUMBER else ""
-    if isinstance(value, bool) or not isinstance(value, types) or not minimum <= value <= _MAX_NUMBER:
+    maximum = MAX_REPLICATES if name == "replicates" else _MAX_NUMBER
+    bound = f" and at most {maximum:g}" if isinstance(value, types) and value > maximum else ""
+    if isinstance(value, bool) or not isinstance(value, types) or not minimum <= value <= maximum:
         kind = "an integer" if is_integer else "a number"
         kind = f"{ONE_PER_DEVICE} or {kind}" if name == "processes" else kind
         raise Refusal(f"{name} must be {kind}, {minimum:g} or more{bound}, not {value!r}")

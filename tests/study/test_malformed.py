@@ -534,6 +534,7 @@ TABLES["settings"] = {
 } | {
     "sampling=null": Input((*RBF, "sampling=null"), "sampling"),
     "sampling={seconds: 1}": Input((*RBF, "sampling={second: 1}"), "second"),
+    "too many replicates": Input((*RBF, "replicates=10001"), "replicates must be .*at most 10000, not 10001"),
     "too few replicates for nested": Input((*RBF, "nested=true", "replicates=2"), "but replicates=2"),
     "a deadline of a run": Input((*RBF, "deadline=1"), "deadline"),
     "versus nothing": Input((*RBF, "versus="), "versus"),
