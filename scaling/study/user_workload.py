@@ -9,11 +9,12 @@ from types import ModuleType
 from typing import Any
 
 from scaling.core import workload
-from scaling.core.case import FIELDS, Refusal, built_in, check_names
+from scaling.core.case import Refusal, built_in, check_names
 from scaling.core.modes import MODES
 from scaling.core.reductions import REDUCTIONS, WHOLE
 from scaling.core.workload import Workload
 
+_COUNTS = ("points", "devices", "data_seed")  # fields that a size of the same name would hide in `where`
 _DEFINES_WORKLOAD = re.compile(
     r"^(def|class)\s+workload\b|^workload\s*[:=]|^from\s.*\bimport\b.*\bworkload\b", re.MULTILINE
 )
@@ -69,14 +70,14 @@ def declared_names(module: ModuleType, name: str, variant: str | None = None) ->
 def declared_sizes(name: str, module: ModuleType, given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return {size name: default value} as declared in SIZES of the module of the workload `name`.
 
-    Raise `Refusal` if SIZES is not a dict with names as keys, if a size has the name of a field, if a size
+    Raise `Refusal` if SIZES is not a dict with names as keys, if a size has the name of a count, if a size
     in `given` is not declared, or if a declared size has neither a default value nor a value in `given`.
     """
     declared = getattr(module, "SIZES", {})
     if not isinstance(declared, Mapping) or not all(isinstance(size, str) for size in declared):
         text = f"SIZES of {module.__name__} must be a dict from the name of a size to its default"
         raise Refusal(f"{text}, not {declared!r:.80}; write {{'n': 8}}")
-    if clash := next((size for size in declared if size in (*FIELDS, "scaling")), None):  # also in `where`
+    if clash := next((size for size in declared if size in _COUNTS), None):
         fix = f"rename the size in the module, such as n_{clash}"
         raise Refusal(f"size {clash!r} of {name} has the name of a field, which it would hide: {fix}")
     try:
