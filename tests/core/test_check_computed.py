@@ -1,5 +1,6 @@
 """Tests of the check of functions without a closed form: errors are detected, correct derivatives pass."""
 
+import time
 from types import SimpleNamespace
 
 import jax
@@ -98,6 +99,13 @@ def test_an_error_is_detected_in_a_function_that_takes_long_to_compile(mode, com
     wrong[1, 2, 3] *= 1.001
     assert check.verdict(derivative, got, "cpu").reason is None
     assert check.verdict(derivative, wrong, "cpu").reason == "wrong_answer"
+
+
+def test_a_wait_for_other_processes_does_not_make_the_compilation_of_a_function_slow(monkeypatch):
+    monkeypatch.setattr(evaluations, "_SLOW_COMPILATION", 0.5)
+    function = lambda x: time.sleep(0.6) or jnp.sin(x)  # noqa: E731
+    slept = evaluations.Evaluation(function, ("x",), frozenset("x"), frozenset(), "float32", 3, 2**-24, 3)
+    assert evaluations.without_slow_optimization(slept, {"x": np.ones((2, 3))}).optimized
 
 
 def test_errors_of_outputs_much_smaller_than_the_others_are_detected(compute_result):
