@@ -315,6 +315,14 @@ def test_second_derivatives_of_a_function_without_reverse_mode_are_checked(field
     assert record.status == "ok", record.text
 
 
+def test_an_error_in_the_reverse_mode_of_a_function_is_detected_in_its_hessian(monkeypatch):
+    third = lambda factor: lambda _, b: factor * b / 3  # noqa: E731
+    solve = lambda x: jax.lax.custom_linear_solve(lambda y: 3 * y, x, third(1), third(1.01))  # noqa: E731
+    built = Workload(lambda x: jnp.sum(jnp.sin(solve(x)) * x), {"x": uniform(4)}, wrt="x")
+    record = measure(built, monkeypatch, target="hessian", mode="fwd_over_rev")
+    assert record.reason == "wrong_answer" and "the derivative of output 0" in record.text
+
+
 INDEX = np.array([2, 0, 1])
 
 

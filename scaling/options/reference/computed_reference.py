@@ -237,8 +237,8 @@ def _verify_reference(
     if case.ad_mode.is_value or computed.unsure:
         return computed
     evaluation, differentiated = computed.evaluation, [computed.evaluation]
-    if case.target in SECOND:  # verify the gradient, and then its derivative
-        function = dataclasses.replace(evaluation, function=workload.function)
+    if case.target in SECOND:  # verify the gradient in reverse mode if possible, and then its derivative
+        function = dataclasses.replace(evaluation, function=workload.function, transposed=True)
         differentiated = [evaluations.with_pushforward(function, arrays) or function, evaluation]
     for differentiable, of in zip(differentiated, ("output", "gradient element"), strict=False):
         result = _confirm_at_points(differentiable, case, workload, arrays, of)

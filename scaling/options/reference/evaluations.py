@@ -46,7 +46,7 @@ class Evaluation:
     roundoff: float  # the unit roundoff of the narrowest dtype of an input or an intermediate result
     width: int  # the number of elements of the largest intermediate result at one point
     summed: bool = False  # whether the outputs are summed; the result then has the shape (1,)
-    transposed: bool = False  # whether a JVP is computed by transposing the VJP
+    transposed: bool = False  # whether a JVP is computed from the gradient, or by transposing the VJP
     rounding_key: int = 0  # if nonzero, the seed of random rounding errors in all intermediate results
     optimized: bool = True  # whether XLA fuses operations and optimizes their code, which may take long
 
@@ -148,11 +148,11 @@ def is_traceable(evaluation: Evaluation, arrays: InputArrays, quantity: str) -> 
 
 
 def with_pushforward(evaluation: Evaluation, arrays: InputArrays) -> Evaluation | None:
-    """Return a copy of `evaluation` that can compute JVPs, if necessary by transposing the VJP.
+    """Return a copy of `evaluation` that can compute JVPs, if necessary with the other value of `transposed`.
 
     Return None if JAX can compute neither JVPs nor VJPs of the function.
     """
-    candidates = evaluation, dataclasses.replace(evaluation, transposed=True)
+    candidates = evaluation, dataclasses.replace(evaluation, transposed=not evaluation.transposed)
     return next((each for each in candidates if is_traceable(each, arrays, "columns")), None)
 
 
@@ -243,6 +243,8 @@ def _make_jvp(evaluation: Evaluation, f: ArrayFunction, x: jax.Array) -> ArrayFu
     if not evaluation.transposed:
         return lambda v: jax.jvp(f, (x,), (v,))[1]
     y, pullback = jax.vjp(f, x)
+    if y.size == 1:  # a transposed VJP would hide an error in a rule for transposition
+        return lambda v: jnp.vdot(pullback(jnp.ones_like(y))[0], v).reshape(1)
     _, pushforward = jax.vjp(lambda cotangent: pullback(cotangent)[0], jnp.zeros_like(y))
     return lambda v: pushforward(v)[0]
 
