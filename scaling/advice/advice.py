@@ -59,8 +59,12 @@ class Advice:
             text = f"{self.describe(first)}: {text}"
         if unpredicted and not self.records:
             text = f"{unpredicted[0]}; `scaling advise` can measure it on this machine, such as budget=30"
+        unchecked = "budget=0, which computes and checks nothing"
         if "is not finite" in text:
-            text += "; omit such points, or use budget=0, which computes and checks nothing"
+            text += f"; omit such points, or use {unchecked}"
+        if self.problem:  # a function has no workload that takes a reference
+            wider = "float64 inputs, or " if "values differ between" in text else ""
+            text = text.replace("add a reference to the workload", f"use {wider}{unchecked}")
         if "a device has" in text and self.cases[0].points > 1:
             text += "; use fewer points"
         raise Refusal(f"no way to differentiate it can be advised: {text}")

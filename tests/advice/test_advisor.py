@@ -326,6 +326,21 @@ def test_a_point_without_a_derivative_is_named_with_what_to_do():
         str(advice)
 
 
+@pytest.mark.parametrize(
+    ("obstacle", "fix"),
+    [
+        ("its values differ between float32 and float64", "use float64 inputs, or budget=0"),
+        ("why", "use budget=0"),
+    ],
+)
+def test_a_function_that_cannot_be_checked_is_refused_with_what_its_user_can_do(obstacle, fix):
+    advice = scaling.advise(force, {"x": X}, {"k": K}, budget=0)
+    text = f"{obstacle}; add a reference to the workload"
+    skipped = dataclasses.replace(record(), status="skipped", reason="no_digits", text=text)
+    with pytest.raises(Refusal, match=f"{obstacle}; {fix}, which computes and checks nothing"):
+        str(dataclasses.replace(advice, records={advice.cases[0]: skipped}))
+
+
 def test_a_function_with_a_routine_of_lapack_is_predicted_and_one_with_an_unknown_call_is_not(monkeypatch):
     def solve(x, k):
         return jnp.linalg.solve(jnp.eye(5) * x, x) * k[0]
