@@ -143,7 +143,7 @@ def choose_case(case: Case, group: ProcessGroup) -> Case:
     """Return a copy of `case` (mode=auto) with the AD mode and options that are predicted to be fastest.
 
     Raise `CaseEnded` if conf/hardware has no model of the machine, or if no time can be predicted, for
-    example because no candidate fits into memory.
+    example because no candidate fits into memory. If all candidates fail for one reason, it is the reason.
     """
     base = dataclasses.replace(case, mode=case.ad_mode.name)
     cases, excluded, derivative = candidates.list_candidates(base)
@@ -155,4 +155,6 @@ def choose_case(case: Case, group: ProcessGroup) -> Case:
     try:
         return Advice(tuple(cases), excluded, derivative, fields, {}, model.title).best
     except Refusal as error:
-        raise CaseEnded("skipped", "too_large", f"mode=auto: {error}") from None
+        failures = {(each["status"], each["reason"]) for each in fields.values() if each.get("reason")}
+        status, reason = failures.pop() if len(failures) == 1 else ("skipped", "too_large")
+        raise CaseEnded(status, reason, f"mode=auto: {error}") from None
