@@ -5,6 +5,7 @@ candidates.py lists, prediction.py compiles and measurement.py measures the cand
 """
 
 import dataclasses
+import functools
 import math
 import numbers
 import os
@@ -12,16 +13,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from scaling.advice import candidates, local_peaks, measurement, plain_code, prediction
 from scaling.advice.advice import Advice
-from scaling.advice.problem import make_problem, registered
+from scaling.advice.problem import Problem, make_problem, name_user_function, registered
 from scaling.core import environment
 from scaling.core.case import Case, Refusal, check_names
 from scaling.core.compile_case import Stages
 from scaling.core.formatting import count_of
 from scaling.core.record import Record
-from scaling.core.run_case import CaseEnded, ProcessGroup
+from scaling.core.run_case import CaseEnded, ProcessGroup, finish_case, prepare_case
+from scaling.core.timing import Sampling
 from scaling.plan.compile_pool import RecordFields, find_compiler
 from scaling.plan.hardware import Hardware
 
@@ -64,7 +67,31 @@ def advise(
         coded_derivative = plain_code.execute_code(problem, code)
     with registered(problem, coded_derivative) as base:
         advice = advise_case(base, **options, may_split_seeds=False)  # the code to paste cannot split them
-        return dataclasses.replace(advice, problem=problem, coloring=coloring)
+    if is_gauss_newton and any(record.status == "ok" for record in advice.records.values()):
+        _check_reverse_mode(problem)
+    return dataclasses.replace(advice, problem=problem, coloring=coloring)
+
+
+def _check_reverse_mode(problem: Problem) -> None:
+    """Raise `Refusal` if the gradient of a weighted sum of the outputs is wrong in reverse mode.
+
+    A Gauss-Newton product is compared with a reference that contains the reverse mode of the function, so that
+    a wrong transposition has the same error in both.
+    """
+
+    @functools.wraps(problem.function)
+    def weighted_sum(*inputs: Any) -> Any:
+        generator, outputs = np.random.default_rng(0), jax.tree.leaves(problem.function(*inputs))
+        return sum((generator.uniform(0.5, 1.5, y.shape).astype(y.dtype) * y).sum() for y in outputs)
+
+    devices = jax.devices()[:1]
+    with registered(dataclasses.replace(problem, function=weighted_sum, target="jacobian")) as base:
+        case = dataclasses.replace(base, mode="jacrev")
+        group = ProcessGroup(devices, devices[0].platform)
+        record = finish_case(prepare_case(Record(case, "failed", {}), group, Sampling()))
+    if record.reason == "wrong_answer":
+        text = name_user_function(record.text or "")
+        raise Refusal(f"no way to differentiate it can be advised: its gradient in reverse mode: {text}")
 
 
 def advise_case(

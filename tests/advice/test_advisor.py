@@ -163,6 +163,13 @@ def test_the_check_of_a_gauss_newton_product_detects_a_wrong_derivative():
         print(scaling.advise(square, {"x": X}, target="gauss_newton", budget=2))
 
 
+def test_a_gauss_newton_product_is_refused_if_only_the_reverse_mode_of_the_function_is_wrong():
+    third = lambda factor: lambda _, b: factor * b / 3  # noqa: E731
+    solve = lambda x: jax.lax.custom_linear_solve(lambda y: 3 * y, x, third(1), third(1.01))  # noqa: E731
+    with pytest.raises(Refusal, match=r"its gradient in reverse mode: point \d+ is wrong"):
+        scaling.advise(lambda x: jnp.sin(solve(x)), {"x": X}, target="gauss_newton", budget=0.1)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
