@@ -75,8 +75,8 @@ def advise(
 def _check_reverse_mode(problem: Problem) -> None:
     """Raise `Refusal` if the gradient of a weighted sum of the outputs is wrong in reverse mode.
 
-    A Gauss-Newton product is compared with a reference that contains the reverse mode of the function, so that
-    a wrong transposition has the same error in both.
+    Gauss-Newton products need this check, because their reference also uses the reverse mode of the function.
+    A wrong VJP or transposition rule would cause the same error in the product and in the reference.
     """
 
     @functools.wraps(problem.function)
@@ -170,7 +170,8 @@ def choose_case(case: Case, group: ProcessGroup) -> Case:
     """Return a copy of `case` (mode=auto) with the AD mode and options that are predicted to be fastest.
 
     Raise `CaseEnded` if conf/hardware has no model of the machine, or if no time can be predicted, for
-    example because no candidate fits into memory. If all candidates fail for one reason, it is the reason.
+    example because no candidate fits into memory. If all candidates fail for the same reason, `CaseEnded`
+    has this reason.
     """
     base = dataclasses.replace(case, mode=case.ad_mode.name)
     cases, excluded, derivative = candidates.list_candidates(base)

@@ -112,7 +112,11 @@ def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:
 
 
 def _may_be_as_fast(record: Record, best: Record) -> bool:
-    """Return whether a case is not significantly slower (95 %) than `best`, and at most twice as slow."""
+    """Return whether a case takes at most twice as long as `best`, and is not significantly slower.
+
+    It is significantly slower if the 95 % confidence interval of the ratio of its median to that of `best` is
+    above 1.
+    """
     ratio = ratio_interval(record.seconds, best.seconds)
     is_near = statistics.median(record.seconds) <= _MOST_MEASURED_RATIO * statistics.median(best.seconds)
     return is_near and (ratio is None or ratio[1] <= 1)

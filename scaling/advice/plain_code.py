@@ -164,9 +164,9 @@ def _write_batch(case: Case, has_points_axis: Mapping[str, bool], derivative: st
 def _write_derivative(
     problem: Problem, case: Case, coloring: Coloring | None, names: list[str]
 ) -> tuple[str, str]:
-    """Return (definitions, expression): code of a function that computes the derivative at one point.
+    """Return (definitions, expression) as code. The expression is a function that uses the definitions.
 
-    The expression uses the definitions. `names` are the parameters of the function.
+    The function computes the derivative at one point. `names` are the names of the inputs in the code.
     """
     is_single, function = len(problem.wrt) == 1, _name_in_code(problem)
     argnums: Any = problem.argnums[0] if is_single else problem.argnums
@@ -195,7 +195,7 @@ def _write_derivative(
 
 
 def _write_product(problem: Problem, case: Case) -> str:
-    """Return code for the body of a function that multiplies the Hessian or J^T J by a direction v."""
+    """Return the Python code of the body of a function that multiplies the Hessian or J^T J by a vector v."""
     structs = problem.input_structs(), problem.output_structs()
     inputs, outputs = (sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in structs)
     by_shape = problem.transforms[0 if inputs <= outputs else -1]  # the only one, if there is one

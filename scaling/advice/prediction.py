@@ -30,9 +30,10 @@ _FIRST_PLAIN, _FIRST_BLOCKED = 2, 1
 
 
 def start_compile_threads(cores: Sequence[int]) -> None:
-    """Start the compile threads of XLA, bound to the CPU cores `cores`. Other threads keep their cores.
+    """Start the compile threads of XLA, and bind them to the CPU cores `cores`.
 
-    Call `jax.devices()` first to start the threads that execute programs. Otherwise, they are bound too.
+    Threads that already exist keep their cores. Call `jax.devices()` first to start the threads that execute
+    programs, because they should not be bound.
     """
     threads, bound = os.listdir("/proc/self/task"), os.sched_getaffinity(0)
     _bind(threads, cores)

@@ -294,7 +294,8 @@ def _make_specs(name: str, arrays: Any, point_axes: int = 0) -> Any:
     """Convert each array of the input `name` to an `InputSpec` that produces the values of the array.
 
     `point_axes` is 1 if the arrays have a leading axis of points, otherwise 0. For a `jax.ShapeDtypeStruct`,
-    the values are random floats or zero integers. Two inputs with the same `InputSpec` have the same values.
+    floats are random and integers are 0. If two inputs use one `InputSpec`, it produces the same values for
+    both.
     """
 
     def make(path: Any, array: Any) -> InputSpec:

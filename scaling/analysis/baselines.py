@@ -30,7 +30,7 @@ _PEAKS = {  # target -> (name in the output, record field with the counted work)
 
 
 class Bound(NamedTuple):
-    """The peak rate that limits a program: of all peak rates, it implies the longest minimum run time."""
+    """The peak rate that gives the largest lower bound on the run time of a program."""
 
     name: str  # "memory", "arithmetic", "transcendentals" or "communication"
     fraction: float  # (lower bound on the time) / (measured time)
@@ -109,7 +109,7 @@ def _machine_key(timing: Timing) -> tuple:
 
 
 class EfficiencyBreakdown(NamedTuple):
-    """The efficiency that is lost to each cause on one device count. The losses sum to 1 - efficiency."""
+    """The efficiency lost to each cause at a given device count. The losses sum to 1 - efficiency."""
 
     devices: int
     communication: float | None  # None if the bytes were not counted or no all-reduce was timed
@@ -122,7 +122,7 @@ def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[Effici
     """Return an `EfficiencyBreakdown` for each device count above one.
 
     `peaks` contains timings of the benchmarks of peak rates. Device counts on which a call takes no longer
-    than an empty call are omitted. Return () if one device was not measured, or if it is omitted.
+    than an empty call are omitted. Return () if the time on a single device is missing or omitted.
     """
     points = [point for point in curve.points if dispatch_floor(point.timing) < point.seconds]
     if not points or points[0].devices > 1:

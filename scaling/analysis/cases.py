@@ -122,7 +122,7 @@ class Subject:
 
     @property
     def base_method(self) -> Method:
-        """Return the differentiation method with the default memory setting."""
+        """Return the differentiation method, with default memory settings (such as `chunk` and `remat`)."""
         return method_of(without_memory_setting(self.case))
 
     @property
@@ -152,7 +152,7 @@ class Subject:
         return self.name_family("float32")
 
     def name_family(self, omitted: str) -> str:
-        """Return the name of the differentiated function, followed by its data type if not `omitted`."""
+        """Return the name of the differentiated function, with its data type unless this equals `omitted`."""
         case, reduced = self.case, self.case.reduce and f"reduce={self.case.reduce}"
         dtype = "" if case.dtype == omitted else case.dtype
         precision = "" if case.precision == "highest" else f"{case.precision} precision"

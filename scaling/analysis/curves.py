@@ -17,7 +17,7 @@ _WORK_TOLERANCE = 0.01  # relative variation of work per device allowed in a wea
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """The time, speed-up and efficiency of a program on one device count of its scaling curve."""
+    """The time, speed-up and efficiency of a program at one device count of its scaling curve."""
 
     timing: Timing
     baseline_devices: int  # the smallest device count of the curve
@@ -197,11 +197,12 @@ def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
 
 
 def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> list[list[Curve]]:
-    """Return one list for each function and kind of scaling: the curves of the largest problem.
+    """For each function, kind of scaling and smallest device count, return the curves of the largest problem.
 
-    Curves with only one device count are omitted. A problem with three or more device counts takes precedence
-    over a larger problem with two. If `mixed` is false, curves are first grouped by their smallest device
-    count, and each group has its own list. Lists of curves without a derivative (mode=value) come last.
+    There is one list for each combination. If `mixed` is true, the smallest device counts are not
+    distinguished. Curves with only one device count are omitted. A problem with three or more device counts
+    takes precedence over a larger problem with two. Lists of curves without a derivative (mode=value) come
+    last.
     """
     several = (curve for curve in curves if len(curve.points) > 1)
     families = group_by(several, lambda c: (c.kind, mixed or c.baseline_devices, c.family_key)).values()

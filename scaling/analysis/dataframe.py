@@ -60,7 +60,7 @@ _TYPES: dict[str, type] = {
 def load(folder: str | PathLike[str], samples: bool = False) -> "DataFrame":
     """Return a DataFrame with one row per record, or with one row per time sample if `samples` is true.
 
-    Warn if lines of the record files are damaged, because they have no rows.
+    Damaged lines of the record files are omitted, with a warning.
     """
     findings = read(store.folder_of(fspath(folder)))
     if findings.damaged:

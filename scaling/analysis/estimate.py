@@ -25,10 +25,9 @@ class Estimate(NamedTuple):
 
     @property
     def is_determined(self) -> bool:
-        """Return whether a ratio may be reported: its interval is not too wide.
+        """Return whether the interval is narrow enough to report a ratio. Return True if it is unknown.
 
-        An interval is too wide if high / low exceeds 10, or if it extends from below 1/2 to above 2. Return
-        True if the interval is unknown.
+        An interval is too wide if high / low exceeds 10, or if low < 1/2 and high > 2.
         """
         if self.low is None or self.high is None:
             return True
@@ -36,9 +35,9 @@ class Estimate(NamedTuple):
 
     @property
     def is_determined_share(self) -> bool:
-        """Return whether a fraction may be reported: its interval is not wider than 0.5.
+        """Return whether the interval is narrow enough to report a fraction. Return True if it is unknown.
 
-        Return True if the interval is unknown.
+        An interval is too wide if high - low exceeds 0.5.
         """
         return self.low is None or self.high is None or self.high - self.low <= _WIDEST_SHARE
 

@@ -102,14 +102,18 @@ def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
     return FolderComparison(a, b, margin, judged, facts, old_notes + new_notes)
 
 
-def _load_newest_records(side: str, folder: Path) -> tuple[dict[str, list[Record]], list[str]]:
-    """Return {case key: records in the newest environment}, and sentences that count omitted records."""
+def _load_newest_records(name: str, folder: Path) -> tuple[dict[str, list[Record]], list[str]]:
+    """Return {case key: records}, and sentences that count omitted records and damaged lines.
+
+    Records are omitted unless they are from the environment in which their workload ran last. `name` is the
+    name of the folder in these sentences.
+    """
     loaded = store.load(folder)
     records = [record for record in store.latest(loaded.records) if record.case.kind == "case"]
     newest = store.keep_newest_environments(records)
     by_case = group_by(sorted(newest, key=lambda r: r.replicate), lambda r: r.key)
     omitted = {"outdated record": len(records) - len(newest), "damaged line": len(loaded.damaged)}
-    return by_case, [f"{side}: {count_of(count, noun)} left out." for noun, count in omitted.items() if count]
+    return by_case, [f"{name}: {count_of(count, noun)} left out." for noun, count in omitted.items() if count]
 
 
 def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase | None:

@@ -65,9 +65,9 @@ def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
 
 
 def _newest_plan(records: Sequence[Record]) -> list[Record]:
-    """For each workload, return the records from the environment in which it was planned last.
+    """Return the records of the most recent plan of each workload.
 
-    Records from newer environments come first.
+    A plan consists of the records from one environment. The environment with the newest record comes first.
     """
     selected = keep_newest_environments(records)
     starts = {r.setting: r.started_at or "" for r in sorted(selected, key=lambda r: r.started_at or "")}
@@ -125,7 +125,7 @@ def _describe_versions(environment: Mapping[str, Any]) -> str:
 
 
 def plan_answers(forecast: Forecast, deadline: float | None = None) -> list[str]:
-    """Return sentences about the fastest method, the cheapest device count and the memory of a plan.
+    """Return sentences on the predicted fastest method, cheapest device count and memory usage.
 
     `deadline` is the longest allowed time of a call in seconds, by default twice the shortest predicted time.
     """
@@ -252,7 +252,7 @@ def _score_hardware(hardware: str, pairs: Sequence[tuple[Timing, Mapping[str, An
 
 
 def describe_score(score: PlanScore) -> list[str]:
-    """Return sentences on the prediction errors, and on how often the faster of two methods was predicted."""
+    """Return sentences on prediction errors and on how often the faster method is predicted correctly."""
     worst = max(score.ratios, key=lambda ratio: abs(math.log(ratio)))
     sentences = [
         f"Predicted against measured on {score.hardware}: the median prediction is "

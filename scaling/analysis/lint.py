@@ -180,9 +180,9 @@ def _not_weak(findings: Findings) -> list[str]:
 
 
 def _curves_without_one_device(findings: Findings) -> list[str]:
-    """Return the names of the curves without a time on one device.
+    """Return the names of the curves whose smallest device count is not 1.
 
-    Omit a curve if its program ran out of memory on a device count smaller than all those of the curve.
+    Omit a curve if its program ran out of memory on fewer devices than this count.
     """
     curves = (curve for curve in findings.curves if curve.baseline_devices > 1)
     counts = ((curve, findings.too_large_on(curve.timings[0], curve.kind)) for curve in curves)

@@ -104,8 +104,8 @@ def find_runner_up(first: Timing, others: Iterable[Timing]) -> tuple[Timing | No
 def compare_with_handwritten(timing: Timing, group: Iterable[Timing]) -> Estimate | None:
     """Return the time of `timing` divided by the time of the fastest handwritten derivative in `group`.
 
-    Only handwritten derivatives with the same field `seeds` are considered. Return None if there are none, or
-    if `timing` is not the timing of a derivative (mode=value).
+    Only handwritten derivatives with the same value of `seeds` as `timing` are considered. Return None if
+    there are none, or if `timing` is the timing of a function without its derivative (mode=value).
     """
     handwritten = (t for t in group if t.case.engine == "jax" and t.case.ad_mode.closed_form)
     # Colored seeds give only the nonzeros.
@@ -124,9 +124,9 @@ def best_device_counts(rows: Iterable[FastestMethod]) -> list[FastestMethod]:
 def recommend_row(rows: Sequence[FastestMethod]) -> tuple[FastestMethod, str]:
     """Return (row, ''), where `row` has the device count that `recommend_devices` recommends.
 
-    `rows` has one row per device count. If no device count is recommended, return (fastest row, reason). If
-    device counts cannot be compared, return (fastest row, ''): devices are oversubscribed, or the shortest
-    time cannot be distinguished from the time of an empty call.
+    `rows` has one row per device count. If no device count is recommended, return (fastest row, reason).
+    Return (fastest row, '') if devices are oversubscribed, or if the shortest time is not significantly
+    longer than the time of an empty call.
     """
     fastest = min(rows, key=lambda row: row.first.median)
     if fastest.empty or not fastest.honest:
@@ -160,7 +160,12 @@ class SettingComparison(Ranking):
 
 
 def compare_settings(timings: Sequence[Timing]) -> list[SettingComparison]:
-    """Return a comparison for each program measured with several values of `mesh`, `forward` or `overlap`."""
+    """For each program and case field, compare the times that were measured with different field values.
+
+    The fields are `mesh` (the shape of the device mesh), `forward` (the inputs that are differentiated in
+    forward mode) and `overlap` (whether an all-reduce overlaps the computation). A field with only one value
+    is omitted.
+    """
     comparisons = []
     for field in _COMPARED_FIELDS:
         cases = (with_fields(timing.case, **defaults([field])) for timing in timings)

@@ -64,7 +64,10 @@ class _LevelEstimate(NamedTuple):
 
 
 def samples_by_compilation(record: Record) -> list[list[float]]:
-    """Return the time samples in seconds, with one list for each compilation of the case in a process."""
+    """Divide the time samples of a record, in seconds, into one list for each compilation of its case.
+
+    A process may compile a case several times. Compilations without samples are omitted.
+    """
     counts = [int(compilation.get("samples", 0)) for compilation in record.compilations]
     starts = itertools.accumulate([len(record.seconds) - sum(counts), *counts], initial=0)
     return [samples for start, end in itertools.pairwise(starts) if (samples := record.seconds[start:end])]
@@ -155,7 +158,8 @@ def _estimate_from_samples(seconds: Sequence[float]) -> _LevelEstimate:
 def _average_by_process_or_job(runs: Sequence[Sequence[Record]]) -> dict[Hashable, float]:
     """Return the mean log(time) of each job as {job: mean}, or of each process if there is only one job.
 
-    Each item of `runs` contains one record. If it contains two, the ratio of their times replaces the time.
+    Each item of `runs` is (record,) or (top, bottom). For two records, the ratio of the times of `top` and
+    `bottom` is averaged instead of a time.
     """
     jobs = group_by(runs, lambda run: tuple(str(record.environment.get("job")) for record in run))
     groups = jobs if len(jobs) > 1 else group_by(runs, lambda run: run[0].replicate)
@@ -168,7 +172,7 @@ def _log_time_or_ratio(run: Sequence[Record]) -> float:
 
 
 def _log_medians(record: Record) -> list[float]:
-    """Return log(median time in seconds) for each compilation of the case in the process of `record`."""
+    """Return log(median time in seconds) for each list of samples from `samples_by_compilation`."""
     return [math.log(statistics.median(samples)) for samples in samples_by_compilation(record)]
 
 

@@ -114,7 +114,10 @@ def _applicable_laws(devices: Any, kind: str) -> list[_LinearLaw]:
 
 
 def _best_fit(fits: Sequence[ScalingFit], count: int) -> ScalingFit | None:
-    """Return the fit of the simpler law, `fits[0]`, or `fits[1]` if an F test at the 5 % level rejects it."""
+    """Return `fits[1]` if an F test at the 5 % level rejects the simpler law of `fits[0]`, else `fits[0]`.
+
+    `count` is the number of fitted times. Return None if `fits` is empty.
+    """
     if len(fits) < 2:
         return next(iter(fits), None)
     freedoms = [count - len(fit.parameters) - 1 for fit in fits]
@@ -197,9 +200,10 @@ def _profile_end(law: _LinearLaw, target: Any, index: int, best: float, end: flo
 
 
 def _find_root(function: Callable[[float], tuple[float, float]], inside: float, outside: float) -> float:
-    """Find a root of `function` by Newton's method with bisection, or return `outside` if there is no root.
+    """Find a root of `function` between `inside` and `outside` by Newton's method with bisection.
 
-    `function` returns its value and its derivative. The value is positive at `inside`.
+    `function` returns (value, derivative). Its value is positive at `inside`. If there is no root, the
+    result is close to `outside`.
     """
     root, previous = ((math.cbrt(inside) + math.cbrt(outside)) / 2) ** 3, math.inf
     while abs(root - previous) > _LAST_STEP * root:

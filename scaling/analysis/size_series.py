@@ -82,7 +82,11 @@ class FastestModeMap(_SizeSeries):
 
 
 def _find_series(items: Sequence[S]) -> Iterator[tuple[str, str, str, list[S]]]:
-    """Yield (size name, title, constant sizes, items) for each series of items in which one size varies."""
+    """Yield (name, title, constant sizes, items) for each series of items in which one size varies.
+
+    `name` is the varying size. `title` also names the sizes that vary with it, such as "points = m". The
+    constant sizes are text, such as "points=6 o=2".
+    """
     columns = {name: [item.all_sizes[name] for item in items] for name in items[0].all_sizes}
     # Sizes that determine each other vary in one series.
     together = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
@@ -101,7 +105,7 @@ def _name_other_sizes(swept: Sequence[str], item: Subject) -> str:
 
 
 def _count_values(name: str, items: Iterable[Subject]) -> int:
-    """Count the different values of the size `name` for each device count, and return the largest count."""
+    """Return the largest number of different values of the size `name` at any one device count."""
     # The number of points may be proportional to the number of devices.
     by_devices = group_by(items, lambda item: item.case.devices).values()
     return max(len({item.all_sizes[name] for item in same}) for same in by_devices)

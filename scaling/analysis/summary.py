@@ -94,9 +94,10 @@ def _describe_crossover(crossovers: Sequence[Crossover], swept: str) -> str:
 
 
 def describe_growth(findings: Findings) -> list[str]:
-    """For each function, return a sentence that states how its time grows with a problem size.
+    """For each function and varied size, return a sentence that states how the time grows with this size.
 
-    Among equally large problems, the one on the fewest devices is described.
+    The series of measurements with the largest problem is described. Of several such series, the one on the
+    fewest devices is described.
     """
     sweeps = (sweep for sweep in findings.size_sweeps if sweep.exponents)
     pairs = ((sweep, _describe_exponents(sweep, findings.family(sweep))) for sweep in sweeps)
@@ -155,8 +156,9 @@ def describe_fit(curve: Curve, law: ScalingFit) -> str:
 def fastest_curves(curves: Iterable[Curve], fastest: Iterable[FastestMethod]) -> list[Curve]:
     """Return the best curve for each kind of scaling of each problem in `derivative_curves(curves)`.
 
-    The best curve has the largest device count. Of several such curves, it is the one that ends with the
-    fastest method (`first`) of an item of `fastest`, or else the one with the shortest time on these devices.
+    The best curve has the largest device count. Of several such curves, the best one is the curve whose last
+    timing is the timing `first` of an item of `fastest`. If there is none, the curve with the shortest
+    last time is the best.
     Handwritten derivatives, mode=auto and other AD systems are used only if there is no other curve.
     """
     largest = itertools.chain(*derivative_curves(curves))
@@ -170,9 +172,10 @@ def fastest_curves(curves: Iterable[Curve], fastest: Iterable[FastestMethod]) ->
 
 
 def _describe_weak_scaling(findings: Findings) -> list[str]:
-    """For each function, return a sentence on the weak scaling curve of JAX that `fastest_curves` selects.
+    """For each function, return a sentence on its best weak scaling curve that was measured with JAX.
 
-    Omit a curve if the time on its largest device count is not significantly longer than an empty call.
+    `fastest_curves` selects the curve. The curve is omitted if its time at the largest device count is not
+    significantly longer than the time of an empty call.
     """
     weak = (curve for curve in findings.curves if curve.kind == "weak" and curve.case.engine == "jax")
     return [

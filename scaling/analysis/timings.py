@@ -94,7 +94,7 @@ def format_time(timing: Timing) -> str:
 
 
 def dispatch_floor(timing: Timing) -> float:
-    """Return the time of an empty call on the same devices in seconds, or 0 if it was not measured."""
+    """Return the time, in seconds, of an empty call on the devices of `timing`, or 0 if not measured."""
     return max((record.floor_seconds or 0.0 for record in timing.records), default=0.0)
 
 
@@ -121,7 +121,10 @@ def disturbed_share(timing: Timing) -> float:
 
 
 def describe_disturbed_turns(records: Sequence[Record]) -> list[str]:
-    """Return a text such as "foreign load in 1 of 8 turns" for each disturbance, in sorted order."""
+    """Return text such as "foreign load in 1 of 8 turns" for each cause that disturbed time samples.
+
+    Foreign load is CPU load from other processes. A turn is a series of samples of one case.
+    """
     turns = count_of(sum(len(record.turns) for record in records), "turn")
     marks = sorted({mark for record in records for mark in record.marked})
     counts = {mark: sum(len(record.marked.get(mark, ())) for record in records) for mark in marks}

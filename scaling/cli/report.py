@@ -24,7 +24,10 @@ _EFFICIENCY = 0.5  # the value of `findings.EFFICIENCY`, which an up-to-date rep
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    """Write the HTML report of a results folder (with --proposal also a proposal), and print a summary."""
+    """Write the HTML report of a results folder, and print a summary.
+
+    With --proposal, also write a proposal.
+    """
     folder, efficiency = store.folder_of(args.folder), _read_efficiency(args.efficiency)
     current_report = find_current(folder, _digest(folder, efficiency))
     if current_report and not args.proposal and not find_unrecorded(folder):

@@ -54,7 +54,10 @@ class StudyStatus:
 
     @property
     def counts(self) -> dict[str, Counter[str]]:
-        """Return {workload: `Counter`}. The `Counter` has the number of case replicates in each state."""
+        """Return {workload: counter}, where `counter[state]` is the number of cases in this state.
+
+        Each replicate of a case is counted.
+        """
         groups = group_by(self.lines, lambda line: line.case.workload)
         return {workload: Counter(line.state for line in lines) for workload, lines in groups.items()}
 

@@ -131,9 +131,10 @@ def try_find_tasks(results: Path, query_scheduler: bool = True) -> tuple[list[Ta
 
 
 def _may_be_queued(submission: Submission) -> bool:
-    """Return whether Slurm may still have jobs of a submission.
+    """Return whether jobs of a submission may be in the Slurm queue.
 
-    This is true for a submission to Slurm unless the saved final states of all of its tasks are COMPLETED.
+    Return False if the jobs are not Slurm jobs, or if the state COMPLETED is saved for every task. A job with
+    another final state may have been requeued.
     """
     completed = [state.name == "COMPLETED" for state in _read_final_states(submission).values()]
     return submission.kind == SLURM and sum(completed) < len(submission.entries)

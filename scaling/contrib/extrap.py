@@ -32,7 +32,7 @@ class Experiment:
 
 
 class _SizedTiming(NamedTuple):
-    """A timing, and its sizes by name. Each size may become a parameter of an Extra-P file."""
+    """A timing, and the sizes of its case by name, such as `points`. They may become Extra-P parameters."""
 
     timing: Timing
     sizes: Mapping[str, int]

@@ -344,7 +344,7 @@ def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -
 
 
 def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
-    """Return the sum of all chunks of seeds, added in float32 or wider. `sum_of(indices)` sums one chunk."""
+    """Return the sum of `sum_of(indices)` over all chunks of seed indices, added in float32 or wider."""
     if seeds.is_one_chunk:
         return sum_of(seeds.indices)
     chunk = seeds.chunk or seeds.count

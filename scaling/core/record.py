@@ -164,7 +164,7 @@ def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | Non
 
 
 def is_number(value: Any) -> bool:
-    """Return whether `value` is an int (not a bool) of magnitude below 2^63, or a float up to 1e30."""
+    """Return whether `value` is an int (not a bool) with |value| < 2^63, or a float with |value| <= 1e30."""
     limit = _MAX_INTEGER if isinstance(value, int) else _MAX_FLOAT
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= limit
 

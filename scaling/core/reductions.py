@@ -26,7 +26,7 @@ class Rounding:
 
     @property
     def longest_sum(self) -> int:
-        """Return the number of terms in the longest sum."""
+        """Return the number of terms in the longest of the sums that compute a result."""
         return max(self.terms, self.added)
 
     def largest_by_leaf(self, values: Array) -> Array:
@@ -41,8 +41,8 @@ class Rounding:
     def scale(self, influence: Array, magnitude: Array) -> Array:
         """Return the scale that errors are divided by before they are compared with the tolerance.
 
-        If t is the tolerance of an entry of J, rounding of J may change the result by `influence` * t.
-        `magnitude` is the sum of the magnitudes of the terms of the result. See reference.py.
+        If the entries of J have the relative error t, the result may have the error `influence` * t.
+        `magnitude` is the sum of the absolute values of the terms that are added to compute the result.
         """
         import numpy as np
 
@@ -57,7 +57,7 @@ class Jacobians:
     values: Array  # of shape (points, outputs, inputs), or (points, nonzeros) in `SparseJacobians`
 
     def by_input(self, values: Array) -> Array:
-        """Sum `values` over the outputs. The shape changes from that of `self.values` to (points, inputs)."""
+        """Sum `values`, an array like `self.values`, over the outputs. Return an array (points, inputs)."""
         return values.sum(axis=1)
 
     def by_output(self, values: Array, x: Array | None = None) -> Array:
@@ -81,11 +81,11 @@ class SizedEntries:
     size: Array  # the size of each entry, by which its error is divided, in the shape of `J.values`
     magnitude: Array  # the absolute value of each entry, in the shape of `J.values`
     rounding: Rounding  # the lengths of the sums that compute the result
-    x: Array | None = None  # the points, of shape (points, inputs), if the reduction multiplies by them
+    x: Array | None = None  # the vectors that J is multiplied by, of shape (points, inputs), if any
 
     @property
     def largest(self) -> Array:
-        """Return the maximum of `self.size` over the entries of each point, of shape (points, 1, 1)."""
+        """Return the largest error scale of an entry of J (`size`) at each point, of shape (points, 1, 1)."""
         return self.size.reshape(len(self.size), -1).max(axis=1)[:, None, None]
 
 
@@ -139,7 +139,7 @@ class Reduction:
 
     @property
     def linear_in_inputs(self) -> bool:
-        """Return whether the reduced Jacobian is linear in J and has an axis of inputs."""
+        """Return whether the result is linear in J (not in the inputs), and has an axis of inputs."""
         return self.axes[1] == INPUTS and self.degree == 1
 
     @property
@@ -170,7 +170,7 @@ def _reference_outputs(entries: SizedEntries) -> ReferenceTerms:
 
 
 def _reference_product(entries: SizedEntries, x: Any) -> ReferenceTerms:
-    """Return the `ReferenceTerms` of the products J x. If x is None, use a vector of ones."""
+    """Return `entries.J` @ x, and two arrays that determine its tolerance. If x is None, it is all ones."""
     J, weights = entries.J, None if x is None else abs(x)
     products = J.by_output(J.values, x), *(J.by_output(a, weights) for a in (entries.size, entries.magnitude))
     return ReferenceTerms(*(values[:, :, None] for values in products))

@@ -123,10 +123,11 @@ def reduce_jacobians(
     floor: np.ndarray | None = None,
     x: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (reduced Jacobians, scale). The relative error of a result is its error divided by `scale`.
+    """Reduce the Jacobians J, and return (result, scale). Errors of the result are divided by `scale`.
 
-    The error of an entry of J is relative to its magnitude, or to `floor` if that is larger. `floor` has the
-    shape (points,). `x` contains the points, of shape (points, inputs).
+    `scale` is derived from the size of each entry of J. The size is the magnitude, or `floor` if that is
+    larger. `floor` has the shape (points,). `rounding` contains the numbers of terms in the sums that compute
+    the result. If the reduction multiplies J by vectors, they are in `x`, of shape (points, inputs).
     """
     magnitude = np.abs(J.values)
     entries = SizedEntries(J, at_least(magnitude, floor), magnitude, rounding, x)
@@ -223,14 +224,14 @@ def _result_reduction(derivative: Derivative) -> Reduction:
 
 
 def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference] | None:
-    """Return `nonzeros` or `reference` of the workload, which computes the function values, or None."""
+    """Return the workload's closed form of values and derivative (`nonzeros` or `reference`), or None."""
     if workload.nonzeros is not None and case.target not in SECOND:
         return workload.nonzeros
     return workload.reference
 
 
 def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
-    """Divide the points into ranges (start, stop) that fit in the processor cache, and return an iterator."""
+    """Return an iterator over ranges (start, stop) of points. The data of one range fit in the CPU cache."""
     workload, derivative = spec.workload, spec.derivative
     elements = derivative.outputs * max(derivative.inputs, 1)
     if spec.nonzeros_pattern is not None:
@@ -287,7 +288,7 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the function values at the points [start, stop), and their `Reference.value_terms`, or None."""
+    """Return (values, floor) at the points [start, stop). Errors are relative to max(|value|, floor or 0)."""
     reference = _evaluate_form(spec, closed_form(spec.case, spec.workload), start, stop)
     return reference.value, reference.value_terms
 
@@ -347,7 +348,7 @@ def reduce_reference(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Reduce the Jacobians J of the reference, and return (expected result, scale).
 
-    Errors of a result are relative to `scale`. Errors of an entry of J are relative to its magnitude, or to
+    Errors of the result are divided by `scale`. It is derived from the magnitude of each entry of J, or from
     `floor` if that is larger. For target=hvp, J contains Hessians H, and the result contains products H v.
     """
     if spec.case.target != "hvp" and not spec.reduction.along_point:

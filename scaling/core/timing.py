@@ -1,8 +1,7 @@
 """Warm up a program, sample its run time in turns (`Samples`), and compute confidence intervals of medians.
 
 A sampled program is a function without arguments. A `Gather` function exchanges floats between the processes
-that run the program. A turn is a series of samples of one case; compared cases take turns. All times are in
-seconds.
+that run it. A turn is a series of samples of one case; compared cases take turns. All times are in seconds.
 """
 
 import dataclasses
@@ -53,7 +52,7 @@ class Samples:
 
 
 def single_process(values: list[float]) -> list[list[float]]:
-    """Return `[values]`. This is the `Gather` function if there is only one process."""
+    """Return `[values]`, the list of the values of each process, if there is only one process."""
     return [values]
 
 
@@ -121,7 +120,7 @@ def _take_turns(
 def _add_turn(
     time_calls: Callable[[int], float], sampling: Sampling, samples: Samples, elapsed: float, gather: Gather
 ) -> float:
-    """Append the samples of one turn to `samples`, and return the duration of the turn in seconds."""
+    """Measure one turn, extend `samples`, and return the duration. Earlier turns took `elapsed` seconds."""
     least_in_turn, most_in_turn = (math.ceil(n / sampling.turns) for n in (sampling.least, sampling.most))
     turn_seconds = 0.0
     if samples.turns and samples.seconds[-1] < _CACHE_REFILL_SECONDS:

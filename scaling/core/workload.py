@@ -144,7 +144,7 @@ class Workload:
         shared: the inputs with one value for all points, as a dict of the same form.
         wrt: the inputs to differentiate with respect to by default, joined by "+". For a pytree, `params`
             means all floating-point leaves of the input `params`, in tree order. `params.w` means one leaf.
-        reduce: the default reduction, a key of `reductions.REDUCTIONS`. None means the whole Jacobian.
+        reduce: the reduction, a key of `reductions.REDUCTIONS`. None means the whole Jacobian.
         whole: a JAX function of the whole batch. Per-point inputs have a leading axis of points. The result
             is a scalar (the sum over the points), or an array or pytree of shape (points, *outputs).
         whole_modes: a dict from an AD mode without seeds, such as analytic or vmap_grad, to a JAX function of
@@ -159,9 +159,9 @@ class Workload:
             int32 arrays, the rows and the columns, sorted by row, then column.
         nonzeros: a function like `reference` for a Jacobian that is too large to be stored. Its derivative
             contains only the nonzeros of `pattern`, of shape (points, 1, nonzeros).
-        default_reduce: the `reduce` of the workload module, which a case can override. `build` sets it.
+        default_reduce: the original `reduce`. `build` sets it, and replaces `reduce` by that of the case.
         direction: the names of the inputs that contain the vector v of a product H v, or J v in forward mode,
-            joined by "+". Each is for one input in `wrt`, in order. By default, the names are those in `wrt`.
+            joined by "+", one for each input in `wrt` in order. By default, v is made of the inputs in `wrt`.
     """
 
     function: Callable[..., Any]
@@ -215,8 +215,8 @@ def _leaves_of(name: str, leaves: Iterable[str]) -> list[str]:
 def select_leaves(field_name: str, what: str, joined: str, leaves: Collection[str]) -> list[str]:
     """Return the input leaves that the names in `joined` select. The name of a pytree selects all its leaves.
 
-    The names are separated by "+". Raise `Refusal` if a name is unknown, or if a leaf is named twice. `what`
-    and `field_name` describe the names in the error message.
+    The names are separated by "+". Raise `Refusal` if a name is unknown, or if a leaf is named twice. For the
+    error, `field_name` is the field that contains `joined`, and `what` is a noun for a name, such as "input".
     """
     selected: list[str] = []
     for name in joined.split("+"):
@@ -271,7 +271,7 @@ def build(case: Case, make_workload: Callable[[Case], Any] = make_from_module) -
     """Return the workload of a case, adapted to the fields `wrt`, `reduce` and `target` of the case.
 
     `make_workload(case)` returns the module's `Workload`. In the result, each leaf of a pytree is an input,
-    and every function returns one array. `reference` and `whole_modes` compute the requested derivative.
+    the JAX functions return one array, and `reference` and the functions in `whole_modes` are for `target`.
     """
     workload = _flatten_pytrees(case, make_workload(case))
     if case.target in SECOND:  # without `second`, whole_modes are first derivatives

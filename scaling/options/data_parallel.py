@@ -49,9 +49,11 @@ def sum_derivative(
 ) -> Any:
     """Return the gradient of the loss summed over points, or the summed loss for mode=value.
 
-    With split=data, the sum is over the points of all devices, otherwise over the `points` of this device.
-    The gradient is a tuple with one item for each linear map. In forward mode, an item has the shape
-    (seeds,). In reverse mode, it contains one array for each differentiated input.
+    With split=data, the sum is over the points of all devices. With any other split, it is over `points`, the
+    points of this device.
+
+    The gradient is a tuple with one item for each linear map. In forward mode, an item is an array of shape
+    (seeds,). In reverse mode, an item contains one array for each differentiated input.
     """
     case = derivative.case
     count = ceil_div(case.points, case.mesh_shape[0])
@@ -134,11 +136,12 @@ def _derivative_in_pieces(
 
 
 def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
-    """Return the sum of a result over the devices that process different points ("point devices").
+    """Return one or more copies of the sum of a result over all devices that process different points.
 
-    `x` has the shape (point devices, seed devices, ...). Only index 0 of its second axis is used. The result
-    has the shape (copies, ...). With split=data, each point device already has the complete sum, so that the
-    copies are the sums of all point devices. Otherwise, there is one copy.
+    `x` has the shape (point devices, seed devices, ...), like the device mesh. Only index 0 of its second
+    axis is used. The result has the shape (copies, ...). With split=data, each point device has already
+    computed the sum, and all of these copies are returned. With any other split, the sum is computed here,
+    and there is one copy.
     """
     x = x[:, 0]
     return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
@@ -147,11 +150,12 @@ def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
 def gather_sums(
     case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the derivative of the summed loss, from the results of all devices, as one array for each input.
+    """Return the derivative of the summed loss as a list with one array for each input.
 
     `arrays` contains the results of the linear map `part`: one array in forward mode, or one array for each
-    input in reverse mode. Their shape is (point devices, seed devices, ...). The shape of the returned arrays
-    is (copies, 1, elements). With split=data, there is a copy for each point device, otherwise only one.
+    input in reverse mode. These arrays have the shape (point devices, seed devices, ...), like the device
+    mesh. The returned arrays have the shape (copies, 1, elements), where elements is the size of the input.
+    The number of copies is the same as in the result of `sum_over_point_devices`.
     """
     if part.computes_columns:
         (x,) = arrays  # (point devices, seed devices, seeds)
@@ -162,10 +166,10 @@ def gather_sums(
 
 
 def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
-    """Compare a sum over points with the expected sum.
+    """Compare one or more copies of a sum over points with the expected sum.
 
-    `result` has the shape (copies, 1, inputs). It contains the copies of the sum that
-    `sum_over_point_devices` returns. Each copy is compared.
+    `result` has the shape (copies, 1, inputs). With split=data, it contains the copy of every device. With
+    any other split, it contains only one copy.
     """
     rounding, points = spec.rounding, spec.case.points
     term_rounding = dataclasses.replace(rounding, added=rounding.added // points)

@@ -56,7 +56,7 @@ def multiply_rows(row: Callable[[Any], Any], seeds: SeedRange) -> Any:
 def reference_gram(entries: SizedEntries) -> ReferenceTerms:
     """Return the expected J^T J at each point, as `ReferenceTerms`.
 
-    The fields `influence` and `magnitude` determine the scale of the errors of J^T J.
+    The fields `influence` and `magnitude` of the result determine the allowed errors of J^T J.
     """
     J, magnitude, largest = entries.J.values, entries.magnitude, entries.largest
     columns = magnitude.sum(axis=1)
@@ -66,9 +66,9 @@ def reference_gram(entries: SizedEntries) -> ReferenceTerms:
 
 
 def step_bound(J: Jacobians, bound: Any) -> Any:
-    """Return a bound on the error of J^T J at each point due to errors of J, as an array of shape (points,).
+    """Return a bound on the error of every entry of J^T J at each point, as an array of shape (points,).
 
-    The error of each entry J[p, o, i] (point, output, input) is at most `bound[p, i]`.
+    The error of each entry J[p, o, i] (point, output, input) must be at most `bound[p, i]`.
     """
     columns, pairs = J.by_input(abs(J.values)), bound[:, :, None] * bound[:, None, :]
     crossed = bound[:, :, None] * columns[:, None, :]

@@ -318,10 +318,10 @@ def _parse_instruction(match: re.Match[str], instructions: Instructions) -> HloI
 
 
 def _exclude_operands(result_bytes: int, operand_bytes: int, is_copy: bool) -> int:
-    """Return the bytes of the result of an HLO instruction such as all-gather-start, without its operands.
+    """Return the size in bytes of the result tuple of an asynchronous HLO instruction, without the operands.
 
-    The result is a tuple, which may contain the operands. It contains them if `is_copy` is true, or if its
-    size `result_bytes` exceeds their size `operand_bytes`.
+    `result_bytes` is the size of the tuple, and `operand_bytes` is the size of the operands. The tuple
+    contains the operands if `is_copy` is true, or if `result_bytes` is larger than `operand_bytes`.
     """
     # A copy-start always contains its operand. Some asynchronous all-reduces contain no operands.
     has_operands = is_copy or result_bytes > operand_bytes

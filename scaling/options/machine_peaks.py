@@ -64,7 +64,10 @@ def _cases_of_target(target: str, bounded: Case, api: str, platform: str) -> lis
 
 
 def peak_dtype_and_precision(target: str, case: Case) -> tuple[str, str]:
-    """Return the dtype and matmul precision at which the peak benchmark `target` sets a limit for `case`."""
+    """Return the dtype and the matmul precision of the peak benchmark `target` for the given case.
+
+    With these settings, the measured peak gives a lower bound on the run time of `case`.
+    """
     if target == "matmul":
         return case.dtype, case.precision
     return "float64" if target in _DTYPE_DEPENDENT and case.dtype == "float64" else "float32", "highest"

@@ -68,8 +68,9 @@ def program_work(
 ) -> dict[str, Any]:
     """Return the `Record` fields that count the operations, memory traffic and collectives on one device.
 
-    The operations and bytes are the totals for one complete result. A value is None if it is unknown. If
-    `compiled` has no jaxpr, trace the program for `devices`.
+    The device runs the program once or several times to compute one result. The operations and bytes are
+    totals over these runs. The field "collectives" counts instructions of the program. A value is None if it
+    is unknown. If `compiled` has no jaxpr, trace the program for `devices`.
     """
     operations = count_operations(compiled.stages.jaxpr or trace_program(compiled, devices))
     work: dict[str, Any] = {

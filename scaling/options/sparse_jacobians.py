@@ -33,7 +33,10 @@ class NonzeroIndices:
 
 
 def gather_indices(derivative: Derivative) -> NonzeroIndices:
-    """Return the indices of the nonzeros in the compressed slices of a derivative that has a coloring."""
+    """Return the indices that each device uses to read nonzeros from its compressed slices.
+
+    The derivative must have a coloring.
+    """
     indices, devices = NonzeroIndices({}, []), derivative.case.mesh_shape[1]
     for number, part in enumerate(derivative.parts):
         colors, positions, entries = _indices_of_part(derivative.coloring, part, devices)
@@ -71,7 +74,11 @@ def _indices_of_part(
 
 
 def read_nonzeros(slices: Slices, colors: Any, positions: Any) -> Any:
-    """Compute the compressed slices of a device, and return their entries at the flat `positions`."""
+    """Compute the compressed slices of one device, and return their entries at `positions`.
+
+    `positions` contains indices into the flattened slices. `colors` contains the color of each column or row
+    of the Jacobian. It does not affect the result.
+    """
     compute = lambda: jax.tree.leaves(map_seeds(slices.compute, slices.seeds))  # noqa: E731
     # The condition is always true, but XLA cannot know that and does not fuse across a conditional. Without a
     # conditional, XLA fuses the slices into the gather and recomputes them for each entry. The conditional
@@ -113,11 +120,11 @@ class CommonNonzeros(NamedTuple):
 def compare_lacking(
     common: CommonNonzeros, expected: np.ndarray, scale: np.ndarray
 ) -> tuple[list[EntryComparison], str]:
-    """Compare the expected entries that the detected pattern lacks with zero, and return (comparisons, note).
+    """Check that the expected entries are zero where the detected pattern has no entries.
 
-    If the pattern lacks no entries, `comparisons` is empty. The note is a text that states how many nonzero
-    entries the pattern lacks, or "" if it lacks none. `expected` and `scale` have the shape (points, 1,
-    reference entries). Errors are divided by `scale`.
+    Return (comparisons, note). If the pattern lacks no entries, `comparisons` is empty. The note is a text
+    that states how many nonzero entries the pattern lacks, or "" if it lacks none. `expected` and `scale`
+    have the shape (points, 1, reference entries). Errors are divided by `scale`.
     """
     if not common.lacking.size:
         return [], ""

@@ -49,7 +49,7 @@ def checks_of_numpy(case: Case) -> tuple[tuple[bool, str], ...]:
 
 @dataclass(frozen=True)
 class Batch:
-    """A function of all points of a case, its inputs, and methods to compute the Jacobian."""
+    """The function of a case for all points at once, its inputs, and methods that compute the Jacobian."""
 
     case: Case
     workload: Any
@@ -60,10 +60,10 @@ class Batch:
 
     @property
     def points_per_cotangent(self) -> int:
-        """Return the number of unit vectors in a cotangent of the outputs.
+        """Return the number of points for which a cotangent of the outputs contains a unit vector.
 
-        A cotangent contains one unit vector for each point. It contains a single one if batch=whole, because
-        all points are then differentiated as one function.
+        This is 1 if batch=whole, because all points are then differentiated as one function. Otherwise, it is
+        the number of points of the case.
         """
         return 1 if self.case.batch == "whole" else self.case.points
 
@@ -113,7 +113,10 @@ class Batch:
         return [numpy.stack(rows) for rows in zip(*sums, strict=True)]
 
     def collect(self, by_input: Iterable[Any]) -> numpy.ndarray:
-        """Combine the arrays from `columns` or `rows` into one array of shape (points, outputs, inputs)."""
+        """Return the Jacobian as one array of shape (points, outputs, inputs).
+
+        `by_input` contains its columns or rows, like the result of the method `columns` or `rows`.
+        """
         outputs = 1 if self.sizes.summed or self.workload.reduce else self.sizes.outputs
         if self.case.ad_mode.seed == TANGENT:
             by_input = [numpy.moveaxis(part, 0, -1) for part in by_input]
@@ -166,9 +169,10 @@ def prepare(
 
 
 def unit_seeds(like: numpy.ndarray, points: int, scale: float = 1.0) -> Iterator[numpy.ndarray]:
-    """Yield each unit vector of a point as a seed: `scale` times the unit vector, at each of `points` points.
+    """Yield a seed for each element of a point. It is `scale` at this element of all points, and 0 elsewhere.
 
-    A seed has the shape and dtype of `like`. The same array is used for all seeds, and overwritten.
+    A seed has the shape and dtype of `like`, which contains `points` points of equal size. All seeds are the
+    same array, which is overwritten.
     """
     seed = numpy.zeros(like.shape, like.dtype)
     seed_by_point = seed.reshape(points, -1)

@@ -120,10 +120,10 @@ def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tens
 
 
 def _unit_seeds(torch: Any, like: Tensors, repeats: list[int]) -> Tensors:
-    """Return all unit tangents or cotangents, as one tensor of shape (seeds, *like[i].shape) for each i.
+    """Return all unit tangents or cotangents (seeds). Tensor i has the shape (seeds, *like[i].shape).
 
-    The tensor `like[i]` consists of `repeats[i]` parts of equal size, such as points. A seed is 1 at one
-    element of one tensor, in each part of this tensor, and 0 at all other elements.
+    The tensor `like[i]` consists of `repeats[i]` parts of equal size, for example one for each point. A seed
+    selects one element of the parts of one tensor. It is 1 at this element of every part, and 0 elsewhere.
     """
     sizes = [a.numel() // points for a, points in zip(like, repeats, strict=True)]
     all_seeds = torch.eye(sum(sizes), dtype=like[0].dtype).split(sizes, dim=1)

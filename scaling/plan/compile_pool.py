@@ -120,10 +120,10 @@ def _compile_groups(
 
 
 def _compile_first(worker: WorkerGroup, equal_cases: list[Case], seconds: float, events: _Events) -> bool:
-    """Compile the first of several cases with equal programs, and return whether the worker is still alive.
+    """Compile the first of several cases with equal programs. Return whether the worker is still alive.
 
-    Put the result into `events` for each case to which it applies, and remove these cases from `equal_cases`.
-    A failure applies to the first case only, and any other result to all cases.
+    Put (case, record fields) into `events` for all cases, or only for the first case if it fails. Remove
+    these cases from `equal_cases`. `seconds` is the timeout of the compilation.
     """
     case, is_alive = equal_cases.pop(0), True
     events.put((case, None))

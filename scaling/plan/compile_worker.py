@@ -207,7 +207,7 @@ class RejectedProgram:
             self.shortage = f"needs {format_bytes(used)}, a device has {format_bytes(available)}"
 
     def memory_analysis(self) -> "RejectedProgram":
-        """Return this object. It replaces the result of `jax.stages.Compiled.memory_analysis`."""
+        """Return this object. Its size attributes have the same names as in JAX's `CompiledMemoryStats`."""
         return self
 
 

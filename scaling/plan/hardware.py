@@ -101,7 +101,8 @@ class Hardware:
     def device_counts(self) -> list[int]:
         """Return the device counts that devices=all selects, in ascending order.
 
-        For a TPU, they are the sizes of its slices. For other hardware, they are the available powers of two.
+        For a TPU, they are the sizes of its slices. For other hardware, they are the valid device counts that
+        are powers of two.
         """
         if self.slices:
             return sorted({1, *(math.prod(shape) * self.per_chip for shape in self.slices[1:])})

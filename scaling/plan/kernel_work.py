@@ -242,10 +242,10 @@ def _is_transposing(instruction: HloInstruction, operand: HloInstruction) -> boo
 
 
 def _library_name(instruction: HloInstruction) -> str:
-    """Return the name of an operation whose work is unknown, or "" if the instruction does no work.
+    """Return the name of an instruction whose work is unknown, or "" for an instruction without work.
 
-    The name is the called function of a custom call, or the opcode of another instruction. The function is
-    only for instructions in which `_count_instruction` finds no work.
+    The name is the target of a custom call, or the opcode of another instruction. `instruction` must be one
+    for which `_count_instruction` returns ("", 0).
     """
     if instruction.opcode != "custom-call":
         return instruction.opcode if instruction.opcode in _UNCOUNTED_OPCODES else ""
@@ -269,7 +269,7 @@ def _kernel_overhead(kernel: hlo.Kernel, loop_operations: float, arithmetic: int
 
 
 def _ynn_overhead(fused: Instructions) -> int:
-    """Return the overhead of a fusion that the library YNNPACK executes, without the time to start it.
+    """Return the overhead of the reductions and broadcasts in a fusion that the library YNNPACK executes.
 
     `fused` contains the instructions of the fusion. The unit is the time of a vectorized float32 operation.
     """

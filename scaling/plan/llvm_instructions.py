@@ -157,11 +157,11 @@ class LlvmFunction:
         )
 
     def _operand_cost(self, line: str, has_slow_masks: bool) -> float:
-        """Return the cost of a line that is not included in its `instruction_cost`.
+        """Return the additional cost of a line, which depends on the instruction that computes its operand.
 
         The cost is `_GATHER_COST` if the line inserts a loaded element into a vector. It is `_MASK_COST` if
-        `has_slow_masks` is true and the line converts the Boolean result of a comparison of 64-bit integers
-        to numbers. Otherwise, it is 0.
+        the line converts a Boolean vector, computed by a comparison of 64-bit integers, to floating point,
+        and `has_slow_masks` is true. Otherwise, it is 0.
         """
         if match := _VECTOR_INSERTION.search(line):
             return _GATHER_COST if self.definitions.get(match[1], "").startswith("load ") else 0
@@ -214,9 +214,10 @@ class LlvmFunction:
         return count / 2
 
     def _find_comparison(self, condition: str) -> Comparison | None:
-        """Return the comparison that computes the variable `condition`.
+        """Return the comparison that computes the variable `condition`, or None if there is none.
 
-        Return None if the variable is not computed by a comparison, or if the bound is not a constant.
+        The second operand of the comparison must be a constant, or the minimum of a variable and a constant.
+        The bound is this constant.
         """
         match = _COMPARISON.match(self.definitions.get(condition, ""))
         if match is None:
@@ -230,7 +231,8 @@ class LlvmFunction:
     def _count_work_groups(self) -> int:
         """Return the number of work groups of the kernel.
 
-        It is the constant with which the kernel compares its work-group index, or 1 without a comparison.
+        It is the constant with which the kernel compares its work-group index. If the kernel does not compare
+        this index, it is 1.
         """
         comparisons = filter(None, map(self._find_comparison, self.definitions))
         return next((comparison.bound for comparison in comparisons if self._is_work_group(comparison)), 1)
@@ -261,23 +263,24 @@ class LlvmFunction:
                     counts.append(max(1, math.ceil((comparison.bound - first) / step) + 1))
         return min(counts, default=None)
 
-    def _find_counters(self, value: str, header: str | None = None) -> Iterator[tuple[str, int, int]]:
-        """Yield (loop header, first value, step) for each loop that may have the counter `value`.
+    def _find_counters(self, variable: str, header: str | None = None) -> Iterator[tuple[str, int, int]]:
+        """Yield (loop header, first value, step) for each loop that may use `variable` as its counter.
 
-        `value` is the name of a variable. If `header` is not None, search only the loop with this header.
+        In iteration k = 0, 1, ..., the variable then has the value `first value + k * step`. If `header` is
+        not None, search only the loop with this header.
         """
-        for phi, offset in self._find_phis(value, header):
+        for phi, offset in self._find_phis(variable, header):
             block, inputs = self.block_of[phi], _VARIABLE_INPUT.findall(self.definitions[phi])
             changes = [change for name in inputs for change in self._find_phis(name, block)]
             if steps := [step for other, step in changes if other == phi and step]:
                 yield block, self._initial_value(phi) + offset, steps[0]
 
-    def _find_phis(self, value: str, header: str | None) -> list[tuple[str, int]]:
-        """Return pairs (phi, c): `value` may be the result of the instruction named phi, plus the constant c.
+    def _find_phis(self, variable: str, header: str | None) -> list[tuple[str, int]]:
+        """Return each pair (name of a phi instruction, constant c) such that `variable` may equal phi + c.
 
-        Search the loop with the label `header`, or all loops if it is None.
+        Search the phi instructions of the loop header `header`, or of all loop headers if it is None.
         """
-        phis, pending, visited = list[tuple[str, int]](), [(value, 0)], set[str]()
+        phis, pending, visited = list[tuple[str, int]](), [(variable, 0)], set[str]()
         while pending:
             value, offset = pending.pop()
             if value in visited:

@@ -98,13 +98,12 @@ def estimate(
 def draw_time_parts(
     case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
 ) -> tuple[dict[str, np.ndarray], str | None]:
-    """Predict the time of a call on `DRAWS` random machines, and return ({part: seconds}, bound).
+    """Return `DRAWS` random predictions of the time of a call, as ({part: seconds}, bound).
 
     The parts are "call", "compute", "communication" and "waiting" (for the slowest device), each with an
-    array of shape (DRAWS,). The bound is a string that names what takes the most time in the kernels:
-    "memory", "overhead" or a kind of operation, such as "products". It is None if the kernels take no time.
-    The random machines are the same for all programs. Raise `UnknownTime` if a rate or an amount of work is
-    unknown.
+    array of shape (DRAWS,). The bound is the largest part of the kernel time: "memory", "overhead" or a kind
+    of operation, such as "products". It is None if the kernels take no time. The random numbers are the same
+    for all programs. Raise `UnknownTime` if a rate or an amount of work is unknown.
     """
     if not all(math.isfinite(work.get("times", 1)) for work in (*kernels, *messages)):
         raise UnknownTime("the number of iterations of a loop is not known at compile time")
@@ -183,7 +182,7 @@ def _memory_seconds(kernel: Work, rates: Rates) -> float:
 
 
 def _message_cost(message: Work, hardware: Hardware, rates: Rates) -> np.ndarray:
-    """Return the predicted (latency, transfer time) of all executions of a collective, in seconds."""
+    """Return the predicted total (latency, transfer time) of all executions of a collective, in seconds."""
     group, kind = int(message["group"]), str(message.get("kind", ""))
     if kind not in PARTS_OF_ALL_REDUCE:
         raise UnknownTime(f"the time of {kind} between devices is not modeled")

@@ -36,7 +36,10 @@ def render_markdown(template: str, **values: Any) -> str:
 
 @functools.cache
 def load_template(name: str) -> jinja2.Template:
-    """Load a Jinja template. Its values are escaped for Markdown (name *.md.jinja) or for HTML."""
+    """Load the Jinja template with the given file name.
+
+    If the name ends with .md.jinja, the template escapes inserted values for Markdown, otherwise for HTML.
+    """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True,
         lstrip_blocks=True, undefined=jinja2.StrictUndefined,

@@ -131,8 +131,8 @@ def render_page(
 def case_panels(cases: Mapping[str, Mapping[str, Sequence[Record]]]) -> dict[str, Any]:
     """Return {HTML anchor: detail panel}, with one panel for each case that has records.
 
-    `cases` is {HTML anchor: {prefix: records}}, with one record per process. The prefix starts the names of
-    the processes, such as 'A, process 1' for the prefix 'A, '. A panel is a JSON-compatible dict:
+    `cases` is {HTML anchor: {prefix: records}}, with one record per process. With the prefix 'A, ', the
+    processes have the names 'A, process 1', 'A, process 2', and so on. A panel is a JSON-compatible dict:
 
     facts      list of strings, such as 'compile 1.20 s to 1.40 s'
     step       usually 1; a step of 2 means that only every second sample is plotted

@@ -92,8 +92,8 @@ def latest(records: Iterable[Record]) -> list[Record]:
 def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
     """Return {(case key, replicate number): record}, with one record for each replicate of each case.
 
-    For each environment, the function `latest` chooses the record. If a replicate has records from several
-    environments, the one that started last is returned.
+    For each environment, `latest` selects one record of the replicate. Of these records, the one with the
+    latest `started_at` is returned.
     """
     ordered = sorted(latest(records), key=lambda r: (r.started_at or "", r.attempt))
     return {(record.key, record.replicate): record for record in ordered}

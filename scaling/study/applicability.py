@@ -61,7 +61,11 @@ def _list_target_rules(derivative: Derivative) -> list[_Rule]:
 
 
 def _list_reduction_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the rules that decide whether a sum over points, or batch=whole, is possible."""
+    """Return the rules that decide whether a case may use reduce=points or batch=whole.
+
+    With reduce=points, the result is summed over the points. With batch=whole, the derivative is that of
+    `Workload.whole`, a function of all points.
+    """
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     reduction, on_host = workload.reduction, case.storage == "host"
     sums_points, point_devices = reduction.sums_points, case.mesh_shape[0]
@@ -119,7 +123,10 @@ def _list_seed_rules(derivative: Derivative) -> list[_Rule]:
 
 
 def _list_offer_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the rules that decide whether a workload offers the mode and the `batch` of a case."""
+    """Return the rules that decide whether a workload supports the AD mode and batch=whole of a case.
+
+    With batch=whole, the derivative is that of `Workload.whole`, a function of all points.
+    """
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     name, whole_batch, sums_points = case.workload, case.batch == "whole", workload.reduction.sums_points
     of = f" of reduce={case.reduce}" if case.reduce else " of nonzeros" if case.seeds == "colored" else ""

@@ -149,8 +149,9 @@ def _read_times_as_text() -> None:
 def _in_hydra_syntax(word: str) -> str:
     """Convert an override to Hydra syntax.
 
-    Add the prefix ++ to a key that may be absent from the configuration files. Quote values with special
-    characters. Expand a leading "~/" of the results folder, and remove ".yaml" from the name of a file.
+    Add the prefix ++ to a key that may be absent from the configuration files. Quote a value with special
+    characters. Expand "~" in results=~/PATH. Remove ".yaml" from the name of a configuration file, as in
+    study=rbf.yaml.
     """
     name, _, value = word.partition("=")
     if word.startswith(("sizes.", "sizes=", "cluster.")):  # keys that a YAML file may omit

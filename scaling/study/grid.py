@@ -53,9 +53,9 @@ _Sources = dict[str, str]  # field -> its source: the command line, the study, o
 
 
 class UnusedField(NamedTuple):
-    """The reason why a field of a case has no effect, such as "with api=jit, which runs on one device"."""
+    """The reason why a field of a case has no effect."""
 
-    reason: str
+    reason: str  # the text after "mesh=2x4 has no effect", such as "without split=both"
     causes: tuple[str, ...]  # the names of the fields that make it ineffective, such as "api"
 
 
@@ -68,7 +68,7 @@ class GridCell:
     sources: tuple[_Sources, ...] = dataclasses.field(default=(), compare=False)  # one dict for each grid
 
     def scaled(self, completed: Case) -> Case:
-        """Return a copy of `completed`. With weak scaling, multiply its points by its number of devices."""
+        """Return a copy of `completed`. With weak scaling, `points` is multiplied by `devices`."""
         factor = completed.devices if self.scaling == "weak" else 1
         return dataclasses.replace(completed, points=completed.points * factor)
 
@@ -116,11 +116,15 @@ def expand_study(
 def _expand_grids(
     study: Mapping[str, Any], given: Mapping[str, Any], place: str, sources: _Sources
 ) -> Iterator[tuple[_Fields, _Sources]]:
-    """Yield (fields, sources) for each grid of a study. The grids of its parts come before its own grids.
+    """Yield (fields, sources) for each grid of a study, first for the grids of its parts.
 
-    A part is a study within the study. A source says where a field is set, such as "in part a". `given`
-    contains the fields on the command line. `place` is the source of the fields that this study sets.
-    `sources` contains the sources of fields that are already set.
+    A source is a text that states where a field is set, such as "in study/rbf.yaml, grid 2".
+
+    Args:
+        study: The shared fields, `grids`, `parts` (studies within the study) and `title`.
+        given: The fields that the command line sets.
+        place: The source of the fields that `study` itself sets.
+        sources: The sources of the fields that the command line or an enclosing study sets.
     """
     shared = {k: v for k, v in study.items() if k not in _STUDY_KEYS}
     parts = study.get("parts") or {}
@@ -169,9 +173,9 @@ def _located(sources: _Sources) -> Iterator[None]:
 def add_source(text: str, sources: _Sources) -> str:
     """Return the error message `text`, followed by the file and grid that set the invalid field.
 
-    An example of the appended text is " (in study/rbf.yaml, grid 2)". The invalid field is the first key of
-    `sources` in `text`. If there is none, append where the grid is defined. Return `text` unchanged if the
-    command line sets the field, or if nothing is known.
+    For example, append " (in study/rbf.yaml, grid 2)". The invalid field is the first word of `text` that is
+    a key of `sources`. If there is no such word, append the file and grid that define the case. Return `text`
+    unchanged if the command line sets the field, or if its source is unknown.
     """
     names = re.findall(r"[a-z_]+", text.partition(":")[0].replace("unknown size", "unknown sizes"))
     workload = sources.get("workload")
@@ -238,9 +242,9 @@ def list_meshes(devices: int) -> list[str]:
 
 
 def _make_cell(fields: _Fields, given: Collection[str]) -> GridCell:
-    """Return the `GridCell` with the given fields, or raise `Refusal` if a field has an invalid value.
+    """Return the `GridCell` with the values in `fields`, or raise `Refusal` if a value is invalid.
 
-    `given` contains the names of the fields on the command line.
+    `given` contains the names of the fields that the command line sets.
     """
     scaling = fields.pop("scaling", "strong")
     check_names("scaling", [scaling], SCALINGS)

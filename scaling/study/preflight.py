@@ -178,7 +178,10 @@ class _Examination:
 
 
 def _advise_renaming() -> str:
-    """Return advice to rename a file of the user that hides a module that JAX imports, or "" if none does."""
+    """Return advice to rename a user's file that shadows a module, such as numpy.py or random.py.
+
+    Return "" if there is no such file.
+    """
     folders = (".", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
     files = [file for folder in folders for file in sorted(Path(folder).glob("*.py"))]
     hidden = sys.stdlib_module_names | {"jax", "jaxlib", "numpy"}

@@ -70,8 +70,9 @@ def declared_names(module: ModuleType, name: str, variant: str | None = None) ->
 def declared_sizes(name: str, module: ModuleType, given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return {size name: default value} as declared in SIZES of the module of the workload `name`.
 
-    Raise `Refusal` if SIZES is not a dict with names as keys, if a size has the name of a count, if a size
-    in `given` is not declared, or if a declared size has neither a default value nor a value in `given`.
+    Raise `Refusal` if SIZES is not a dict with names as keys, if a size is named `points`, `devices` or
+    `data_seed`, if a size in `given` is not declared, or if a declared size has neither a default value nor a
+    value in `given`.
     """
     declared = getattr(module, "SIZES", {})
     if not isinstance(declared, Mapping) or not all(isinstance(size, str) for size in declared):

@@ -115,8 +115,11 @@ def _install_jax(version: str) -> Path:
     return python
 
 
-def _check_variant(text: str, variant: Variant) -> None:
-    """Raise `Refusal` if a variant cannot import JAX, or if its worker protocol differs from `PROTOCOL`."""
+def _check_variant(versus: str, variant: Variant) -> None:
+    """Raise `Refusal` if a variant cannot import JAX, or if its worker protocol differs from `PROTOCOL`.
+
+    `versus` is the value of `versus=` that the error message quotes, such as "jax:0.10.0".
+    """
     script = "import jax, numpy, scaling.worker as w; jax.devices(); print(getattr(w, 'PROTOCOL', 1))"
     variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | dict(variant.variables)
     try:
@@ -125,12 +128,12 @@ def _check_variant(text: str, variant: Variant) -> None:
             env=variables
         )  # fmt: skip
     except OSError as error:
-        raise Refusal(f"versus={text}: {error.strerror}: name a Python interpreter that has JAX") from None
+        raise Refusal(f"versus={versus}: {error.strerror}: name a Python interpreter that has JAX") from None
     if process.returncode:
-        raise Refusal(f"versus={text} cannot run a worker: {last_line(process.stderr)}")
+        raise Refusal(f"versus={versus} cannot run a worker: {last_line(process.stderr)}")
     if process.stdout.split()[-1:] != [str(PROTOCOL)]:
         problem = f"its worker uses another protocol (not {PROTOCOL})"
-        raise Refusal(f"versus={text}: {problem}; run its own study instead")
+        raise Refusal(f"versus={versus}: {problem}; run its own study instead")
 
 
 def _python_path(*folders: Path) -> str:

@@ -117,7 +117,8 @@ def _publish_online(
 def _publish_run(api: wandb.Api, job: PublishJob, run: TrackedRun, listed: list[Any]) -> tuple[str, str, str]:
     """Upload and verify a W&B run, unless one of the runs on the server (`listed`) is equal to `run`.
 
-    Return (state, run ID, error message or ''). The state is 'unchanged', 'published' or 'differs'.
+    Return (state, run ID, error message or ''). The state is 'unchanged' if an equal run was on the server,
+    'published' if the uploaded run is equal to `run`, or 'differs' if it is different or missing.
     """
     for stored in listed:
         if stored.config.get("digest") == run.digest and not _first_difference(run, stored):
@@ -211,8 +212,9 @@ def _update_tag(stored: Any, current: dict[str, str], wrong: Iterable[str]) -> b
     """Add the tag 'superseded' to a stored W&B run, or remove it. Return whether it was added.
 
     `current` maps each `TrackedRun.series` to the ID of its current run. `wrong` contains the IDs of uploaded
-    runs with wrong content. The tag is added if the ID of the run is in `wrong`, or if its series has another
-    ID in `current`. The tag is removed from a current run. Any other run is left unchanged.
+    runs with wrong content. The tag is added if the ID of the run is in `wrong`, or if `current` contains
+    another ID for its series. The tag is removed if `current` contains the ID of the run. If `current` does
+    not contain the series and `wrong` does not contain the ID, nothing is changed.
     """
     current_id = current.get(stored.config.get("series"))
     is_superseded = stored.id in wrong or current_id not in (None, stored.id)

@@ -24,9 +24,10 @@ _PREFIX = f"ad-scaling/{os.environ.get('AD_SCALING_CLAIMS', 'core')}/"
 
 
 def usable_cores() -> list[int]:
-    """Return the numbers of the logical CPU cores that the CPU affinity and the cgroup quotas allow.
+    """Return the IDs of the logical CPU cores that this process may use.
 
-    The first entries are one logical core of each physical core. The other hyperthreads follow.
+    The CPU affinity and the cgroup quotas limit these cores. One logical core of each physical core comes
+    first, then the remaining logical cores.
     """
     siblings_path = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     allowed = sorted(os.sched_getaffinity(0))

@@ -15,7 +15,10 @@ _FIXES = {  # JAX setting that the case or the launcher sets -> what to set inst
 
 
 def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
-    """Return a function that detects later changes of JAX settings. It returns (changes, fix), or None."""
+    """Return a function that detects changes of JAX settings since this call.
+
+    The function returns (description of the changes, how to fix them), or None if no setting has changed.
+    """
     settings_before = {name: getattr(jax.config, name) for name in _FIXES}
 
     def describe_changes() -> tuple[str, str] | None:

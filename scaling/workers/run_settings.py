@@ -37,7 +37,11 @@ class RunSettings:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], attempts: int | None = None) -> "RunSettings":
-        """Return the settings in the Hydra configuration `config`. Raise `Refusal` if a value is invalid."""
+        """Return the settings in the Hydra configuration `config`. Raise `Refusal` if a value is invalid.
+
+        `attempts` is the maximum number of attempts per case. None means that each run retries every failed
+        case.
+        """
         for name in _BOOLEAN_SETTINGS:
             if not isinstance(config[name], bool) and not (name == "wait" and config[name] is None):
                 raise Refusal(f"{name} must be true or false, not {config[name]!r}")

@@ -225,10 +225,10 @@ def build_history(
 ) -> History:
     """Return a `History`: how often each case in `records` was attempted, and how the attempts ended.
 
-    Records whose environment matches none of `environments` are ignored. `baseline` contains the records of
-    the baseline of a comparison, or is None. In a comparison, a record counts as a result only if the
-    baseline has a record, not "failed", with the same case key, replicate number and `block`. Records
-    whose samples alternated have the same `block`.
+    Records whose environment matches none of `environments` are ignored. In a comparison, `baseline` contains
+    the records of the baseline, and otherwise it is None. In a comparison, a record counts as a result only
+    if it has a counterpart in `baseline` that did not fail. A counterpart is a record of the same case and
+    replicate, whose samples alternated with those of the record (they have the same `block`).
     """
     matching = [(i, record) for record in records for i in find_identities(record, environments)]
     attempts = [(i, r.attempt) for i, r in matching if r.reason != REQUEST_NOT_MET]

@@ -32,7 +32,7 @@ Listener = Callable[[dict[str, Any]], None]  # called with events such as {"even
 
 @dataclass(frozen=True)
 class VariantResults:
-    """A `Variant` (this program or a baseline), its results folder, and the environments of its records."""
+    """A `Variant`, its results folder, and the environments of its records."""
 
     variant: Variant
     folder: Path
@@ -162,9 +162,10 @@ class _Run:
         claimed_cores: list[int] | None,
         is_retry: bool = False,
     ) -> WorkerGroup:
-        """Start the workers for a session that begins with `first_case`. If they do not start, try once more.
+        """Start workers for `first_case` and the cases with the same `ScheduledCase.session_key`.
 
-        The workers end when `stack` is closed.
+        If the workers do not start, try once more, unless `is_retry` is true. The workers end when `stack` is
+        closed. `variant` is an index of `results`.
         """
         machine, settings, options = self.schedule.machine, self.settings, self.options
         results, shape = self.results[variant], process_shape(first_case, machine, settings)

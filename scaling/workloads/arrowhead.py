@@ -29,7 +29,7 @@ def _function(x):
 
 
 def _pattern(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row and column indices of the 3 n - 2 nonzeros, sorted by row, as int32 arrays."""
+    """Return the row and column indices of the 3 n - 2 nonzeros of the Jacobian, sorted by row, as int32."""
     index = np.arange(1, n, dtype=np.int32)
     pairs = np.stack([np.zeros_like(index), index], axis=1)
     rows = np.concatenate([np.zeros(n, np.int32), np.repeat(index, 2)])

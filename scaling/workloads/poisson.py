@@ -47,7 +47,11 @@ def _second_order_reference(inputs: Inputs) -> Reference:
 
 
 def _analytic_modes(target: str | None) -> Mapping[str, Callable]:
-    """Return {AD mode: f(c, lam)}, with handwritten formulas of the derivative `target` (None: gradient)."""
+    """Return {AD mode: function}. A function computes a derivative with a handwritten formula.
+
+    Its arguments are the counts c and the rates lam of all points. `target` is "gradient", "hessian",
+    "laplacian" or "hvp". None means "gradient".
+    """
     if target in ("hessian", "laplacian"):  # both targets are equal, because a term has a single rate
         return {"analytic": lambda c, lam: -c / lam**2, "analytic_vmap": lambda c, lam: -c / lam / lam}
     if target == "hvp":

@@ -77,7 +77,10 @@ def _jacobians(variant, names, d, m):
 
 
 def _reference(variant: str | None, names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the outputs, the Jacobians, and the magnitudes of the terms that are summed to compute them."""
+    """Return the `Reference` of the residual, or of the sum of its squares if `variant` is "scalar".
+
+    The derivative is with respect to the inputs `names`.
+    """
     d, m = inputs["d"], inputs["m"]
     f, _, _, _, a, _ = _fit(d, m)
     rs, magnitude = d - a * f, np.abs(d) + np.abs(a * f)
@@ -105,7 +108,11 @@ def _second_derivatives(d, m):
 
 
 def _hessian(names, d, m):
-    """Return the Hessian of the sum of squared residuals at each point with respect to the inputs `names`."""
+    """Return the Hessian of the sum of squared residuals at each point with respect to the inputs `names`.
+
+    The data `d` have the shape (points, 21). The centers `m` of the Gaussians have the shape (points,). The
+    result has the shape (points, inputs, inputs).
+    """
     xp = d.__array_namespace__()
     f, h, _, mixed, by_m, _ = _second_derivatives(d, m)
     by_d = 2 * xp.eye(_GRID.size, dtype=d.dtype) - 2 * f[:, :, None] * f[:, None, :] / h[:, :, None]
@@ -118,7 +125,10 @@ def _hessian(names, d, m):
 
 
 def _hessian_times_point(names, d, m):
-    """Return H v at each point. H is the result of `_hessian`, and v contains the inputs `names`."""
+    """Return the product H v at each point, of shape (points, inputs), where H is the result of `_hessian`.
+
+    The vector v contains the values of the inputs `names`: the data `d`, the center `m`, or both.
+    """
     f, _, a, mixed, by_m, _ = _second_derivatives(d, m)
     m = m[:, None]
     products = {"d": {"d": 2 * d - 2 * a * f, "m": mixed * m}, "m": {"d": _dot(mixed, d), "m": by_m * m}}

@@ -250,12 +250,14 @@ def _verify_reference(
 def _describe_objection(
     computed: ComputedReference, case: Case, workload: Workload, result: fd_check.Confirmation
 ) -> dict[str, Any]:
-    """Return the error message for a derivative that finite differences do not confirm, as a dict.
+    """Return {"wrong": message} or {"unsure": message} if the derivative is or may be wrong, else {}.
 
-    finite differences    float64 without custom derivative rules    otherwise
-    confirm               {}                                         {}
-    do not confirm        {}                                         {"unsure": message}
-    refute                {"unsure": message}                        {"wrong": message}
+    The first column of this table is the outcome of the comparison with finite differences. The second column
+    is for an evaluation in float64 of a function without custom derivative rules, the third for all others.
+
+    confirmed                       {}                      {}
+    neither confirmed nor refuted   {}                      {"unsure": message}
+    refuted                         {"unsure": message}     {"wrong": message}
     """
     evaluation, is_wrong = computed.evaluation, result.is_wrong.any()
     is_unsure = result.confirmed_share < _MIN_CONFIRMED_SHARE or (

@@ -148,9 +148,10 @@ def is_traceable(evaluation: Evaluation, arrays: InputArrays, quantity: str) -> 
 
 
 def with_pushforward(evaluation: Evaluation, arrays: InputArrays) -> Evaluation | None:
-    """Return a copy of `evaluation` that can compute JVPs, if necessary with the other value of `transposed`.
+    """Return a copy of `evaluation` for which JAX can compute JVPs, or None if that is impossible.
 
-    Return None if JAX can compute neither JVPs nor VJPs of the function.
+    If `transposed` is true, JVPs are computed from VJPs. The copy has the same value of `transposed` if JAX
+    can compute JVPs with it, and otherwise the other value.
     """
     candidates = evaluation, dataclasses.replace(evaluation, transposed=not evaluation.transposed)
     return next((each for each in candidates if is_traceable(each, arrays, "columns")), None)
@@ -214,7 +215,11 @@ def _cast(evaluation: Evaluation, arrays: InputArrays) -> tuple[dict[str, np.nda
 
 @functools.lru_cache(maxsize=64)
 def _compiled(evaluation: Evaluation, quantity: str) -> Callable[..., jax.Array]:
-    """Return a jitted function f(rounding_key, per_point, shared, *seeds) that computes `quantity`."""
+    """Return a jitted function f(rounding_key, per_point, shared, *seeds) that computes the given quantity.
+
+    `quantity` is a key of `_QUANTITIES`, such as "jvp". `per_point` and `shared` are dicts of inputs.
+    `rounding_key` is the seed of the random rounding errors. It is ignored if `evaluation.rounding_key` is 0.
+    """
     tangent_axes = [0 if name in evaluation.per_point else None for name in evaluation.names]
     seed_axes = {"values": (), "jvp": (tangent_axes,)}.get(quantity, (None,))
 

@@ -118,8 +118,8 @@ def _compare_along_all(
     """Compare the derivatives along the given directions with finite differences.
 
     Return (derivatives, comparison, has_derivative). `derivatives` and the arrays in `comparison` have the
-    shape (directions, points, outputs). `has_derivative`, of shape (points, outputs), is true where a
-    derivative is much larger than its error.
+    shape (directions, points, outputs). `has_derivative`, of shape (points, outputs), is true where the
+    derivative along at least one direction is much larger than its error.
 
     The first `_DIRECTIONS` directions must be random. The root mean square of the derivatives along these
     directions is used as the typical size of a derivative. The last direction must be a result of
@@ -154,9 +154,9 @@ def _describe_worst(
 ) -> str:
     """Return a description of one wrong derivative, for an error message.
 
-    The directions are searched in this order, until a wrong derivative is found: all directions that change a
-    single group of inputs, then all others except the last, then the last. Of several wrong derivatives in
-    one of these sets of directions, the one with the largest relative error is described.
+    There are three sets of directions: those that change a single group of inputs, all others except the
+    last, and the last. Only the first of these sets that contains a wrong derivative is used. In this set,
+    the wrong derivative with the largest relative error is described.
 
     `of` names what is differentiated, such as "output". `names[k]` are the names of the inputs that direction
     k changes. `points` contains the indices of the points. The other arrays have the shape (directions,
@@ -191,10 +191,10 @@ def _compare_along(
 ) -> _Comparison:
     """Compare the derivative along one direction with finite differences of `values_at`.
 
-    `typical_size` is the typical magnitude of the derivative. `measured` contains the function values and
-    their rounding errors. `rounding` and `value_rounding` are the rounding errors of the derivative and of
-    the function value. Both are allowed, because a derivative may contain the function value, as that of exp
-    does.
+    `values_at(step)` returns the function values after a step. `measured` contains the values without a step,
+    and their rounding errors. `typical_size` is the typical magnitude of the derivative. `rounding` is the
+    rounding error of the derivative, and `value_rounding` that of the function value. The tolerance includes
+    both errors, because a derivative may contain the function value (the derivative of exp is an example).
     """
     center, least_noise, noise = measured
     differences = _central_differences(values_at)
@@ -382,14 +382,16 @@ def _compare_steps(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (agrees_twice, agrees_once, is_refuted) as boolean arrays of shape (points, outputs).
 
-    agrees_once     for some step, the derivative and the finite difference differ by at most `allowed`
-    agrees_twice    the same for two consecutive steps
-    is_refuted      the finite differences for two consecutive steps differ by at most `allowed` from each
-                    other, but by more than 4 times `allowed` from the derivative
+    The error of a step is the absolute difference between the derivative and the finite difference.
+
+    agrees_twice    the errors of two consecutive steps are at most `allowed`
+    agrees_once     the error of at least one step is at most `allowed`
+    is_refuted      the errors of two consecutive steps are more than 4 times `allowed`, but their finite
+                    differences differ by at most `allowed` from each other
 
     If several pairs of finite differences agree with each other, only the pair with the shortest steps can
     refute the derivative. A step is ignored if the rounding error of its finite difference exceeds `allowed`.
-    `noise` contains the rounding errors of the function values.
+    `differences` has the shape (steps, points, outputs). `noise` contains the rounding errors of the values.
     """
     is_exact, distance = 1.5 * noise / _STEPS <= allowed, np.abs(differences - derivative)
     agrees, is_far = is_exact & (distance <= allowed), distance > 4 * allowed

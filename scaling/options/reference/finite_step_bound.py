@@ -35,14 +35,14 @@ def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
 def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.ndarray:
     """Return upper bounds on the errors of forward differences at the points [start, stop).
 
-    The shape is (points, inputs). If the result is the product J x of the Jacobian and the point, one
-    difference computes it, and the shape is (points, 1). Each bound holds for all outputs or, if the outputs
-    are summed, for the sum. A bound is a safety factor times the sum of two errors, for a step h:
+    The shape is (points, inputs). If the result is the product J x of the Jacobian and the point x, there is
+    only one difference for each point, and the shape is (points, 1). Each bound holds for all outputs or, if
+    the outputs are summed, for the sum. A bound is a safety factor times the sum of two errors, for a step h:
 
     truncation error    h / 2 times the larger of the absolute second derivatives at x and at x + h
     rounding error      the effect of rounding x + h and both function values on the difference, divided by h
 
-    `terms` is the number of terms whose sum is a function value.
+    `terms` is the number of terms that are summed to compute a function value.
     """
     workload, points = spec.workload, stop - start
     arrays, step = inputs.exact_inputs(spec.case, workload, start, stop), STEPS[spec.case.dtype]
@@ -79,10 +79,11 @@ def _evaluate_reference(spec: ReferenceSpec, arrays: InputArrays) -> Reference:
 
 
 def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
-    """Return the largest magnitude of a function value or of one of its terms, for each point.
+    """Return the magnitude of the function value at each point, for a bound on its rounding error.
 
-    The terms are the numbers whose sum is the value. If outputs or points are summed, their magnitudes are
-    added.
+    It is the largest |output|, or the sum of |output| if the outputs are summed. If the terms of an output
+    cancel, it is at least the sum of their magnitudes (the field `value_terms` of the reference). If the
+    function returns the sum over all points, the magnitude is the sum of |output| over all points.
     """
     reference, reduction = _evaluate_reference(spec, arrays), spec.workload.reduction
     magnitude = _output_magnitude(spec, reference.value)

@@ -138,10 +138,10 @@ class _JaxprAnalysis:
                 self.bits = min(self.bits, int(jnp.finfo(aval.dtype).nmant) + 1)
 
     def _terms_to_results(self, equation: Any, operand_terms: list[float | None]) -> list[float]:
-        """For each result of an equation, return the largest number of terms summed on a path to the result.
+        """Return the number of terms that are summed along the longest path to each result of an equation.
 
-        The paths start at the inputs of the jaxpr. `operand_terms` contains the same quantity for the
-        operands. None means that the operand is a constant.
+        A path starts at an input of the jaxpr. The longest path is the one along which the most terms are
+        summed. `operand_terms[k]` is the same number for operand k, or None if operand k is a constant.
         """
         name, params = equation.primitive.name, equation.params
         terms_before = max(count for count in operand_terms if count is not None)

@@ -144,10 +144,10 @@ def _name_input(spec: ReferenceSpec, index: Sequence[int]) -> str:
 def _rounding_of_block(
     suspect: _Suspect, block_points: np.ndarray, columns: Columns, size: np.ndarray
 ) -> tuple[np.ndarray, str]:
-    """Return the rounding errors of the entries of a block, and a note.
+    """Return estimates of the rounding errors of the entries of a block, and a note.
 
-    If the errors are unknown, they are zero, and the note states why. Otherwise, the note is "". `size`
-    contains the typical magnitudes of the entries.
+    If the errors cannot be estimated, the estimates are zero, and the note states why. Otherwise, the note is
+    "". `size` contains the typical magnitudes of the entries.
     """
     rounding, note = np.zeros(size.shape), ""
     try:
@@ -176,7 +176,10 @@ def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray
 
 
 def _pad_indices(indices: np.ndarray) -> np.ndarray:
-    """Repeat the indices until their number is a power of 4, so that fewer programs are compiled."""
+    """Pad the indices with copies of themselves until their number is a power of 4.
+
+    A program is compiled for each number of indices. Padding reduces the number of programs.
+    """
     return np.resize(indices, 4 ** int(np.ceil(np.log(len(indices)) / np.log(4) - 1e-9)))
 
 

@@ -46,11 +46,11 @@ def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
 
 
 def compared_shares(spec: ReferenceSpec, decided_share: float) -> dict[str, float]:
-    """Return {"entries": fraction of checked entries, "points": fraction of completely compared points}.
+    """Return {"entries": fraction of the entries, "points": fraction of the points} that the check covers.
 
-    At a completely compared point, all entries were compared with the reference. An entry is checked if it
-    was compared and its rounding error is small enough to decide whether it is correct. `decided_share` is
-    the fraction of the compared entries that have such a rounding error.
+    A point is covered if all of its entries were compared with the reference. An entry is covered if it was
+    compared, and if its rounding error is small enough to decide whether it is correct. `decided_share` is
+    the fraction of the compared entries with such a small rounding error.
     """
     if _is_matrix_vector_product(spec):
         return {"entries": decided_share, "points": 1.0}
@@ -191,7 +191,10 @@ def _compare_products(
 
 
 def _compare_gram(spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray) -> Iterator[EntryComparison]:
-    """Yield comparisons of the product of J^T J and random vectors, and of some columns of J^T J."""
+    """Yield two comparisons of `result` with the expected J^T J, at the points with the inputs `arrays`.
+
+    The first compares the products of J^T J with random vectors. The second compares some columns of J^T J.
+    """
     columns, _ = _sample_columns_and_rows(spec)
     generator = np.random.default_rng([spec.case.data_seed, 2])
     random_signs = generator.choice([-1.0, 1.0], (_RANDOM_VECTORS, result.shape[2]))
@@ -203,12 +206,16 @@ def _compare_gram(spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray) 
 
 
 def _make_measure(quantity: str, seeds: Any, is_summed: bool = False) -> Callable[..., np.ndarray]:
-    """Return a function f(evaluation, arrays, points) that computes the derivative for the given seeds.
+    """Return a function f(evaluation, arrays, points) that computes values of a derivative for `seeds`.
 
-    `quantity` is "columns", "rows", "gram" or "jvp". For "jvp", `seeds` is a list of tangents at all points
-    of a block. Otherwise, `quantity` and `seeds` are arguments of `evaluations.slices`. `points` contains the
-    indices of points in the block, and `arrays` the inputs at these points. If `is_summed` is true, the sum
-    of the outputs of each point is differentiated.
+    `arrays` contains the inputs at some points of a block, and `points` the indices of these points in the
+    block. By default, f uses all points of the block.
+
+    Args:
+        quantity: "jvp", or an argument of `evaluations.slices`: "columns", "rows" or "gram".
+        seeds: for "jvp", a list of tangents, each for all points of the block. Otherwise, an argument of
+            `evaluations.slices`.
+        is_summed: whether the outputs of each point are summed before the differentiation.
     """
 
     def measure(evaluation: Evaluation, arrays: InputArrays, points: Any = slice(None)) -> np.ndarray:

@@ -150,7 +150,10 @@ def make_layer(mark: Spec, rows: Sequence[Row] | None = None, **channels: Any) -
 
 
 def draw_lines(styles: Sequence[LineStyle], rows: Sequence[Row] | None = None, **options: Any) -> Spec:
-    """Return a layer with one line for each value of the field 'line'. `options` are mark properties."""
+    """Return a layer with one line for each value of the field 'line' of the data rows.
+
+    If `rows` is None, the layer uses the data rows of its chart. `options` are mark properties of Vega-Lite.
+    """
     dash = _line_channel(styles, [list(style.dash or (1, 0)) for style in styles])
     return make_layer({"type": "line", "strokeWidth": 1.8} | options, rows, strokeDash=dash)
 
@@ -168,7 +171,10 @@ def draw_intervals(field: str, mark: str = "rule", **options: Any) -> Spec:
 
 
 def draw_series(rows: Sequence[Row], y: Spec, styles: Sequence[LineStyle]) -> list[Spec]:
-    """Return layers of lines, error bars and markers. Label two to four lines if their AD modes differ."""
+    """Return layers of lines, error bars and markers for the data rows.
+
+    If there are two to four lines, and each has a different AD mode, each line also has a label.
+    """
     layers = [draw_lines(styles), draw_intervals(y["field"]), draw_points(styles)]
     last_rows = {row["line"]: row for row in rows if row.get(y["field"]) is not None}
     if 1 < len(set(map(_mode_of_line, last_rows))) == len(last_rows) <= _MAX_LABELS:

@@ -119,7 +119,10 @@ def _draw_chart(
 
 
 def _ideal_values(curves: Sequence[Curve], field: str, device_counts: Iterable[int]) -> dict[int, float]:
-    """Return {device count: ideal `field`}, computed from the fastest curve at the smallest count."""
+    """Return {device count: value of `field` under ideal scaling}, or {} if ideal scaling does not define it.
+
+    The values are extrapolated from the curve that is fastest on the smallest device count.
+    """
     first = min((curve.points[0] for curve in curves), key=lambda point: (point.devices, point.seconds))
     speedups = {count: count / first.devices for count in device_counts if count >= first.devices}
     if field == "seconds":

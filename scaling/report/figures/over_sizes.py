@@ -44,8 +44,8 @@ def draw_sizes(findings: Findings) -> Figure | None:
 def rank_sweeps(sweeps: Iterable[SizeSweep]) -> list[SizeSweep]:
     """Return the best size sweep of each function, then the second best sweep of each, and so on.
 
-    A sweep is better if it has more AD methods, or as many and more timings. Sweeps of function values
-    without derivatives come last.
+    A sweep with more AD methods is better. Of two sweeps with equally many methods, the one with more timings
+    is better. Sweeps of function values without derivatives come last.
     """
     ranked = sorted(
         sweeps, key=lambda s: (-len(s.lines), -sum(map(len, s.lines.values())), s.case.devices, -s.volume)
