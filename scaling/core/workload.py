@@ -97,7 +97,7 @@ def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
 
 
 def normal(*shape: int, mean: float = 0.0, deviation: float = 1.0) -> InputSpec:
-    """Return an input with the given shape at each point and a normal distribution."""
+    """Return an input of normally distributed numbers, with the given shape at each point."""
     hint = "; pass mean and deviation by keyword, such as normal(3, mean=1.0, deviation=0.1)"
     shape = _parse_shape("normal", shape, hint)
     _require_finite("normal", mean=mean, deviation=deviation)

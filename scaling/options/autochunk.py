@@ -119,9 +119,9 @@ def _first_fitting(
 ) -> BlockSizes | None:
     """Return the first candidate that fits into memory, or None if none fits.
 
-    The candidates must be in decreasing order, and differ only in `block` or only in `chunk`. If the first
-    candidate does not fit, also try 1.5 times the `block` or `chunk` of the result, and return this larger
-    size if it fits.
+    The candidates must be in decreasing order, and differ only in `block` or only in `chunk`. If a later
+    candidate is the first that fits, try it with 1.5 times its `block` or `chunk` too, and return that instead
+    if it fits.
     """
     too_large = None
     for blocks in candidates:

@@ -57,7 +57,7 @@ class ScheduledCase:
 
     @property
     def case(self) -> Case:
-        """Return the `Case` of the preflight result."""
+        """Return the case that the preflight result describes."""
         return self.preflight.case
 
     @property

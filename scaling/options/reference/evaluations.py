@@ -73,9 +73,9 @@ def values(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
 
 
 def without_slow_optimization(evaluation: Evaluation, arrays: InputArrays) -> Evaluation:
-    """Return a copy of `evaluation` in which `optimized` is false if XLA takes long to compile the function.
+    """Return a copy of `evaluation`, with `optimized` false if XLA takes long to compile the function.
 
-    Otherwise, `optimized` is true. The time is measured by an evaluation at the inputs `arrays`.
+    Otherwise, `optimized` is true. Evaluate the function once, at the inputs `arrays`, to measure the time.
     """
     # XLA fusion on a CPU copies operations. In a long chain, the number of copies may grow exponentially.
     began = time.process_time()  # the elapsed time would also depend on other processes

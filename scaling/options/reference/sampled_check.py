@@ -50,7 +50,7 @@ def compared_shares(spec: ReferenceSpec, decided_share: float) -> dict[str, floa
 
     A point is covered if all of its entries were compared with the reference. An entry is covered if it was
     compared, and if its rounding error is small enough to decide whether it is correct. `decided_share` is
-    the fraction of the compared entries with such a small rounding error.
+    the fraction of the compared entries that can be decided.
     """
     if _is_matrix_vector_product(spec):
         return {"entries": decided_share, "points": 1.0}
