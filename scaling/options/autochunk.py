@@ -120,8 +120,8 @@ def _first_fitting(
     """Return the first candidate that fits into memory, or None if none fits.
 
     The candidates must be in decreasing order, and differ only in `block` or only in `chunk`. If a later
-    candidate is the first that fits, try it with 1.5 times its `block` or `chunk` too, and return that instead
-    if it fits.
+    candidate is the first that fits, also try 1.5 times its `block` or `chunk`, and return that instead if it
+    fits.
     """
     too_large = None
     for blocks in candidates:
