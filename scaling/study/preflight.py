@@ -12,7 +12,6 @@ import importlib.metadata
 import json
 import operator
 import os
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from scaling.core import environment
 from scaling.core.case import VIEWS, Case, Refusal, defaults, from_dict, to_dict, user_modules
 from scaling.core.grouping import group_by
 from scaling.results import store
+from scaling.study import user_workload
 from scaling.study.grid import GridCell, UnusedField, add_source, refuse_unused
 from scaling.workers import cores
 from scaling.workers.machine import ProcessShape
@@ -162,7 +162,7 @@ class _Examination:
                         del problems[0]
         except WorkerDied as death:  # at its start, because JAX is not installed or fails; see `_ask`
             why = str(death) or "JAX cannot be imported in time"
-            raise Refusal(f"the study cannot be examined: {why}{_advise_renaming()}") from None
+            raise Refusal(f"the study cannot be examined: {why}{user_workload.advise_renaming()}") from None
         return None
 
     def _ask(self, process: WorkerGroup, cell_index: int, step: str) -> Answer:
@@ -175,18 +175,6 @@ class _Examination:
             text = death.text or f"timed out after {self.seconds:g} s (case_seconds)"
             subject = " and ".join(user_modules(cell.case)) or cell.case.workload
             return {"failure": (death.reason, f"{subject}: {text} {_FAILED_WHILE[step]}{death.detail}")}
-
-
-def _advise_renaming() -> str:
-    """Return advice to rename a user's file that shadows a module, such as numpy.py or random.py.
-
-    Return "" if there is no such file.
-    """
-    folders = (".", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
-    files = [file for folder in folders for file in sorted(Path(folder).glob("*.py"))]
-    hidden = sys.stdlib_module_names | {"jax", "jaxlib", "numpy"}
-    file = next((file for file in files if file.stem in hidden), None)
-    return f"; {file} hides the module {file.stem}: rename it, such as my_{file.stem}.py" if file else ""
 
 
 def cache_key(cells: Sequence[GridCell]) -> str | None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from collections.abc import Mapping
 from numbers import Integral
 from pathlib import Path
@@ -14,7 +15,7 @@ from scaling.core.modes import MODES
 from scaling.core.reductions import REDUCTIONS, WHOLE
 from scaling.core.workload import Workload
 
-_COUNTS = ("points", "devices", "data_seed")  # fields that a size of the same name would hide in `where`
+_RESERVED = ("points", "devices", "data_seed")  # fields that a size of this name would hide in `where`
 _DEFINES_WORKLOAD = re.compile(
     r"^(def|class)\s+workload\b|^workload\s*[:=]|^from\s.*\bimport\b.*\bworkload\b", re.MULTILINE
 )
@@ -43,12 +44,25 @@ def find_module(name: str) -> ModuleType:
 def check_not_shadowed(name: str) -> None:
     """Raise `Refusal` if a user's workload module has the same name as the built-in workload `name`."""
     built_in_folder = Path(__file__).resolve().parents[1] / "workloads"
-    for folder in (".", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))):
-        for file in (Path(folder) / f"{name}.py", Path(folder) / name / "__init__.py"):
+    for folder in _module_folders():
+        for file in (folder / f"{name}.py", folder / name / "__init__.py"):
             is_users = file.is_file() and file.resolve().parent != built_in_folder
             if is_users and _DEFINES_WORKLOAD.search(file.read_text(errors="replace")):
                 fix = f"rename that file, such as my_{name}.py, and write workload=my_{name}"
                 raise Refusal(f"workload={name} is built in, and {file} has the same name: {fix}")
+
+
+def advise_renaming() -> str:
+    """Return advice to rename a file of the user that hides a module of Python, JAX or NumPy, or ""."""
+    hidden = sys.stdlib_module_names | {"jax", "jaxlib", "numpy"}
+    files = (file for folder in _module_folders() for file in sorted(folder.glob("*.py")))
+    file = next((file for file in files if file.stem in hidden), None)
+    return f"; {file} hides the module {file.stem}: rename it, such as my_{file.stem}.py" if file else ""
+
+
+def _module_folders() -> list[Path]:
+    """Return the folders from which modules of the user are imported: this folder and those of PYTHONPATH."""
+    return [Path(), *map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))]
 
 
 def declared_names(module: ModuleType, name: str, variant: str | None = None) -> tuple[str, ...]:
@@ -78,7 +92,7 @@ def declared_sizes(name: str, module: ModuleType, given: Mapping[str, Any]) -> M
     if not isinstance(declared, Mapping) or not all(isinstance(size, str) for size in declared):
         text = f"SIZES of {module.__name__} must be a dict from the name of a size to its default"
         raise Refusal(f"{text}, not {declared!r:.80}; write {{'n': 8}}")
-    if clash := next((size for size in declared if size in _COUNTS), None):
+    if clash := next((size for size in declared if size in _RESERVED), None):
         fix = f"rename the size in the module, such as n_{clash}"
         raise Refusal(f"size {clash!r} of {name} has the name of a field, which it would hide: {fix}")
     try:
