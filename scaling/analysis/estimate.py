@@ -1,6 +1,5 @@
 """Define `Estimate` (a number with its confidence interval), and format ratios, exponents and fractions."""
 
-import math
 from typing import NamedTuple
 
 from scaling.core.formatting import format_interval, format_number
@@ -53,13 +52,8 @@ class Estimate(NamedTuple):
 
 
 def format_ratio(value: float, low: float | None = None, high: float | None = None, sign: str = "x") -> str:
-    """Return text such as '1.77x (1.70 to 1.81)', or 'not determined (0.6 to 37)' for a wide interval.
-
-    An interval without an upper limit is given as '(43.3 or more)'.
-    """
+    """Return text such as '1.77x (1.70 to 1.81)', or 'not determined (0.6 to 37)' for a wide interval."""
     text = f"{format_number(value)}{sign}" if Estimate(value, low, high).is_determined else UNDETERMINED
-    if low is not None and high == math.inf:
-        return f"{text} ({format_number(low)} or more)"
     return text + format_interval(low, high)
 
 

@@ -37,8 +37,10 @@ def format_bytes(value: float) -> str:
 
 
 def format_interval(low: float | None, high: float | None) -> str:
-    """Format an interval as " (1.70 to 1.81)", or as "" if a limit is None."""
-    return "" if low is None or high is None else f" ({format_number(low)} to {format_number(high)})"
+    """Format an interval as " (1.70 to 1.81)" or, without an upper limit, " (43.3 or more)"; None as ""."""
+    if low is None or high is None:
+        return ""
+    return f" ({format_number(low)} {'or more' if high == math.inf else f'to {format_number(high)}'})"
 
 
 def format_wait(seconds: float) -> str:
