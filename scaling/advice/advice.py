@@ -19,6 +19,7 @@ from scaling.plan.compile_pool import RecordFields
 if TYPE_CHECKING:
     import pandas
 
+NO_ADVICE = "no way to differentiate it can be advised"  # start of a message
 _OBVIOUS_MODES = ("jacfwd", "jacrev", "fwd_over_rev")  # modes that the advice is compared with
 
 
@@ -67,7 +68,7 @@ class Advice:
             text = text.replace("add a reference to the workload", f"use {wider}{unchecked}")
         if "a device has" in text and self.cases[0].points > 1:
             text += "; use fewer points"
-        raise Refusal(f"no way to differentiate it can be advised: {text}")
+        raise Refusal(f"{NO_ADVICE}: {text}")
 
     @property
     def table(self) -> "pandas.DataFrame":

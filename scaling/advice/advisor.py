@@ -16,15 +16,14 @@ import jax
 import numpy as np
 
 from scaling.advice import candidates, local_peaks, measurement, plain_code, prediction
-from scaling.advice.advice import Advice
+from scaling.advice.advice import NO_ADVICE, Advice
 from scaling.advice.problem import Problem, make_problem, name_user_function, registered
 from scaling.core import environment
 from scaling.core.case import Case, Refusal, check_names
 from scaling.core.compile_case import Stages
 from scaling.core.formatting import count_of
 from scaling.core.record import Record
-from scaling.core.run_case import CaseEnded, ProcessGroup, finish_case, prepare_case
-from scaling.core.timing import Sampling
+from scaling.core.run_case import CaseEnded, ProcessGroup
 from scaling.plan.compile_pool import RecordFields, find_compiler
 from scaling.plan.hardware import Hardware
 
@@ -84,14 +83,11 @@ def _check_reverse_mode(problem: Problem) -> None:
         generator, outputs = np.random.default_rng(0), jax.tree.leaves(problem.function(*inputs))
         return sum((generator.uniform(0.5, 1.5, y.shape).astype(y.dtype) * y).sum() for y in outputs)
 
-    devices = jax.devices()[:1]
     with registered(dataclasses.replace(problem, function=weighted_sum, target="jacobian")) as base:
-        case = dataclasses.replace(base, mode="jacrev")
-        group = ProcessGroup(devices, devices[0].platform)
-        record = finish_case(prepare_case(Record(case, "failed", {}), group, Sampling()))
+        record = measurement.check_case(dataclasses.replace(base, mode="jacrev")).record
     if record.reason == "wrong_answer":
         text = name_user_function(record.text or "")
-        raise Refusal(f"no way to differentiate it can be advised: its gradient in reverse mode: {text}")
+        raise Refusal(f"{NO_ADVICE}: its gradient in reverse mode: {text}")
 
 
 def advise_case(

@@ -54,15 +54,22 @@ def measure_candidates(
             if is_late and (ready > 1 or (ready == 1 and seconds > _LONGEST_CALL * budget)):
                 continue
             note(f"checking candidate {len(attempts) + 1} of {len(ordered)}")
-            devices = jax.devices()[: case.devices]
-            group = ProcessGroup(devices, devices[0].platform, cores=list(cores) if cores else None)
-            record, compiled = Record(case, "failed", {}), stages.get(case)
-            attempts[case] = run_case.prepare_case(record, group, _TURN_SAMPLING, stages=compiled)
+            attempts[case] = check_case(case, cores, stages.get(case))
         _take_turns(attempts, deadline, note)
     except KeyboardInterrupt:
         note("interrupted: the advice so far")
     records = {case: run_case.finish_case(attempt) for case, attempt in attempts.items()}
     return {case: record for case, record in records.items() if record.seconds or record.status != "ok"}
+
+
+def check_case(case: Case, cores: Sequence[int] | None = None, stages: Stages | None = None) -> Attempt:
+    """Compile a case unless `stages` contains its program, check the result of one call, and take no sample.
+
+    `cores` are the CPU cores of this process. If an error occurs, the returned attempt has ended.
+    """
+    devices = jax.devices()[: case.devices]
+    group = ProcessGroup(devices, devices[0].platform, cores=list(cores) if cores else None)
+    return run_case.prepare_case(Record(case, "failed", {}), group, _TURN_SAMPLING, stages=stages)
 
 
 def _order_by_prediction(fields: Mapping[Case, RecordFields]) -> list[Case]:
