@@ -6,7 +6,6 @@ block is estimated from the trip counts of the loops that contain it, and from t
 branch on a loop counter is counted exactly. Any other branch is assumed to be taken half of the time.
 """
 
-import contextlib
 import functools
 import itertools
 import math
@@ -16,6 +15,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from scaling.core import environment
 
 _IR_FILES = "*ir-with-opt.ll"  # names of the files with optimized IR that XLA writes
 _FUNCTION = re.compile(r'define .*@"?([\w.\-]+)"?\(')
@@ -102,10 +103,8 @@ def count_operations(folder: Path) -> dict[str, float]:
 @functools.cache
 def _has_slow_masks() -> bool:
     """Return whether this is an Intel CPU with AVX-512, which converts Boolean vectors to numbers slowly."""
-    with contextlib.suppress(OSError):
-        description = Path("/proc/cpuinfo").read_text()
-        return "GenuineIntel" in description and "avx512dq" in description
-    return False
+    description = environment.contents("/proc/cpuinfo") or ""
+    return "GenuineIntel" in description and "avx512dq" in description
 
 
 def parse_functions(text: str) -> Iterator[tuple[str, dict[str, list[str]]]]:

@@ -221,9 +221,10 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
 def _explain_unreadable(word: str) -> Refusal:
     name, _, value = word.partition("=")
     unquoted = value.strip().strip("'\"").replace("'", "\\'")
-    is_list = re.fullmatch(r"\[[^\[\]]*\]", unquoted) is not None
-    items = [f"'{item.strip()}'" for item in unquoted.strip("[]").split(",")] if is_list else []
-    quoted = f"[{','.join(items)}]" if is_list else f"'{unquoted}'"
+    quoted = f"'{unquoted}'"
+    if re.fullmatch(r"\[[^\[\]]*\]", unquoted):  # a list, whose elements are quoted
+        items = [f"'{item.strip()}'" for item in unquoted[1:-1].split(",")]
+        quoted = f"[{','.join(items)}]"
     fix = "quote a value with special characters for the shell and for Hydra"
     example = f"such as \"{name}={quoted}\"; a list is written 'devices=[1,2]'"
     return Refusal(f"cannot read {word!r}: {fix}, {example}")
