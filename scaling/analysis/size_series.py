@@ -18,11 +18,14 @@ from scaling.analysis.cases import Method, Subject, join_words, with_fields
 from scaling.analysis.curves import keep_fastest_meshes
 from scaling.analysis.estimate import Estimate
 from scaling.analysis.ranking import FastestMethod
-from scaling.analysis.timings import Timing, is_empty_call, near_floor, reasons_for_doubt, time_ratio
+from scaling.analysis.ratios import estimate_ratio, p_value
+from scaling.analysis.timings import Timing, is_empty_call, near_floor, reasons_for_doubt
+from scaling.core.formatting import count_of
 from scaling.core.grouping import group_by, least_by
 
 S = TypeVar("S", bound=Subject)
 _LEAST_SIZES = 3  # a line through two sizes has no residuals
+_FALSE_CROSSOVERS = 0.05  # probability that a map without any crossover shows one that is sure
 _ROUNDING = 1e-6  # a quadratic coefficient up to this size is attributed to rounding
 
 
@@ -69,6 +72,17 @@ class Crossover:
     above: int  # the closest larger size at which `after` is known to be faster
     at: float  # size at which the times are equal, interpolated linearly in the logarithms
     doubts: tuple[str, ...]  # reasons why the crossover may not be real
+    p: float | None  # p-value of the less significant of the two differences; None for a single process
+
+    def corrected(self, comparisons: int) -> "Crossover":
+        """Return the crossover with a doubt added if chance may explain it among so many comparisons.
+
+        The p-value is corrected by the method of Bonferroni, at the 5 % level.
+        """
+        if self.p is None or self.p * comparisons <= _FALSE_CROSSOVERS:
+            return self
+        chance = f"chance may explain it among {count_of(comparisons, 'comparison')}"
+        return dataclasses.replace(self, doubts=(*self.doubts, chance))
 
 
 @dataclass(frozen=True)
@@ -159,7 +173,8 @@ def fastest_mode_maps(fastest: Iterable[FastestMethod], timings: Iterable[Timing
             sizes, devices = (tuple(sorted(set(axis))) for axis in zip(*cells, strict=True))
             largest = max(rows, key=lambda row: (row.volume, row.case.devices))
             lines = ([(n, cells[n, count]) for n in sizes if (n, count) in cells] for count in devices)
-            crossovers = tuple(crossover for line in lines for crossover in _find_crossovers(line, best))
+            found = (crossover for line in lines for crossover in _find_crossovers(line, best))
+            crossovers = tuple(crossover.corrected(len(cells)) for crossover in found)
             subject = (largest.case, largest.environment, largest.honest)
             maps.append(FastestModeMap(*subject, title, fixed_sizes, sizes, devices, cells, crossovers))
     return maps
@@ -188,12 +203,15 @@ def _crossover_between(
     if before == after or slow_below is None or slow_above is None:
         return None
     pairs = ((fast_below, slow_below), (fast_above, slow_above))
-    ratios = [time_ratio(slow, fast) for fast, slow in pairs]
-    if not all(ratio.above_one for ratio in ratios) or any(is_empty_call(fast) for fast, _ in pairs):
+    ratios = [estimate_ratio(slow.records, fast.records) for fast, slow in pairs]
+    above_one = all(ratio.estimate.above_one for ratio in ratios)
+    if not above_one or any(is_empty_call(fast) for fast, _ in pairs):
         return None
     doubts = [reason for pair in pairs for reason in reasons_for_doubt(*pair)]
     if not (row_below.distinguished and row_above.distinguished):
         doubts.append("another mode is not distinguished")
     gap_below, gap_above = (math.log(ratio.value) for ratio in ratios)
     at = below * (above / below) ** (gap_below / (gap_below + gap_above))
-    return Crossover(fast_below.case.devices, before, after, below, above, at, tuple(dict.fromkeys(doubts)))
+    p = max((p for ratio in ratios if (p := p_value(ratio)) is not None), default=None)
+    doubts = list(dict.fromkeys(doubts))
+    return Crossover(fast_below.case.devices, before, after, below, above, at, tuple(doubts), p)

@@ -1,5 +1,6 @@
 """Tests of the crossover map: the fastest mode at each size and device count, the sizes at which it changes, and certainty."""
 
+import numpy as np
 import pytest
 
 from scaling.analysis.cases import method_of
@@ -158,3 +159,18 @@ def test_points_that_grow_with_the_device_count_are_not_the_swept_size(two_modes
         (5, 6, 7),
         (1, 2),
     )
+
+
+def test_chance_differences_among_many_comparisons_make_no_sure_crossover(make_record):
+    """Equal modes with noise between processes: some maps show a crossover, and none of them is sure."""
+    random, doubts = np.random.default_rng(7), []
+    for _ in range(40):
+        records = [
+            make_record(mode=mode, points=n, devices=count, api="shard_map", seconds=[level] * 7, replicate=i)
+            for n in (16, 32, 64, 128, 256, 512, 1024, 2048)
+            for count in (1, 2, 4)
+            for mode in ("jacfwd", "jacrev")
+            for i, level in enumerate(n * 1e-3 / count * np.exp(0.02 * random.standard_normal(4)))
+        ]
+        doubts += [crossover.doubts for crossover in maps_of(records)[0].crossovers]
+    assert doubts and set(doubts) == {("chance may explain it among 24 comparisons",)}
