@@ -22,6 +22,22 @@ _INTEGER = re.compile(r"^(?:[-+]?0b[01_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-f
 _MAX_BYTES = 256 * 1024  # maximum size of a YAML file
 _MAX_DEPTH = 40  # maximum number of nesting levels of a YAML file
 _MAX_NODES = 10_000  # maximum number of values of a YAML file; the values of an alias count at each use
+# Pattern of an error message of Hydra or OmegaConf -> explanation, in which {0} is the first group. {selected}
+# lists the overrides that select files, such as study=rbf.
+_EXPLANATIONS = {
+    r"Recursive interpolation detected full_key: (\S+)":
+        "{0} refers to itself, as ${{...}}: write a value",
+    r"Interpolation key '(\S+)' not found full_key: (\S+)":
+        "{1} refers to ${{{0}}}, which no file sets: write a value, or quote the $ for the shell",
+    r"Cannot merge DictConfig with ListConfig full_key: (\S+)":
+        "{0} must be a mapping such as {{p: 64}}, not a list",
+    r"onfig group override":
+        "{selected!r} names no file: study, cluster and tracking each need one name, such as study=smoke",
+    r"more than once in the final defaults|Multiple values for":
+        "{selected!r} adds a second file: write it without the +",
+    r"In '(\S+)': Could not load '(\S+)'":
+        "{0}.yaml names {1} in `defaults`, and there is no such file: correct the name, or leave it out",
+}  # fmt: skip
 Composed = tuple[dict[str, Any], str]  # (configuration as a plain dict, name of the study)
 
 
@@ -193,29 +209,21 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
     if unknown := re.search(r"is not in struct full_key: (\S+)|Could not override '([^']+)'", text):
         return _explain_unknown_key(unknown[1] or unknown[2])
     selected = " ".join(word for word in words if word.lstrip("+").partition("=")[0] in _GROUPS)
-    digits = next((word for word in words if re.search("[0-9]{4301}", word)), "")
-    ambiguous = re.search(r"Ambiguous value for argument '\+*([^=']+)=([^']*)'", text)
-    name, values = ambiguous.groups() if ambiguous else ("", "")
-    missing = re.search(r"In '(\S+)': Could not load '(\S+)'", text)
-    recursive = re.search(r"Recursive interpolation detected full_key: (\S+)", text)
     prefix = "cannot compose the configuration"
-    explanations = [
-        (recursive is not None, f"{recursive and recursive[1]} refers to itself, as ${{...}}: write a value"),
-        (isinstance(error, RecursionError),
-         f"{prefix}: a file or a value refers to itself, in `defaults` or as ${{...}}"),
-        ("onfig group override" in text,
-         f"{selected!r} names no file: study, cluster and tracking each need one name, such as study=smoke"),
-        ("more than once in the final defaults" in text or "Multiple values for" in text,
-         f"{selected!r} adds a second file: write it without the +"),
-        (missing is not None, f"{missing and missing[1]}.yaml names {missing and missing[2]} in `defaults`, "
-         "and there is no such file: correct the name, or leave it out"),
-        (digits != "",
-         f"{digits[:40]}... has a number of {len(digits)} characters: write one of at most 15 digits"),
-        (name in _GROUPS, f"{name}={values} names several files: add --multirun to run one after another"),
-        (ambiguous is not None, f"{name}={values}: write several values in brackets, '{name}=[{values}]'"),
-        (True, f"{prefix}: {text[:300]}"),
-    ]  # fmt: skip
-    return Refusal(next(explanation for holds, explanation in explanations if holds))
+    if isinstance(error, RecursionError):
+        return Refusal(f"{prefix}: a file or a value refers to itself, in `defaults` or as ${{...}}")
+    if digits := next((word for word in words if re.search("[0-9]{4301}", word)), ""):
+        problem = f"{digits[:40]}... has a number of {len(digits)} characters"
+        return Refusal(f"{problem}: write one of at most 15 digits")
+    if ambiguous := re.search(r"Ambiguous value for argument '\+*([^=']+)=([^']*)'", text):
+        name, values = ambiguous.groups()
+        fix = f"write several values in brackets, '{name}=[{values}]'"
+        several = "names several files: add --multirun to run one after another"
+        return Refusal(f"{name}={values} {several}" if name in _GROUPS else f"{name}={values}: {fix}")
+    for pattern, explanation in _EXPLANATIONS.items():
+        if match := re.search(pattern, text):
+            return Refusal(explanation.format(*match.groups(), selected=selected))
+    return Refusal(f"{prefix}: {text[:300]}")
 
 
 def _explain_unreadable(word: str) -> Refusal:
