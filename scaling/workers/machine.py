@@ -127,6 +127,8 @@ def _query_jax_devices() -> Machine:
     try:
         backend, device_kind, devices = json.loads(process.stdout.strip().splitlines()[-1])
     except (IndexError, ValueError):
-        reason = f"JAX cannot start a backend: {last_line(process.stderr)}"
+        platforms = os.environ.get("JAX_PLATFORMS")
+        requested = f"the platform of JAX_PLATFORMS={platforms}" if platforms else "a backend"
+        reason = f"JAX cannot start {requested}: {last_line(process.stderr)}"
         raise Refusal(f"{reason}; JAX_PLATFORMS=cpu runs on the CPU") from None
     return Machine(_PLATFORM_NAMES.get(backend, backend), device_kind, devices)

@@ -6,8 +6,9 @@ import signal
 import pytest
 
 from scaling.cli import main
+from scaling.core.case import Refusal
 from scaling.results.store import load
-from scaling.workers import worker_group
+from scaling.workers import machine, worker_group
 
 ARGUMENTS = ["run", "study=function", "workload=linear", "points=6", "devices=1", "api=jit", "mode=jacrev"]
 
@@ -42,3 +43,12 @@ def test_a_run_with_a_failed_case_exits_with_status_1_and_writes_its_record(
     assert main.main([*ARGUMENTS, "bind=false", "results=here"]) == 1
     (record,) = load(tmp_path / "here").records
     assert (record.status, record.reason) == ("failed", "killed")
+
+
+def test_a_platform_that_jax_cannot_start_is_named_with_the_variable_that_requests_it(monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "no_such_platform")
+    machine._query_jax_devices.cache_clear()
+    with pytest.raises(
+        Refusal, match="JAX_PLATFORMS=no_such_platform: .*; JAX_PLATFORMS=cpu runs on the CPU"
+    ):
+        machine.local_machine()
