@@ -49,6 +49,6 @@ def test_a_platform_that_jax_cannot_start_is_named_with_the_variable_that_reques
     monkeypatch.setenv("JAX_PLATFORMS", "no_such_platform")
     machine._query_jax_devices.cache_clear()
     with pytest.raises(
-        Refusal, match="JAX_PLATFORMS=no_such_platform: .*; JAX_PLATFORMS=cpu runs on the CPU"
+        Refusal, match=r"JAX_PLATFORMS=no_such_platform: .*; JAX_PLATFORMS=cpu runs on the CPU"
     ):
         machine.local_machine()
