@@ -28,7 +28,7 @@ from jax.experimental import jet as taylor
 from scaling.core.case import Refusal
 from scaling.core.modes import LinearMap, jacfwd, ravel
 from scaling.core.reductions import ReferenceTerms, SizedEntries
-from scaling.options.program_stats import TRANSCENDENTAL, bind, evaluate_inlined
+from scaling.options.program_stats import CUSTOM_CALLS, TRANSCENDENTAL, bind, evaluate_inlined
 
 # Names of primitives of JAX. The linear operations include piecewise linear operations, such as max.
 _ELEMENTWISE = TRANSCENDENTAL | {"integer_pow", "square"}  # those with one operand
@@ -40,7 +40,6 @@ _LINEAR = {
     "transpose", "unstack",
 }  # fmt: skip
 _BILINEAR = "conv_general_dilated", "dot_general", "mul"
-_CUSTOM_CALLS = "custom_jvp_call", "custom_vjp_call"  # calls of a function with derivative rules of its own
 
 
 class LaplacianValue(NamedTuple):
@@ -105,7 +104,7 @@ def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
     def propagate(V: tuple[Any, ...]) -> Any:
         inputs = [LaplacianValue(a, v, jnp.zeros_like(a)) for a, v in zip(x, V, strict=True)]
-        (result,) = evaluate_inlined(closed_jaxpr, inputs, _apply_to_laplacian_values, _CUSTOM_CALLS)
+        (result,) = evaluate_inlined(closed_jaxpr, inputs, _apply_to_laplacian_values, CUSTOM_CALLS)
         return result.second if isinstance(result, LaplacianValue) else jnp.zeros_like(result)
 
     return propagate

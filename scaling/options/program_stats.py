@@ -41,6 +41,7 @@ _PRIMITIVES_OF_RULE = {  # name of a counting rule -> the JAX primitives it appl
 }
 _RULE_OF = {primitive: rule for rule, names in _PRIMITIVES_OF_RULE.items() for primitive in names.split()}
 TRANSCENDENTAL = frozenset(_PRIMITIVES_OF_RULE["transcendental"].split())
+CUSTOM_CALLS = "custom_jvp_call", "custom_vjp_call"  # calls of a function with derivative rules of its own
 # All primitives that are not a product or a factorization of matrices.
 ELEMENTWISE = {*_RULE_OF, "integer_pow", "one_minus_square", "polynomial"}
 

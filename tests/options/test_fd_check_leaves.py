@@ -13,7 +13,7 @@ from scaling.core import check, workload
 from scaling.core import reference as references
 from scaling.core.case import Case
 from scaling.core.derivative import describe_derivative
-from scaling.core.workload import InputSpec, Workload, normal
+from scaling.core.workload import InputSpec, Workload, normal, uniform
 from scaling.options.reference import computed_reference, evaluations, fd_check
 from scaling.study import completion
 
@@ -40,6 +40,18 @@ def test_a_wrong_rule_of_a_primitive_that_is_not_of_jax_is_found(factor, is_wron
     ad.defjvp(sine, lambda v, x: factor * v * jnp.cos(x))
     batching.defvectorized(sine)
     assert bool(verify(lambda x: sine.bind(x), {"x": normal(3)}).wrong) == is_wrong
+
+
+def test_the_random_numbers_of_a_fixed_key_are_those_of_the_dtype_of_the_case():
+    growth = with_rule(jnp.exp, lambda z: 1.001 * jnp.exp(z))
+
+    def price(x):
+        draws = jax.random.uniform(jax.random.key(3, impl="rbg"), (20,), x.dtype)
+        return jnp.mean(growth(x * draws))
+
+    computed = verify(price, {"x": uniform(low=0.5)}, points=3)
+    assert computed.evaluation.dtype == "float64" and computed.float64_obstacle is None
+    assert computed.wrong and "(relative error 0.001, tolerance 1e-05)" in computed.wrong
 
 
 def test_a_derivative_by_rules_of_jax_that_differences_refute_is_neither_right_nor_wrong():

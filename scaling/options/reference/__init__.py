@@ -2,6 +2,7 @@
 
 evaluations           compiles and evaluates a function and its derivatives on the CPU, in any dtype
 computed_reference    makes the reference of a workload without a closed form, and judges it
+fixed_constants       evaluates a function in float64 with the random numbers of the dtype of the case
 fd_check              confirms or refutes a derivative by finite differences of the function
 jaxpr_rounding        counts the summed terms in a jaxpr, and adds random rounding errors
 finite_step_bound     bounds the error of a result of `mode=finite_difference`

@@ -1,9 +1,10 @@
 """Compute a `ComputedReference` with JAX for a workload without a closed form, and verify its derivative.
 
 A workload without a closed form is differentiated by JAX in float64. If the function has different values in
-float64 and in the dtype of the case (because of random bits, a cast, or a loop carry with a fixed dtype), it
-is differentiated in the dtype of the case instead. Each reference is verified by finite differences, once for
-each function and size.
+float64 and in the dtype of the case, the constants that it computes, such as random numbers, are computed in
+the dtype of the case. If the values still differ (because of a cast, or a loop carry with a fixed dtype), the
+function is differentiated in the dtype of the case. Each reference is verified by finite differences, once
+for each function and size.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ from scaling.core.inputs import InputArrays, point_structs
 from scaling.core.reference import ROUNDOFF
 from scaling.core.timing import time_once
 from scaling.core.workload import Workload, cached
-from scaling.options.reference import evaluations, fd_check
+from scaling.options.reference import evaluations, fd_check, fixed_constants
 from scaling.options.reference.evaluations import Evaluation
 from scaling.options.reference.jaxpr_rounding import RoundingProperties, has_custom_rules, rounding_properties
 
@@ -42,6 +43,7 @@ class ComputedReference:
     evaluation: Evaluation  # computes the reference
     native: Evaluation  # evaluates the function in the dtype of the case
     terms: int  # the number of terms whose sum is one entry of the derivative
+    fixed: Callable[..., Any] | None = None  # the function with the constants of the dtype of the case
     float64_obstacle: str | None = None  # the reason why the reference is not computed in float64
     wrong: str | None = None  # an error message if a differentiation rule of the function is wrong
     unsure: str | None = None  # an error message if the reference cannot prove a result correct
@@ -81,7 +83,7 @@ def add_reference(
     """
     make = functools.partial(make_verified_reference, case, workload)
     computed: ComputedReference = cached("computed reference", (case, workload_key), make, 8)
-    function = dataclasses.replace(computed.evaluation, function=workload.function)
+    function = dataclasses.replace(computed.evaluation, function=computed.fixed or workload.function)
     reference: Any = functools.partial(LazyReference, computed.evaluation, function)
     terms = max(workload.terms, computed.terms)
     return dataclasses.replace(workload, reference=reference, terms=terms), computed
@@ -98,21 +100,47 @@ def make_verified_reference(case: Case, workload: Workload) -> ComputedReference
         native_values, noise = evaluations.measure_with_noise(
             evaluations.values, native.native, arrays, relative, generator, _NATIVE_EVALUATIONS
         )
+    make = functools.partial(_make_float64_reference, case, native, arrays, native_values, noise)
     with evaluations.evaluation_context("float64"):
-        try:
-            reference = _make_unverified_reference(case, workload, "float64", arrays)
-            float64_values = evaluations.values(reference.evaluation, arrays)
-        except Exception as error:
-            message = (str(error).strip().splitlines() or [""])[0][:120]
-            obstacle: str | None = f"it cannot be evaluated in float64 ({type(error).__name__}: {message})"
-        else:
-            reference = dataclasses.replace(reference, native=native.native)
-            obstacle = _describe_dtype_difference(reference, float64_values, native_values, noise)
-            if not obstacle:
-                return _verify_reference(reference, case, workload, arrays)
-    native = dataclasses.replace(native, float64_obstacle=obstacle)
+        reference = make(workload)
+        if not reference.float64_obstacle:
+            return _verify_reference(reference, case, workload, arrays)
+    native = dataclasses.replace(native, float64_obstacle=reference.float64_obstacle)
+    with evaluations.evaluation_context(case.dtype):
+        constants = fixed_constants.computed_constants(workload.function, point_structs(case, workload))
+    if constants:
+        fixed = fixed_constants.with_constants(workload.function, constants)
+        with_fixed = dataclasses.replace(workload, function=fixed)
+        with evaluations.evaluation_context("float64"):
+            reference = dataclasses.replace(make(with_fixed), fixed=fixed)
+            if not reference.float64_obstacle:
+                return _verify_reference(reference, case, with_fixed, arrays)
     with evaluations.evaluation_context(case.dtype):
         return _verify_reference(native, case, workload, arrays)
+
+
+def _make_float64_reference(
+    case: Case,
+    native: ComputedReference,
+    arrays: InputArrays,
+    native_values: np.ndarray,
+    noise: np.ndarray,
+    workload: Workload,
+) -> ComputedReference:
+    """Return an unverified reference in float64. If it is invalid, `float64_obstacle` contains the reason.
+
+    `native_values` are the values of the reference `native`, and `noise` their rounding errors.
+    """
+    try:
+        reference = _make_unverified_reference(case, workload, "float64", arrays)
+        float64_values = evaluations.values(reference.evaluation, arrays)
+    except Exception as error:
+        message = (str(error).strip().splitlines() or [""])[0][:120]
+        obstacle = f"it cannot be evaluated in float64 ({type(error).__name__}: {message})"
+        return dataclasses.replace(native, float64_obstacle=obstacle)
+    reference = dataclasses.replace(reference, native=native.native)
+    difference = _describe_dtype_difference(reference, float64_values, native_values, noise)
+    return dataclasses.replace(reference, float64_obstacle=difference)
 
 
 def native_evaluation(case: Case, workload: Workload, arrays: InputArrays) -> Evaluation:

@@ -1,0 +1,75 @@
+"""Evaluate a function in float64 with the constants that it computes in the dtype of the case.
+
+JAX draws other random numbers from the same key in float64 than in float32. Such a function has the same
+values in both dtypes if the arrays that do not depend on an input are computed in one of them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from scaling.options.program_stats import CUSTOM_CALLS, bind, called_jaxpr, evaluate_inlined
+
+
+def computed_constants(function: Callable[..., Any], structs: Mapping[str, Any]) -> list[np.ndarray]:
+    """Return the arrays that `function(**structs)` computes from constants and combines with an input."""
+    constants: list[np.ndarray] = []
+
+    def keep(constant: jax.Array) -> jax.Array:
+        constants.append(np.asarray(constant))
+        return constant
+
+    jax.eval_shape(lambda named: _evaluate_with(keep, function, named), dict(structs))
+    return constants
+
+
+def with_constants(function: Callable[..., Any], constants: Sequence[np.ndarray]) -> Callable[..., Any]:
+    """Return a copy of `function` in which `constants` replace the results of `computed_constants`.
+
+    The copy raises `ValueError` if it computes other constants than these in number or in shape.
+    """
+
+    def fixed(**named: Any) -> Any:
+        remaining = list(constants)
+
+        def replace(constant: jax.Array) -> jax.Array:
+            if not remaining or remaining[0].shape != constant.shape:
+                raise ValueError("it computes other constants")
+            return jnp.asarray(remaining.pop(0), constant.dtype)
+
+        result = _evaluate_with(replace, function, named)
+        if remaining:
+            raise ValueError("it computes fewer constants")
+        return result
+
+    return fixed
+
+
+def _evaluate_with(
+    change: Callable[[jax.Array], jax.Array], function: Callable[..., Any], named: dict[str, Any]
+) -> Any:
+    """Return `function(**named)`, with `change(x)` in place of each constant x that meets an input.
+
+    The values in `named` are tracers.
+    """
+
+    def apply(equation: Any, operands: list[Any]) -> list[Any]:
+        if not any(isinstance(x, Tracer) for x in operands):
+            with jax.ensure_compile_time_eval():
+                return bind(equation, operands)
+        if equation.primitive.name not in CUSTOM_CALLS and (called := called_jaxpr(equation)) is not None:
+            return evaluate_inlined(called, operands, apply, kept)
+        return bind(equation, [change(x) if _is_constant_array(x) else x for x in operands])
+
+    # A call with constants alone is evaluated as a whole: its operations would be compiled one by one.
+    kept = *CUSTOM_CALLS, "jit", "pjit"
+    return evaluate_inlined(jax.make_jaxpr(function)(**named), jax.tree.leaves(named), apply, kept)[0]
+
+
+def _is_constant_array(x: Any) -> bool:
+    is_key = jax.dtypes.issubdtype(getattr(x, "dtype", None), jax.dtypes.prng_key)
+    return isinstance(x, jax.Array) and not isinstance(x, Tracer) and not is_key
