@@ -75,7 +75,7 @@ class Crossover:
     p: float | None  # p-value of the less significant of the two differences; None for a single process
 
     def corrected(self, comparisons: int) -> "Crossover":
-        """Return the crossover with a doubt added if chance may explain it among so many comparisons.
+        """Return the crossover with a doubt added if chance may explain it among all comparisons.
 
         The p-value is corrected by the method of Bonferroni, at the 5 % level.
         """
