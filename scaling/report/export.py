@@ -64,13 +64,15 @@ def _remove_earlier(output: Path, written: Mapping[str, Sequence[Path]]) -> None
 
 def describe_empty(formats: Collection[str]) -> str:
     """Return a message which says that the results contain nothing to show in the given formats."""
+    if "csv" in formats or "parquet" in formats:
+        return "no table: nothing was measured; `scaling report` shows the planned cases"
     reason = f"no figure: the results contain nothing to show as {' and '.join(formats)}"
     return f"{reason}, for lack of times at two sizes or device counts; --format csv writes the records"
 
 
 def _write_tables(extension: str, findings: Findings, output: Path) -> list[Path]:
     written = []
-    for name, table in export_tables(findings).items():
+    for name, table in export_tables(findings).items() if findings.records else ():
         path = output / f"{name}.{extension}"
         if extension == "csv":
             replace_file(path, to_csv(table).encode())

@@ -15,7 +15,7 @@ from scaling.analysis import findings
 from scaling.contrib import extrap
 from scaling.core.case import Refusal
 from scaling.report import export
-from tests.support import made_up
+from tests.support import made_up, planned
 from tests.support.paths import TOP
 
 EXTRAP = TOP / ".venv-extrap" / "bin" / "extrap"
@@ -327,6 +327,15 @@ def test_folder_without_records_cannot_be_exported(tmp_path):
     (tmp_path / "damaged.jsonl").write_text('{"half\n')
     with pytest.raises(Refusal, match=r"no record to export.*ignored: 1 damaged line.*damaged.jsonl:1"):
         export.write_exports(tmp_path, ["csv"])
+
+
+def test_plans_alone_have_no_table_of_records_with_headers_only(tmp_path):
+    folder = made_up.write(tmp_path, [planned.plan(1e-3, devices) for devices in (1, 2)], None, ["strong"])
+    with pytest.raises(
+        Refusal, match="no table: nothing was measured; `scaling report` shows the planned cases"
+    ):
+        export.write_exports(folder, ["csv", "parquet"])
+    assert not (folder / "export").exists()
 
 
 def test_a_format_without_content_is_named_in_one_line(tmp_path, make_record, scaling_command):
