@@ -129,8 +129,10 @@ def from_config(config: Mapping[str, Any]) -> Hardware:
     slices, per_chip, per_host = config.get("slices") or (), config["per_chip"], config["per_host"]
     if per_chip > per_host:
         raise Refusal(f"hardware.per_chip must be at most per_host={per_host}, not {per_chip}")
-    if slices and math.prod(slices[-1]) * per_chip != config["most"]:
-        raise Refusal(f"hardware.most must be the devices of the last slice, not {config['most']!r}")
+    if slices and (largest := math.prod(slices[-1]) * per_chip) != config["most"]:
+        raise Refusal(
+            f"hardware.most must be {largest}, the devices of the last slice, not {config['most']!r}"
+        )
     rates = () if platform == "cpu" else (_read_rates(config),)  # calibration.py adds the rates of a CPU
     values: dict[str, Any] = {each.name: config.get(each.name) for each in fields(Hardware)}
     values |= {name: tuple(map(float, config[name])) for name in ("attained", "asking")}
@@ -217,6 +219,7 @@ def _is_network(value: Any) -> bool:
 
 
 _NUMBER, _COUNT, _RANGE = "a positive number", "a positive integer", "two positive numbers such as [0.4, 0.9]"
+_SLICES = "shapes in chips, each with more chips and as many axes, beginning with one chip: [[1, 1], [2, 2]]"
 _NUMBERS_BY_DTYPE = f"a number or null for each of {', '.join(DTYPES)}"
 _is_rate_by_dtype = _has_keys(DTYPES, _or_none(is_positive))
 _Rules = dict[str, tuple[_IsValid, str]]  # field -> (predicate, description of valid values)
@@ -227,13 +230,10 @@ _RULES: _Rules = {
     "jitter": (lambda value: is_positive(value) and value <= 1, "a positive number of at most 1"),
     "stragglers": (
         _are_stragglers,
-        "such as {share: 1.0e-4, slowdown: 1.5}, with a share less than 1 and a slowdown of at least 1",
+        "such as {share: 1.0e-4, slowdown: 1.5}, with a share between 0 and 1 and a slowdown of at least 1",
     ),
     **dict.fromkeys(("per_host", "per_chip", "most"), (_is_count, _COUNT)),
-    "slices": (
-        _or_none(_are_slices),
-        "shapes in chips, each with more chips and as many axes, beginning with one chip: [[1, 1], [2, 2]]",
-    ),
+    "slices": (_or_none(_are_slices), _SLICES),
     "price": (_or_none(is_positive), f"{_NUMBER} or null"),
 }
 _ACCELERATOR_RULES: _Rules = {
@@ -260,5 +260,5 @@ _IS_GPU_TARGET = (
 _PLATFORM_RULES: dict[str, _Rules] = {
     "cpu": {"memory": (_or_none(is_positive), f"{_NUMBER} or null")},
     "gpu": _ACCELERATOR_RULES | {"target": _IS_GPU_TARGET},
-    "tpu": _ACCELERATOR_RULES | {"target": (_is_text, "a name")},
+    "tpu": _ACCELERATOR_RULES | {"target": (_is_text, "a name"), "slices": (_are_slices, _SLICES)},
 }

@@ -215,7 +215,7 @@ def test_malformed_nested_values_are_rejected(field, value):
 
 
 def test_the_largest_device_count_must_be_that_of_the_last_slice():
-    with pytest.raises(Refusal, match=r"hardware\.most must be the devices of the last slice, not 8"):
+    with pytest.raises(Refusal, match=r"hardware\.most must be 4, the devices of the last slice, not 8"):
         machine(platform="tpu", target="t", slices=[[1, 1], [2, 2]], most=8)
 
 
@@ -225,6 +225,11 @@ def test_the_largest_device_count_must_be_that_of_the_last_slice():
 def test_slices_that_do_not_ascend_or_differ_in_their_axes_are_rejected(slices):
     with pytest.raises(Refusal, match=r"hardware\.slices must be shapes in chips, each with more chips"):
         machine(platform="tpu", target="t", slices=[[1, 1], *slices], per_host=4, most=math.prod(slices[-1]))
+
+
+def test_a_tpu_has_slices():
+    with pytest.raises(Refusal, match=r"hardware\.slices must be shapes in chips, .*, not None"):
+        machine(platform="tpu", target="t", slices=None)
 
 
 def test_a_chip_has_at_most_the_devices_of_a_host():
@@ -239,7 +244,7 @@ def test_a_cpu_may_attain_more_than_its_peaks_as_they_were_measured_outside_of_t
 def test_the_compiler_target_must_match_the_platform():
     for platform, target in (("gpu", "h100"), ("tpu", {"name": "v5p"}), ("tpu", None)):
         with pytest.raises(Refusal, match=r"hardware\.target"):
-            machine(platform=platform, target=target)
+            machine(platform=platform, target=target, slices=[[1, 1], [2, 2]], most=4)
 
 
 def test_an_unknown_key_is_rejected_with_the_nearest():
