@@ -61,13 +61,17 @@ class Prepared:
 def module(engine: str) -> ModuleType:
     """Import the module of a peer, and return the module. `engine` is a name in `ENGINES` or an import path.
 
-    Raise `Refusal` if the module cannot be imported, or if it does not define `reason_to_skip` and `prepare`.
+    Raise `Refusal` if the module cannot be imported, if it does not define `reason_to_skip` and `prepare`, or
+    if `PACKAGES` is invalid.
     """
     path = f"scaling.peers.{engine}" if engine in ENGINES else engine
     peer = import_named("engine", engine, path, [JAX, *ENGINES, "the import path of a peer of your own"])
     for function in ("reason_to_skip", "prepare"):
         if not callable(getattr(peer, function, None)):
             raise Refusal(f"engine {engine!r} has no function {function}; see docs/adding_a_peer.md")
+    packages = getattr(peer, "PACKAGES", ())
+    if not isinstance(packages, list | tuple) or not all(isinstance(name, str) and name for name in packages):
+        raise Refusal(f"PACKAGES of engine {engine!r} must be like ('numpy',) or (), not {packages!r}")
     return peer
 
 

@@ -1,5 +1,6 @@
 """Tests of user peers: one file, run in its own process with the same checks; its errors affect only its own records."""
 
+import sys
 import textwrap
 
 import pytest
@@ -176,6 +177,17 @@ def test_an_unknown_engine_is_rejected_in_one_line(engine, message):
     with pytest.raises(Refusal, match=message) as error:
         interface.module(engine)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("packages", ["('numpy')", "('',)", "[1]", "None"])
+def test_packages_that_are_not_a_list_of_names_are_rejected(packages, write_peer, tmp_path, monkeypatch):
+    write_peer(head=f"PACKAGES = {packages}", name="unlisted")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "unlisted", raising=False)
+    with pytest.raises(
+        Refusal, match=r"PACKAGES of engine 'unlisted' must be like \('numpy',\) or \(\), not"
+    ):
+        interface.module("unlisted")
 
 
 def test_engine_versions_change_the_digest_but_not_the_setting():
