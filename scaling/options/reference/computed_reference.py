@@ -197,7 +197,7 @@ def _make_unverified_reference(
     per_point = frozenset(workload.points)
     evaluation = Evaluation(function, names, per_point, integers, dtype, elements, roundoff, width)
     if dtype != case.dtype:  # a program in the dtype of the case has to round like the program of the case
-        evaluation = evaluations.without_slow_optimization(evaluation, arrays)
+        evaluation = evaluations.choose_optimization(evaluation, arrays)
     computed = ComputedReference(evaluation, evaluation, properties.terms)
     if case.ad_mode.is_value:
         return computed

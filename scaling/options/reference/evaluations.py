@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import jaxlib
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
@@ -24,12 +25,12 @@ from scaling.options.reference.jaxpr_rounding import with_random_rounding
 ArrayFunction = Callable[[Any], jax.Array]
 
 _MAX_ELEMENTS = 2**22  # limit on the size of an intermediate result for all points and seeds of a call
-_SLOW_COMPILATION = 1.0  # seconds of processor time
-_UNOPTIMIZED = {
-    "xla_disable_hlo_passes": "fusion",
-    "xla_backend_optimization_level": 0,
-    "xla_cpu_use_fusion_emitters": True,  # without them and without fusion, jaxlib 0.10 gives wrong numbers
-}
+_SLOW_COMPILATION = 0.3  # seconds of processor time for a function that is not optimized
+_LONG_RUN = 1.0  # seconds of processor time for all columns of the Jacobian, not optimized
+# Compiles two to five times faster. jaxlib 0.11 has no fusion emitters, and refuses an unknown option.
+_UNOPTIMIZED: dict[str, Any] = {"xla_backend_optimization_level": 0}
+if jaxlib.__version__.startswith("0.10."):
+    _UNOPTIMIZED["xla_cpu_use_fusion_emitters"] = False
 _MIN_INPUTS_PER_OUTPUT = 8  # the minimum ratio for computing a Jacobian by rows
 
 
@@ -48,7 +49,7 @@ class Evaluation:
     summed: bool = False  # whether the outputs are summed; the result then has the shape (1,)
     transposed: bool = False  # whether a JVP is computed from the gradient, or by transposing the VJP
     rounding_key: int = 0  # if nonzero, the seed of random rounding errors in all intermediate results
-    optimized: bool = True  # whether XLA fuses operations and optimizes their code, which may take long
+    optimized: bool = True  # whether LLVM optimizes the code of the programs, which may take long
 
 
 @contextlib.contextmanager
@@ -72,15 +73,20 @@ def values(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
     return _evaluate(evaluation, arrays, "values")
 
 
-def without_slow_optimization(evaluation: Evaluation, arrays: InputArrays) -> Evaluation:
-    """Return a copy of `evaluation`, with `optimized` false if XLA takes long to compile the function.
+def choose_optimization(evaluation: Evaluation, arrays: InputArrays) -> Evaluation:
+    """Return a copy of `evaluation`, with `optimized` true if its programs run for long but compile fast.
 
-    Otherwise, `optimized` is true. Evaluate the function once, at the inputs `arrays`, to measure the time.
+    Evaluate the function twice, at the inputs `arrays`, to measure the times.
     """
-    # XLA fusion on a CPU copies operations. In a long chain, the number of copies may grow exponentially.
-    began = time.process_time()  # the elapsed time would also depend on other processes
-    values(evaluation, arrays)
-    return dataclasses.replace(evaluation, optimized=time.process_time() - began < _SLOW_COMPILATION)
+    evaluation = dataclasses.replace(evaluation, optimized=False)
+    times = [time.process_time()]  # the elapsed time would also depend on other processes
+    for _ in range(2):
+        values(evaluation, arrays)
+        times.append(time.process_time())
+    running = times[2] - times[1]
+    compiling = times[1] - times[0] - running  # optimized derivatives may take exponentially longer
+    optimized = evaluation.inputs * running > _LONG_RUN and compiling < _SLOW_COMPILATION
+    return dataclasses.replace(evaluation, optimized=optimized)
 
 
 def directional_derivative(evaluation: Evaluation, arrays: InputArrays, direction: InputArrays) -> np.ndarray:
