@@ -135,7 +135,10 @@ def why_not_offered(derivative: "Derivative") -> tuple[str, str] | None:
         (case.target == LAPLACIAN, f"target={LAPLACIAN} {only_jax}"),
         (case.seeds != "identity", f"seeds={case.seeds} {only_jax}"),
     )
-    if text := reason or peer.reason_to_skip(case, derivative.workload, derivative):
+    text = reason or peer.reason_to_skip(case, derivative.workload, derivative)
+    if text is not None and not isinstance(text, str):
+        raise Refusal(f"reason_to_skip of the peer {case.engine} must return text or None, not {text!r}")
+    if text:
         return "not_offered", text
     text = missing(case.engine)
     return ("not_installed", text) if text else None

@@ -22,8 +22,8 @@ _INTEGER = re.compile(r"^(?:[-+]?0b[01_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-f
 _MAX_BYTES = 256 * 1024  # maximum size of a YAML file
 _MAX_DEPTH = 40  # maximum number of nesting levels of a YAML file
 _MAX_NODES = 10_000  # maximum number of values of a YAML file; the values of an alias count at each use
-# Pattern of an error message of Hydra or OmegaConf -> explanation, in which {0} is the first group. {selected}
-# lists the overrides that select files, such as study=rbf.
+# Pattern of an error message of Hydra or OmegaConf -> explanation, in which {0} is the first group of the
+# pattern, and {selected} lists the overrides that select files, such as study=rbf.
 _EXPLANATIONS = {
     r"Recursive interpolation detected full_key: (\S+)":
         "{0} refers to itself, as ${{...}}: write a value",
