@@ -2,6 +2,7 @@
 
 import sys
 import textwrap
+from types import SimpleNamespace
 
 import pytest
 
@@ -188,6 +189,13 @@ def test_packages_that_are_not_a_list_of_names_are_rejected(packages, write_peer
         Refusal, match=r"PACKAGES of engine 'unlisted' must be like \('numpy',\) or \(\), not"
     ):
         interface.module("unlisted")
+
+
+def test_a_reason_to_skip_that_is_no_text_is_rejected(monkeypatch):
+    monkeypatch.setattr(interface, "module", lambda engine: SimpleNamespace(reason_to_skip=lambda *_: 3))
+    derivative = SimpleNamespace(case=Case("rbf", engine="mine", api="jit", mode="jacfwd"), workload=None)
+    with pytest.raises(Refusal, match="reason_to_skip of the peer mine must return text or None, not 3"):
+        interface.why_not_offered(derivative)
 
 
 def test_engine_versions_change_the_digest_but_not_the_setting():
