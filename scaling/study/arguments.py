@@ -3,7 +3,6 @@
 import argparse
 import difflib
 import os
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
@@ -45,10 +44,8 @@ def parse(words: Sequence[str], fields: Sequence[str], command: str = "run") -> 
     names = [word.partition("=")[0] for word in words]
     if names.count("--config-dir") + names.count("-cd") > 1:
         raise Refusal("--config-dir is given twice, and only one folder can be used: copy the files into one")
-    for name, count in Counter(word.lstrip("+").partition("=")[0] for word in overrides).items():
-        if count > 1:
-            several = ", or run several with --multirun study=A,B" if name == "study" else ""
-            raise Refusal(f"{name} is given twice: write it once{several}")
+    if [name.lstrip("+") for name in names].count("study") > 1:
+        raise Refusal("study is given twice: write it once, or run several with --multirun study=A,B")
     for word in overrides:
         _check_override(word, fields)
     options.overrides = overrides
