@@ -11,11 +11,11 @@ import functools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jaxlib
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
@@ -29,7 +29,7 @@ _SLOW_COMPILATION = 0.3  # seconds of processor time for a function that is not 
 _LONG_RUN = 1.0  # seconds of processor time for all columns of the Jacobian, not optimized
 # Compiles two to five times faster. jaxlib 0.11 has no fusion emitters, and refuses an unknown option.
 _UNOPTIMIZED: dict[str, Any] = {"xla_backend_optimization_level": 0}
-if jaxlib.__version__.startswith("0.10."):
+if metadata.version("jaxlib").startswith("0.10."):
     _UNOPTIMIZED["xla_cpu_use_fusion_emitters"] = False
 _MIN_INPUTS_PER_OUTPUT = 8  # the minimum ratio for computing a Jacobian by rows
 
