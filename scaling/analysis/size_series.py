@@ -72,17 +72,6 @@ class Crossover:
     above: int  # the closest larger size at which `after` is known to be faster
     at: float  # size at which the times are equal, interpolated linearly in the logarithms
     doubts: tuple[str, ...]  # reasons why the crossover may not be real
-    p: float | None  # p-value of the less significant of the two differences; None for a single process
-
-    def corrected(self, comparisons: int) -> "Crossover":
-        """Return the crossover with a doubt added if chance may explain it among all comparisons.
-
-        The p-value is corrected by the method of Bonferroni, at the 5 % level.
-        """
-        if self.p is None or self.p * comparisons <= _FALSE_CROSSOVERS:
-            return self
-        chance = f"chance may explain it among {count_of(comparisons, 'comparison')}"
-        return dataclasses.replace(self, doubts=(*self.doubts, chance))
 
 
 @dataclass(frozen=True)
@@ -173,20 +162,21 @@ def fastest_mode_maps(fastest: Iterable[FastestMethod], timings: Iterable[Timing
             sizes, devices = (tuple(sorted(set(axis))) for axis in zip(*cells, strict=True))
             largest = max(rows, key=lambda row: (row.volume, row.case.devices))
             lines = ([(n, cells[n, count]) for n in sizes if (n, count) in cells] for count in devices)
-            found = (crossover for line in lines for crossover in _find_crossovers(line, best))
-            crossovers = tuple(crossover.corrected(len(cells)) for crossover in found)
+            crossovers = tuple(c for line in lines for c in _find_crossovers(line, best, len(cells)))
             subject = (largest.case, largest.environment, largest.honest)
             maps.append(FastestModeMap(*subject, title, fixed_sizes, sizes, devices, cells, crossovers))
     return maps
 
 
 def _find_crossovers(
-    line: Sequence[tuple[int, FastestMethod]], best: Mapping[tuple, Timing]
+    line: Sequence[tuple[int, FastestMethod]], best: Mapping[tuple, Timing], comparisons: int
 ) -> list[Crossover]:
     crossovers: list[Crossover] = []
     start = 0  # the index of the size above the last crossover
     for index, upper in enumerate(line):
-        found = (_crossover_between(*lower, *upper, best) for lower in reversed(line[start:index]))
+        found = (
+            _crossover_between(*lower, *upper, best, comparisons) for lower in reversed(line[start:index])
+        )
         if crossover := next(filter(None, found), None):
             crossovers.append(crossover)
             start = index
@@ -194,8 +184,17 @@ def _find_crossovers(
 
 
 def _crossover_between(
-    below: int, row_below: FastestMethod, above: int, row_above: FastestMethod, best: Mapping[tuple, Timing]
+    below: int,
+    row_below: FastestMethod,
+    above: int,
+    row_above: FastestMethod,
+    best: Mapping[tuple, Timing],
+    comparisons: int,
 ) -> Crossover | None:
+    """Return the crossover between two sizes, or None if the times do not show one.
+
+    A doubt is added if chance may explain it among `comparisons` differences (Bonferroni correction).
+    """
     fast_below, fast_above = row_below.first, row_above.first
     before, after = fast_below.base_method, fast_above.base_method
     slow_below = best.get((*fast_below.comparison_key, after))
@@ -210,8 +209,8 @@ def _crossover_between(
     doubts = [reason for pair in pairs for reason in reasons_for_doubt(*pair)]
     if not (row_below.distinguished and row_above.distinguished):
         doubts.append("another mode is not distinguished")
+    if any((p_value(ratio) or 0.0) * comparisons > _FALSE_CROSSOVERS for ratio in ratios):
+        doubts.append(f"chance may explain it among {count_of(comparisons, 'comparison')}")
     gap_below, gap_above = (math.log(ratio.value) for ratio in ratios)
     at = below * (above / below) ** (gap_below / (gap_below + gap_above))
-    p = max((p for ratio in ratios if (p := p_value(ratio)) is not None), default=None)
-    doubts = list(dict.fromkeys(doubts))
-    return Crossover(fast_below.case.devices, before, after, below, above, at, tuple(doubts), p)
+    return Crossover(fast_below.case.devices, before, after, below, above, at, tuple(dict.fromkeys(doubts)))
