@@ -41,10 +41,10 @@ def parse(words: Sequence[str], fields: Sequence[str], command: str = "run") -> 
     if folder is not None and not (os.path.isdir(folder) and os.access(folder, os.R_OK | os.X_OK)):
         example = "such as --config-dir my_conf"
         raise Refusal(f"--config-dir takes a folder that can be read, {example}, not {folder!r}")
-    names = [word.partition("=")[0] for word in words]
+    names = [word.partition("=")[0].lstrip("+") for word in words]
     if names.count("--config-dir") + names.count("-cd") > 1:
         raise Refusal("--config-dir is given twice, and only one folder can be used: copy the files into one")
-    if [name.lstrip("+") for name in names].count("study") > 1:
+    if names.count("study") > 1:
         raise Refusal("study is given twice: write it once, or run several with --multirun study=A,B")
     for word in overrides:
         _check_override(word, fields)

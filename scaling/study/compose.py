@@ -29,6 +29,8 @@ _EXPLANATIONS = {
         "{0} refers to itself, as ${{...}}: write a value",
     r"Interpolation key '(\S+)' not found full_key: (\S+)":
         "{1} refers to ${{{0}}}, which no file sets: write a value, or quote the $ for the shell",
+    r"Cannot merge DictConfig with ListConfig full_key: sampling":
+        "sampling must be a mapping such as {{seconds: 1.0}}, not a list",
     r"Cannot merge DictConfig with ListConfig full_key: (\S+)":
         "{0} must be a mapping such as {{p: 64}}, not a list",
     r"onfig group override":
@@ -217,9 +219,9 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
         return Refusal(f"{problem}: write one of at most 15 digits")
     if ambiguous := re.search(r"Ambiguous value for argument '\+*([^=']+)=([^']*)'", text):
         name, values = ambiguous.groups()
-        fix = f"write several values in brackets, '{name}=[{values}]'"
-        several = "names several files: add --multirun to run one after another"
-        return Refusal(f"{name}={values} {several}" if name in _GROUPS else f"{name}={values}: {fix}")
+        if name in _GROUPS:
+            return Refusal(f"{name}={values} names several files: add --multirun to run one after another")
+        return Refusal(f"{name}={values}: write several values in brackets, '{name}=[{values}]'")
     for pattern, explanation in _EXPLANATIONS.items():
         if match := re.search(pattern, text):
             return Refusal(explanation.format(*match.groups(), selected=selected))

@@ -456,6 +456,7 @@ TABLES["words"] = {
         ((*RBF, "study=linear"), "study is given twice.*--multirun study=A,B"),
         ((*RBF, "points=${nothing}"), r"points refers to \$\{nothing\}, which no file sets"),
         ((*RBF, "sizes=[]"), "sizes must be a mapping such as {p: 64}, not a list"),
+        ((*RBF, "sampling=[]"), "sampling must be a mapping such as {seconds: 1.0}, not a list"),
         ((*RBF, "--config-dir=good", "-cd", "good"), "--config-dir is given twice"),
         (("run", "study=c2/study/mine.yaml"), "unknown study.*DIR/study/mine.yaml, with --config-dir DIR"),
         ((*RBF, "p=3"), "unknown key 'p': a size is written sizes.p=3"),
