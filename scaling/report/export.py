@@ -71,8 +71,10 @@ def describe_empty(formats: Collection[str]) -> str:
 
 
 def _write_tables(extension: str, findings: Findings, output: Path) -> list[Path]:
-    written = []
-    for name, table in export_tables(findings).items() if findings.records else ():
+    written: list[Path] = []
+    if not findings.records:
+        return written
+    for name, table in export_tables(findings).items():
         path = output / f"{name}.{extension}"
         if extension == "csv":
             replace_file(path, to_csv(table).encode())
