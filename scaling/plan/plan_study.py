@@ -234,7 +234,10 @@ def plan_lines(study: PlannedStudy, findings: Findings, deadline: float | None) 
     if folder_forecast is None:
         return ["no case could be planned"]
     study_forecast = forecast.keep_cases(folder_forecast, study.keys)
+    answers = forecast.plan_answers(study_forecast, deadline)
     planned = [record for record in study_forecast.records if record.status == "planned"]
+    if not any(record.predicted for record in planned):
+        return [*answers, "The device-hours to measure the study are unknown: no case has a predicted time."]
     low, high = (device_hours(planned, study.settings, end) for end in ("low", "high"))
     replicates = study.settings.replicates
     repetitions = "once" if replicates == 1 else count_of(replicates, "time")
@@ -243,7 +246,7 @@ def plan_lines(study: PlannedStudy, findings: Findings, deadline: float | None) 
         cost += f" ({count_of(unknown, 'case')} without a prediction omitted)"
     if price := study_forecast.price:
         cost += f", {_format_range(low * price, high * price)} at the given price"
-    return [*forecast.plan_answers(study_forecast, deadline), f"{cost}."]
+    return [*answers, f"{cost}."]
 
 
 def device_hours(records: Sequence[Record], settings: RunSettings, end: str) -> float:

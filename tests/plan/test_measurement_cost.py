@@ -1,9 +1,11 @@
 """Tests of the cost of measuring a plan: the predicted device-hours equal a computation by hand."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
+from scaling.analysis.forecast import forecasts
 from scaling.core.timing import Sampling
 from scaling.plan import plan_study
 from scaling.workers.run_settings import RunSettings
@@ -50,3 +52,13 @@ def test_device_hours_are_summed_over_devices_and_replicates():
         assert total == pytest.approx(5 * (small + large)) and unknown == 0
     one, many = (plan_study.device_hours([case(0.001, n)], settings(), "low") for n in (1, 64))
     assert many == pytest.approx(64 * one)
+
+
+def test_without_any_prediction_the_device_hours_are_unknown():
+    records = [plan(None, count) for count in (1, 4)]
+    study = SimpleNamespace(
+        hardware=SimpleNamespace(name="mine"), keys={each.key for each in records}, settings=settings()
+    )
+    findings = SimpleNamespace(forecasts=forecasts(records, {"mine": {"hardware": {"price": 2.0}}}))
+    *_, last = plan_study.plan_lines(study, findings, None)
+    assert last == "The device-hours to measure the study are unknown: no case has a predicted time."
