@@ -138,10 +138,9 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
         is_key = jnp.issubdtype(getattr(leaf, "dtype", float), jax.dtypes.extended)
         array = leaf if is_abstract or is_key else np.asarray(leaf)
         if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
-            keys = ", or pass jax.random.key_data(keys) and call jax.random.wrap_key_data" if is_key else ""
             raise Refusal(
                 f"input {_leaf_name(path)!r} is {describe(leaf)}: inputs are arrays of real numbers; "
-                f"bind other values by functools.partial{keys}"
+                "bind other values by functools.partial"
             )
         is_wide = not is_abstract and array.size and array.dtype in (np.int64, np.uint64)
         if is_wide and not -(2**31) <= int(array.min()) <= int(array.max()) < 2**31:
@@ -164,10 +163,6 @@ def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
         raise Refusal(f"wrt must be names joined by '+', such as {'+'.join(inputs)}, not {describe(wrt)}")
     names = tuple(dict.fromkeys(wrt.split("+")))
     for name in names:
-        if (parent := name.split(".")[0]) != name and parent in inputs:
-            raise Refusal(
-                f"wrt={name} is a part of the input {parent!r}: use wrt={parent}, or an input of its own"
-            )
         check_names("input to differentiate with respect to (wrt)", [name], inputs)
         if dtypes := [str(a.dtype) for a in jax.tree.leaves(inputs[name]) if not _is_floating(a)]:
             raise Refusal(f"wrt={name} contains {dtypes[0]}: give it in an input of its own, or convert it")
@@ -175,32 +170,19 @@ def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the inputs in the order of the function's parameters.
-
-    Raise `Refusal` if the function cannot be called with exactly these inputs by position.
-    """
+    """Return the names of the inputs in the order of the parameters. Raise `Refusal` if they do not match."""
     try:
-        parameters = inspect.signature(function).parameters
+        signature = inspect.signature(function)
     except (TypeError, ValueError):  # a built-in function has no signature
         return tuple(inputs)
-    names = [n for n, p in parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    is_required = {n: p.default is p.empty for n, p in parameters.items()}
-    has_variable = any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters.values())
-    unknown = [name for name in inputs if name not in names]
-    keyword_only = [n for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
-    not_positional = [n for n in keyword_only if n in inputs or is_required[n]] + unknown * has_variable
-    if not_positional:
-        raise Refusal(
-            f"{not_positional[0]!r} is no positional parameter of the function: bind its value by "
-            f"functools.partial, or give a function such as lambda {', '.join(inputs)}: ..."
-        )
-    check_names("parameter of the function", unknown, names)
-    needed = [name for k, name in enumerate(names) if is_required[name] or k < len(inputs)]
-    if missing := ", ".join(name for name in needed if name not in inputs):
-        raise Refusal(
-            f"the function also takes {missing}: give it in points or in shared, or by functools.partial"
-        )
-    return tuple(names[: len(inputs)])
+    with contextlib.suppress(TypeError):  # more or fewer parameters than inputs
+        names = tuple(signature.bind(*inputs).arguments)
+        if set(names) == set(inputs):
+            return names
+    raise Refusal(
+        f"the function takes {', '.join(signature.parameters)}, but the inputs are {', '.join(inputs)}: give "
+        "each positional parameter in points or in shared, and bind others by functools.partial or a lambda"
+    )
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
 """Implement `scaling advise`: parse FILE.py:NAME and --points, call advice/advisor.py in a new process."""
 
-import importlib
 import inspect
 import os
 import pickle
@@ -19,7 +18,8 @@ from scaling.cli import streams
 from scaling.cli.streams import print_lines
 from scaling.core import environment
 from scaling.core.case import DTYPES, VIEWS, Case, Refusal, check_names, unknown_name
-from scaling.core.formatting import count_of, format_bytes, format_duration, format_location
+from scaling.core.formatting import count_of, format_bytes, format_duration
+from scaling.core.workload import import_named
 from scaling.study.arguments import Parser
 from scaling.study.compose import compose
 from scaling.study.grid import expand_study
@@ -338,13 +338,7 @@ def import_function(text: str) -> tuple[Callable[..., Any], str]:
     path, is_file = Path(where), where.endswith(".py")
     module_name = path.stem if is_file else where
     sys.path.insert(0, str(path.resolve().parent if is_file else Path.cwd()))
-    try:
-        module = importlib.import_module(module_name)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        problem = f"{type(error).__name__}: {error}{format_location(error)}"
-        raise Refusal(f"{where} cannot be imported: {problem}") from None
+    module = import_named("module", module_name, module_name, ["the import path of a module"])
     if is_file and Path(getattr(module, "__file__", None) or "").resolve() != path.resolve():
         raise Refusal(f"{where} has the name of another module, {module_name}: rename it")
     if not callable(getattr(module, name, None)):

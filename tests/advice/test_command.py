@@ -167,11 +167,11 @@ def test_a_workload_is_advised_on_and_the_command_that_runs_it_is_named(scaling_
     ("body", "words"),
     [
         ("def force(x):\n    return float(x[0])\n", "abstract inputs"),
-        ("raise SystemExit(3)\n", "cannot be imported"),
-        ("raise type('Root', (BaseException,), {})('of all')\n", "cannot be imported: Root: of all"),
+        ("raise SystemExit(3)\n", "spring.py:force raised SystemExit: 3"),
+        ("raise type('Root', (BaseException,), {})('of all')\n", "spring.py:force raised Root: of all"),
         ("import sys\n\ndef force(x):\n    sys.exit(3)\n", "spring.py:force raised SystemExit: 3"),
         ("import os\nos._exit(3)\n", "died"),
-        ("def force(y):\n    return y\n", "unknown parameter of the function 'x'"),
+        ("def force(y):\n    return y\n", "the function takes y, but the inputs are x"),
     ],
 )
 def test_a_bad_function_is_explained_in_one_line(body, words, scaling_command, tmp_path):
