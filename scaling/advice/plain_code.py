@@ -31,7 +31,6 @@ def derivative({parameters}):
     g, z = lambda z: {value}, {point}
 {body}
 
-
 """
 _COLUMNS = """\
     y = jax.eval_shape(g, z)
@@ -99,8 +98,8 @@ def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -
     `case` determines the AD mode, the chunk, the block and the number of devices. `coloring` determines how
     the columns or rows of the Jacobian are compressed.
     """
-    names = list(problem.arguments)
-    if (_RESERVED_NAMES | {_name_in_code(problem)}) & set(names):
+    names, function_name = list(problem.arguments), name_in_code(problem)
+    if (_RESERVED_NAMES | {function_name}) & set(names):
         names = [f"argument_{k}" for k in range(len(names))]
     definitions, derivative = _write_derivative(problem, case, coloring, names)
     is_batched = [argument in problem.points for argument in problem.arguments]
@@ -110,27 +109,25 @@ def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -
     batch_definitions, function = _write_batch(case, has_points_axis, derivative)
     text = f"{definitions}{batch_definitions}{problem.target} = jax.jit({function})"
     imports = [line for use, line in _IMPORT_LINES.items() if re.search(use, text)]
-    preamble = ['jax.config.update("jax_enable_x64", True)'] * jax.config.values["jax_enable_x64"]
-    lines = [problem.import_line or f"# {problem.name} is your function of one point"]
-    if _name_in_code(problem) != problem.name:  # before the imports, which may define the same name
-        lines += [f"{_name_in_code(problem)} = {problem.name}", "", *imports]
-        preamble = ["import jax", *preamble] if preamble and problem.import_line else []
-    else:
-        preamble = [*imports, *preamble]
-    return "\n".join([*preamble, *lines, "", text])
+    x64 = ['jax.config.update("jax_enable_x64", True)'] * jax.config.values["jax_enable_x64"]
+    definition = f"# {function_name} is your function of one point"
+    if problem.import_line:
+        alias = f" as {function_name}" if function_name != problem.name else ""
+        definition = problem.import_line + alias
+    return "\n".join([*imports, *x64, definition, "", text])
 
 
 def execute_code(problem: Problem, code: str) -> Callable[..., Any]:
     """Execute the code that `write_code` returned, and return the derivative function that it defines."""
-    namespace: dict[str, Any] = {problem.name: problem.function, "_function": problem.function}
+    namespace: dict[str, Any] = {name_in_code(problem): problem.function}
     if problem.import_line:
-        code = code.replace(problem.import_line, f"{problem.name} = _function", 1)
+        code = code.replace(problem.import_line, "#", 1)
     exec(code, namespace)
     function: Callable[..., Any] = namespace[problem.target]
     return function
 
 
-def _name_in_code(problem: Problem) -> str:
+def name_in_code(problem: Problem) -> str:
     """Return the name of the user's function in the code that `write_code` returns.
 
     It is the function's own name, or "function" if the code uses this name for something else.
@@ -139,11 +136,9 @@ def _name_in_code(problem: Problem) -> str:
 
 
 def _write_batch(case: Case, has_points_axis: Mapping[str, bool], derivative: str) -> tuple[str, str]:
-    """Return (definitions, expression), both Python code. The expression uses the definitions.
+    """Return (definitions, expression of a function that computes the derivatives at all points) as code.
 
-    The expression is a function that computes the derivatives at all points. `has_points_axis` states for
-    each argument whether it has a leading axis of points. `derivative` is an expression for a function that
-    computes the derivative at one point.
+    `derivative` is an expression for a function that computes the derivative at one point.
     """
     definitions = ""
     function = f"jax.vmap({derivative}, {tuple(0 if axis else None for axis in has_points_axis.values())})"
@@ -164,11 +159,11 @@ def _write_batch(case: Case, has_points_axis: Mapping[str, bool], derivative: st
 def _write_derivative(
     problem: Problem, case: Case, coloring: Coloring | None, names: list[str]
 ) -> tuple[str, str]:
-    """Return (definitions, expression) as code. The expression is a function that uses the definitions.
+    """Return (definitions, expression of a function that computes the derivative at one point) as code.
 
-    The function computes the derivative at one point. `names` are the names of the inputs in the code.
+    `names` are the names of the inputs in the code.
     """
-    is_single, function = len(problem.wrt) == 1, _name_in_code(problem)
+    is_single, function = len(problem.wrt) == 1, name_in_code(problem)
     argnums: Any = problem.argnums[0] if is_single else problem.argnums
     if problem.target == "hessian":
         function = f"jax.{'jacfwd' if case.mode == 'fwd_over_fwd' else 'jacrev'}({function}, {argnums})"
@@ -195,7 +190,6 @@ def _write_derivative(
 
 
 def _write_product(problem: Problem, case: Case) -> str:
-    """Return the Python code of the body of a function that multiplies the Hessian or J^T J by a vector v."""
     structs = problem.input_structs(), problem.output_structs()
     inputs, outputs = (sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in structs)
     by_shape = problem.transforms[0 if inputs <= outputs else -1]  # the only one, if there is one
@@ -203,10 +197,7 @@ def _write_product(problem: Problem, case: Case) -> str:
 
 
 def _write_jacobian(problem: Problem, case: Case, coloring: Coloring | None) -> tuple[str, str]:
-    """Return (definitions, body): the code before a function that computes a Jacobian, and the function body.
-
-    The function computes the Jacobian with `coloring`, or in chunks if it is None.
-    """
+    """Return (definitions, body of a function that computes a Jacobian with a coloring or in chunks)."""
     is_reverse, definitions = case.mode in _REVERSE_MODES, ""
     seed, template = "jax.nn.one_hot(i, flat.size, dtype=flat.dtype)", _CHUNKED
     values: dict[str, Any] = {"chunk": case.chunk}

@@ -51,7 +51,7 @@ HESSIANS = {
 def run_plainly(problem, code):
     """Run the code where only the function is known."""
     assert "scaling" not in code
-    namespace = {problem.name: problem.function}
+    namespace = {plain_code.name_in_code(problem): problem.function}
     exec(code, namespace)
     inputs = {**problem.points, **problem.shared}
     return namespace[problem.target](*(inputs[name] for name in problem.arguments))
