@@ -54,12 +54,11 @@ class Advice:
             return best
         cases = [*self.records, *self.cases, *self.excluded]
         reasons = {case: reason for case in cases if (reason := self.reason(case))}
-        unpredicted = [reason for reason in reasons.values() if reason.startswith("not predicted")]
         first, text = next(iter(reasons.items()), (None, "none is known"))
         if first and first in self.records:
             text = f"{self.describe(first)}: {text}"
-        if unpredicted and not self.records:
-            text = f"{unpredicted[0]}; `scaling advise` can measure it on this machine, such as budget=30"
+        if text.startswith("not predicted"):
+            text += "; `scaling advise` can measure it on this machine, such as budget=30"
         unchecked = "budget=0, which computes and checks nothing"
         if "is not finite" in text:
             text += f"; omit such points, or use {unchecked}"
@@ -178,7 +177,6 @@ class Advice:
         return self.problem is not None and self.problem.target == "gauss_newton"
 
     def _compare_obvious_choices(self) -> str:
-        """Return text that compares the recommended method with the modes that a user would try first."""
         modes = ("jacfwd", candidates.CODED) if self._is_gauss_newton else _OBVIOUS_MODES
         by_shape = "jacfwd" if self.derivative.inputs <= self.derivative.outputs else "jacrev"
         texts = []
@@ -207,7 +205,6 @@ class Advice:
         return f"takes {format_number(seconds / best_seconds)} times as long ({how})"
 
     def _row(self, case: Case) -> dict[str, Any]:
-        """Return the row of a case in `table` as {column name: value}."""
         fields, record = self.fields.get(case, {}), self.records.get(case)
         predicted, samples = fields.get("predicted") or {}, record.seconds if record else []
         low, high = median_interval(samples) or (None, None)
