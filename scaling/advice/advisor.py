@@ -142,7 +142,10 @@ def _warn_of_wrong_fusions() -> str:
 
 
 def _check_options(budget: Any, devices: Sequence[Any], hardware: Hardware | None) -> None:
-    """Raise `Refusal` for an invalid option. `hardware` is another machine, or None for this machine."""
+    """Raise `Refusal` if the budget is invalid, a device count is not available, or a compiler is missing.
+
+    `hardware` is another machine to compile for, or None for this machine.
+    """
     if isinstance(budget, bool) or not isinstance(budget, numbers.Real) or not 0 <= float(budget) < math.inf:
         raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
     available = jax.devices()

@@ -88,6 +88,7 @@ def _enumerate_cases(layouts: Sequence[Case], modes: Sequence[str], derivative: 
 
 
 def _list_modes(derivative: Derivative) -> list[str]:
+    """Return the names of the AD modes that are worth comparing for a derivative."""
     built = derivative.workload
     if modes := _SECOND_ORDER_MODES.get(derivative.case.target or ""):
         return [mode for mode in modes if mode != "fwd_over_fwd" or derivative.inputs <= _MOST_NESTED_FORWARD]

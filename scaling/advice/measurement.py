@@ -91,6 +91,7 @@ def _predicted_seconds(fields: RecordFields) -> float:
 
 
 def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callable[[str], None]) -> None:
+    """Take samples of the candidates in rounds, until the fastest is known or the deadline has passed."""
     active = [case for case, attempt in attempts.items() if not attempt.ended]
     while active and not (time.monotonic() > deadline and attempts[active[-1]].record.seconds):
         note(f"measuring {len(active)} of {len(attempts)} candidates")
@@ -118,7 +119,11 @@ def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:
 
 
 def _may_be_as_fast(record: Record, best: Record) -> bool:
-    """Return whether a case takes at most twice as long as `best`, and is not slower at 95 % confidence."""
+    """Return whether a case takes at most twice as long as `best`, and is not significantly slower.
+
+    It is significantly slower if the 95 % confidence interval of the ratio of its median to that of `best` is
+    above 1.
+    """
     ratio = ratio_interval(record.seconds, best.seconds)
     is_near = statistics.median(record.seconds) <= _MOST_MEASURED_RATIO * statistics.median(best.seconds)
     return is_near and (ratio is None or ratio[1] <= 1)

@@ -89,9 +89,10 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: int) -> np.ndarray:
-    """Return an input as a float64 array with `count` rows, one row per point and the last point as padding.
+    """Return the input `name` as a float64 array with `count` rows, one row per point.
 
-    A shared input is repeated in every row. If batch=whole, there is one row with all values of the input.
+    The last point is repeated as padding. A shared input is repeated in every row. If batch=whole, the array
+    has only one row, with all values of the input.
     """
     flat = np.ascontiguousarray(array, np.float64)
     if case.batch == "whole":
@@ -126,7 +127,11 @@ def _trace(
 def _build_graph(
     case: Case, workload: Any, sizes: Any, symbols: dict[str, Any], y: Any
 ) -> tuple[Any, int | None]:
-    """Return (CasADi function of the value or derivative, number of sweeps or None for the value)."""
+    """Return (CasADi function, number of sweeps) for the value or the derivative of a case.
+
+    `symbols` are the symbolic inputs by name, and `y` are the symbolic outputs. The number of sweeps (forward
+    or reverse differentiations of the graph) is None for the value.
+    """
     import casadi as ca
 
     x = ca.vertcat(*[symbols[name] for name in workload.names])
@@ -148,7 +153,8 @@ def _build_graph(
 def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) -> tuple[Any, int]:
     """Return (transposed derivative of `y` with respect to `x`, number of forward or reverse sweeps).
 
-    If the workload has a reduction, the derivative is summed over the outputs of each point.
+    The transposed derivative is a CasADi matrix. If the workload has a reduction, the derivative is summed
+    over the outputs of each point. `ca` is the module casadi.
     """
     ad_weight, y = _WEIGHTS[case.mode], ca.sum1(y) if case.ad_mode.single_seed else y
     jacobian = ca.jacobian(y, x, {"helper_options": {"ad_weight": ad_weight, "ad_weight_sp": ad_weight}})

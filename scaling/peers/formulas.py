@@ -229,9 +229,11 @@ def _linear(np, X, W):
 
 
 def _residual(np, is_dot, is_scalar, d, m):
-    """Return the residual of a Gaussian with fitted amplitude, or the sum of its squares if `is_scalar`.
+    """Return the residual d - a * exp(-1.5 (x - m)^2), where a least-squares fit determines the amplitude a.
 
-    d has the shape (..., 21), with one value for each x = -10, -9, ..., 10. m has the shape (...).
+    If `is_scalar`, return the sum of the squares of the residual. d has the shape (..., 21), with one value
+    for each x = -10, -9, ..., 10. m has the shape (...). If `is_dot`, the inner products are computed with
+    einsum.
     """
     grid = np.arange(-10.0, 11.0)
     grid = grid.to(d) if hasattr(grid, "to") else grid.astype(d.dtype)
@@ -242,6 +244,9 @@ def _residual(np, is_dot, is_scalar, d, m):
 
 
 def _poisson(np, log_gamma, c, lam):
-    """Return the log-probability of the count c at the rate lam, without log(c!) if `log_gamma` is None."""
+    """Return the logarithm of the Poisson probability of the count c at the rate lam.
+
+    If `log_gamma` is None, omit the term log(c!), which does not depend on lam.
+    """
     log_factorial = log_gamma(c + 1.0) if log_gamma else 0.0
     return c * np.log(lam) - lam - log_factorial

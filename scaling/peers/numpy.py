@@ -29,7 +29,10 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _finite_differences(batch: Batch) -> list[np.ndarray]:
-    """Return the forward differences (f(x + h e) - f(x)) / h for every unit vector e, by input."""
+    """Return the forward differences (f(x + h e) - f(x)) / h for every unit vector e.
+
+    The step h is the value of `STEPS` for the dtype of the case. The list has one array for each input.
+    """
     step, x = STEPS[batch.case.dtype], batch.x
     y = batch.function(*x)
 

@@ -78,6 +78,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _to_tensor(torch: Any, array: np.ndarray) -> Any:
+    """Copy an array to a tensor of the same dtype."""
     if array.dtype.name == "bfloat16":  # torch cannot read this dtype from NumPy
         return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
     return torch.from_numpy(np.array(array))
@@ -100,10 +101,10 @@ def _compile(
 
 
 def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tensors]:
-    """Return a function of the inputs that returns the value, or the columns or rows, in a tuple.
+    """Return a function of the inputs that computes the value, or the columns or rows of the Jacobian.
 
-    There is one tensor for all columns, or one tensor of rows for each input, with a leading axis of seeds if
-    there are several.
+    The function returns a tuple. It contains the value, or one tensor with all columns, or one tensor of rows
+    for each input. Columns and rows have a leading axis of seeds if there are several seeds.
     """
     # The seeds are created here, because a compiled f that creates them takes up to thirty times as long.
     mode = batch.case.ad_mode
@@ -133,13 +134,20 @@ def _unit_seeds(torch: Any, like: Tensors, repeats: list[int]) -> Tensors:
 
 
 def _map_seeds(torch: Any, case: Case, linear_map: Callable[[Tensors], Tensors], seeds: Tensors) -> Tensors:
-    """Apply a linear map, such as a JVP, to all seeds along a leading axis, or to the only seed."""
+    """Apply a linear map, such as a JVP, to all seeds, and return the results.
+
+    If there are several seeds, the map is vectorized with vmap, and the results have a leading axis of seeds.
+    """
     if len(seeds[0]) == 1:
         return linear_map(tuple(seed[0].contiguous() for seed in seeds))
     return torch.func.vmap(linear_map, chunk_size=case.chunk)(seeds)
 
 
 def _columns(torch: Any, batch: Batch, x: Tensors, tangents: Tensors) -> Tensors:
+    """Return a tuple with one tensor: the columns of the Jacobian, one column for each tangent.
+
+    If the workload has reduce="outputs", each column is summed over the outputs of a point.
+    """
     from torch.autograd import forward_ad
 
     def jvp(v: Tensors) -> Any:
@@ -155,6 +163,11 @@ def _columns(torch: Any, batch: Batch, x: Tensors, tangents: Tensors) -> Tensors
 
 
 def _rows(torch: Any, batch: Batch, x: Tensors, cotangents: Tensors) -> Tensors:
+    """Return one tensor for each input, with the rows of the Jacobian with respect to this input.
+
+    If the workload has reduce="outputs", the rows are summed over the outputs of a point. Otherwise, there is
+    one row for each cotangent.
+    """
     case = batch.case
     if case.jit:
         pullback = torch.func.vjp(lambda *z: (batch.function(*z),), *x)[1]

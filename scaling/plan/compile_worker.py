@@ -166,7 +166,10 @@ class BuiltCase:
         return fields | {"status": "planned"}
 
     def _compile_stages(self, program: layout.Program, options: dict[str, Any] | None = None) -> Stages:
-        """Compile a program. If it does not fit into memory, `Stages.compiled` is a `RejectedProgram`."""
+        """Compile a program with the XLA options `options`, and return its compilation stages.
+
+        The field `compiled` is a `RejectedProgram` if the program does not fit into memory.
+        """
         program = self.traced_program or program  # the same program, whose jaxpr JAX has cached
         arguments = list(program.arguments.values())
         try:

@@ -141,6 +141,7 @@ def from_config(config: Mapping[str, Any]) -> Hardware:
 
 
 def _read_rates(config: Mapping[str, Any]) -> Rates:
+    """Return the rates in the configuration of a GPU or TPU. They apply to any number of devices."""
     names = ("products", "arithmetic", "transcendental", "kernel_seconds")
     return Rates(
         **{name: config[name] for name in names}, devices=1, bandwidth=((0.0, config["bandwidth"]),),

@@ -129,7 +129,10 @@ def _operations_by_name(computations: Computations, operations: Mapping[str, flo
 
 
 def _count_kernel(kernel: hlo.Kernel, operations: Mapping[str, float] | None) -> KernelWork:
-    """Return the work of a kernel. For a CPU, `operations` is the result of `_operations_by_name`."""
+    """Return the work of a kernel.
+
+    For a CPU, `operations` is the result of `_operations_by_name`. For a GPU or TPU, it is None.
+    """
     work, library = Counter[str](), ""
     for instruction in kernel.body.values():
         kind, amount = _count_instruction(instruction, kernel.body)
@@ -148,7 +151,11 @@ def _count_kernel(kernel: hlo.Kernel, operations: Mapping[str, float] | None) ->
 
 
 def _count_instruction(instruction: HloInstruction, instructions: Instructions) -> tuple[str, int]:
-    """Return (field of `KernelWork`, number to add to it), or ("", 0) if the work is 0 or unknown."""
+    """Return the work of an HLO instruction as (name of a field of `KernelWork`, number to add to it).
+
+    The name is "" if the work is unknown or 0. `instructions` contains the instructions of the computation
+    by name.
+    """
     operands = [instructions[x] for x in instruction.operands if x in instructions]
     kind = instruction.opcode
     if kind in ("transpose", "copy") and operands and _is_transposing(instruction, operands[0]):
@@ -182,6 +189,7 @@ def _count_sums(instruction: HloInstruction, summed: HloInstruction) -> tuple[st
 
 
 def _count_routine(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> int:
+    """Return the operation count of a sort, Fourier transform, Cholesky factorization or triangular solve."""
     operand, length = operands[0], operands[0].dims[-1]
     if instruction.opcode == "cholesky":
         return operand.size * length // 3
@@ -236,7 +244,8 @@ def _is_transposing(instruction: HloInstruction, operand: HloInstruction) -> boo
 def _library_name(instruction: HloInstruction) -> str:
     """Return the name of an instruction whose work is unknown, or "" for an instruction without work.
 
-    `_count_instruction` must return ("", 0) for the instruction.
+    The name is the target of a custom call, or the opcode of another instruction. `instruction` must be one
+    for which `_count_instruction` returns ("", 0).
     """
     if instruction.opcode != "custom-call":
         return instruction.opcode if instruction.opcode in _UNCOUNTED_OPCODES else ""
@@ -246,10 +255,11 @@ def _library_name(instruction: HloInstruction) -> str:
 
 
 def _kernel_overhead(kernel: hlo.Kernel, loop_operations: float, arithmetic: int) -> int:
-    """Return the time to start a CPU kernel plus the overhead of its library call (unit: `KERNEL_START`).
+    """Return the overhead of a CPU kernel: the time to start it, and the overhead of its library call.
 
-    `loop_operations` is the number of operations in compiled loops, or 0 if a library computes the result.
-    `arithmetic` is the number of arithmetic operations in the HLO of the kernel.
+    The unit is the time of a vectorized float32 operation. `loop_operations` is the number of operations in
+    compiled loops, or 0 if a library computes the result. `arithmetic` is the number of arithmetic operations
+    in the HLO of the kernel.
     """
     instruction, in_loop = kernel.instruction, kernel.in_loop
     if instruction.opcode == "fusion" and "__ynn_fusion" in instruction.attributes:
@@ -259,14 +269,21 @@ def _kernel_overhead(kernel: hlo.Kernel, loop_operations: float, arithmetic: int
 
 
 def _ynn_overhead(fused: Instructions) -> int:
-    """Return the overhead of the reductions and broadcasts in a fusion that YNNPACK executes."""
+    """Return the overhead of the reductions and broadcasts in a fusion that the library YNNPACK executes.
+
+    `fused` contains the instructions of the fusion. The unit is the time of a vectorized float32 operation.
+    """
     reductions = sum(x.size for x in fused.values() if x.opcode == "reduce")
     broadcasts = (x for x in fused.values() if x.opcode == "broadcast" and fused[x.operands[0]].dims)
     return YNN_SUM * reductions + YNN_BROADCAST * sum(x.dims[0] for x in broadcasts if len(x.dims) > 2)
 
 
 def _library_overhead(kernel: hlo.Kernel, arithmetic: int) -> int:
-    """Return the overhead of the library call in a CPU kernel, or 0 if it calls no known library."""
+    """Return the overhead of the library call in a CPU kernel, or 0 if the kernel calls no known library.
+
+    `arithmetic` is the number of arithmetic operations in the HLO of the kernel. The unit is the time of a
+    vectorized float32 operation.
+    """
     instruction = kernel.instruction
     if instruction.opcode == "fusion":
         return 0

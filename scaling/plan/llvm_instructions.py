@@ -156,7 +156,12 @@ class LlvmFunction:
         )
 
     def _operand_cost(self, line: str, has_slow_masks: bool) -> float:
-        """Return the additional cost of a line that gathers vector elements or converts a slow mask."""
+        """Return the additional cost of a line, which depends on the instruction that computes its operand.
+
+        The cost is `_GATHER_COST` if the line inserts a loaded element into a vector. It is `_MASK_COST` if
+        the line converts a Boolean vector, computed by a comparison of 64-bit integers, to floating point,
+        and `has_slow_masks` is true. Otherwise, it is 0.
+        """
         if match := _VECTOR_INSERTION.search(line):
             return _GATHER_COST if self.definitions.get(match[1], "").startswith("load ") else 0
         match = _MASK_CONVERSION.search(line) if has_slow_masks else None
@@ -175,6 +180,7 @@ class LlvmFunction:
         return executions
 
     def _branch_counts(self, label: str, targets: Sequence[str], executions: dict[str, float]) -> list[float]:
+        """Return how many times the block `label` branches to each of its successors `targets`."""
         count, loop = executions[label], self._innermost_loop(label)
         exits = [target for target in targets if loop is not None and target not in self.loops[loop]]
         if loop is not None and exits and len(self.successors[label]) > len(exits):
@@ -207,7 +213,11 @@ class LlvmFunction:
         return count / 2
 
     def _find_comparison(self, condition: str) -> Comparison | None:
-        """Return the comparison of a variable with a constant that computes `condition`, or None."""
+        """Return the comparison that computes the variable `condition`, or None if there is none.
+
+        The second operand of the comparison must be a constant, or the minimum of a variable and a constant.
+        The bound is this constant.
+        """
         match = _COMPARISON.match(self.definitions.get(condition, ""))
         if match is None:
             return None
@@ -218,7 +228,11 @@ class LlvmFunction:
         return Comparison(match[1], match[2], int(minimum[1] if minimum else match[3]), minimum is not None)
 
     def _count_work_groups(self) -> int:
-        """Return the number of work groups, with which the kernel compares its work-group index, or 1."""
+        """Return the number of work groups of the kernel.
+
+        It is the constant with which the kernel compares its work-group index. If the kernel does not compare
+        this index, it is 1.
+        """
         comparisons = filter(None, map(self._find_comparison, self.definitions))
         return next((comparison.bound for comparison in comparisons if self._is_work_group(comparison)), 1)
 
@@ -232,7 +246,10 @@ class LlvmFunction:
         return min(enclosing, key=lambda header: len(self.loops[header]), default=None)
 
     def _count_trips(self, header: str) -> int | None:
-        """Return the trip count of a loop, the smallest of several exits, or None if it is unknown."""
+        """Return the trip count of the loop with the label `header`, or None if it is unknown.
+
+        If the loop has several exits, return the smallest of their trip counts.
+        """
         body, counts = self.loops[header], list[int]()
         for label in body:
             branch = _CONDITIONAL_BRANCH.match(self.blocks[label][-1])
@@ -258,7 +275,7 @@ class LlvmFunction:
                 yield block, self._initial_value(phi) + offset, steps[0]
 
     def _find_phis(self, variable: str, header: str | None) -> list[tuple[str, int]]:
-        """Return each (name of a phi instruction, constant c) such that `variable` may equal phi + c.
+        """Return each pair (name of a phi instruction, constant c) such that `variable` may equal phi + c.
 
         Search the phi instructions of the loop header `header`, or of all loop headers if it is None.
         """

@@ -107,6 +107,10 @@ def prepare_plan(config: dict[str, Any], name: str, note: preflight.ProgressCall
 
 
 def _read_options(config: dict[str, Any], name: str) -> tuple[Hardware, Path, RunSettings]:
+    """Return the hardware, results folder and run settings of a plan.
+
+    Raise `Refusal` if a value is invalid, or if an option has no effect on a plan.
+    """
     if not isinstance(config["study"], dict):
         raise Refusal(f"study={name} is not a mapping; specify one study, such as study=plan")
     if not isinstance(config.get("hardware"), dict):
@@ -130,6 +134,7 @@ def _read_options(config: dict[str, Any], name: str) -> tuple[Hardware, Path, Ru
 
 
 def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
+    """Return the model of a CPU with the rates that were measured in the results folder `folder`."""
     calibrated = calibration.calibrate(hardware, pool_processes(store.load(folder).records))
     free = environment.available_bytes()  # used if the model does not state the memory of a device
     per_core = None if free is None else free / len(cores.usable_cores())
@@ -182,9 +187,10 @@ def run_plan(study: PlannedStudy, listener: Callable[[dict[str, Any]], None]) ->
 
 
 def _compile(study: PlannedStudy) -> Iterator[tuple[PreflightResult, RecordFields | None]]:
-    """Yield (case, None) before each compilation, and (case, record fields) after it.
+    """Compile a study. Yield (case, None) before each compilation, and (case, record fields) after it.
 
-    The rejected cases are yielded first, with the reason in the record fields.
+    A yielded case is a `PreflightResult`. The cases in `study.rejected` are not compiled. They are yielded
+    first, with the reason in the record fields.
     """
     for checked, status, reason, text in study.rejected:
         yield checked, {"status": status, "reason": reason, "text": text}
@@ -199,6 +205,7 @@ def _compile(study: PlannedStudy) -> Iterator[tuple[PreflightResult, RecordField
 
 
 def _write_manifest(study: PlannedStudy) -> None:
+    """Write plan-HARDWARE.json, which describes the study and its hardware, to the results folder."""
     hardware, path = study.hardware, study.folder / f"plan-{study.hardware.name}.json"
     existing = store.read_json(path)  # may describe another study in the same folder
     earlier = existing.get("scaling") if isinstance(existing, dict) else None

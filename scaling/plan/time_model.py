@@ -131,16 +131,18 @@ def draw_time_parts(
 
 
 def _draw_log_uniform(bounds: tuple[float, float], rng: np.random.Generator) -> np.ndarray:
+    """Return `DRAWS` log-uniform random numbers between two bounds."""
     return np.exp(rng.uniform(math.log(bounds[0]), math.log(bounds[1]), DRAWS))
 
 
 def _kernel_seconds(
     case: Case, rates: Rates, kernels: Sequence[Work]
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return ({part: seconds}, executions): the times and the number of executions of each kernel.
+    """Return ({part: seconds}, executions), where `seconds` and `executions` are arrays of shape (kernels,).
 
-    All arrays have the shape (kernels,). The parts are "memory", "overhead" and the kinds of operations, such
-    as "products". Raise `UnknownTime` if a rate or an amount of work is unknown.
+    The parts are "memory", "overhead" and the kinds of operations, such as "products". The seconds are the
+    time of one execution of each kernel at the rates in `rates`. `executions` contains the number of
+    executions of each kernel. Raise `UnknownTime` if a rate or an amount of work is unknown.
     """
     dtype = case.dtype
     double = rates.arithmetic["float64"]
@@ -166,6 +168,7 @@ def _kernel_seconds(
 
 
 def _memory_seconds(kernel: Work, rates: Rates) -> float:
+    """Return the time in seconds that a kernel needs to read and write memory."""
     kernel_bytes = kernel.get("bytes", 0)  # 0 if all arrays are in on-chip memory
     if kernel.get("overhead") and kernel_bytes <= _CACHE_BYTES:  # on a CPU, the arrays are in the cache
         return 0.0
@@ -230,7 +233,10 @@ def _torus_cost(nbytes: float, shape: tuple[int, ...], level: Level) -> np.ndarr
 
 
 def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) -> np.ndarray:
-    """Return the time of the slowest device over that of a typical one, for random numbers in [0, 1]."""
+    """Return random samples of the time of the slowest device, divided by the time of a typical device.
+
+    `uniform` contains one random number between 0 and 1 for each sample.
+    """
     fraction = hardware.stragglers["share"]
     shift = math.log(hardware.stragglers["slowdown"]) / hardware.jitter
     deviations = np.linspace(-6, shift + 6, 4000)  # in units of the standard deviation

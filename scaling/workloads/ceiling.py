@@ -49,6 +49,7 @@ def _sum_terms(target, terms, x):
 
 
 def _sum_over_points(x):
+    """Return the sum of x over the points of all devices, broadcast to the shape of x."""
     from scaling.core.layout import POINTS
 
     return jnp.broadcast_to(jax.lax.psum(x.sum(axis=0), POINTS), x.shape)

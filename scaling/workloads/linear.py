@@ -52,6 +52,7 @@ def _analytic_point(names, x, W):
 
 
 def _reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
+    """Return the outputs, and the Jacobians with respect to the inputs `names`, in float64."""
     X, W = inputs["X"], inputs["W"]
     n, o = len(X), W.shape[1]
     by_input = {

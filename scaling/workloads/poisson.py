@@ -41,12 +41,17 @@ def _reference(inputs: Inputs) -> Reference:
 
 
 def _second_order_reference(inputs: Inputs) -> Reference:
+    """Return the log-probabilities and their second derivatives with respect to the rates."""
     c, lam = inputs["c"], inputs["lam"]
     return _reference(inputs)._replace(derivative=(-c / lam**2)[:, None, None], derivative_terms=c / lam**2)
 
 
 def _analytic_modes(target: str | None) -> Mapping[str, Callable]:
-    """Return {AD mode: handwritten derivative for `target`, a function of all counts c and rates lam}."""
+    """Return {AD mode: function}. A function computes a derivative with a handwritten formula.
+
+    Its arguments are the counts c and the rates lam of all points. `target` is "gradient", "hessian",
+    "laplacian" or "hvp". None means "gradient".
+    """
     if target in ("hessian", "laplacian"):  # both targets are equal, because a term has a single rate
         return {"analytic": lambda c, lam: -c / lam**2, "analytic_vmap": lambda c, lam: -c / lam / lam}
     if target == "hvp":

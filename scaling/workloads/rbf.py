@@ -57,6 +57,7 @@ FUNCTIONS = {
 
 
 def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Reference:
+    """Return the values of the kernel and their Jacobians with respect to the inputs `names`."""
     x, support = inputs["x"], inputs["support"]
     m, d = support.shape
     if variant == "squared":
@@ -77,7 +78,10 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
 
 
 def _analytic(variant: str, summed: bool, x, support):
-    """Return dK/dx at the points x for each center in `support`, or the sum of them if `summed`."""
+    """Return dK/dx at the points x of shape (points, d), for each center (row) in `support`.
+
+    If `summed`, return the sum over the centers.
+    """
     if variant == "squared":
         value = jnp.exp(-0.5 * jnp.sum((x[:, None, :] - support) ** 2, axis=-1))
         if summed:  # the sum of (y - x) K(x, y) over y, without an array of shape (points, m, d)
@@ -89,7 +93,10 @@ def _analytic(variant: str, summed: bool, x, support):
 
 
 def _analytic_point(variant: str, summed: bool, x, support):
-    """Return dK/dx at one point x of shape (d,) for each center, or the sum of them if `summed`."""
+    """Return dK/dx at one point x of shape (d,), for each center (row) in `support`.
+
+    If `summed`, return the sum over the centers.
+    """
     if variant == "squared":
         difference = support - x
         terms = difference * jnp.exp(-0.5 * jnp.sum(difference**2, axis=-1, keepdims=True))
@@ -100,6 +107,7 @@ def _analytic_point(variant: str, summed: bool, x, support):
 
 
 def _linspace_input(count: int) -> InputSpec:
+    """Return an input with one value per point. The `count` values are evenly spaced from -1 to 1."""
     return InputSpec((1,), lambda _, rows: (-1 + 2 * rows / max(count - 1, 1))[:, None])
 
 

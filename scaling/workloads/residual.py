@@ -32,7 +32,10 @@ def _sum_of_products(a, b):
 
 
 def _residual(dot, d, m):
-    """Return the data minus a Gaussian with fitted amplitude at one point. `dot` is the scalar product."""
+    """Return the data `d` minus a Gaussian with center `m` and fitted amplitude, at one point.
+
+    `dot(a, b)` returns the scalar product of two vectors.
+    """
     f = jnp.exp(-1.5 * (jnp.asarray(_GRID, d.dtype) - m) ** 2)
     return d - (dot(d, f) / dot(f, f)) * f
 
@@ -57,7 +60,10 @@ def _fit(d, m):
 
 
 def _jacobians(variant, names, d, m):
-    """Return the Jacobians, of shape (points, outputs, inputs), with respect to the inputs `names`."""
+    """Return the Jacobians of the residual, or of the sum of its squares if `variant` is "scalar".
+
+    The result has the shape (points, outputs, inputs). The inputs are those in `names`.
+    """
     xp = d.__array_namespace__()
     f, f1, _, h, a, a1 = _fit(d, m)
     by_m = -(a1 * f + a * f1)
@@ -71,6 +77,10 @@ def _jacobians(variant, names, d, m):
 
 
 def _reference(variant: str | None, names: tuple[str, ...], inputs: Inputs) -> Reference:
+    """Return the `Reference` of the residual, or of the sum of its squares if `variant` is "scalar".
+
+    The derivative is with respect to the inputs `names`.
+    """
     d, m = inputs["d"], inputs["m"]
     f, _, _, _, a, _ = _fit(d, m)
     rs, magnitude = d - a * f, np.abs(d) + np.abs(a * f)
@@ -98,7 +108,11 @@ def _second_derivatives(d, m):
 
 
 def _hessian(names, d, m):
-    """Return the Hessian of the sum of squared residuals, of shape (points, inputs, inputs)."""
+    """Return the Hessian of the sum of squared residuals at each point with respect to the inputs `names`.
+
+    The data `d` have the shape (points, 21). The centers `m` of the Gaussians have the shape (points,). The
+    result has the shape (points, inputs, inputs).
+    """
     xp = d.__array_namespace__()
     f, h, _, mixed, by_m, _ = _second_derivatives(d, m)
     by_d = 2 * xp.eye(_GRID.size, dtype=d.dtype) - 2 * f[:, :, None] * f[:, None, :] / h[:, :, None]
@@ -111,7 +125,10 @@ def _hessian(names, d, m):
 
 
 def _hessian_times_point(names, d, m):
-    """Return the product H v, of shape (points, inputs), where v contains the values of `names`."""
+    """Return the product H v at each point, of shape (points, inputs), where H is the result of `_hessian`.
+
+    The vector v contains the values of the inputs `names`: the data `d`, the center `m`, or both.
+    """
     f, _, a, mixed, by_m, _ = _second_derivatives(d, m)
     m = m[:, None]
     products = {"d": {"d": 2 * d - 2 * a * f, "m": mixed * m}, "m": {"d": _dot(mixed, d), "m": by_m * m}}
@@ -119,9 +136,10 @@ def _hessian_times_point(names, d, m):
 
 
 def _second_order_reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the `Reference` of the sum of squared residuals and its Hessian with respect to `names`.
+    """Return the sum L of the squared residuals at each point, and its Hessian with respect to `names`.
 
-    If `names` contains "m", the terms of d^2 L / dm^2 determine the allowed rounding error.
+    If `names` contains "m", the center of the Gaussian, also return the sum of the absolute values of the
+    terms of d^2 L / dm^2. This sum determines the allowed rounding error.
     """
     value = _reference("scalar", names, inputs).value
     *_, magnitude = _second_derivatives(**inputs)

@@ -28,6 +28,7 @@ DIFFUSION = 0.3
 
 
 def _neighbors_by_slices(flux):
+    """Return the flux at the four neighbors of each cell, computed with slices."""
     # XLA compiles slices to one vectorized loop. `jnp.roll` along the last axis makes copies.
     side = flux.shape[0]
     rows = jnp.concatenate([flux[-1:], flux, flux[:1]]).reshape(-1)
@@ -42,6 +43,7 @@ def _neighbors_by_slices(flux):
 
 
 def _neighbors_by_rolls(flux):
+    """Return the flux at the four neighbors of each cell, computed with `jnp.roll`."""
     return tuple(jnp.roll(flux, shift, axis) for axis in (0, 1) for shift in (1, -1))
 
 
@@ -93,6 +95,7 @@ def _analytic_point(colored: bool, u):
 
 
 def _nonzeros(inputs: Inputs) -> Reference:
+    """Return du/dt and the nonzeros of the Jacobian at each point."""
     u = inputs["u"]
     rows, columns = _pattern(u.shape[-1])
     flux = DIFFUSION * u**2
@@ -106,6 +109,7 @@ def _nonzeros(inputs: Inputs) -> Reference:
 
 
 def _reference(inputs: Inputs) -> Reference:
+    """Return du/dt and the dense Jacobians of shape (points, n, n)."""
     reference, side = _nonzeros(inputs), inputs["u"].shape[-1]
     pattern = Pattern(*_pattern(side), side**2, side**2)
     return reference._replace(derivative=to_dense(pattern, reference.derivative[:, 0]))
