@@ -14,8 +14,8 @@ _LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/")
 
 
 def format_number(value: float) -> str:
-    """Format a number with at most two decimals, such as '1.50', or as "%.3g" if it is tiny or huge."""
-    if value == 0 or not 0.01 <= abs(value) < 1e6:
+    """Format a number with at most two decimals, such as '1.50', or as "%.3g" if it is under 0.1 or huge."""
+    if value == 0 or not 0.1 <= abs(value) < 1e6:
         return f"{value:.3g}"
     exponent = math.floor(math.log10(abs(float(f"{value:.3g}"))))
     return f"{value:.{max(0, min(2, 2 - exponent))}f}"

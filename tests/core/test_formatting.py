@@ -1,4 +1,4 @@
-"""Durations as text."""
+"""Numbers and durations as text."""
 
 import pytest
 
@@ -12,3 +12,8 @@ from scaling.core import formatting
 )  # fmt: skip
 def test_durations_are_formatted_in_suitable_units(seconds, text):
     assert formatting.format_duration(seconds) == text
+
+
+@pytest.mark.parametrize("value, text", [(0.0175, "0.0175"), (0.05, "0.05"), (0.5, "0.50"), (12.345, "12.3")])
+def test_a_number_under_a_tenth_keeps_three_digits(value, text):
+    assert formatting.format_number(value) == text

@@ -83,11 +83,17 @@ def _contained(old, new, gone):
     return len(old) - sum(block.size for block in blocks) <= gone
 
 
+def _with_digits_of(old, new):
+    """Return the numbers `new` with two decimals where `old` has that: numbers under 0.1 have three digits now."""
+    shorter = [f"{float(number):.2f}" if 0.01 <= float(number) < 0.1 else number for number in new]
+    return [short if short in old else number for short, number in zip(shorter, new, strict=True)]
+
+
 def _missing_rows(old, new, equal=_printed_equal):
     """Return the lists of numbers in `old` without a match in `new`; each list in `new` matches at most one."""
     unmatched, missing = list(new), []
     for numbers in old:
-        match = next((row for row in unmatched if equal(numbers, row)), None)
+        match = next((row for row in unmatched if equal(numbers, _with_digits_of(numbers, row))), None)
         unmatched.remove(match) if match is not None else missing.append(numbers)
     return missing
 
