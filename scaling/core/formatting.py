@@ -56,10 +56,10 @@ def count_of(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def list_first(names: Sequence[str], count: int) -> str:
+def list_first(names: Sequence[str], count: int, separator: str = ", ") -> str:
     """List the first `count` names and the number of the remaining names, such as 'a, b and 3 more'."""
     remaining = len(names) - count
-    return ", ".join(names[:count]) + (f" and {remaining} more" if remaining > 0 else "")
+    return separator.join(names[:count]) + (f" and {remaining} more" if remaining > 0 else "")
 
 
 def last_line(text: str, otherwise: str = "no output") -> str:

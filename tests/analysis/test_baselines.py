@@ -147,7 +147,7 @@ def test_environment_of_many_jobs_is_reported_in_one_line(tmp_path):
     report_tables(tmp_path, *jobs)
     assert (
         dict(environment_table(read(tmp_path)).rows)["job"]
-        == "12_0, 12_1, 12_2, 12_3, 12_4, 12_5 and 94 more"
+        == "12_0; 12_1; 12_2; 12_3; 12_4; 12_5 and 94 more"
     )
 
 
