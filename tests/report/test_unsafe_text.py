@@ -40,6 +40,7 @@ def folder(tmp_path, make_record):
 def test_control_characters_become_spaces_and_lone_surrogates_replacement_characters():
     assert clean_text("a\x1b[1m\tb\r\nc\x85") == "a [1m b \nc "
     assert clean_text("\ud800x\uffff") == "\ufffdx\ufffd"
+    assert clean_text("\u202e1.5 ms\u2066") == " 1.5 ms "  # otherwise shown as "sm 5.1"
     assert clean_text("µ é 日本 🎉 שלום") == "µ é 日本 🎉 שלום"
 
 
