@@ -292,6 +292,9 @@ def test_first_figure_shows_time_and_speedup_over_the_best_jit_program(drawings,
     times, ratios = rows(drawing, "point", 0), rows(drawing, "point", 1)
     products = [time["seconds"] * ratio["against_jit"] for time, ratio in zip(times, ratios, strict=True)]
     assert products == pytest.approx([5.0] * 6)
+    without_jit = over_devices.draw_times(read(records[:6]))
+    assert y_titles(without_jit) == ["time"] and without_jit.title == "Time against devices"
+    assert "There is no speed-up, for lack of" in without_jit.caption
 
 
 def test_times_of_curves_with_several_baselines_share_a_panel(read):

@@ -53,12 +53,18 @@ def _curve_styles(groups: Iterable[Iterable[Curve]]) -> list[LineStyle]:
 def draw_times(findings: Findings) -> Figure | None:
     """Draw time and speed-up of strong scaling against device count, or return None if there is no curve."""
     curves = [curve for curve in findings.curves if curve.kind == "strong"]
-    caption = (
-        "Which mode is fastest on how many devices; lower is faster. Speed-up: every mode against one and "
-        "the same program, the best plain jit program on one device that is not written by hand. "
-        f"{_UNDETERMINED} {_SELECTION} {_LIMITED}"
+    has_speedup = any(point.against_jit for curve in curves for point in curve.points)
+    baseline = (
+        "Speed-up: every mode against one and the same program, the best plain jit program on one device "
+        "that is not written by hand."
+        if has_speedup
+        else "There is no speed-up, for lack of a time of a plain jit program on one device."
     )
-    title = "Time and speed-up against devices"
+    caption = (
+        f"Which mode is fastest on how many devices; lower is faster. {baseline} {_UNDETERMINED} "
+        f"{_SELECTION} {_LIMITED}"
+    )
+    title = f"Time{' and speed-up' if has_speedup else ''} against devices"
     return _draw_curves("devices", title, caption, findings, curves, ("seconds", "against_jit"))
 
 
