@@ -29,6 +29,7 @@ from scaling.report.markdown import load_template
 from scaling.report.text import Table, clean_text, file_stem
 
 _MAX_SAMPLES = 14_000  # on one page; if there are more, only every n-th sample of a process is plotted
+_MAX_CARDS = 24  # largest number of functions with a card at the top of the page
 _RANGE_FIELDS = (  # fields of a record; a detail panel shows the smallest and the largest value
     "detect_seconds", "color_seconds", *STAGES, "argument_bytes", "output_bytes", "temp_bytes", "peak_bytes",
 )  # fmt: skip
@@ -121,7 +122,7 @@ def render_page(
     vega = Path(__file__).with_name("vega.min.js").read_text(encoding="utf-8") if figures or panels else ""
     text = load_template("page.html.jinja").render(
         title=title, provenance=provenance, badges=badges, sections=sections, answers=answers,
-        light=theme.style_sheet(dark=False), dark=theme.style_sheet(dark=True),
+        max_cards=_MAX_CARDS, light=theme.style_sheet(dark=False), dark=theme.style_sheet(dark=True),
         themed=theme.to_css_variable, shapes=theme.SHAPES, specs=Markup(files.page_specs(figures)),
         panels=Markup(files.to_script_json(panels)), vega=Markup(vega),
     )  # fmt: skip

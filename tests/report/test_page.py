@@ -93,6 +93,12 @@ def test_links_of_the_page_have_targets(folder, text):
         assert (folder / "report" / name).is_file()
 
 
+def test_of_many_functions_the_first_have_a_card_and_the_page_says_so(tmp_path):
+    folder = made_up.write(tmp_path / "made", [record(1, 1.0, workload=f"f{n}") for n in range(26)])
+    text = write_report.write_report(folder).read_text()
+    assert text.count('<p class="mode">') == 24 and "Of 26 functions, the first 24 are shown." in text
+
+
 def test_rejected_series_is_not_called_weak_scaling(tmp_path):
     folder = made_up.write(
         tmp_path / "made", weak(((1e6, 1e3), (2e6, 1e3), (4e6, 1e3))), scaling=["strong", "weak"]
