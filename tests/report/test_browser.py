@@ -9,6 +9,7 @@ from scaling.report import write_report
 from scaling.report.comparison import write_comparison
 from tests.support import made_up
 from tests.support.chromium import chromium
+from tests.support.records import record
 
 pytestmark = pytest.mark.browser
 
@@ -63,6 +64,12 @@ def test_page_and_its_columns_are_never_wider_than_its_window(browser, index, wi
         last = f"[...document.querySelectorAll('#{table} tbody tr')].map(row => row.lastElementChild.getBoundingClientRect().right)"
         edge = f"document.querySelector('#{table} .scroll').getBoundingClientRect().right"
         assert browser.eval(f"Math.max(...{last}) <= {edge} + 1"), f"the last column of {table} is clipped"
+
+
+def test_a_long_name_in_a_legend_is_wrapped(browser, tmp_path):
+    records = [record(d, 1.0 / d, mode=m, formulation="f" * 80) for d in (1, 2) for m in ("jacfwd", "jacrev")]
+    browser.open(write_report.write_report(made_up.write(tmp_path / "made", records)), width=390)
+    assert browser.eval("document.documentElement.scrollWidth") == 390
 
 
 def wait_for_panels(page):
