@@ -33,8 +33,8 @@ def write_exports(
     findings, target = read(folder, loaded=loaded), output or folder / "export"
     if not findings.records and not findings.forecasts:
         raise no_records("export", folder, loaded.damaged)
-    is_new = not target.exists()
     try:
+        is_new = not target.exists()
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Refusal(

@@ -307,6 +307,7 @@ BAD_OPTIONS = {
         ["--output", "file"],
         "cannot write to file: File exists; give another folder with --output",
     ),
+    "a name that is too long": (["--output", "a" * 300], "File name too long; give another folder with"),
 }
 
 
