@@ -27,6 +27,7 @@ from scaling.wandb.job import Fields, Line, Plot, TrackedRun, ideal_metric
 
 # Fixed values for the fields that identify a method or a mesh, so that all cases of one plot become equal.
 _NO_METHOD = Method("jacfwd", "vmap")._asdict() | {"mesh": None}
+_MAX_NAME = 128  # characters of the name and the group of a run; the server of W&B rejects longer ones
 _ENVIRONMENT_FIELDS = ("platform", "device_kind", "xla_flags", "commit", "dirty")
 
 
@@ -84,7 +85,7 @@ def study_runs(findings: Findings, plots: Sequence[Plot], folder: Path) -> list[
     study, name = findings.name, folder.resolve().name
     identity = study if name == study else [study, name]
     method_runs = [
-        _method_run(study, identity, line, group, plots, environments[line.workload] > 1)
+        _method_run(study[:_MAX_NAME], identity, line, group, plots, environments[line.workload] > 1)
         for line, group in groups.items()
     ]
     return [*method_runs, _study_run(findings, identity, plots)]
@@ -93,7 +94,8 @@ def study_runs(findings: Findings, plots: Sequence[Plot], folder: Path) -> list[
 def _method_run(
     study: str, identity: Any, line: Line, records: Sequence[Record], plots: Iterable[Plot], is_mixed: bool
 ) -> TrackedRun:
-    name = f"{line.workload} {line.method.name}" + (f" [environment {line.environment}]" if is_mixed else "")
+    suffix = f" [environment {line.environment}]" if is_mixed else ""
+    name = f"{line.workload} {line.method.name}"[: _MAX_NAME - len(suffix)] + suffix
     rows: defaultdict[tuple[str, int], Fields] = defaultdict(dict)
     for plot in plots:
         for x, (value, low, high) in plot.lines.get(line, {}).items():
@@ -110,8 +112,9 @@ def _study_run(findings: Findings, identity: Any, plots: Iterable[Plot]) -> Trac
         for baseline in plot.baselines:
             for devices in {x for line in plot.lines.values() for x in line if x >= baseline}:
                 rows[devices] |= {"devices": devices, ideal_metric(baseline): devices / baseline}
-    config = {"environments": " ".join(findings.environments), "kind": "study", "study": findings.name}
-    return _make_run(identity, None, findings.name, findings.records, (), config, rows)
+    name = findings.name[:_MAX_NAME]
+    config = {"environments": " ".join(findings.environments), "kind": "study", "study": name}
+    return _make_run(identity, None, name, findings.records, (), config, rows)
 
 
 def _make_run(

@@ -7,6 +7,7 @@ from typing import Any
 
 ENTITY = "someone"
 TIME = "2026-01-01T00:00:00"
+LIMITS = {"displayName": 128, "display_name": 128, "groupName": 128, "jobType": 64}  # characters
 
 
 @dataclass
@@ -74,6 +75,9 @@ class Operations:
         name = variables.get("name") or str(variables["id"]).removeprefix("id-")
         if name in self.deleted:
             raise ValueError(f"run {name} was previously created and deleted; try a new run name")
+        for label, limit in LIMITS.items():
+            if len(variables.get(label) or "") > limit:
+                raise ValueError(f"Data too long for {label}")
         new = name not in self.runs
         run = self.runs.setdefault(name, StoredRun(name, variables.get("project") or ""))
         self.projects.add(run.project)

@@ -142,6 +142,21 @@ def test_each_environment_has_its_own_run_and_name(folder):
     assert sorted(names) == [f"rbf jacfwd (vmap) [environment {name}]" for name in ("e1", "e2")]
 
 
+def test_a_long_name_of_a_run_keeps_its_environment(tmp_path):
+    tmp_path.joinpath("study.json").write_text("{}")
+    for digest in ("e1", "e2"):
+        long = record("jacfwd", 1)
+        case = dataclasses.replace(long.case, workload="package." * 30 + "module")
+        Writer(tmp_path).append(
+            dataclasses.replace(long, case=case, environment=long.environment | {"digest": digest})
+        )
+    names = sorted(run.name for run in runs_of(tmp_path)[:-1])
+    assert [(len(name), name[-17:]) for name in names] == [
+        (128, " [environment e1]"),
+        (128, " [environment e2]"),
+    ]
+
+
 def test_only_series_with_constant_work_per_device_are_plotted_as_weak_scaling(tmp_path):
     kinds = []
     for growth in (0.0, 1e5):
