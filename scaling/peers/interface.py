@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scaling.core.case import AUTO, JAX, LAPLACIAN, Case, Refusal
+from scaling.core.record import is_number
 from scaling.core.workload import import_named
 
 if TYPE_CHECKING:
@@ -56,6 +57,13 @@ class Prepared:
     collect: Callable[[Any], np.ndarray]
     compile_seconds: float | None = None
     passes: int | None = None
+
+    def __post_init__(self) -> None:
+        passes, seconds = self.passes, self.compile_seconds  # a record with another value could not be read
+        if passes is not None and (type(passes) is not int or passes < 0):
+            raise Refusal(f"passes must be an integer, zero or more, or None, not {passes!r}")
+        if seconds is not None and (not is_number(seconds) or seconds < 0):
+            raise Refusal(f"compile_seconds must be a number, zero or more, or None, not {seconds!r}")
 
 
 def module(engine: str) -> ModuleType:
@@ -172,6 +180,8 @@ def prepare_program(attempt: "Attempt", case: Case, workload: Any) -> "PlacedPro
 
     def collect(result: object) -> np.ndarray:
         array = prepared.collect(result)
+        if np.iscomplexobj(array):
+            raise Refusal(f"{case.engine} returns complex numbers, where real numbers are expected")
         if np.size(array) != math.prod(expected_shape):
             returned = f"{case.engine} returns {case.mode} of {case.workload} as {np.shape(array)}"
             raise Refusal(f"{returned}, where {expected_shape} is expected")

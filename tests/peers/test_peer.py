@@ -92,6 +92,8 @@ BROKEN = {  # body of `prepare`, expected reason, part of the text
     "hungry": ("raise MemoryError('no room')", "out_of_memory", "no room"),
     "not_to_be_imported": ("import nowhere", "error", "nowhere"),
     "no_peer": ("return 7", "error", "AttributeError"),
+    "complex": (CORRECT.replace("np.asarray", "lambda a: a + 1j"), "error", "returns complex numbers"),
+    "half_passes": (CORRECT.replace("passes=1", "passes=0.5"), "error", "passes must be an integer"),
 }
 
 
