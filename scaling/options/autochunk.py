@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaling.core.case import DEVICE, HOST, TooLarge
-from scaling.core.compile_case import CompiledCase, DescribeShortage
+from scaling.core.compile_case import CompiledCase, DescribeShortage, lower_bound, raise_if_too_large
 from scaling.core.derivative import Derivative, ceil_div
 from scaling.core.formatting import count_of, format_bytes
+from scaling.core.record import bytes_while_running
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ class MemoryNeed:
     bytes: int | None  # the bytes on each device, or None if they are unknown
     fits: bool  # whether the program fits into memory
     io_exceeds_memory: bool = False  # whether the inputs and the result alone exceed the memory
-    compiled: Any = None  # the `CompiledCase` of the program
-    shortage: str | None = None  # an error message if the program does not fit
+    compiled: Any = None  # the `CompiledCase` of the program if it fits
+    error: TooLarge | None = None  # states why the program does not fit
 
 
 def compile_largest(
@@ -52,12 +53,14 @@ def compile_largest(
     def compile_and_measure(blocks: BlockSizes) -> MemoryNeed:
         storage = HOST if blocks.storage == HOST else None
         case_with_blocks = dataclasses.replace(derivative.case, **vars(blocks) | {"storage": storage})
-        compiled = compile_blocks(dataclasses.replace(derivative, case=case_with_blocks))
-        shortage = describe_shortage(compiled) or compiled.overflow
-        io = dataclasses.replace(compiled, needs={**compiled.needs, "temp_bytes": 0})
-        io_exceeds_memory = bool(shortage and describe_shortage(io))
-        need = compiled.bytes_while_running
-        return MemoryNeed(need, not shortage, io_exceeds_memory, compiled, shortage)
+        divided = dataclasses.replace(derivative, case=case_with_blocks)
+        try:
+            compiled = compile_blocks(divided)
+            raise_if_too_large(compiled, describe_shortage)
+        except TooLarge as error:
+            need = bytes_while_running(error.needs, 2 if storage == HOST else 1)
+            return MemoryNeed(need, False, bool(describe_shortage(lower_bound(divided))), error=error)
+        return MemoryNeed(compiled.bytes_while_running, True, compiled=compiled)
 
     names = ("block", "chunk", "storage")
     earlier = BlockSizes(**{name: known_blocks[name] for name in names}) if known_blocks else None
@@ -66,11 +69,12 @@ def compile_largest(
         probes = [vars(probed) | {"bytes": need.bytes} for probed, need in needs.items()]
         record = vars(blocks) | {"limit_bytes": derivative.case.memory_limit, "probes": probes}
         return dataclasses.replace(needs[blocks].compiled, blocks=record)
-    last = list(needs.values())[-1]
+    error = list(needs.values())[-1].error
+    assert error is not None
     smallest_need = min((need.bytes for need in needs.values() if need.bytes is not None), default=None)
     tried = count_of(len(needs), "program")
     smallest = f"; the smallest of {tried} needs {format_bytes(smallest_need)}" if smallest_need else ""
-    raise TooLarge(f"no block size fits: {last.shortage}{smallest}", last.compiled.recorded_needs)
+    raise TooLarge(f"no block size fits: {error}{smallest}", error.needs)
 
 
 def find_blocks(

@@ -24,7 +24,7 @@ from jax.experimental import topologies
 
 from scaling.core import compile_case, environment, layout, record, workload
 from scaling.core.case import Case, Refusal, TooLarge, from_dict
-from scaling.core.compile_case import Stages, compile_stages, program_bytes
+from scaling.core.compile_case import Stages, compile_stages
 from scaling.core.formatting import format_bytes
 from scaling.core.record import COMPILING_STAGES
 from scaling.options import hlo, program_stats
@@ -129,9 +129,6 @@ class BuiltCase:
 
     def _missing_memory(self, compiled_case: compile_case.CompiledCase) -> str | None:
         """Return a message with the required memory if a program does not fit into memory, otherwise None."""
-        compiled = compiled_case.stages.compiled
-        if isinstance(compiled, RejectedProgram) and compiled_case.needs == program_bytes(compiled):
-            return compiled.shortage
         needed, limit = compiled_case.bytes_while_running, self.case.memory_limit or self.hardware.memory
         if not needed or not limit or needed <= limit:
             return None
@@ -168,7 +165,7 @@ class BuiltCase:
     def _compile_stages(self, program: layout.Program, options: dict[str, Any] | None = None) -> Stages:
         """Compile a program with the XLA options `options`, and return its compilation stages.
 
-        The field `compiled` is a `RejectedProgram` if the program does not fit into memory.
+        Raise `TooLarge` if the compiler finds that the program does not fit into memory.
         """
         program = self.traced_program or program  # the same program, whose jaxpr JAX has cached
         arguments = list(program.arguments.values())
@@ -185,30 +182,22 @@ class BuiltCase:
                 return self._compile_stages(program, _CUBLAS_OPTIONS)
             if not _OUT_OF_MEMORY_MESSAGE.search(str(error)) and not environment.is_out_of_memory(str(error)):
                 raise
-            return Stages(program.function, RejectedProgram(program, self.case.devices, str(error)))
+            raise describe_rejection(program, self.case.devices, str(error)) from None
 
 
-class RejectedProgram:
-    """A program that does not fit into memory. Its sizes are named as in JAX's `CompiledMemoryStats`."""
-
-    def __init__(self, program: layout.Program, devices: int, message: str) -> None:
-        arguments = list(program.arguments.values())
-        outputs = jax.tree.leaves(jax.eval_shape(program.function, *arguments))
-        self.argument_size_in_bytes = sum(
-            math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize for array in arguments
-        )
-        self.output_size_in_bytes = sum(array.size * array.dtype.itemsize for array in outputs) // devices
-        self.temp_size_in_bytes: int | None = None  # None if the message contains no number
-        self.shortage = environment.scrub(" ".join(message.split()))[:300]
-        if match := _OUT_OF_MEMORY_MESSAGE.search(message):
-            used, available = (float(match[k]) * _BYTES_OF_PREFIX[match[k + 1]] for k in (1, 3))
-            other_bytes = int(used) - self.argument_size_in_bytes - self.output_size_in_bytes
-            self.temp_size_in_bytes = max(0, other_bytes)
-            self.shortage = f"needs {format_bytes(used)}, a device has {format_bytes(available)}"
-
-    def memory_analysis(self) -> "RejectedProgram":
-        """Return this object. Its size attributes have the same names as in JAX's `CompiledMemoryStats`."""
-        return self
+def describe_rejection(program: layout.Program, devices: int, message: str) -> TooLarge:
+    """Return the exception for a program that the compiler rejects with `message`, for lack of memory."""
+    arguments = list(program.arguments.values())
+    outputs = jax.tree.leaves(jax.eval_shape(program.function, *arguments))
+    argument_bytes = sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in arguments)
+    output_bytes = sum(x.size * x.dtype.itemsize for x in outputs) // devices
+    needs = {"argument_bytes": argument_bytes, "temp_bytes": None, "output_bytes": output_bytes}
+    match = _OUT_OF_MEMORY_MESSAGE.search(message)
+    if match is None:
+        return TooLarge(environment.scrub(" ".join(message.split()))[:300], needs)
+    used, available = (float(match[k]) * _BYTES_OF_PREFIX[match[k + 1]] for k in (1, 3))
+    needs["temp_bytes"] = max(0, int(used) - argument_bytes - output_bytes)
+    return TooLarge(f"needs {format_bytes(used)}, a device has {format_bytes(available)}", needs)
 
 
 def _optimized_work(kernels: Sequence[KernelWork], steps: int) -> RecordFields:

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from jax.sharding import SingleDeviceSharding
 
-from scaling.core import compile_case
 from scaling.core.case import Refusal
 from scaling.core.record import Record
 from scaling.plan import compile_pool, compile_worker
@@ -293,22 +292,13 @@ def test_a_program_rejected_by_the_compiler_still_has_its_memory_figures():
         "i": jax.ShapeDtypeStruct((10,), np.int32, sharding=sharding),
     }
     program = SimpleNamespace(function=jax.jit(lambda x, i: (x[i], x * 2)), arguments=inputs)
-    rejected = compile_worker.RejectedProgram(
-        program, 1, "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 2.5G of 1.0G hbm."
-    )
+    message = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 2.5G of 1.0G hbm."
+    rejected = compile_worker.describe_rejection(program, 1, message)
     inside, out = 4000 + 40, 40 + 4000
     rest = int(2.5 * 2**30) - inside - out
-    assert compile_case.program_bytes(rejected) == {
-        "argument_bytes": inside,
-        "output_bytes": out,
-        "temp_bytes": rest,
-    }
-    assert (
-        compile_case.program_bytes(compile_worker.RejectedProgram(program, 1, "RESOURCE_EXHAUSTED"))[
-            "temp_bytes"
-        ]
-        is None
-    ), "unknown"
+    assert rejected.needs == {"argument_bytes": inside, "output_bytes": out, "temp_bytes": rest}
+    unknown = compile_worker.describe_rejection(program, 1, "RESOURCE_EXHAUSTED")
+    assert unknown.needs["temp_bytes"] is None and str(unknown) == "RESOURCE_EXHAUSTED"
 
 
 OTHER_HARDWARE = """\
