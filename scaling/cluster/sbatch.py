@@ -62,6 +62,8 @@ def submit(
     cancel the tasks and raise the exception again. `nested` states whether all device counts run in one job.
     """
     results = resolve_results(results, cluster)
+    if cluster.name == SLURM:
+        slurm.require_installed("sbatch", "srun")
     stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
     submission = submission_files.create_submission(
         results, stamp, cluster, tasks, settings, schedule, nested

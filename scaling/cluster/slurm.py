@@ -49,6 +49,7 @@ def run_command(*arguments: str) -> str:
 
     Raise `Refusal` if the command is not installed, fails, or takes more than 60 seconds.
     """
+    require_installed(arguments[0])
     variables = {name: value for name, value in os.environ.items() if not name.startswith(_FILTERS)}
     variables["SLURM_BITSTR_LEN"] = "0"  # sacct truncates long array expressions otherwise
     if clusters := variables.get("SBATCH_CLUSTERS"):  # only sbatch reads it
@@ -57,16 +58,19 @@ def run_command(*arguments: str) -> str:
         process = subprocess.run(
             arguments, env=variables, capture_output=True, text=True, check=False, timeout=_TIMEOUT
         )
-    except FileNotFoundError:
-        raise Refusal(
-            f"{arguments[0]} is not installed on this host: "
-            "run cluster=slurm on a login node of the cluster; cluster=none runs on this host"
-        ) from None
     except subprocess.TimeoutExpired:
         raise Refusal(f"Slurm does not answer: {arguments[0]} exceeded {_TIMEOUT:.0f} s; try again") from None
     if process.returncode:
         raise Refusal(f"Slurm: {last_line(process.stderr, arguments[0] + ' failed')}")
     return process.stdout
+
+
+def require_installed(*commands: str) -> None:
+    """Raise `Refusal` if one of the commands of Slurm is not in PATH."""
+    if missing := [command for command in commands if not shutil.which(command)]:
+        reason = f"{missing[0]} is not installed on this host, or its folder is not in PATH"
+        fix = "run cluster=slurm on a login node of the cluster; cluster=none runs on this host"
+        raise Refusal(f"{reason}: {fix}")
 
 
 class SlurmNode(NamedTuple):

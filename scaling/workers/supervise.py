@@ -184,6 +184,9 @@ class _Run:
         )
         try:
             return stack.enter_context(group)
+        except FileNotFoundError as error:  # srun or ssh
+            text = f"{error.filename} is not installed on this host, or its folder is not in PATH"
+            raise AllocationLost(text) from None
         except WorkerDied as death:
             if is_retry or death.reason == "not_as_asked":  # a retry would fail too
                 raise

@@ -104,6 +104,16 @@ def test_ctrl_c_stops_no_sbatch_that_slurm_may_have_answered(submit):
     assert {entry.job for entry in submission.entries} == {"5"}
 
 
+@pytest.mark.parametrize("command", ["sbatch", "srun"])
+def test_a_missing_command_of_slurm_is_reported_before_a_file_is_written(
+    submit, command, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == command else f"/usr/bin/{name}")
+    with pytest.raises(Refusal, match=f"{command} is not installed on this host, or its folder is not in"):
+        submit()
+    assert not list(tmp_path.glob("here/*"))
+
+
 def test_an_sbatch_that_prints_no_job_id_is_an_error_in_one_line(submit, tmp_path):
     with pytest.raises(Refusal) as error:
         submit(sbatch="echo Your request was accepted.")

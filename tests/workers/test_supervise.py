@@ -10,7 +10,7 @@ from scaling.core.case import Case
 from scaling.core.record import Writer, to_line
 from scaling.results.store import latest, load
 from scaling.workers import supervise, worker_group
-from scaling.workers.machine import Machine
+from scaling.workers.machine import AllocationLost, Machine
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult, Schedule, ScheduledCase
 from scaling.workers.transport import SshShells
@@ -336,6 +336,14 @@ def test_every_case_has_a_record_if_workers_cannot_start(monkeypatch, tmp_path):
     records = latest(load(tmp_path).records)
     assert {r.key for r in records} == {item.case.key for item in items}
     assert all(r.reason == "killed" and "no jax" in r.text for r in records)
+
+
+def test_a_remote_shell_that_is_not_installed_is_named(tmp_path):
+    options = supervise.WorkerOptions(SshShells(("a",), ("no-such-shell",)))
+    machine = Machine("cpu", None, 1, remote=True)
+    plan = Schedule((tuple(make_items("jacfwd")),), (), 0, machine, {(None, ()): ENVIRONMENT})
+    with pytest.raises(AllocationLost, match="no-such-shell is not installed on this host"):
+        supervise.run_schedule(plan, UNBOUND, tmp_path, None, lambda event: None, options=options)
 
 
 def test_a_case_whose_remote_worker_dies_is_recorded_with_its_hosts(monkeypatch, tmp_path):
