@@ -36,6 +36,7 @@ _PACKAGE = Path(__file__).parents[1]
 _CANCEL_SECONDS = 30.0  # timeout for canceled jobs to end
 _KILL_SECONDS = 60  # time from the time limit of a local task to SIGKILL
 _MAX_ARRAY_TASKS = 1000  # the default limit of Slurm
+_TASK_LIMITS = ("job array specification", "SubmitJobLimit", "job submit limit")  # in messages of sbatch
 _UNLIMITED = 10**6  # maximum number of running tasks of an array if `at_once` is not set
 # The copy of the package precedes the folders that setup lines add to PYTHONPATH on the node.
 _START_COMMAND = 'export PYTHONPATH="$PYTHONPATH_FIRST${PYTHONPATH:+:$PYTHONPATH}"; exec "$@"'
@@ -175,7 +176,9 @@ def _submit_array(
     except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
         output = environment.scrub(str(error).partition("\nJob instance will not")[0])
         messages = dict.fromkeys(re.findall(r"sbatch: (?:error: )?(.*\S)", output))
-        raise Refusal(f"Slurm: {'; '.join(messages) or last_line(output)}") from None
+        too_many = any(text in output for text in _TASK_LIMITS)
+        fix = "; a larger cluster.time or cluster.fill makes fewer tasks" if too_many else ""
+        raise Refusal(f"Slurm: {'; '.join(messages) or last_line(output)}{fix}") from None
     return {entry.name: job.job_id for entry, job in zip(entries, jobs, strict=True)}
 
 

@@ -104,6 +104,15 @@ def test_ctrl_c_stops_no_sbatch_that_slurm_may_have_answered(submit):
     assert {entry.job for entry in submission.entries} == {"5"}
 
 
+@pytest.mark.parametrize(
+    "message",
+    ["Invalid job array specification", "Job violates accounting/QOS policy (job submit limit, ...)"],
+)
+def test_a_limit_on_the_number_of_tasks_is_reported_with_the_settings_that_make_fewer(submit, message):
+    with pytest.raises(Refusal, match=r"; a larger cluster\.time or cluster\.fill makes fewer tasks"):
+        submit(sbatch=f"echo 'sbatch: error: Batch job submission failed: {message}' >&2; exit 1")
+
+
 @pytest.mark.parametrize("command", ["sbatch", "srun"])
 def test_a_missing_command_of_slurm_is_reported_before_a_file_is_written(
     submit, command, monkeypatch, tmp_path
