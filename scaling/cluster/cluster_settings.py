@@ -12,7 +12,8 @@ SUBMISSIONS = "jobs"  # subfolder of the results folder that contains the submis
 PLATFORMS = ("cpu", "gpu", "tpu")
 GPU_OPTIONS = ("gres", "gpus_per_node", "gpus_per_task")  # options of sbatch that request GPUs
 LISTS = ("setup", "srun", "hosts", "shell", "sbatch")  # fields of ClusterSettings that are tuples
-_RESERVED_OPTIONS = {"job-name", "clusters"}  # options of sbatch by which `scaling` finds its jobs
+# Options of sbatch by which `scaling` finds its jobs and their logs.
+_RESERVED_OPTIONS = {"array", "clusters", "error", "job-name", "output"}
 _DECIMAL = r"\d+(?:\.\d*)?|\.\d+"
 _MEMORY_UNITS = {"m": 1, "g": 1024, "t": 1024**2}  # unit -> MB
 _TIME_UNITS = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0}  # unit -> minutes
@@ -177,12 +178,18 @@ _PARSERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     **dict.fromkeys(("srun", "hosts", "shell"), _WORDS),
     "platform": _choice(PLATFORMS),
     "gpu_option": _choice(GPU_OPTIONS),
-    "partition": (
-        lambda value: ",".join(_parse_words(value) or ()) or _parse_name(value),
-        "a name, or a list of names such as [gpu, gpu_long]",
+    **dict.fromkeys(
+        ("partition", "exclude"),
+        (
+            lambda value: ",".join(_parse_words(value) or ()) or _parse_name(value),
+            "a name, or a list of names such as [a, b]",
+        ),
     ),
     "setup": (_parse_shell_lines, "a list of shell lines, such as [module load cuda]"),
-    "sbatch": (_parse_options, "a mapping of options, such as {wckey: study}, without job-name and clusters"),
+    "sbatch": (
+        _parse_options,
+        f"a mapping of options, such as {{wckey: study}}, without {', '.join(sorted(_RESERVED_OPTIONS))}",
+    ),
     "time": (_parse_minutes, "a positive number of minutes, or a time such as 2h, 02:00:00 or 1-12:00:00"),
     "memory": (_parse_megabytes, "a positive number of GB, or an amount such as 4GB or 4000MB"),
     "fill": (

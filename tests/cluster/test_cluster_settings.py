@@ -257,13 +257,14 @@ def test_a_failing_setup_line_ends_the_job_with_its_exit_status_and_text(lines, 
     assert (message in done.stderr) if message else not done.stderr
 
 
-def test_partitions_are_a_list_or_a_comma_separated_text():
+@pytest.mark.parametrize("key", ["partition", "exclude"])
+def test_partitions_and_excluded_nodes_are_a_list_or_a_comma_separated_text(key):
     for value in (["a", "b"], "a,b"):
-        assert from_config({"name": "slurm", "partition": value}).partition == "a,b"
+        assert getattr(from_config({"name": "slurm", key: value}), key) == "a,b"
     with pytest.raises(
-        Refusal, match=r"partition must be a name, or a list of names such as \[gpu, gpu_long\], not \[1\]"
+        Refusal, match=rf"{key} must be a name, or a list of names such as \[a, b\], not \[1\]"
     ):
-        from_config({"name": "slurm", "partition": [1]})
+        from_config({"name": "slurm", key: [1]})
 
 
 def test_setup_is_a_list_of_shell_lines_or_a_multiline_text():
