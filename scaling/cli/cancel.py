@@ -6,6 +6,7 @@ from rich.console import Console
 
 from scaling.cli.streams import print_lines
 from scaling.cluster import job_state, wait
+from scaling.cluster.cluster_settings import LOCAL
 from scaling.core.case import Refusal
 from scaling.core.formatting import count_of
 from scaling.results import store
@@ -26,8 +27,9 @@ def execute(args: argparse.Namespace, console: Console) -> None:
         advice = "finished records are kept: repeat the `scaling run` command to continue"
         print_lines(console, [f"{count_of(len(canceled), 'task')} cancelled{ending}; {advice}"])
     if others := [task for task in tasks if task.may_run and task not in canceled]:
-        hosts = ", ".join(sorted({task.submission.host for task in others}))
-        text = f"{count_of(len(others), 'task')} not visible from this host: run `scaling cancel` on {hosts}"
+        hosts = ", ".join(sorted({task.submission.host for task in others if task.submission.kind == LOCAL}))
+        fix = f"run `scaling cancel` on {hosts}" if hosts else "repeat `scaling cancel` when Slurm answers"
+        text = f"{count_of(len(others), 'task')} not visible from this host: {fix}"
         problem = f"{problem}; {text}" if problem else text
     if problem:
         raise Refusal(problem)

@@ -296,11 +296,15 @@ def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
 def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:
     """Cancel the pending and running tasks among `tasks`, and return the canceled tasks.
 
-    For a task in Slurm, all jobs of its submission are canceled.
+    For a task in Slurm, all jobs of its submission are canceled. If Slurm refuses that for a submission, such
+    as one of another user, raise `Refusal` after all other tasks are canceled.
     """
-    live = [task for task in tasks if task.state.live]
+    live, refusals = [task for task in tasks if task.state.live], list[Refusal]()
     for name in {task.submission.name for task in live if task.submission.kind == SLURM}:
-        slurm.cancel(name)
+        try:
+            slurm.cancel(name)
+        except Refusal as refusal:
+            refusals.append(refusal)
     for task in live:
         if task.submission.kind != SLURM and (process := _find_process(task)):
             with contextlib.suppress(OSError):
@@ -309,4 +313,6 @@ def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:
                 else:  # setup lines run, in the process group of their shell
                     os.killpg(process, signal.SIGTERM)
             _save_final_states(task.submission, {task.entry.name: JobState("CANCELLED", task.journal.node)})
+    if refusals:
+        raise refusals[0]
     return live

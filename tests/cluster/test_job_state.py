@@ -1,5 +1,6 @@
 """Tests of the states of tasks: a task that may run is never saved as ended, and a job is known by its ID and its name."""
 
+import dataclasses
 import itertools
 import json
 import os
@@ -16,7 +17,7 @@ from scaling.cluster.cluster_settings import LISTS, ClusterSettings
 from scaling.cluster.journal import Journal, read_journal
 from scaling.cluster.slurm import JobState
 from scaling.core import environment
-from scaling.core.case import non_default_fields
+from scaling.core.case import Refusal, non_default_fields
 from scaling.results import store
 from tests.cluster.conftest import NAME
 
@@ -248,6 +249,34 @@ def test_cancel_fails_if_a_task_may_run_that_it_cannot_see(make_submission, tmp_
     assert main.main(["cancel", str(tmp_path)]) == 2
     out, err = capsys.readouterr()
     assert not out and "1 task not visible from this host: run `scaling cancel` on login2" in err
+
+
+def test_cancel_does_not_name_this_host_if_slurm_does_not_answer(
+    make_submission, fake_slurm, tmp_path, capsys
+):
+    make_submission(job="7")
+    fake_slurm.fails = True
+    assert main.main(["cancel", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "Unable to contact slurm controller" in error and "repeat `scaling cancel` when Slurm" in error
+    assert environment.node_name() not in error
+
+
+@pytest.mark.parametrize("refused", [NAME, "scaling-other"])  # either may be the first that is canceled
+def test_cancel_ends_the_other_tasks_if_slurm_refuses_one(refused, make_submission, tmp_path, monkeypatch):
+    submission, calls = make_submission(job="7"), set()
+    submissions = submission, dataclasses.replace(submission, folder=tmp_path / "jobs" / "other")
+    tasks = [job_state.TaskState(each, each.entries[0], JobState("RUNNING")) for each in submissions]
+
+    def cancel(name):
+        calls.add(name)
+        if name == refused:
+            raise Refusal("Slurm: scancel: error: Kill job error on job id 8: Access/permission denied")
+
+    monkeypatch.setattr(slurm, "cancel", cancel)
+    with pytest.raises(Refusal, match="permission denied"):
+        job_state.cancel(tasks)
+    assert calls == {NAME, "scaling-other"}
 
 
 def test_cancel_waits_until_all_tasks_are_submitted(make_submission, fake_slurm, tmp_path, capsys):
