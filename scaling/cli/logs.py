@@ -28,12 +28,14 @@ class StudyCases:
     tasks: list[TaskState]
     cases: dict[str, Case]  # key -> case
     damaged: list[str]  # lines of record files that cannot be read, which may hide attempts
+    problem: str  # why the state of some tasks is unknown, or ""
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
     """Print the logs of the cases that the command-line arguments select (see `select_keys`)."""
     study = load_cases(store.folder_of(args.folder))
-    streams.print_lines(console, streams.damaged_notes(study.damaged), "yellow")
+    notes = [*streams.damaged_notes(study.damaged), *filter(None, [study.problem])]
+    streams.print_lines(console, notes, "yellow")
     keys = select_keys(study, " ".join(args.key))
     shown_keys = keys if args.all else keys[:_MAX_CASES]
     sections = dict.fromkeys(section for key in shown_keys for section in logs_of_case(study, key, args.all))
@@ -46,13 +48,13 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 
 def load_cases(results: Path) -> StudyCases:
     """Read the cases, records and cluster tasks of a results folder."""
-    tasks, _ = try_find_tasks(results)
+    tasks, problem = try_find_tasks(results)
     loaded = store.load(results)
     records = loaded.records + lost_cases.make_failed_records(tasks, loaded.records)
     cases = {record.key: record.case for record in records}
     cases |= {key: case for key, (case, _) in store.read_study(results, cases).cases.items()}
     cases |= {key: case for task in tasks for key, case in task.cases.items()}
-    return StudyCases(results, records, tasks, cases, loaded.damaged)
+    return StudyCases(results, records, tasks, cases, loaded.damaged, problem)
 
 
 def select_keys(study: StudyCases, query: str) -> list[str]:

@@ -143,6 +143,8 @@ def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
     if has_begun:
         return "killed", f"{ended} while it ran{f': {cause}' if cause else ''}", False
     logs = f": {cause}; `scaling logs` shows more" if cause else ": `scaling logs` shows why"
+    if not task.entry.log_path("err").exists():
+        logs = ": it wrote no log; its node must see the results folder"
     return "timeout" if name == "TIMEOUT" else "killed", f"{ended} before its first case{logs}", True
 
 
@@ -158,4 +160,4 @@ def find_cause(task: TaskState) -> str:
             return environment.scrub(f"{line.removeprefix('scaling: ')}{message}")[:500]
     lines = [*read_log(task, "out"), *stderr_lines]
     informative = [line for line in lines if not line.startswith(_UNINFORMATIVE_PREFIXES)]
-    return child_process.last_informative_line(informative)
+    return child_process.last_informative_line(informative).removeprefix("scaling: ")

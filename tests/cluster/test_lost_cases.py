@@ -275,8 +275,8 @@ def test_a_failed_job_is_explained_with_the_lines_of_its_log(submission, begun):
     write_log(submission, "Traceback (most recent call last):\n  File x\nsubprocess.CalledProcessError: no\n")
     write_log(submission, "submitit INFO starting\nbecause of [Errno 28] No space left on device\n", "out")
     assert "No space left on device" in explain()
-    write_log(submission, "slurm_script: line 17: module: command not found\n")
-    assert "module: command not found" in explain()
+    write_log(submission, "scaling: slurm_script: line 17: module: command not found\n")
+    assert ": slurm_script: line 17: module: command not found" in explain() and "scaling: " not in explain()
     write_log(
         submission,
         "Lmod has detected the following error:\n  unknown: cuda\n"
@@ -293,6 +293,13 @@ def test_a_failed_job_is_explained_with_the_lines_of_its_log(submission, begun):
         last=("stopped", {"text": "the process ended with status 2: execve(): python: No such file"}),
     )
     assert "execve(): python: No such file" in explain()
+
+
+def test_a_job_without_a_log_is_explained_with_a_folder_that_its_node_does_not_see(submission):
+    submission = submission_files.save_job_ids(submission, {"0001": "7"})
+    state = JobState("FAILED", reason="exit code 0:53")
+    text = lost_cases.explain_end(job_state.TaskState(submission, submission.entries[0], state))[1]
+    assert text.endswith("before its first case: it wrote no log; its node must see the results folder")
 
 
 @pytest.fixture
