@@ -131,7 +131,7 @@ def commit() -> tuple[str | None, bool | None]:
 
     Return (None, None) if the package is not in a git repository.
     """
-    in_package = ("-C", str(_PACKAGE))
+    in_package = ("-c", "safe.directory=*", "-C", str(_PACKAGE))  # another user may own the checkout
     if known := os.environ.get("AD_SCALING_COMMIT"):  # set for a copy of a checkout, see study/variants.py
         return known.removesuffix("+dirty"), known.endswith("+dirty")
     if git(*in_package, "ls-files", "--error-unmatch", "__init__.py") is None:

@@ -194,3 +194,10 @@ def test_a_worker_is_bound_to_as_many_cores_as_devices(
     ] == [1]
     assert not any(record.honest or record.environment["bound"] for record in unbound)
     assert {r.environment["digest"] for r in records}.isdisjoint(r.environment["digest"] for r in unbound)
+
+
+def test_the_commit_of_a_checkout_that_another_user_owns_is_known(monkeypatch):
+    find_commit = environment.commit.__wrapped__  # without its cache
+    expected = find_commit()
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # git refuses such a checkout by default
+    assert find_commit() == expected
