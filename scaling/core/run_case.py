@@ -164,7 +164,7 @@ def _end_on_error(attempt: Attempt) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        status, reason, text = _describe_error(error)
+        status, reason, text = describe_error(error)
         needs = error.needs if isinstance(error, TooLarge) else {}
         no_samples: dict[str, Any] = {"seconds": [], "seconds_min": [], "turns": [], "marked": {}}
         attempt.note(status=status, reason=reason, text=text, **needs, **no_samples)
@@ -177,7 +177,7 @@ def _end_on_error(attempt: Attempt) -> Iterator[None]:
         gc.collect()
 
 
-def _describe_error(error: Exception) -> tuple[str, str, str]:
+def describe_error(error: Exception) -> tuple[str, str, str]:
     """Return the status, the reason and the text that describe an exception in a record."""
     if isinstance(error, CaseEnded):
         return error.status, error.reason, str(error)
@@ -203,7 +203,7 @@ def _raise_in_all_processes(group: ProcessGroup) -> Iterator[None]:
     succeeded = [values[0] == 1.0 for values in group.gather([float(error is None)])]
     if all(succeeded):
         return
-    description = "|".join(_describe_error(error or Exception()))[:_MAX_GATHERED_CHARACTERS]
+    description = "|".join(describe_error(error or Exception()))[:_MAX_GATHERED_CHARACTERS]
     descriptions = timing.gather_text(group.gather, description)
     if error is not None:
         raise error

@@ -27,6 +27,7 @@ from scaling.core.case import Case, Refusal, TooLarge, from_dict
 from scaling.core.compile_case import Stages, compile_stages
 from scaling.core.formatting import format_bytes
 from scaling.core.record import COMPILING_STAGES
+from scaling.core.run_case import describe_error
 from scaling.options import hlo, program_stats
 from scaling.options.coloring import coloring_fields
 from scaling.plan import kernel_work, llvm_instructions
@@ -69,14 +70,13 @@ def main() -> None:
 
 def describe_failure(error: Exception) -> RecordFields:
     """Return the record fields (status, reason and text) of a case whose compilation raised `error`."""
-    if isinstance(error, TooLarge):
-        needs = error.needs | {"peak_bytes": record.bytes_while_running(error.needs)} if error.needs else {}
-        return needs | {"status": "skipped", "reason": "too_large", "text": str(error)}
+    status, reason, text = describe_error(error)
     if isinstance(error, Refusal):
-        return {"status": "skipped", "reason": "not_defined", "text": str(error)}
-    text = f"{type(error).__name__}: {error}"
-    reason = "out_of_memory" if environment.is_out_of_memory(text) else "error"
-    return {"status": "failed", "reason": reason, "text": environment.scrub(text)[:500]}
+        status, reason = "skipped", "not_defined"
+    fields: RecordFields = {"status": status, "reason": reason, "text": text}
+    if isinstance(error, TooLarge) and error.needs:
+        fields |= error.needs | {"peak_bytes": record.bytes_while_running(error.needs)}
+    return fields
 
 
 def _absent_devices(hardware: Hardware, count: int) -> list[Any]:

@@ -285,6 +285,12 @@ def test_a_killed_plan_loses_no_record_and_leaves_no_compile_worker(tmp_path, st
     assert all(before[record.key] == record for record in after if record.key in before)
 
 
+def test_an_operation_without_an_implementation_is_skipped_as_in_a_run():
+    fields = compile_worker.describe_failure(NotImplementedError("no rule\nfor bfloat16"))
+    text = "NotImplementedError: no rule for bfloat16"
+    assert fields == {"status": "skipped", "reason": "not_offered", "text": text}
+
+
 def test_a_program_rejected_by_the_compiler_still_has_its_memory_figures():
     sharding = SingleDeviceSharding(jax.devices("cpu")[0])
     inputs = {
