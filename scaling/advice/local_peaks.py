@@ -23,12 +23,17 @@ from scaling.core.record import Record, Writer
 from scaling.core.timing import Sampling
 from scaling.options import machine_peaks
 from scaling.plan import calibration
+from scaling.plan.compile_pool import RecordFields
 from scaling.plan.hardware import Hardware, from_config
 from scaling.results import store
 from scaling.study.compose import configuration_folder
 
 _MOST_ATTEMPTS = 4  # maximum number of measurements of a peak while other processes use the CPU
 _PEAK_SAMPLING = Sampling(width=0.1, least=5, most=20, seconds=0.03, warm_up=0.005, turns=1)
+_PEAK_OF_WORK = {  # kind of work of a kernel that a library computes -> the peak that limits it
+    "products": "matmul", "divisions": "division", "transcendentals": "transcendental",
+    "reductions": "reduction", "turned": "transpose",
+}  # fmt: skip
 
 
 def read_hardware(name: str) -> Hardware:
@@ -57,13 +62,13 @@ def find_model() -> Hardware | None:
     return next((model for model in models if model.device_kind == device.device_kind), None)
 
 
-def add_rates(model: Hardware, cases: Sequence[Case], cores: Sequence[int] | None) -> Hardware:
+def add_rates(model: Hardware, fields: Mapping[Case, RecordFields], cores: Sequence[int] | None) -> Hardware:
     """Return a copy of `model` with the peak rates of this CPU, measured now or read from the cache.
 
-    `cases` are the cases to predict. `cores` are the CPU cores of this process. Raise `Refusal` if the rates
-    cannot be measured.
+    `fields` contains the record fields of each compiled case. Only peaks that limit these cases are measured.
+    `cores` are the CPU cores of this process. Raise `Refusal` if the rates cannot be measured.
     """
-    peaks = _load_or_measure(machine_peaks.peak_cases(cases, "cpu"), cores)
+    peaks = _load_or_measure(_needed_peaks(fields), cores)
     try:
         return calibration.calibrate(model, pool_processes(peaks), bound_only=False)
     except Refusal:
@@ -71,7 +76,27 @@ def add_rates(model: Hardware, cases: Sequence[Case], cores: Sequence[int] | Non
         raise Refusal(f"the peak rates of this CPU cannot be measured: {reason}; try again") from None
 
 
+def _needed_peaks(fields: Mapping[Case, RecordFields]) -> list[Case]:
+    """Return the peak benchmarks (cases) whose results affect the predicted times of the compiled cases."""
+    kernels = [kernel for each in fields.values() for kernel in each.get("kernels", ())]
+    messages = [message for each in fields.values() for message in each.get("messages", ())]
+    work = {name for kernel in kernels if not kernel.get("operations") for name in kernel}
+    targets = {"copy", "arithmetic", "call", *(peak for name, peak in _PEAK_OF_WORK.items() if name in work)}
+    targets |= {"all_reduce", "collective"} if any(message["group"] > 1 for message in messages) else set()
+    most_bytes = max((kernel.get("bytes", 0) for kernel in kernels), default=0)
+    needed, copied_bytes = list[Case](), dict[int, int]()  # number of devices -> bytes of the last copy
+    for case in machine_peaks.peak_cases(list(fields), "cpu"):  # with copies in ascending order of the bytes
+        if case.target == "copy":
+            if copied_bytes.get(case.devices, -1) < most_bytes:
+                needed.append(case)
+            copied_bytes[case.devices] = machine_peaks.peak_work(case)
+        elif case.target in targets:
+            needed.append(case)
+    return needed
+
+
 def _load_or_measure(cases: Iterable[Case], cores: Sequence[int] | None) -> list[Record]:
+    """Return one record for each peak benchmark, from the cache or from a new measurement."""
     this_environment = environment.describe("cpu", None, os.environ, None, cores)
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling" / "peaks"
     key, cached = _peak_key(this_environment), list[Record]()

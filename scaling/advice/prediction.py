@@ -8,7 +8,7 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import jax
@@ -25,7 +25,8 @@ from scaling.plan.hardware import Hardware
 from scaling.workers.cores import usable_cores
 
 _MOST_WORK = 10.0  # ratio to the fewest operations of a candidate, above which a candidate is not compiled
-_ALWAYS_COMPILED = 3  # the number of candidates that are compiled, however long it takes
+# The numbers of candidates without and with a chunk or block that are compiled first, however long it takes.
+_FIRST_PLAIN, _FIRST_BLOCKED = 2, 1
 
 
 def start_compile_threads(cores: Sequence[int]) -> None:
@@ -70,7 +71,7 @@ def predict_candidates(
     """
     fields, stages = _compile_candidates(cases, model, compiling_cores or usable_cores(), note, seconds)
     if model.platform == "cpu" and any(each["status"] == "planned" for each in fields.values()):
-        model = local_peaks.add_rates(model, list(fields), cores)
+        model = local_peaks.add_rates(model, fields, cores)
     predicted = {case: time_model.predict(case, model, fields[case]) for case in cases if case in fields}
     return predicted, stages if model.platform == "cpu" else {}
 
@@ -96,10 +97,8 @@ def _compile_candidates(
             fields[case] = {"status": "skipped", "reason": "dominated", "text": f"not compiled: {text}"}
             del built[case]
     try:
-        is_blocked = lambda case: case.chunk is not None or case.block is not None  # noqa: E731
-        ordered = sorted(built, key=lambda case: (case in excess, is_blocked(case), work[case]))
-        to_compile = [built[case] for case in ordered]
-        for number, (case, compiled) in enumerate(_compile_in_threads(to_compile, cores, seconds), 1):
+        ordered = [built[case] for case in _order_to_compile(work, excess) if case in built]
+        for number, (case, compiled) in enumerate(_compile_in_threads(ordered, cores, seconds), 1):
             fields[case] = ({"text": excess[case]} if case in excess else {}) | compiled
             note(f"compiled {number} of {len(built)} candidates")
     except KeyboardInterrupt:
@@ -107,18 +106,38 @@ def _compile_candidates(
     return fields, {case: each.stages for case, each in built.items() if each.stages}
 
 
+def _order_to_compile(work: Mapping[Case, float], excess: Collection[Case]) -> list[Case]:
+    """Sort cases in the order of compilation: first plain cases, then other cases, then `excess`.
+
+    Plain cases have neither chunk nor block. As an exception, the first case with a chunk or block follows
+    the first two plain cases. In each group, cases with few operations come first. `work` maps each case to
+    its number of operations, and `excess` contains the cases with too many operations to be fast.
+    """
+    is_plain = lambda case: not (case.block or case.chunk)  # noqa: E731
+    # Chunks and blocks need about as many operations as their plain mode. Blocks are often faster.
+    by_mode = {(case.mode, case.devices): operations for case, operations in work.items() if is_plain(case)}
+    operations = lambda case: by_mode.get((case.mode, case.devices), work[case])  # noqa: E731
+    ordered = sorted(work, key=lambda case: (operations(case), case.block is None))
+    plain = [case for case in ordered if is_plain(case) and case not in excess]
+    blocked = [case for case in ordered if not is_plain(case) and case not in excess]
+    last = [case for case in ordered if case in excess]
+    first = [*plain[:_FIRST_PLAIN], *blocked[:_FIRST_BLOCKED]]
+    return [*first, *plain[_FIRST_PLAIN:], *blocked[_FIRST_BLOCKED:], *last]
+
+
 def _compile_in_threads(
     built: Sequence[BuiltCase], cores: Sequence[int], seconds: float
 ) -> Iterator[tuple[Case, RecordFields]]:
     """Compile programs in threads, and yield (case, record fields) as each compilation finishes.
 
-    Skip programs whose compilation has not begun after `seconds`, except the first `_ALWAYS_COMPILED`.
+    Skip programs whose compilation has not begun after `seconds`. The first `_FIRST_PLAIN + _FIRST_BLOCKED`
+    programs are always compiled.
     """
     deadline, skipped = time.monotonic() + seconds, {"status": "skipped", "reason": "no_time"}
     skipped["text"] = f"not compiled: no time was left after {seconds:.0f} s of compiling"
 
     def compile_in_time(each: BuiltCase) -> RecordFields:
-        is_late = time.monotonic() > deadline and each not in built[:_ALWAYS_COMPILED]
+        is_late = time.monotonic() > deadline and each not in built[: _FIRST_PLAIN + _FIRST_BLOCKED]
         return skipped if is_late else each.compile()
 
     # This process is bound to the cores that it measures, and these threads may use more of them.
@@ -140,7 +159,11 @@ def _compile_in_threads(
 
 
 def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
-    """Return {case: explanation} for cases with more than `_MOST_WORK` times the fewest operations."""
+    """Return {case: explanation} for cases that have too many operations in comparison with the other cases.
+
+    `work` maps each case to its number of operations. More than `_MOST_WORK` times the smallest number is too
+    many.
+    """
     # A compressed program is no baseline, because the operations that expand its result are not counted.
     dense = [value for case, value in work.items() if value and case.mode != CODED]
     least = min(dense, default=math.inf)

@@ -5,8 +5,12 @@ import dataclasses
 import pytest
 
 from scaling.advice import local_peaks
+from scaling.analysis.timings import pool_processes
 from scaling.core.case import Case, Refusal
 from scaling.core.record import Record
+from scaling.options import machine_peaks
+from scaling.plan import calibration, time_model
+from tests.support.made_up import environment
 
 CASE = Case("linear", api="jit")
 
@@ -70,4 +74,23 @@ def test_peaks_that_cannot_be_measured_are_refused_with_the_reason(monkeypatch):
     failed = Record(CASE, "failed", {"digest": "0"}, text="no memory is left")
     monkeypatch.setattr(local_peaks, "_load_or_measure", lambda cases, cores: [failed])
     with pytest.raises(Refusal, match="the peak rates of this CPU cannot be measured: no memory is left"):
-        local_peaks.add_rates(local_peaks.read_hardware("cpu"), [CASE], None)
+        local_peaks.add_rates(local_peaks.read_hardware("cpu"), {CASE: {}}, None)
+
+
+@pytest.mark.parametrize("most_bytes", [1e3, 1e7, 1e9])
+@pytest.mark.parametrize("work", [{"products": 1e6}, {"divisions": 1e6, "turned": 1e3}, {"operations": 1e6}])
+def test_the_peaks_that_are_not_measured_change_no_prediction(most_bytes, work):
+    kernels = [{"bytes": most_bytes, "arithmetic": 1e5, **work}, {"bytes": 10}]
+    needed = local_peaks._needed_peaks({CASE: {"kernels": kernels, "messages": []}})
+    every = machine_peaks.peak_cases([CASE], "cpu")
+    estimates = []
+    for cases in (needed, every):
+        seconds = {case: (k + 2) ** 2 * 1e-3 for k, case in enumerate(every)}
+        peaks = [
+            Record(case, "ok", environment(case, "made up"), seconds=[seconds[case]] * 9, started_at="2026")
+            for case in cases
+        ]
+        model = local_peaks.read_hardware("cpu")
+        model = calibration.calibrate(model, pool_processes(peaks), bound_only=False)
+        estimates.append(time_model.estimate(CASE, model, kernels, []))
+    assert estimates[0] == estimates[1] and len(needed) < len(every)
