@@ -122,7 +122,8 @@ def _format_outcome(
     if counts["there before"]:
         yield f"{count_of(counts['there before'], 'run')} went to {copies} before"
     if reasons:
-        failure = f"{'not all arrived' if arrived else 'nothing was sent'} ({list_first(reasons, 3)})"
+        failure = "not all arrived" if arrived or counts["differs"] else "nothing was sent"
+        failure += f" ({list_first(reasons, 3)})"
         yield f"{failure}; the records in {folder} are whole, {command} tries again"
     elif mode == "disabled":
         yield "nothing was sent, WANDB_MODE is disabled"

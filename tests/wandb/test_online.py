@@ -108,6 +108,7 @@ def test_lost_data_fails_the_publish_is_tagged_and_is_sent_again(server, folder)
     server.fault = lambda path: 403 if "file_stream" in path else None
     outcome = publish(folder, QUICK)
     assert not outcome.succeeded and states(outcome) == {"differs": 4} and offline_copies(folder) == []
+    assert "not all arrived (" in outcome.lines[-1]
     assert all("superseded" in run.tags for run in server.runs.values()) and len(server.runs) == 4
     server.fault = lambda _path: None
     assert publish(folder, SETTINGS).succeeded and is_published(server, folder)
