@@ -120,6 +120,7 @@ def test_missed_heartbeats_in_jax_are_reported_as_a_failed_node():
 )
 def test_a_status_of_srun_is_reported_as_a_signal_only_if_the_signal_exists(status, message):
     lines = ["srun: error: Unable to create step for job 12: Requested nodes are busy"]
+    lines += ["srun: Step created for job 12", "srun: cluster configuration lacks support for cpu binding"]
     lines += ["srun: error: n1: task 0: Exited with exit code 255"]
     process = ChildProcess(["true"], reaped=False)
     process.stderr_lines = lambda: lines
