@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from scaling.core.formatting import list_first
@@ -69,7 +70,7 @@ class _MeasuredValues(NamedTuple):
     """Function values, with a lower and an upper estimate of their rounding errors."""
 
     center: np.ndarray  # the values without a step, of shape (points, outputs) like the other arrays
-    # `roundoff` times the magnitude of the value, plus the largest change due to random rounding errors
+    # `roundoff` times the magnitude of the value, plus the range due to random rounding, plus an underflow
     least_noise: np.ndarray
     # at least `least_noise` and the scaled fourth differences at short steps, which are rounding errors
     noise: np.ndarray
@@ -322,7 +323,8 @@ def _measure_values(
     """Return the values of a function at the inputs `arrays`, and estimates of their rounding errors."""
     roundoff = evaluation.roundoff
     center, change = measure_with_noise(values, evaluation, arrays, 2 * roundoff, generator, _NOISE_RUNS)
-    least_noise = roundoff * np.abs(center) + change
+    underflow = float(jax.numpy.finfo(evaluation.dtype).tiny)
+    least_noise = roundoff * np.abs(center) + change + underflow
     direction = random_direction(evaluation, arrays, generator)
     largest, used_steps = np.zeros(center.shape), np.zeros(center.shape, int)
     for step in _NOISE_STEPS:
