@@ -112,6 +112,13 @@ def test_a_wrong_rule_is_found_close_to_the_end_of_the_domain(factor, is_wrong, 
 
 
 @pytest.mark.parametrize(("factor", "is_wrong"), [(1.0, False), (1.3, True)])
+def test_a_rule_that_is_wrong_only_for_one_value_of_an_input_is_found(factor, is_wrong):
+    points = {"x": InputSpec((), lambda generator, rows: np.where(rows == 321, 1.0, rows / 600))}
+    ruled = with_rule(jnp.sin, lambda x: jnp.cos(x) * jnp.where(x == 1, factor, 1.0))
+    assert bool(verify(lambda x: ruled(x), points, points=500).wrong) == is_wrong
+
+
+@pytest.mark.parametrize(("factor", "is_wrong"), [(1.0, False), (1.3, True)])
 def test_a_wrong_rule_is_found_at_a_point_where_other_outputs_cancel_less_than_elsewhere(factor, is_wrong):
     ruled = with_rule(jnp.sin, lambda x: jnp.cos(x) * jnp.where(x > 0.9999, factor, 1.0))
     cancelling = lambda x: jax.nn.log_softmax(jnp.arange(30.0) ** 2 * x)  # noqa: E731

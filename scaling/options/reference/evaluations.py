@@ -178,7 +178,7 @@ def with_rounding(
         yield dataclasses.replace(evaluation, rounding_key=seed), perturbed
 
 
-@np.errstate(invalid="ignore")  # the change of an infinite value is NaN
+@np.errstate(invalid="ignore")  # the range of infinite values is NaN
 def measure_with_noise(
     measure: Callable[[Evaluation, InputArrays], np.ndarray],
     evaluation: Evaluation,
@@ -189,13 +189,12 @@ def measure_with_noise(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return `measure(evaluation, arrays)`, and an estimate of the rounding error of each element.
 
-    The estimate is the largest change of the element in `count` evaluations with random rounding errors. In
-    these evaluations, each floating-point input also has the relative error `relative` or -`relative`.
+    The estimate is the range of the element in `count` evaluations with random rounding errors. In these
+    evaluations, each floating-point input also has the relative error `relative` or -`relative`. The range
+    excludes the element itself: a rule may be wrong only for one value, such as 1, which rounding changes.
     """
-    center = measure(evaluation, arrays)
     pairs = with_rounding(evaluation, arrays, relative, generator, count)
-    changed = np.array([measure(*pair) for pair in pairs])
-    return center, np.max(np.abs(changed - center), axis=0)
+    return measure(evaluation, arrays), np.ptp([measure(*pair) for pair in pairs], axis=0)
 
 
 def _evaluate(evaluation: Evaluation, arrays: InputArrays, quantity: str, *seeds: Any) -> np.ndarray:
