@@ -18,7 +18,6 @@ from scaling.analysis.timings import is_empty_call
 
 AMDAHL, GUSTAFSON, UNIVERSAL = "Amdahl", "Gustafson", "universal scalability"
 _ROUNDING = 1e-10  # a smaller descent at 0 is rounding
-_LAST_STEP = 1e-6  # relative size of a step after which Newton's method has converged to 1e-12
 
 
 @dataclass(frozen=True)
@@ -137,52 +136,46 @@ def _fit_law(law: _LinearLaw, log_times: Any) -> ScalingFit:
     """Fit a law to the logarithms of times, with a 95 % profile-likelihood interval of each parameter."""
     target, freedom = law.sign * log_times, len(log_times) - len(law.parameters) - 1
     best = _least_squares(law, target, {})
-    limit = _acceptance_limit(best.squares, freedom)
+    squares = _sum_of_squares(law, target, best)
+    limit = _acceptance_limit(squares, freedom)
     parameters = {}
-    for index, (name, value) in enumerate(zip(law.parameters, map(float, best.parameters), strict=True)):
+    for index, (name, value) in enumerate(zip(law.parameters, map(float, best), strict=True)):
         low, high = (_profile_end(law, target, index, value, end, limit) for end in (0.0, 1.0))
         parameters[name] = Estimate(value, low, high)
-    seconds = math.exp(law.sign * float(np.mean(target - np.log1p(law.columns @ best.parameters))))
-    return ScalingFit(law.name, parameters, seconds, math.sqrt(best.squares / freedom), best=False)
+    seconds = math.exp(law.sign * float(np.mean(target - np.log1p(law.columns @ best))))
+    return ScalingFit(law.name, parameters, seconds, math.sqrt(squares / freedom), best=False)
 
 
-class _Minimum(NamedTuple):
-    """The least-squares parameters of a law, with the sum S of the squared residuals."""
-
-    parameters: Any  # an array of shape (parameters,)
-    squares: float  # S
-    descents: Any  # -1/2 times the gradient of S
-    curvatures: Any  # 1/2 times the Hessian of S, an array of shape (parameters, parameters)
+def _residuals(law: _LinearLaw, target: Any, parameters: Any) -> Any:
+    residuals = target - np.log1p(law.columns @ parameters)
+    return residuals - residuals.mean()  # the mean is the time on one device
 
 
-def _least_squares(law: _LinearLaw, target: Any, fixed: Mapping[int, float]) -> _Minimum:
-    """Find the parameters between 0 and 1 that minimize the sum of squared residuals.
+def _sum_of_squares(law: _LinearLaw, target: Any, parameters: Any) -> float:
+    residuals = _residuals(law, target, parameters)
+    return float(residuals @ residuals)
+
+
+def _least_squares(law: _LinearLaw, target: Any, fixed: Mapping[int, float]) -> Any:
+    """Return the array of parameters between 0 and 1 that minimizes the sum of squared residuals.
 
     `fixed` maps parameter indices to constant values.
     """
     free = [index for index in range(len(law.parameters)) if index not in fixed]
     if not free:
-        return _evaluate(law, target, np.array([fixed[index] for index in range(len(law.parameters))]))
-    index, *others = free
+        return np.array([fixed[index] for index in range(len(law.parameters))])
 
-    def descent(value: float) -> tuple[float, float]:
-        minimum = _least_squares(law, target, {**fixed, index: value})
-        curvature = minimum.curvatures[index, index]
-        for other in others:  # which the search has adapted to the value, unless it is at a bound
-            if 0 < minimum.parameters[other] < 1:
-                curvature -= minimum.curvatures[index, other] ** 2 / minimum.curvatures[other, other]
-        return minimum.descents[index], -curvature
+    def descent(value: float) -> float:
+        """Return -1/2 times the derivative of the least sum of squares by the first free parameter."""
+        parameters = _least_squares(law, target, {**fixed, free[0]: value})
+        slopes = law.columns[:, free[0]] / (1 + law.columns @ parameters)
+        return float(_residuals(law, target, parameters) @ slopes)
 
-    best = 0.0 if descent(0.0)[0] <= _ROUNDING else _find_root(descent, 0.0, 1.0)
-    return _least_squares(law, target, {**fixed, index: best})
-
-
-def _evaluate(law: _LinearLaw, target: Any, parameters: Any) -> _Minimum:
-    growth = law.columns @ parameters
-    residuals, slopes = target - np.log1p(growth), law.columns / (1 + growth)[:, None]
-    residuals, centered = (array - array.sum(axis=0) / len(target) for array in (residuals, slopes))
-    curvatures = centered.T @ centered + (slopes.T * residuals) @ slopes
-    return _Minimum(parameters, float(residuals @ residuals), residuals @ slopes, curvatures)
+    if descent(0.0) <= _ROUNDING:
+        best = 0.0
+    else:
+        best = _find_root(descent, 0.0, 1.0) if descent(1.0) < 0 else 1.0
+    return _least_squares(law, target, {**fixed, free[0]: best})
 
 
 def _profile_end(law: _LinearLaw, target: Any, index: int, best: float, end: float, limit: float) -> float:
@@ -192,25 +185,15 @@ def _profile_end(law: _LinearLaw, target: Any, index: int, best: float, end: flo
     equals `limit`. If this sum is at most `limit` at `end`, return `end`.
     """
 
-    def distance(value: float) -> tuple[float, float]:
-        minimum = _least_squares(law, target, {index: value})
-        return limit - minimum.squares, 2 * minimum.descents[index]
+    def distance(value: float) -> float:
+        return limit - _sum_of_squares(law, target, _least_squares(law, target, {index: value}))
 
-    return end if distance(end)[0] >= 0 else _find_root(distance, best, end)
+    return end if distance(end) >= 0 else _find_root(distance, best, end)
 
 
-def _find_root(function: Callable[[float], tuple[float, float]], inside: float, outside: float) -> float:
-    """Find a root of `function` between `inside` and `outside` by Newton's method with bisection.
+def _find_root(function: Callable[[float], float], first: float, last: float) -> float:
+    """Return a root of `function` between two values at which its signs differ."""
+    from scipy.optimize import brentq  # a slow import, which is needed only for three or more device counts
 
-    `function` returns (value, derivative). Its value is positive at `inside`. If there is no root, the
-    result is close to `outside`.
-    """
-    root, previous = ((math.cbrt(inside) + math.cbrt(outside)) / 2) ** 3, math.inf
-    while abs(root - previous) > _LAST_STEP * root:
-        value, slope = function(root)
-        inside, outside = (root, outside) if value > 0 else (inside, root)
-        previous, root = root, root - value / slope if slope else math.inf
-        if not min(inside, outside) < root < max(inside, outside):
-            # Roots such as 1e-7 matter on thousands of devices, so that the cube root is bisected.
-            root = ((math.cbrt(inside) + math.cbrt(outside)) / 2) ** 3
-    return root
+    # Roots such as 1e-7 matter on thousands of devices, so that the cube root is searched.
+    return float(brentq(lambda root: function(root**3), math.cbrt(first), math.cbrt(last))) ** 3
