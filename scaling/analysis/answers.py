@@ -108,7 +108,7 @@ def problem_name(findings: Findings, timing: Timing | FastestMethod) -> str:
 
     The remark is the result of `Findings.suffix`, which may be empty.
     """
-    return f"{findings.family(timing)} {timing.size}{findings.suffix(timing.environment, timing.honest)}"
+    return f"{timing.family} {timing.size}{findings.suffix(timing.environment, timing.honest)}"
 
 
 def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:

@@ -149,12 +149,8 @@ class Subject:
 
         The data type is omitted if it is float32, the default.
         """
-        return self.name_family("float32")
-
-    def name_family(self, omitted: str) -> str:
-        """Return the name of the differentiated function, with its data type unless this equals `omitted`."""
         case, reduced = self.case, self.case.reduce and f"reduce={self.case.reduce}"
-        dtype = "" if case.dtype == omitted else case.dtype
+        dtype = "" if case.dtype == "float32" else case.dtype
         precision = "" if case.precision == "highest" else f"{case.precision} precision"
         by = case.wrt and f"by {case.wrt}"
         words = (case.workload, case.target, case.variant, by, reduced, dtype, precision)

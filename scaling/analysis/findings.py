@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scaling.analysis import curves, forecast, ranking, size_series
 from scaling.analysis.baselines import Baseline, EfficiencyBreakdown, efficiency_breakdowns, find_baselines
-from scaling.analysis.cases import Subject, curve_case
+from scaling.analysis.cases import curve_case
 from scaling.analysis.curves import Curve, CurvePoint
 from scaling.analysis.scaling_fits import ScalingFit, fit_laws
 from scaling.analysis.timings import Timing, pool_processes
@@ -94,18 +94,6 @@ class Findings:
         """Return whether any workload was measured in more than one environment."""
         pairs = {(r.case.workload, r.setting) for r in self.records}
         return len(pairs) > len({workload for workload, _ in pairs})
-
-    @functools.cached_property
-    def _with_other_dtypes(self) -> set[str]:
-        """Return the names of the workloads that were measured with a data type other than float32."""
-        return {record.case.workload for record in self.records if record.case.dtype != "float32"}
-
-    def family(self, subject: Subject) -> str:
-        """Return the name of the function of `subject`, with its data type.
-
-        The data type is omitted if it is float32 and the workload was measured with no other data type.
-        """
-        return subject.name_family("" if subject.case.workload in self._with_other_dtypes else "float32")
 
     def suffix(self, environment: str, honest: bool = True) -> str:
         """Return a suffix for the name of a result, such as ' [environment 1a2b, oversubscribed]'.

@@ -171,10 +171,11 @@ def _least_squares(law: _LinearLaw, target: Any, fixed: Mapping[int, float]) -> 
         slopes = law.columns[:, free[0]] / (1 + law.columns @ parameters)
         return float(_residuals(law, target, parameters) @ slopes)
 
+    best = 1.0
     if descent(0.0) <= _ROUNDING:
         best = 0.0
-    else:
-        best = _find_root(descent, 0.0, 1.0) if descent(1.0) < 0 else 1.0
+    elif descent(1.0) < 0:
+        best = _find_root(descent, 0.0, 1.0)
     return _least_squares(law, target, {**fixed, free[0]: best})
 
 

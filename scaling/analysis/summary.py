@@ -75,7 +75,7 @@ def describe_crossovers(findings: Findings) -> list[str]:
         sizes = f" with {mode_map.fixed_sizes}" if mode_map.fixed_sizes else ""
         text = "; ".join(_describe_crossover(change, mode_map.swept) for change in changes)
         if changes:
-            text = f"Crossover of {findings.family(mode_map)}{sizes}: {text}"
+            text = f"Crossover of {mode_map.family}{sizes}: {text}"
             texts.append((mode_map, mode_map.swept, (), text))
     return _select_largest(findings, texts)
 
@@ -100,7 +100,7 @@ def describe_growth(findings: Findings) -> list[str]:
     fewest devices is described.
     """
     sweeps = (sweep for sweep in findings.size_sweeps if sweep.exponents)
-    pairs = ((sweep, _describe_exponents(sweep, findings.family(sweep))) for sweep in sweeps)
+    pairs = ((sweep, _describe_exponents(sweep, sweep.family)) for sweep in sweeps)
     texts = ((sweep, sweep.swept, (sweep.case.devices,), text) for sweep, text in pairs)
     return _select_largest(findings, texts)
 
@@ -125,7 +125,7 @@ def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]
     """
     texts = (
         (curve, curve.kind, (curve.points[-1].seconds,),
-         f"{findings.family(curve)} at {curve.size}, {curve.method.name}: of the laws of {curve.kind} "
+         f"{curve.family} at {curve.size}, {curve.method.name}: of the laws of {curve.kind} "
          f"scaling, {describe_fit(curve, law)}")
         for kind in kinds
         for curve, law in findings.best_fits
@@ -179,7 +179,7 @@ def _describe_weak_scaling(findings: Findings) -> list[str]:
     """
     weak = (curve for curve in findings.curves if curve.kind == "weak" and curve.case.engine == "jax")
     return [
-        f"Weak scaling of {findings.family(curve)} on {last.timing.devices_text}: scaled speed-up "
+        f"Weak scaling of {curve.family} on {last.timing.devices_text}: scaled speed-up "
         f"{format_ratio(*last.speedup)}{last.relative}, efficiency "
         f"{format_ratio(*last.efficiency, sign='')}, with {curve.program_name}, the curve that ranks "
         f"first, at {curve.size}; {describe_efficiency(findings, curve)}.{findings.suffix(curve.environment)}"
@@ -203,7 +203,7 @@ def _describe_variants(findings: Findings) -> list[str]:
 
 def _describe_program(findings: Findings, head: str, timing: Timing) -> str:
     program = f"{timing.base_method.name} at {timing.size}, {timing.call}"
-    return f"{head} of {findings.family(timing)}: {program}, {timing.devices_text}"
+    return f"{head} of {timing.family}: {program}, {timing.devices_text}"
 
 
 def _describe_memory(findings: Findings, front: ParetoFront) -> str:

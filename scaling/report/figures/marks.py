@@ -64,7 +64,7 @@ def panel_title(findings: Findings, subject: Subject, *details: str) -> tuple[st
     If a workload was measured in several environments, the last line is the environment.
     """
     environment = f"environment {subject.environment}" if findings.has_mixed_environments else ""
-    return tuple(filter(None, (findings.family(subject), *details, environment)))
+    return tuple(filter(None, (subject.family, *details, environment)))
 
 
 def timing_row(line: str, timing: Timing, *remarks: str, **fields: Any) -> Row:
