@@ -3,7 +3,7 @@
 import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from scaling.analysis import timings
 from scaling.analysis.cases import describe_environments
@@ -19,11 +19,9 @@ from scaling.core.record import REASONS
 ERROR, WARNING, NOTE = "error", "warning", "note"
 Rule = Callable[[Findings], list[str]]  # returns a description of each violation
 DefectCheck = Callable[[Timing], str | bool]  # returns a description of a defect of a time, or '' or False
-COLUMNS = ("severity", "what", "how many", "which", "how to fix it")
 _LEAST_SAMPLES = 7  # per process
 _WIDE = 0.05  # limit of the relative half-width of an interval
 _TREND = 0.02  # limit of the change of the time within a process, relative to the median
-_PADDED = 0.1  # limit of the fraction of (point, seed) pairs that are padding
 _WRONG = ("wrong_answer", "not_finite")
 
 
@@ -38,19 +36,15 @@ class LintFinding:
     fix: str
 
 
+@functools.lru_cache(maxsize=1)  # a report needs them five times
 def lint_findings(findings: Findings) -> list[LintFinding]:
     """Return one `LintFinding` for each violated rule, in the order of `RULES`."""
-    return list(_check_rules(findings))
-
-
-@functools.lru_cache(maxsize=1)  # a report needs them five times
-def _check_rules(findings: Findings) -> tuple[LintFinding, ...]:
     checked = ((severity, name, rule(findings), fix) for severity, name, rule, fix in RULES)
-    return tuple(
+    return [
         LintFinding(severity, name, len(violations), _summarize_violations(violations), fix)
         for severity, name, violations, fix in checked
         if violations
-    )
+    ]
 
 
 def _summarize_violations(violations: Sequence[str]) -> str:
@@ -65,13 +59,6 @@ def verdict(remarks: Sequence[LintFinding]) -> str:
     if not count[ERROR] + count[WARNING]:
         return "publishable as it is"
     return f"{count_of(count[ERROR], 'error')}, {count_of(count[WARNING], 'warning')}"
-
-
-def lint_rows(findings: Findings) -> list[dict[str, object]]:
-    """Return the rows of a table with the columns `COLUMNS`: the verdict, then one row per violated rule."""
-    remarks = lint_findings(findings)
-    rows = (("verdict", verdict(remarks), "", "", ""), *map(astuple, remarks))
-    return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
 
 
 # Checks of one timed case. Each returns a description of the defect, or '' or False if there is none.
@@ -122,22 +109,10 @@ def _disturbed(timing: Timing) -> str | bool:
 
 
 def _trend(timing: Timing) -> str | bool:
-    """Return text such as '+3.2% from the first third to the last', or False if no process has a trend.
-
-    The text states the largest change of the time among the processes with a significant trend.
-    """
+    """Describe the largest significant change of the time within a process, if there is one."""
     compilations = (samples_by_compilation(record)[0] for record in timing.records)
     change = max((trend(samples, _TREND) or 0.0 for samples in compilations), key=abs)
     return change != 0 and f"{change:+.1%} from the first third to the last"
-
-
-def _padded(timing: Timing) -> str | bool:
-    return timings.padding_share(timing) > _PADDED and format_percentage(timings.padding_share(timing))
-
-
-def _varying_blocks(timing: Timing) -> str | bool:
-    blocks = dict.fromkeys(text for record in timing.records if (text := timings.automatic_blocks(record)))
-    return len(blocks) > 1 and "; ".join(blocks)
 
 
 # Rules for a whole folder. Each returns descriptions of its violations.
@@ -152,16 +127,6 @@ def _failed_cases(findings: Findings, wrong: bool) -> list[str]:
     ]
 
 
-def _most_frequent_reason(findings: Findings) -> str:
-    reasons = [record.reason for record in findings.newest_records if record.reason]
-    if not reasons:
-        return f"{findings.name}: no record of a case"
-    ((reason, count),) = Counter(reasons).most_common(1)
-    return (
-        f"{findings.name}: {count} of {count_of(len(reasons), 'case')} ended as {reason}: {REASONS[reason]}"
-    )
-
-
 def _skipped_cases(findings: Findings) -> list[str]:
     reasons = (record.reason for record in findings.newest_records if record.status == "skipped")
     return [f"{reason}: {REASONS[reason]}" if reason else "no reason given" for reason in reasons]
@@ -173,17 +138,7 @@ def _mixed_environments(findings: Findings) -> list[str]:
     return [f"{workload}: {text}" for workload, text in texts.items() if text]
 
 
-def _not_weak(findings: Findings) -> list[str]:
-    lengths = [len(curve.points) for curve in findings.curves if curve.kind == "weak"]
-    nothing = ["nothing was measured on several numbers of devices"]
-    return findings.weak_refusals or (nothing if lengths and max(lengths) == 1 else [])
-
-
 def _curves_without_one_device(findings: Findings) -> list[str]:
-    """Return the names of the curves whose smallest device count is not 1.
-
-    Omit a curve if its program ran out of memory on fewer devices than this count.
-    """
     curves = (curve for curve in findings.curves if curve.baseline_devices > 1)
     counts = ((curve, findings.too_large_on(curve.timings[0], curve.kind)) for curve in curves)
     # If a program ran out of memory on fewer devices, it cannot have such a time.
@@ -194,7 +149,7 @@ def _curves_without_jit(findings: Findings) -> list[str]:
     scaled = (curve for curve in findings.curves if curve.points[-1].devices > 1)
     curves = (curve for curve in scaled if curve.case.engine == "jax")
     without = [curve.timings[0] for curve in curves if curve.points[0].against_jit is None]
-    return list(dict.fromkeys(f"{findings.family(timing)} {timing.size}" for timing in without))
+    return list(dict.fromkeys(f"{timing.family} {timing.size}" for timing in without))
 
 
 def _uncommitted_code(findings: Findings) -> list[str]:
@@ -212,13 +167,13 @@ _FRESH = "run again into a fresh folder, results=PATH"
 _WIDER = f"intervals wider than {format_percentage(_WIDE)} either side"
 RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
     (ERROR, "nothing measured",
-     lambda f: [] if f.case_timings or f.forecasts else [_most_frequent_reason(f)],
+     lambda f: [] if f.case_timings or f.forecasts else [f.name],
      "`scaling status` lists all reasons; fix the cause, then repeat the command"),
     (ERROR, "unverified answers", _check_each(_unverified), f"{_FRESH}: every answer is checked first"),
     (ERROR, "wrong answers", lambda f: _failed_cases(f, True),
      "fix the program, or leave the case out of the study"),
     (ERROR, "mixed environments", _mixed_environments, f"{_FRESH}, the whole study at once"),
-    (ERROR, "weak scaling that is not weak", _not_weak,
+    (ERROR, "weak scaling that is not weak", lambda f: f.weak_refusals,
      "scaling=strong, or work that grows with the points alone"),
     (ERROR, "oversubscribed or unbound devices", _check_each(_oversubscribed),
      f"fewer devices, bind=true; {_FRESH}"),
@@ -245,10 +200,6 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
     (WARNING, "foreign load or throttling", _check_each(_disturbed), f"stop what else runs there; {_FRESH}"),
     (WARNING, "trend within a process", _check_each(_trend),
      f"sampling.warm_up=0.5, a machine at rest; {_FRESH}"),
-    (WARNING, f"padding of more than {format_percentage(_PADDED)}", _check_each(_padded),
-     "points and seeds, or a mesh, that divide evenly: see the table of cases"),
-    (WARNING, "chunk=auto: other blocks in other processes", _check_each(_varying_blocks),
-     f"memory_limit=..., the same for all, or chunk and block; {_FRESH}"),
     (WARNING, "no baseline: a plain jit program on one device", _curves_without_jit,
      "add a grid with `api: jit` and `devices: 1`"),
     (WARNING, "code that is not committed", _uncommitted_code, f"commit, then {_FRESH}"),

@@ -6,6 +6,7 @@ table.md and the terminal show the same tables.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple
 from typing import Any
 
 from scaling.analysis import lint, timings
@@ -25,6 +26,7 @@ from scaling.options import machine_peaks
 from scaling.report.text import Table, file_stem, make_table
 
 Row = dict[str, object]  # a table row, from column name to cell
+_LINT_COLUMNS = ("severity", "what", "how many", "which", "how to fix it")
 _MAX_VALUES = 6  # largest number of values shown per property of an environment, such as its jobs
 _NOTES = {  # first word of a table's HTML anchor -> text above the table
     "fastest": "The fastest automatic mode, on the recommended number of devices: the fewest whose time is "
@@ -95,7 +97,7 @@ def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
     """Return a table of times and speed-ups. Rows are scaling curves, and columns are device counts."""
     first, device_counts = curves[0], sorted({point.devices for curve in curves for point in curve.points})
     kind = "scaled speed-up, weak scaling" if first.kind == "weak" else "speed-up, strong scaling"
-    title = f"{findings.family(first)}, {first.size}{findings.suffix(first.environment)}: time and {kind}"
+    title = f"{first.family}, {first.size}{findings.suffix(first.environment)}: time and {kind}"
     rows = (
         {"on devices": curve.program_name, **dict.fromkeys(map(str, device_counts))}
         | {str(point.devices): _curve_cell(point) for point in curve.points}
@@ -125,7 +127,7 @@ def folded_tables(findings: Findings) -> list[Table]:
         _table("each", "Fastest mode on each number of devices", fastest_rows),
         _table("measured", "Every measured case", _measured_rows(findings))._replace(row_anchors=anchors),
         _table("unmeasured", "Failed, skipped and missing", _unmeasured_rows(findings)),
-        _table("review", "Would a reviewer accept it?", lint.lint_rows(findings)),
+        _table("review", "Would a reviewer accept it?", _lint_rows(findings)),
         *(
             _table(f"planned-{file_stem(f.hardware)}", f"Every case planned for {f.title}", _planned_rows(f))
             for f in findings.forecasts
@@ -221,6 +223,12 @@ def _unmeasured_rows(findings: Findings) -> Iterator[Row]:
 
 def _describe_reason(record: Record) -> str:
     return f"{record.reason}: {REASONS.get(record.reason, '')}" if record.reason else "no reason given"
+
+
+def _lint_rows(findings: Findings) -> Iterator[Row]:
+    remarks = lint.lint_findings(findings)
+    for cells in [("verdict", lint.verdict(remarks), "", "", ""), *map(astuple, remarks)]:
+        yield dict(zip(_LINT_COLUMNS, cells, strict=True))
 
 
 def _planned_rows(forecast: Forecast) -> Iterator[Row]:
