@@ -37,7 +37,7 @@ class Findings:
     scaling_fits: list[tuple[Curve, tuple[ScalingFit, ...]]]  # only curves with enough device counts
     # Only curves with a breakdown on at least one device count.
     efficiency_breakdowns: list[tuple[Curve, tuple[EfficiencyBreakdown, ...]]]
-    pareto_fronts: list[ranking.ParetoFront]
+    pareto_fronts: list[list[ranking.MemoryPoint]]  # only programs with several memory settings
     comparisons: list[ranking.SettingComparison]
     coloring_gains: list[ranking.ColoringGain]
     forecasts: list[forecast.Forecast]  # one per planned hardware

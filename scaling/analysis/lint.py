@@ -37,14 +37,14 @@ class LintFinding:
 
 
 @functools.lru_cache(maxsize=1)  # a report needs them five times
-def lint_findings(findings: Findings) -> list[LintFinding]:
+def lint_findings(findings: Findings) -> tuple[LintFinding, ...]:
     """Return one `LintFinding` for each violated rule, in the order of `RULES`."""
     checked = ((severity, name, rule(findings), fix) for severity, name, rule, fix in RULES)
-    return [
+    return tuple(
         LintFinding(severity, name, len(violations), _summarize_violations(violations), fix)
         for severity, name, violations, fix in checked
         if violations
-    ]
+    )
 
 
 def _summarize_violations(violations: Sequence[str]) -> str:

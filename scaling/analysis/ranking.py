@@ -1,4 +1,4 @@
-"""Rank AD methods (`FastestMethod`), and compare meshes, coloring and memory settings (`ParetoFront`)."""
+"""Rank AD methods (`FastestMethod`), and compare meshes, coloring and memory settings (`pareto_fronts`)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -156,7 +156,6 @@ class SettingComparison(Ranking):
     """
 
     field: str  # "mesh", "forward" or "overlap"
-    timings: tuple[Timing, ...]  # at least two: `first`, then the others in ascending order of time
 
 
 def compare_settings(timings: Sequence[Timing]) -> list[SettingComparison]:
@@ -172,9 +171,8 @@ def compare_settings(timings: Sequence[Timing]) -> list[SettingComparison]:
         pairs = group_by(zip(cases, timings, strict=True), lambda p: (p[0], p[1].environment, p[1].honest))
         for subject, group in pairs.items():
             first, *others = sorted((timing for _, timing in group), key=lambda timing: timing.median)
-            second, ratio = find_runner_up(first, others)
-            if second:
-                comparisons.append(SettingComparison(*subject, first, second, ratio, field, (first, *others)))
+            if others:
+                comparisons.append(SettingComparison(*subject, first, *find_runner_up(first, others), field))
     return comparisons
 
 
@@ -214,10 +212,9 @@ def coloring_gains(timings: Iterable[Timing]) -> list[ColoringGain]:
 
 
 class MemoryPoint(NamedTuple):
-    """The memory per device and the time per call of a program with one memory setting."""
+    """The memory per device, in bytes, and the timing of a program with one memory setting."""
 
-    memory: int  # bytes
-    seconds: float
+    memory: int
     timing: Timing
 
     @property
@@ -226,29 +223,22 @@ class MemoryPoint(NamedTuple):
         return self.timing.method.memory_setting or "all at once"
 
 
-class ParetoFront(NamedTuple):
-    """The measured memory settings of one program. Those in `best` are Pareto-optimal in memory and time."""
+def pareto_fronts(timings: Iterable[Timing]) -> list[list[MemoryPoint]]:
+    """Return the Pareto front in memory and time of each program with two or more memory settings.
 
-    settings: list[MemoryPoint]
-    best: list[MemoryPoint]  # the Pareto front in ascending order of memory: smallest first, fastest last
-
-
-def pareto_fronts(timings: Iterable[Timing]) -> list[ParetoFront]:
-    """Return a `ParetoFront` for each group of two or more cases that differ only in the memory setting.
-
-    Cases without a derivative, on shared CPU cores, or with unknown memory are omitted.
+    A front is in ascending order of memory: the smallest setting first, the fastest last. Cases without a
+    derivative, on shared CPU cores, or with unknown memory are omitted.
     """
     derivatives = (t for t in timings if t.honest and not t.case.ad_mode.is_value)
-    sizes = ((bytes_while_running(vars(t.record)), t) for t in derivatives)
-    points = [MemoryPoint(size, t.median, t) for size, t in sizes if size]
-    programs = group_by(points, lambda p: (p.timing.environment, without_memory_setting(p.timing.case)))
-    return [ParetoFront(group, find_pareto_front(group)) for group in programs.values() if len(group) > 1]
-
-
-def find_pareto_front(points: Iterable[MemoryPoint]) -> list[MemoryPoint]:
-    """Return the points that are Pareto-optimal in memory and time, in ascending order of memory."""
-    front: list[MemoryPoint] = []
-    for point in sorted(points, key=lambda point: point[:2]):
-        if not front or point.seconds < front[-1].seconds:
-            front.append(point)
-    return front
+    points = [MemoryPoint(bytes_while_running(vars(t.record)) or 0, t) for t in derivatives]
+    known = (point for point in points if point.memory)
+    programs = group_by(known, lambda p: (p.timing.environment, without_memory_setting(p.timing.case)))
+    fronts = []
+    for group in programs.values():
+        front: list[MemoryPoint] = []
+        for point in sorted(group, key=lambda point: (point.memory, point.timing.median)):
+            if not front or point.timing.median < front[-1].timing.median:
+                front.append(point)
+        if len(group) > 1:
+            fronts.append(front)
+    return fronts

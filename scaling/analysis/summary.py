@@ -18,10 +18,10 @@ from scaling.analysis.estimate import (
 )
 from scaling.analysis.findings import Findings, read
 from scaling.analysis.lint import NOTE, lint_findings
-from scaling.analysis.ranking import FastestMethod, ParetoFront, SettingComparison, find_runner_up
+from scaling.analysis.ranking import FastestMethod, MemoryPoint, SettingComparison
 from scaling.analysis.scaling_fits import ScalingFit
-from scaling.analysis.size_series import Crossover, SizeSweep
-from scaling.analysis.timings import Timing, describe_slower, format_time, is_empty_call, reasons_for_doubt
+from scaling.analysis.size_series import Crossover
+from scaling.analysis.timings import Timing, describe_slower, format_time, is_empty_call
 from scaling.core.case import Case, problem
 from scaling.core.formatting import count_of, format_bytes, format_number, list_first
 from scaling.core.grouping import group_by, least_by
@@ -35,24 +35,22 @@ _MOST_METHODS = 4  # the largest number of methods named in a sentence
 def answer_sentences(source: Path | Findings) -> list[str]:
     """Return sentences that summarize a results folder, given by its path or its findings."""
     findings = source if isinstance(source, Findings) else read(source)
-    measured = (
+    topics = (
         _describe_fastest, describe_crossovers, _describe_weak_scaling, describe_laws, describe_growth,
-        _describe_variants,
+        _describe_variants, _describe_plans, _describe_defects,
     )  # fmt: skip
-    topics = (*(measured if findings.timings else ()), _describe_plans, _describe_defects)
-    sentences = [sentence for describe_topic in topics for sentence in describe_topic(findings)]
-    if findings.timings or findings.forecasts:
-        return sentences
-    nothing = (
-        "Nothing has been measured: no record in the folder has a time. `scaling status` lists each case."
-    )
-    return [nothing, *sentences]
+    return [sentence for describe_topic in topics for sentence in describe_topic(findings)]
 
 
 def _describe_fastest(findings: Findings) -> list[str]:
-    return [answer.sentence for answer in measured_answers(findings)] or [
-        "No automatic mode of JAX other than mode=auto was measured, so that none is called the fastest."
-    ]
+    if answers := measured_answers(findings):
+        return [answer.sentence for answer in answers]
+    if findings.timings:
+        return ["No automatic mode of JAX other than mode=auto was measured: none is called the fastest."]
+    nothing = (
+        "Nothing has been measured: no record in the folder has a time. `scaling status` lists each case."
+    )
+    return [] if findings.forecasts else [nothing]
 
 
 def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, tuple, str]]) -> list[str]:
@@ -99,23 +97,16 @@ def describe_growth(findings: Findings) -> list[str]:
     The series of measurements with the largest problem is described. Of several such series, the one on the
     fewest devices is described.
     """
-    sweeps = (sweep for sweep in findings.size_sweeps if sweep.exponents)
-    pairs = ((sweep, _describe_exponents(sweep, sweep.family)) for sweep in sweeps)
-    texts = ((sweep, sweep.swept, (sweep.case.devices,), text) for sweep, text in pairs)
+    texts = []
+    for sweep in findings.size_sweeps:
+        rows = sorted(sweep.exponents.items(), key=lambda row: row[1].value)
+        powers = [f"{format_exponent(*exponent)} in {method.name}" for method, exponent in rows]
+        powers.sort(key=lambda power: power.startswith(UNDETERMINED))
+        text = f"Time of {sweep.family} grows with {sweep.swept} on {sweep.devices_text} to the power of "
+        if powers:
+            order = (sweep.case.devices,)
+            texts.append((sweep, sweep.swept, order, text + list_first(powers, _MOST_METHODS)))
     return _select_largest(findings, texts)
-
-
-def _describe_exponents(sweep: SizeSweep, family: str) -> str:
-    """Return a sentence on how the time of each method grows with size; see `SizeSweep.exponents`."""
-    rows = sorted(sweep.exponents.items(), key=lambda row: row[1].value)
-    texts = [f"{format_exponent(*exponent)} in {method.name}" for method, exponent in rows]
-    known = [text for text in texts if not text.startswith(UNDETERMINED)]
-    unknown = [text.removeprefix(f"{UNDETERMINED} ") for text in texts if text not in known]
-    growth, on = f"of {family} grows with {sweep.swept}", f"on {sweep.devices_text}"
-    if not known:
-        return f"How the time {growth} {on} is not determined: power {list_first(unknown, _MOST_METHODS)}"
-    text = f"Time {growth} {on} to the power of {list_first(known, _MOST_METHODS)}"
-    return text + (f"; {UNDETERMINED}: {list_first(unknown, _MOST_METHODS)}" if unknown else "")
 
 
 def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]:
@@ -190,7 +181,7 @@ def _describe_weak_scaling(findings: Findings) -> list[str]:
 
 def _describe_variants(findings: Findings) -> list[str]:
     """Return sentences that compare different settings of one program, such as memory settings."""
-    fronts = ((front.best[-1].timing, _describe_memory(findings, front)) for front in findings.pareto_fronts)
+    fronts = ((front[-1].timing, _describe_memory(findings, front)) for front in findings.pareto_fronts)
     comparisons = (
         (each.first, each.field, _describe_comparison(findings, each)) for each in findings.comparisons
     )
@@ -206,35 +197,25 @@ def _describe_program(findings: Findings, head: str, timing: Timing) -> str:
     return f"{head} of {timing.family}: {program}, {timing.devices_text}"
 
 
-def _describe_memory(findings: Findings, front: ParetoFront) -> str:
-    first, smallest = front.best[-1], front.best[0]
-    second, ratio = find_runner_up(first.timing, (s.timing for s in front.settings if s is not first))
-    verb = "has the shortest time"
-    if second and ratio and ratio.above_one:
-        doubts = ", ".join(reasons_for_doubt(first.timing, second))
-        verb = f"is fastest, not sure ({doubts})" if doubts else "is fastest"
-    text = f"{first.name} {verb}, {format_time(first.timing)} in {format_bytes(first.memory)} of a device"
-    small = next(setting for setting in front.best if setting.seconds <= _SMALL_FACTOR * first.seconds)
-    others = {id(setting): setting for setting in (small, smallest) if setting is not first}
-    for setting in others.values():
-        share = format_percentage(setting.memory / first.memory)
-        slower = describe_slower("it", setting.timing, first.timing)
-        text += f"; {setting.name}: {share} of the memory, {slower}"
+def _describe_memory(findings: Findings, front: Sequence[MemoryPoint]) -> str:
+    first, smallest = front[-1], front[0]
+    memory = format_bytes(first.memory)
+    text = f"{first.name} has the shortest time, {format_time(first.timing)} in {memory} of a device"
+    small = next(p for p in front if p.timing.median <= _SMALL_FACTOR * first.timing.median)
+    others = {id(point): point for point in (small, smallest) if point is not first}
+    for point in others.values():
+        share = format_percentage(point.memory / first.memory)
+        text += f"; {point.name}: {share} of the memory, {describe_slower('it', point.timing, first.timing)}"
     text += "" if others else ", and nothing is smaller"
     return f"{_describe_program(findings, 'Memory against time', first.timing)}: {text}"
 
 
 def _describe_comparison(findings: Findings, comparison: SettingComparison) -> str:
-    first, last = comparison.first, comparison.timings[-1]
-    second, field = comparison.second or last, comparison.field
-    doubts = f", not sure ({', '.join(comparison.doubts)})," if comparison.doubts else ""
-    tied = f"is not distinguished from {_name_setting(second.case, field)},"
-    text = f"{_name_setting(first.case, field)} {f'is fastest{doubts}' if comparison.distinguished else tied}"
-    text += f" with {format_time(first)}; {describe_slower(_name_setting(second.case, field), second, first)}"
-    if last is not second:
-        name = f"{_name_setting(last.case, field)}, the slowest,"
-        text += f"; {describe_slower(name, last, first)}"
-    return f"{_describe_program(findings, f'Comparison by {field}', first)}: {text}"
+    first, second = comparison.first, comparison.second or comparison.first
+    name, second_name = (_name_setting(timing.case, comparison.field) for timing in (first, second))
+    slower = describe_slower(second_name, second, first)
+    text = f"{name} takes {format_time(first)}; {slower}; {comparison.certainty}"
+    return f"{_describe_program(findings, f'Comparison by {comparison.field}', first)}: {text}"
 
 
 def _name_setting(case: Case, field: str) -> str:
@@ -245,8 +226,7 @@ def _name_setting(case: Case, field: str) -> str:
 def _describe_plans(findings: Findings) -> list[str]:
     sentences = []
     for each in findings.forecasts:
-        nothing_measured = "" if findings.timings else ", and nothing measured here"
-        sentences.append(f"Planned for {each.title}{nothing_measured}: {forecast.describe_plan(each)}")
+        sentences.append(f"Planned for {each.title}: {forecast.describe_plan(each)}")
         sentences += forecast.plan_answers(each)
     return sentences + [text for score in findings.plan_scores for text in forecast.describe_score(score)]
 

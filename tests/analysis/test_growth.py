@@ -97,6 +97,6 @@ def test_exponent_with_a_wide_interval_is_reported_as_not_determined(make_record
         return sentence
 
     both, unknown = describe(jacfwd=(16, 32, 64), jacrev=(10, 200, 90)), describe(jacrev=(10, 200, 90))
-    interval = r"\(-[\d.]+ to [\d.]+\) in jacrev \(vmap\)"
-    assert re.search(rf"to the power of 1 \(.*\) in jacfwd \(vmap\); not determined: {interval}\.", both)
-    assert re.search(rf"^How the time of linear grows with .* is not determined: power {interval}\.", unknown)
+    wide = r"not determined \(-[\d.]+ to [\d.]+\) in jacrev \(vmap\)\."
+    assert re.search(rf"to the power of 1 \(.*\) in jacfwd \(vmap\), {wide}", both)
+    assert re.search(rf"to the power of {wide}", unknown)

@@ -62,11 +62,10 @@ def test_exported_curve_rows_have_the_keys_of_their_records(study):
 
 
 def test_meshes_are_compared_only_if_a_device_count_has_several(study):
-    assert [[timing.case.mesh for timing in comparison.timings] for comparison in study.comparisons] == [
-        ["1x2", "2x1"],
-        ["2x2", "1x4", "4x1"],
+    assert [(each.first.case.mesh, each.second.case.mesh) for each in study.comparisons] == [
+        ("1x2", "2x1"),
+        ("2x2", "1x4"),
     ]
-    assert [t.median for t in study.comparisons[1].timings] == [2.0, 2.5, 3.0]
 
 
 def test_fastest_mesh_is_distinguished_only_if_the_intervals_do_not_overlap():
@@ -88,7 +87,7 @@ def test_mesh_that_is_faster_in_pairs_is_the_fastest():
         for shape, factor in (("2x1", 1.0), ("1x2", 1.01 if i == 2 else 0.9))
     ]
     comparison = only(ranking.compare_settings(pool_processes(records)))
-    assert [timing.case.mesh for timing in comparison.timings] == ["1x2", "2x1"]
+    assert (comparison.first.case.mesh, comparison.second.case.mesh) == ("1x2", "2x1")
     assert comparison.distinguished
 
 
@@ -97,10 +96,8 @@ def test_fastest_mesh_must_be_distinguished_from_every_other(tmp_path):
     near = [on_mesh(shape, s, replicate=i) for shape, s in (("4x1", 1.0), ("2x2", 1.1)) for i in range(3)]
     folder = made_up.write(tmp_path / "made", [*near, *wide], scaling=["strong"])
     (sentence,) = [line for line in summary.answer_sentences(folder) if line.startswith("Comparison by mesh")]
-    assert (
-        "mesh=4x1 is not distinguished from mesh=1x4, with 1.00 s" in sentence
-        and "fastest, with" not in sentence
-    )
+    assert "mesh=4x1 takes 1.00 s" in sentence and "mesh=1x4" in sentence
+    assert sentence.endswith("; not distinguished.")
 
 
 @pytest.mark.parametrize(
@@ -125,18 +122,15 @@ def test_size_sweep_uses_the_fastest_mesh_of_each_size():
     assert [timing.case.mesh for _, timing in line] == ["1x2", "1x2"] and panel.case.mesh is None
 
 
-def test_answer_names_the_fastest_the_second_fastest_and_the_slowest_mesh(study):
+def test_answer_names_the_fastest_and_the_second_fastest_mesh(study):
     (sentence,) = [
         line for line in summary.answer_sentences(study) if line.startswith("Comparison by mesh of")
     ]
     assert (
         "linear jacobian by W: jacfwd (vmap) at o=3 p=5 points=12, shard_map, both split, mesh 2x2, "
-        "4 devices: mesh=2x2 is fastest" in sentence
+        "4 devices: mesh=2x2 takes 2.00 s" in sentence
     )
-    assert (
-        "; mesh=1x4 takes 1.25x (1.25 to 1.25) as long; mesh=4x1, the slowest, takes 1.50x (1.50 to 1.50)"
-        in sentence
-    )
+    assert "; mesh=1x4 takes 1.25x (1.25 to 1.25) as long; not sure: measured in one process." in sentence
 
 
 def test_headline_names_the_mesh_of_the_fastest_case(study):

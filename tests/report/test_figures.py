@@ -13,7 +13,7 @@ import pytest
 import vl_convert
 from altair.vegalite.v6.schema.core import load_schema
 
-from scaling.analysis import findings, ranking
+from scaling.analysis import findings
 from scaling.analysis.size_series import size_sweeps
 from scaling.analysis.timings import memory_of, pool_processes
 from scaling.report import figures
@@ -211,18 +211,6 @@ def test_panels_with_more_data_come_first():
     few = [record(2, points=p, seconds=1.0 * p) for p in (12, 24)]
     panels = size_sweeps(pool_processes([*few, *many]))
     assert [panel.case.devices for panel in sizes.rank_sweeps(panels)] == [1, 2]
-
-
-def test_pareto_front_has_no_dominated_point():
-    timings = pool_processes([
-        record(seconds=s, mode=m, peak_bytes=b)
-        for m, s, b in (("jacfwd", 3.0, 10), ("jacrev", 1.0, 30), ("linearize", 3.5, 20), ("vmap_grad", 1.0, 40))
-    ])  # fmt: skip
-    memory_points = [ranking.MemoryPoint(memory_of(timing), timing.median, timing) for timing in timings]
-    assert [(point.memory, point.seconds) for point in ranking.find_pareto_front(memory_points)] == [
-        (10, 3.0),
-        (30, 1.0),
-    ]
 
 
 def test_memory_is_the_measured_peak_or_else_the_program_request():
