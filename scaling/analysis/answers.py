@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from scaling.analysis.cases import is_candidate, method_of
 from scaling.analysis.curves import Curve
-from scaling.analysis.estimate import Estimate, format_ratio, format_time_ratio
+from scaling.analysis.estimate import format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.ranking import (
     OUT_OF_MEMORY_REASONS,
-    FastestMethod,
+    Ranking,
     find_runner_up,
     largest_problems,
     recommend_row,
@@ -32,7 +32,7 @@ class FastestAnswer(NamedTuple):
     layout: str  # such as '1 device, jit'; if `mode` names two methods, also the method of `time`
     ratio: str  # a clause on the ratio of the runner-up's time to `time`, or ''
     certainty: str  # `Ranking.certainty`, or 'predicted, not measured'
-    parts: tuple[str, ...]  # sentences, without a period: speed-up, device counts, handwritten derivative
+    parts: tuple[str, ...]  # sentences, without a period: speed-up, device counts, modes without a time
     is_fastest: bool = False  # whether the runner-up is significantly slower
 
     @property
@@ -52,7 +52,7 @@ def measured_answers(findings: Findings) -> list[FastestAnswer]:
     return [_describe_problem(findings, rows) for rows in largest_problems(findings.fastest)]
 
 
-def _describe_problem(findings: Findings, rows: Sequence[FastestMethod]) -> FastestAnswer:
+def _describe_problem(findings: Findings, rows: Sequence[Ranking]) -> FastestAnswer:
     """Return the answer for one problem. `rows` has one row per device count and is sorted by time."""
     fastest, doubt = recommend_row(rows)
     first = fastest.first
@@ -66,13 +66,11 @@ def _describe_problem(findings: Findings, rows: Sequence[FastestMethod]) -> Fast
     if first.honest and not fastest.empty:
         parts = _describe_devices(findings, rows, first, doubt)
     parts += _list_untimed(findings, fastest)
-    if fastest.by_hand is not None:
-        parts.append(_describe_by_hand(fastest.by_hand.inverse))
     texts = (mode, format_time(first), layout, ratio, fastest.certainty)
     return FastestAnswer(problem_name(findings, fastest), *texts, tuple(parts), fastest.distinguished)
 
 
-def _list_untimed(findings: Findings, fastest: FastestMethod) -> list[str]:
+def _list_untimed(findings: Findings, fastest: Ranking) -> list[str]:
     """Return a list with one sentence that names the AD modes without a time, or [] if there are none.
 
     Only modes that failed or ran out of memory for the problem and device count of `fastest` are named.
@@ -93,15 +91,7 @@ def _list_untimed(findings: Findings, fastest: FastestMethod) -> list[str]:
     return [f"Without a time: {list_first(names, _MOST_NAMES)}"] if names else []
 
 
-def _describe_by_hand(ratio: Estimate) -> str:
-    """Return a sentence on `ratio`: the time of a handwritten derivative over that of the fastest mode."""
-    faster = "a faster derivative" if (ratio.high or math.inf) < 1 else "the derivative"
-    is_tied = ratio.is_determined and (ratio.low or 0.0) <= 1 <= (ratio.high or math.inf)
-    text = format_time_ratio(f"{faster} by hand", *ratio).capitalize()
-    return text + (", which is not distinguished" if is_tied else "")
-
-
-def problem_name(findings: Findings, timing: Timing | FastestMethod) -> str:
+def problem_name(findings: Findings, timing: Timing | Ranking) -> str:
     """Return a function name, sizes and a remark as text, such as 'mlp width=8 points=64 [oversubscribed]'.
 
     The remark is the result of `Findings.suffix`, which may be empty.
@@ -123,7 +113,7 @@ def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
 
 
 def _describe_devices(
-    findings: Findings, rows: Sequence[FastestMethod], recommended: Timing, doubt: str
+    findings: Findings, rows: Sequence[Ranking], recommended: Timing, doubt: str
 ) -> list[str]:
     """Return sentences that state the speed-up and the efficiency, and compare the device counts.
 

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from scaling.analysis.curves import Curve, CurvePoint
 from scaling.analysis.estimate import Estimate
-from scaling.analysis.ranking import compare_with_handwritten
 from scaling.analysis.timings import Timing, dispatch_floor, least_time, time_ratio
 from scaling.core.case import CEILING
 from scaling.core.environment import OF_THE_CASE
@@ -54,10 +53,21 @@ def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
     for group in groups.values():
         fastest = least_time(t for t in group if t.case.engine == "jax" and not t.case.ad_mode.closed_form)
         for timing in group:
-            by_hand, bound = compare_with_handwritten(timing, group), _limiting_peak(timing, rates)
+            by_hand, bound = _compare_with_handwritten(timing, group), _limiting_peak(timing, rates)
             jax = fastest if timing.case.engine != "jax" else None
             baselines.append(Baseline(timing, by_hand, bound, jax, time_ratio(timing, jax) if jax else None))
     return baselines
+
+
+def _compare_with_handwritten(timing: Timing, group: Iterable[Timing]) -> Estimate | None:
+    """Return the time of `timing` divided by the time of the fastest handwritten derivative in `group`.
+
+    Only handwritten derivatives with the same value of `seeds` as `timing` are considered.
+    """
+    handwritten = (t for t in group if t.case.engine == "jax" and t.case.ad_mode.closed_form)
+    # Colored seeds give only the nonzeros.
+    fastest = least_time(t for t in handwritten if t.case.seeds == timing.case.seeds)
+    return time_ratio(timing, fastest) if fastest and not timing.case.ad_mode.is_value else None
 
 
 def _limiting_peak(timing: Timing, rates: Rates) -> Bound | None:

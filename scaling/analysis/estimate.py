@@ -40,11 +40,6 @@ class Estimate(NamedTuple):
         """
         return self.low is None or self.high is None or self.high - self.low <= _WIDEST_SHARE
 
-    @property
-    def inverse(self) -> "Estimate":
-        """Return 1 / `value` with its confidence interval."""
-        return Estimate(1 / self.value, self.high and 1 / self.high, self.low and 1 / self.low)
-
     def scaled(self, factor: float) -> "Estimate":
         """Return the number and its limits, multiplied by `factor`."""
         low, high = (None if end is None else end * factor for end in self[1:])
@@ -55,12 +50,6 @@ def format_ratio(value: float, low: float | None = None, high: float | None = No
     """Return text such as '1.77x (1.70 to 1.81)', or 'not determined (0.6 to 37)' for a wide interval."""
     text = f"{format_number(value)}{sign}" if Estimate(value, low, high).is_determined else UNDETERMINED
     return text + format_interval(low, high)
-
-
-def format_time_ratio(name: str, value: float, low: float | None = None, high: float | None = None) -> str:
-    """Return a clause such as 'jacfwd takes 1.77x as long', where `name` is 'jacfwd'."""
-    text, is_determined = format_ratio(value, low, high), Estimate(value, low, high).is_determined
-    return f"{name} takes {text} as long" if is_determined else f"the ratio to {name} is {text}"
 
 
 def format_exponent(value: float, low: float | None, high: float | None) -> str:

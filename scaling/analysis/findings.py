@@ -29,7 +29,7 @@ class Findings:
     missing: list[str]  # a label for each case and replicate of the study without a record
     timings: list[Timing]
     curves: list[Curve]
-    fastest: list[ranking.FastestMethod]
+    fastest: list[ranking.Ranking]
     size_sweeps: list[size_series.SizeSweep]
     fastest_mode_maps: list[size_series.FastestModeMap]
     baselines: list[Baseline]

