@@ -66,8 +66,10 @@ def describe_empty(formats: Collection[str]) -> str:
     """Return a message which says that the results contain nothing to show in the given formats."""
     if "csv" in formats or "parquet" in formats:
         return "no table: nothing was measured; `scaling report` shows the planned cases"
-    reason = f"no figure: the results contain nothing to show as {' and '.join(formats)}"
-    return f"{reason}, for lack of times at two sizes or device counts; --format csv writes the records"
+    return (
+        f"nothing to show as {' and '.join(formats)}: no times at two sizes or device counts; "
+        "--format csv writes the records"
+    )
 
 
 def _write_tables(extension: str, findings: Findings, output: Path) -> list[Path]:

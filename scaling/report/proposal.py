@@ -23,7 +23,6 @@ from scaling.report.tables import environment_table
 from scaling.results.store import replace_file
 
 CALLS = 10**6  # number of calls of the derivative for which time is requested
-_NOT_WEAK = "Not weak scaling: "  # prefix of the sentences in `Findings.weak_refusals`
 _TEMPLATE_FUNCTIONS = (  # functions that the template calls
     count_of, describe_fit, format_interval, format_number, format_percentage, format_ratio,
     format_relative, format_time, list_first, nodes_of, recommend_devices,
@@ -97,17 +96,9 @@ def _format_range(values: Iterable[int], noun: str) -> str:
 
 
 def _list_limitations(findings: Findings) -> list[str]:
-    refusals = [
-        "Points that grow with the devices, but not at constant work for each, so that they stand in no "
-        f"table here: {refusal.removeprefix(_NOT_WEAK)}"
-        for refusal in findings.weak_refusals
-    ]
-    if findings.has_mixed_environments:
-        count = len(findings.environments)
-        refusals.append(f"{count} environments were measured; no curve and no comparison mixes them.")
     remarks = [
         f"{remark.severity.capitalize()}: {remark.rule} ({remark.count})."
         for remark in lint_findings(findings)
-        if remark.severity in (ERROR, WARNING) and "weak" not in remark.rule
+        if remark.severity in (ERROR, WARNING)
     ]
-    return [*refusals, *count_unmeasured(findings), *remarks]
+    return [*findings.weak_refusals, *count_unmeasured(findings), *remarks]

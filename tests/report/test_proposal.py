@@ -51,7 +51,7 @@ def test_study_with_growing_work_per_device_is_not_called_weak_scaling(tmp_path)
     folder = made_up.write(tmp_path / "study", list(weak_series(work=2.0)))
     write_report.write_report(folder)
     text = write_proposal(folder)
-    assert "weak" not in text.lower()
+    assert "Weak scaling" not in text and "Not weak scaling: rbf" in text
     assert "flops per device are 1e+06 on 1 and 4e+06 on 4 devices" in text
     assert not list((folder / "report" / "proposal").glob("*weak*"))
 

@@ -725,7 +725,7 @@ TABLES["verbs"] = {
         (("status", "good", "more"), "more"),
         (("status", "good/records.jsonl"), "'good/records.jsonl' is inside a results folder: give 'good'"),
         (("publish", "good", "--entity", "a/b"), "tracking.entity must be a name without /.*a/b"),
-        (("export", "good", "--format", "svg"), "no figure"),
+        (("export", "good", "--format", "svg"), "nothing to show as svg"),
         (("report", "good", "efficiency=0"), "efficiency must be above 0 and at most 1"),
         (("status", "good", "--wacth"), "--wacth.*--watch"),
         (("status", "--watch"), "DIR"),

@@ -9,7 +9,7 @@ def make_figures(findings: Findings) -> list[Figure]:
     """Return the figures of a report in the order of the HTML page. Figures without data are omitted."""
     figures = [
         over_devices.draw_times(findings),
-        *map(over_devices.draw_plan, findings.forecasts),
+        *(over_devices.draw_plan(findings, forecast) for forecast in findings.forecasts),
         over_devices.draw_scaling("strong", findings),
         over_devices.draw_scaling("weak", findings),
         over_sizes.draw_crossover(findings),

@@ -164,10 +164,10 @@ def draw_points(styles: Sequence[LineStyle]) -> Spec:
     return make_layer({"type": "point"}, shape=shape)
 
 
-def draw_intervals(field: str, mark: str = "rule", **options: Any) -> Spec:
-    """Return a layer of error bars from '<field>_low' to '<field>_high'. If `mark` is 'area', draw bands."""
+def draw_intervals(field: str) -> Spec:
+    """Return a layer of error bars from '<field>_low' to '<field>_high'."""
     bounds: Spec = {"y": {"field": f"{field}_low"}, "y2": {"field": f"{field}_high"}}
-    return make_layer({"type": mark, "strokeWidth": 2} | options, **bounds)
+    return make_layer({"type": "rule", "strokeWidth": 2}, **bounds)
 
 
 def draw_series(rows: Sequence[Row], y: Spec, styles: Sequence[LineStyle]) -> list[Spec]:

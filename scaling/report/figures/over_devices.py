@@ -46,10 +46,6 @@ def _limit_curves(curves: Sequence[Curve]) -> list[Curve]:
     return [group[0] for group in group_by(fastest_first, lambda curve: curve.base_method).values()]
 
 
-def _curve_styles(groups: Iterable[Iterable[Curve]]) -> list[LineStyle]:
-    return line_styles({curve.program_name: curve.case for curve in itertools.chain(*groups)})
-
-
 def draw_times(findings: Findings) -> Figure | None:
     """Draw time and speed-up of strong scaling against device count, or return None if there is no curve."""
     curves = [curve for curve in findings.curves if curve.kind == "strong"]
@@ -95,7 +91,8 @@ def _draw_curves(
     problems = curves_of_largest_problems(curves, mixed="seconds" in fields)  # times have no baseline
     groups = [_limit_curves(group) for group in problems[: marks.MAX_PANELS]]
     laws = {id(curve): law for curve, law in findings.best_fits}
-    styles, panels = _curve_styles(groups), []
+    names = {curve.program_name: curve.case for curve in itertools.chain(*groups)}
+    styles, panels = line_styles(names), []
     for group in groups:
         rows = _measurement_rows(group)
         fits = [(curve, laws[id(curve)]) for curve in group if id(curve) in laws]
@@ -178,34 +175,12 @@ def _law_rows(curve: Curve, law: ScalingFit, field: str) -> list[Row]:
     return rows
 
 
-def draw_plan(forecast: Forecast) -> Figure | None:
+def draw_plan(findings: Findings, forecast: Forecast) -> Figure | None:
     """Draw predicted time against device count, or return None if there is no curve."""
-    problems = curves_of_largest_problems(forecast.curves, mixed=True)
-    groups = [_limit_curves(group) for group in problems[: marks.MAX_PANELS]]
-    styles = _curve_styles(groups)
-    panels = [Panel((group[0].family, group[0].size), _draw_predictions(group, styles)) for group in groups]
     caption = (
-        "Predicted, not measured: the line is the median of the prediction, the band its 95 % interval. "
+        "Predicted, not measured: the line is the median of the prediction, the bars are its 95 % intervals. "
         f"{_LIMITED}"
     )
     title = f"Planned for {forecast.title}: time against devices"
-    return make_figure(f"plan-{file_stem(forecast.hardware)}", title, caption, panels, styles, len(problems))
-
-
-def _draw_predictions(curves: Sequence[Curve], styles: Sequence[LineStyle]) -> Spec:
-    remark = "predicted from the compiled program"
-    rows = [
-        marks.timing_row(curve.program_name, point.timing, remark, devices=point.devices)
-        for curve in curves
-        for point in curve.points
-    ]
-    device_counts = sorted({row["devices"] for row in rows})
-    x = marks.log_axis("devices", "devices", device_counts, counts=True)
-    y = marks.log_axis("seconds", "time", marks.values_with_bounds(rows, "seconds"), "s")
-    layers = [
-        marks.draw_intervals("seconds", "area", strokeWidth=0, fillOpacity=0.14),
-        *marks.draw_ideal(_ideal_values(curves, "seconds", device_counts), x, y),
-        marks.draw_lines(styles),
-        marks.draw_points(styles),
-    ]
-    return marks.make_chart(rows, x, y, styles, layers)
+    name = f"plan-{file_stem(forecast.hardware)}"
+    return _draw_curves(name, title, caption, findings, forecast.curves, ("seconds",))
