@@ -100,14 +100,25 @@ def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong"
     plain = (t for t in timings if t.case.api == "jit" and t.case.jit and t.case.devices == 1)
     programs = (timing for timing in plain if is_candidate(timing.case))
     plain_jit = least_by(programs, lambda t: t.problem_key, lambda t: t.median)
-    strong, weak = (series_of_kind(timings, kind) if kind in scaling else [] for kind in KINDS)
-    if len(scaling) > 1:  # a series with one device count may belong to a series of the other kind
-        weak = [series for series in weak if len(series) > 1]
-        growing = {id(timing) for series in weak for timing in series if timing.case.devices > 1}
-        strong = [series for series in strong if len(series) > 1 or id(series[0]) not in growing]
-    constant = (series for series in weak if _describe_unequal_work(series) is None)
-    pairs = [*(("strong", series) for series in strong), *(("weak", series) for series in constant)]
-    return [build_curve(kind, series, time_ratio, plain_jit) for kind, series in pairs]
+    return [
+        build_curve(kind, series, time_ratio, plain_jit)
+        for kind, series in select_series(timings, scaling)
+        if kind == "strong" or _describe_unequal_work(series) is None
+    ]
+
+
+def select_series(timings: Sequence[Timing], kinds: Sequence[str]) -> list[tuple[str, list[Timing]]]:
+    """Return (kind, timings) pairs for the scaling curves of the given kinds.
+
+    A series with one device count is kept only if it is of the first kind, and in no longer series.
+    """
+    pairs = [(kind, series) for kind in kinds for series in series_of_kind(timings, kind)]
+    longer = {id(timing) for _, series in pairs if len(series) > 1 for timing in series}
+    return [
+        (kind, series)
+        for kind, series in pairs
+        if len(series) > 1 or (kind == kinds[0] and id(series[0]) not in longer)
+    ]
 
 
 def stated_kinds(study: Mapping[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scaling.analysis.cases import size_name
-from scaling.analysis.curves import Curve, CurvePoint, build_curve, series_of_kind, stated_kinds
+from scaling.analysis.curves import Curve, CurvePoint, build_curve, select_series, stated_kinds
 from scaling.analysis.estimate import Estimate, format_percentage, format_ratio
 from scaling.analysis.ranking import OUT_OF_MEMORY_REASONS
 from scaling.analysis.timings import Timing, format_time, near_floor
@@ -22,6 +22,7 @@ from scaling.core.record import Record, is_number
 from scaling.results.store import keep_newest_environments, latest
 
 _INTERVAL_PERCENTILES = (2.5, 97.5)
+_TIME_FIELDS = ("seconds", "low", "high")  # of a predicted time
 _HALF_EFFICIENCY = 0.5  # parallel efficiency below which more devices are not worthwhile
 _DEADLINE_FACTOR = 2.0  # default deadline, as a multiple of the least predicted time
 _ORDER_FACTOR = 2.0  # the predicted order of two measured times is scored if their ratio exceeds this
@@ -77,18 +78,12 @@ def _newest_plan(records: Sequence[Record]) -> list[Record]:
 def _predicted_curves(records: Sequence[Record], kinds: Sequence[str]) -> list[Curve]:
     """Return the predicted scaling curves of the given kinds ("strong" or "weak")."""
     timings = [
-        Timing(record.case, record.setting, True, (record,), times["seconds"], (times["low"], times["high"]))
+        Timing(record.case, record.setting, True, (record,), Estimate(*(times[n] for n in _TIME_FIELDS)))
         for record in records
         if (times := record.predicted) is not None
     ]
-    series = [(kind, line) for kind in kinds for line in series_of_kind(timings, kind)]
-    longer = {timing.case for _, line in series if len(line) > 1 for timing in line}
-    # A curve with one device count is kept if no longer curve contains its case.
-    return [
-        build_curve(kind, line, _predicted_ratio, {})
-        for kind, line in series
-        if len(line) > 1 or (kind == kinds[0] and line[0].case not in longer)
-    ]
+    series = select_series(timings, kinds)
+    return [build_curve(kind, line, _predicted_ratio, {}) for kind, line in series]
 
 
 def _predicted_ratio(top: Timing, bottom: Timing) -> Estimate:
@@ -148,7 +143,7 @@ def _describe_problem(curves: Sequence[Curve], forecast: Forecast, deadline: flo
 def _describe_cheapest(timings: Sequence[Timing], price: float | None, deadline: float | None) -> str:
     limit = deadline or _DEADLINE_FACTOR * min(timing.median for timing in timings)
     # A deadline of the user applies to the upper limit of the predicted interval.
-    in_time = [t for t in timings if (t.interval[1] if deadline and t.interval else t.median) <= limit]
+    in_time = [t for t in timings if ((deadline and t.estimate.high) or t.median) <= limit]
     limit_text = format_duration(limit)
     if not in_time:
         return f"nothing planned is within the deadline of {limit_text} by the end of its interval"

@@ -88,7 +88,7 @@ def _oversubscribed(timing: Timing) -> str | bool:
 
 def _few_samples(timing: Timing) -> str | bool:
     least = min(len(record.seconds) for record in timing.records)
-    return (least < _LEAST_SAMPLES or timing.interval is None) and count_of(least, "sample")
+    return (least < _LEAST_SAMPLES or timing.estimate.low is None) and count_of(least, "sample")
 
 
 def _short_time(timing: Timing) -> str:
@@ -97,8 +97,8 @@ def _short_time(timing: Timing) -> str:
 
 
 def _wide_interval(timing: Timing) -> str | bool:
-    low, high = timing.interval or (timing.median, timing.median)
-    half = max(high - timing.median, timing.median - low) / timing.median
+    median, low, high = timing.estimate
+    half = max((high or median) - median, median - (low or median)) / median
     stopped = " and ".join(sorted({record.stop_reason or "nothing known" for record in timing.records}))
     return half > _WIDE and f"{half:.1%}, stopped by {stopped}"
 

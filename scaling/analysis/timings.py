@@ -32,8 +32,7 @@ class Timing(Subject):
     """The measured time of one case in one environment, from one record per process."""
 
     records: tuple[Record, ...]
-    median: float  # time per call in seconds, predicted or from `ratios.estimate_time`
-    interval: tuple[float, float] | None  # 95 % confidence interval in seconds; None with too few samples
+    estimate: Estimate  # time per call in seconds, predicted or from `ratios.estimate_time`
 
     @property
     def record(self) -> Record:
@@ -41,9 +40,9 @@ class Timing(Subject):
         return self.records[0]
 
     @property
-    def estimate(self) -> Estimate:
-        """Return the time in seconds with its 95 % confidence interval."""
-        return Estimate(self.median, *(self.interval or (None, None)))
+    def median(self) -> float:
+        """Return the time per call in seconds."""
+        return self.estimate.value
 
     @property
     def seconds(self) -> tuple[float, ...]:
@@ -66,11 +65,10 @@ def pool_processes(records: Iterable[Record]) -> list[Timing]:
     """Return one `Timing` for each measured case in each environment, sorted by environment and case."""
     measured = (record for record in latest(records) if record.status == "ok")
     groups = group_by(measured, lambda record: (record.setting, record.key, record.honest))
-    timings = []
-    for (environment, _, honest), group in groups.items():
-        median, low, high = ratios.estimate_time(group)
-        interval = None if low is None or high is None else (low, high)
-        timings.append(Timing(group[0].case, environment, honest, tuple(group), median, interval))
+    timings = (
+        Timing(group[0].case, environment, honest, tuple(group), ratios.estimate_time(group))
+        for (environment, _, honest), group in groups.items()
+    )
     return sorted(timings, key=_sort_key)
 
 

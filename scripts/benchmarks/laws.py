@@ -14,7 +14,7 @@ import numpy as np
 
 from scaling.analysis import ratios, scaling_fits
 from scaling.analysis.curves import Curve, CurvePoint
-from scaling.analysis.estimate import format_percentage
+from scaling.analysis.estimate import Estimate, format_percentage
 from scaling.analysis.scaling_fits import AMDAHL, GUSTAFSON, UNIVERSAL
 from scaling.analysis.timings import Timing
 from scaling.core.case import Case
@@ -47,7 +47,7 @@ def make_curve(law: str, parts: tuple[float, ...], devices: list[int], noise: np
     ideal = (1 + first * (counts - 1) + second * counts * (counts - 1)) / counts
     times = (counts / (counts - first * (counts - 1)) if law == GUSTAFSON else ideal) * np.exp(noise)
     timings = [
-        Timing(dataclasses.replace(CASE, devices=d), "made", True, (), float(t), None)
+        Timing(dataclasses.replace(CASE, devices=d), "made", True, (), Estimate(float(t), None, None))
         for d, t in zip(devices, times, strict=True)
     ]
     points = tuple(CurvePoint(timing, devices[0], *[None] * 3) for timing in timings)

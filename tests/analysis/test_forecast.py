@@ -32,7 +32,7 @@ def test_strong_curve_is_one_case_on_several_device_counts():
         (2, 4.0, 1.0),
         (4, 4.0, 0.5),
     ]
-    assert [p.timing.interval for p in curve.points] == [(4.0, 16.0), (2.0, 8.0), (2.0, 8.0)]
+    assert [p.timing.estimate[1:] for p in curve.points] == [(4.0, 16.0), (2.0, 8.0), (2.0, 8.0)]
     assert "devices" not in curve.name and "points=12" in curve.name
 
 

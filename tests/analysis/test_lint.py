@@ -308,5 +308,5 @@ def test_reported_interval_is_widened_for_autocorrelation(study, clean, remarks_
     for seconds in (WALK, shuffled):
         remarks_on(change(one_process, 0, seconds=seconds, turns=[60]))
         (timing,) = [t for t in findings.read(tmp_path).timings if t.records[0].seconds == seconds]
-        widths.append(timing.interval[1] - timing.interval[0])
+        widths.append(timing.estimate.high - timing.estimate.low)
     assert widths[0] > 1.5 * widths[1]
