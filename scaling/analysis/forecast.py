@@ -106,10 +106,8 @@ def describe_plan(forecast: Forecast) -> str:
     span = f"{devices[0]:,} to {devices[-1]:,} devices" if devices[1:] else count_of(devices[0], "device")
     environments = [record.environment for record in forecast.records]
     kinds = " or ".join(dict.fromkeys(str(environment.get("device_kind")) for environment in environments))
-    digests = {environment["hardware"].get("digest") for environment in environments}
-    parameters = f" with {len(digests)} different sets of parameters" if len(digests) > 1 else ""
     versions = " or ".join(dict.fromkeys(map(_describe_versions, environments)))
-    text = f"{counts} on {span} of {kinds}{parameters}, compiled with {versions}"
+    text = f"{counts} on {span} of {kinds}, compiled with {versions}"
     return f"{text}; times are predicted and not measured."
 
 

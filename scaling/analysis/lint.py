@@ -14,9 +14,8 @@ from scaling.analysis.timings import Timing
 from scaling.core.case import label
 from scaling.core.formatting import count_of, format_duration
 from scaling.core.grouping import group_by
-from scaling.core.record import REASONS
 
-ERROR, WARNING, NOTE = "error", "warning", "note"
+ERROR, WARNING = "error", "warning"
 Rule = Callable[[Findings], list[str]]  # returns a description of each violation
 DefectCheck = Callable[[Timing], str | bool]  # returns a description of a defect of a time, or '' or False
 _LEAST_SAMPLES = 7  # per process
@@ -127,11 +126,6 @@ def _failed_cases(findings: Findings, wrong: bool) -> list[str]:
     ]
 
 
-def _skipped_cases(findings: Findings) -> list[str]:
-    reasons = (record.reason for record in findings.newest_records if record.status == "skipped")
-    return [f"{reason}: {REASONS[reason]}" if reason else "no reason given" for reason in reasons]
-
-
 def _mixed_environments(findings: Findings) -> list[str]:
     groups = group_by(findings.case_timings, lambda t: t.case.workload).items()
     texts = {name: describe_environments(r for t in same for r in t.records) for name, same in groups}
@@ -203,5 +197,4 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
     (WARNING, "no baseline: a plain jit program on one device", _curves_without_jit,
      "add a grid with `api: jit` and `devices: 1`"),
     (WARNING, "code that is not committed", _uncommitted_code, f"commit, then {_FRESH}"),
-    (NOTE, "skipped cases", _skipped_cases, "smaller sizes, where memory was short"),
 )  # fmt: skip

@@ -54,18 +54,13 @@ class Ranking(Subject):
         return (*reasons_for_doubt(self.first, self.second), *wide)
 
     @property
-    def sure(self) -> bool:
-        """Return whether `first` is significantly faster than `second`, and `doubts` is empty."""
-        return self.distinguished and not self.doubts
-
-    @property
     def certainty(self) -> str:
         """Return how certain it is that `first` is the fastest, such as 'sure' or 'not distinguished'."""
         if self.second is None or self.empty:
             return "not distinguished from an empty call" if self.empty else "no other method"
         if not self.distinguished:
             return "not distinguished"
-        return "sure" if self.sure else f"not sure: {', '.join(self.doubts)}"
+        return f"not sure: {', '.join(self.doubts)}" if self.doubts else "sure"
 
 
 def fastest_methods(timings: Iterable[Timing]) -> list[Ranking]:

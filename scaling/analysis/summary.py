@@ -17,7 +17,7 @@ from scaling.analysis.estimate import (
     format_share,
 )
 from scaling.analysis.findings import Findings, read
-from scaling.analysis.lint import NOTE, lint_findings
+from scaling.analysis.lint import lint_findings
 from scaling.analysis.ranking import MemoryPoint, Ranking, SettingComparison
 from scaling.analysis.scaling_fits import ScalingFit
 from scaling.analysis.size_series import Crossover
@@ -248,7 +248,7 @@ def count_unmeasured(findings: Findings) -> list[str]:
 
 
 def _describe_defects(findings: Findings) -> list[str]:
-    remarks = [remark for remark in lint_findings(findings) if remark.severity != NOTE]
+    remarks = lint_findings(findings)
     rules = ", ".join(f"{remark.rule} ({remark.count})" for remark in remarks)
     lint = [f"Problems of the measurement, which `scaling lint` explains: {rules}."] if remarks else []
     return [*count_unmeasured(findings), *findings.weak_refusals, *lint]

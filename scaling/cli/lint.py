@@ -12,7 +12,7 @@ from scaling.cli.commands import FAILED, OK
 from scaling.cli.streams import make_printable, print_lines
 from scaling.results import store
 
-_SEVERITY_COLORS = {linting.ERROR: "red", linting.WARNING: "yellow", linting.NOTE: "dim"}
+_SEVERITY_COLORS = {linting.ERROR: "red", linting.WARNING: "yellow"}
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

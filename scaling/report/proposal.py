@@ -13,7 +13,7 @@ from scaling.analysis.cases import method_of, without_memory_setting
 from scaling.analysis.curves import format_relative
 from scaling.analysis.estimate import format_percentage, format_ratio
 from scaling.analysis.findings import Findings
-from scaling.analysis.lint import ERROR, WARNING, lint_findings, verdict
+from scaling.analysis.lint import lint_findings, verdict
 from scaling.analysis.summary import count_unmeasured, describe_fit, fastest_curves
 from scaling.analysis.timings import format_time, nodes_of, recommend_devices
 from scaling.core.formatting import count_of, format_interval, format_number, list_first
@@ -96,9 +96,6 @@ def _format_range(values: Iterable[int], noun: str) -> str:
 
 
 def _list_limitations(findings: Findings) -> list[str]:
-    remarks = [
-        f"{remark.severity.capitalize()}: {remark.rule} ({remark.count})."
-        for remark in lint_findings(findings)
-        if remark.severity in (ERROR, WARNING)
-    ]
+    lint = lint_findings(findings)
+    remarks = [f"{remark.severity.capitalize()}: {remark.rule} ({remark.count})." for remark in lint]
     return [*findings.weak_refusals, *count_unmeasured(findings), *remarks]

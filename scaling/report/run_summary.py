@@ -5,7 +5,7 @@ from pathlib import Path
 
 from scaling.analysis.answers import measured_answers
 from scaling.analysis.findings import Findings
-from scaling.analysis.lint import NOTE, lint_findings
+from scaling.analysis.lint import lint_findings
 from scaling.analysis.summary import answer_sentences
 from scaling.report.text import LINES, WIDTH, clean_text, wrap_text
 
@@ -19,7 +19,7 @@ def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[
     `width` is the width of the console in characters.
     """
     width = min(width, WIDTH)
-    lint = [finding for finding in lint_findings(findings) if finding.severity != NOTE]
+    lint = lint_findings(findings)
     texts = [f"{finding.severity}: {finding.rule} ({finding.count}); {finding.fix}" for finding in lint]
     warnings = [
         textwrap.shorten(clean_text(text), width, placeholder=" ...") for text in texts[:_MAX_WARNINGS]

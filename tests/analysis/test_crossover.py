@@ -37,7 +37,7 @@ def test_each_size_and_device_count_has_its_fastest_mode(two_modes):
     assert (result.sizes, result.devices, result.swept) == ((16, 32, 128, 256), (1, 2), "points")
     modes = {at: cell.first.case.mode for at, cell in result.cells.items()}
     assert modes == {(n, d): "jacfwd" if n < 64 else "jacrev" for n in result.sizes for d in result.devices}
-    assert all(cell.sure for cell in result.cells.values())
+    assert all(cell.certainty == "sure" for cell in result.cells.values())
 
 
 def test_crossover_lies_where_the_interpolated_times_intersect(two_modes):

@@ -103,15 +103,13 @@ FAULTS = [  # rule, severity, study with that fault from (study, clean), words o
      "linear o=3 p=5 points=8"),
     ("code that is not committed", "warning", lambda s, _: s(environment={"dirty": True}), "cccccccccccc with changes"),
     ("code that is not committed", "warning", lambda s, _: s(environment={"commit": None}), "eeeeeeeeeeee: no commit"),
-    ("skipped cases", "note", lambda s, g: [*s(), *(g(status="skipped", reason="too_large", points=p) for p in (10, 12))],
-     "needs more memory than there is (2 times)"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("rule, severity, faulty, words", FAULTS)
 def test_each_fault_raises_only_its_remark(study, clean, remarks_on, rule, severity, faulty, words):
     remarks = remarks_on(faulty(study, clean)).values()
-    (remark,) = [candidate for candidate in remarks if candidate.severity != "note" or severity == "note"]
+    (remark,) = remarks
     assert remark.rule.startswith(rule) and remark.severity == severity and words in remark.text, remark
     assert remark.count and remark.fix
 
@@ -140,7 +138,7 @@ def test_faults_below_their_thresholds_raise_no_remark(study, remarks_on, fields
 
 def test_rules_are_listed_by_severity():
     severities = [severity for severity, *_ in lint.RULES]
-    assert severities == sorted(severities, key=[lint.ERROR, lint.WARNING, lint.NOTE].index)
+    assert severities == sorted(severities, key=[lint.ERROR, lint.WARNING].index)
 
 
 def test_one_device_needs_no_speedup_baseline(study, remarks_on):
