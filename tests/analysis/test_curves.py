@@ -283,24 +283,10 @@ def test_time_below_an_empty_call_makes_no_method_the_fastest():
 
 def test_fastest_method_is_not_sure_if_intervals_overlap_or_samples_are_few():
     wide = [1.3, 1.0, 1.6, 1.1, 1.5, 1.2, 1.4]
-    assert (
-        only(
-            fastest_methods(
-                pool_processes([record(seconds=wide), record(seconds=[s + 0.1 for s in wide], mode="jacrev")])
-            )
-        ).certainty
-        != "sure"
-    )
-    assert (
-        only(
-            fastest_methods(
-                pool_processes(
-                    [record(seconds=1.0, samples=3), record(seconds=9.0, samples=3, mode="jacrev")]
-                )
-            )
-        ).certainty
-        != "sure"
-    )
+    overlapping = [record(seconds=wide), record(seconds=[s + 0.1 for s in wide], mode="jacrev")]
+    few = [record(seconds=1.0, samples=3), record(seconds=9.0, samples=3, mode="jacrev")]
+    for records in (overlapping, few):
+        assert only(fastest_methods(pool_processes(records))).certainty != "sure"
 
 
 def test_runner_up_is_another_mode_not_another_api():
