@@ -144,8 +144,6 @@ def _describe_devices(
         sentences.append(f"No number of devices can be recommended: {doubt}")
     if curve and len(curve.points) > 1:
         efficiency = describe_efficiency(findings, curve)
-        if point and point.efficiency.value < findings.efficiency:
-            efficiency = f"{recommended.devices_text} take the least time; {efficiency}"
         sentences.append(efficiency[0].upper() + efficiency[1:])
     return sentences
 

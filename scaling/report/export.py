@@ -110,12 +110,5 @@ FORMATS: dict[str, Callable[[Findings, Path], list[Path]]] = {  # format -> func
 
 
 def parse_formats(words: Sequence[str]) -> list[str]:
-    """Split comma-separated words such as ['svg,png'] into format names such as ['svg', 'png'].
-
-    Unknown names are not refused. If `words` is empty, return ['csv']. Raise `Refusal` for words without any
-    name, such as [','].
-    """
-    names = [name for word in words for name in word.split(",") if name]
-    if words and not names:
-        raise Refusal(f"unknown format '': choose from {', '.join(FORMATS)}")
-    return names or ["csv"]
+    """Split comma-separated words such as ['svg,png'] into format names. Without words, return ['csv']."""
+    return [name for word in words for name in word.split(",")] or ["csv"]

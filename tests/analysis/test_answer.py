@@ -308,7 +308,6 @@ def test_largest_device_count_above_the_efficiency_threshold_is_reported(tmp_pat
     for efficiency, words in expected.items():
         first = summary.answer_sentences(findings.read(folder, efficiency=efficiency))[0]
         assert f"or an efficiency of at least {efficiency}, use {words}" in first
-        assert ("8 devices take the least time; for an" in first) is (efficiency > 0.375)
 
 
 def test_baseline_of_a_problem_too_large_for_one_device_is_explained(tmp_path, make_record):
