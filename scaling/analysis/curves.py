@@ -110,10 +110,12 @@ def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong"
 def select_series(timings: Sequence[Timing], kinds: Sequence[str]) -> list[tuple[str, list[Timing]]]:
     """Return (kind, timings) pairs for the scaling curves of the given kinds.
 
-    A series with one device count is kept only if it is of the first kind, and in no longer series.
+    A series with one device count is kept only if it is of the first kind, and if it is measured on one
+    device or in no longer series.
     """
     pairs = [(kind, series) for kind in kinds for series in series_of_kind(timings, kind)]
-    longer = {id(timing) for _, series in pairs if len(series) > 1 for timing in series}
+    several = (series for _, series in pairs if len(series) > 1)
+    longer = {id(timing) for series in several for timing in series if timing.case.devices > 1}
     return [
         (kind, series)
         for kind, series in pairs

@@ -30,13 +30,13 @@ _LINT_COLUMNS = ("severity", "what", "how many", "which", "how to fix it")
 _MAX_VALUES = 6  # largest number of values shown per property of an environment, such as its jobs
 _NOTES = {  # first word of a table's HTML anchor -> text above the table
     "fastest": "The fastest automatic mode, on the recommended number of devices: the fewest whose time is "
-    "not distinguished from the shortest. Runner-up: the fastest of the other modes on as many devices, or of "
-    "those that are not distinguished, if any. Ratio: time of the runner-up over that of the fastest. "
+    "not distinguished from the shortest. Runner-up: the fastest of the other modes on as many devices, or "
+    "of those that are not distinguished, if any. Ratio: time of the runner-up over that of the fastest. "
     "Intervals are at 95 %. Certainty is about the mode, not the devices.",
     "measured": "One row for each case; its link opens its samples, stages and memory. Speed-up and "
-    "efficiency are relative to the same program on the fewest devices. One-device program: the speed-up over "
-    "the best plain jit program on one device. By hand: the time divided by that of the handwritten "
-    "derivative. Of the roof: the shortest time that the peak rates of the machine allow, divided by the time.",
+    "efficiency are relative to the same program on the fewest devices. One-device program: the speed-up "
+    "over the best plain jit program on one device. By hand: the time divided by that of the handwritten "
+    "derivative. Of the roof: the least time that the peak rates of the machine allow, divided by the time.",
     "unmeasured": "Cases without a time, and why. Repeat the command to run failed and missing ones again, "
     "on a cluster with retry=true.",
     "planned": "Predicted, not measured. Times have the 95 % interval of the prediction; the efficiency is "

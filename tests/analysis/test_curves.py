@@ -163,7 +163,10 @@ def test_weak_efficiency_is_the_first_time_over_the_time_of_each_device_count():
 
 def test_weak_curves_are_made_only_if_the_study_requests_them():
     assert {c.kind for c in curves.scaling_curves(pool_processes(weak()), ("strong",))} == {"strong"}
-    assert {c.kind for c in curves.scaling_curves(pool_processes(weak()), ("strong", "weak"))} == {"weak"}
+    assert {c.kind for c in curves.scaling_curves(pool_processes(weak()), ("strong", "weak"))} == {
+        "strong",
+        "weak",
+    }
 
 
 @pytest.mark.parametrize(
