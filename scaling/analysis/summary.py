@@ -102,10 +102,10 @@ def describe_growth(findings: Findings) -> list[str]:
         rows = sorted(sweep.exponents.items(), key=lambda row: row[1].value)
         powers = [f"{format_exponent(*exponent)} in {method.name}" for method, exponent in rows]
         powers.sort(key=lambda power: power.startswith(UNDETERMINED))
-        text = f"Time of {sweep.family} grows with {sweep.swept} on {sweep.devices_text} to the power of "
+        growth = f"Time of {sweep.family} grows with {sweep.swept} on {sweep.devices_text}"
+        text = f"{growth} to the power of {list_first(powers, _MOST_METHODS)}"
         if powers:
-            order = (sweep.case.devices,)
-            texts.append((sweep, sweep.swept, order, text + list_first(powers, _MOST_METHODS)))
+            texts.append((sweep, sweep.swept, (sweep.case.devices,), text))
     return _select_largest(findings, texts)
 
 
@@ -181,23 +181,22 @@ def _describe_weak_scaling(findings: Findings) -> list[str]:
 
 def _describe_variants(findings: Findings) -> list[str]:
     """Return sentences that compare different settings of one program, such as memory settings."""
-    fronts = ((front[-1].timing, _describe_memory(findings, front)) for front in findings.pareto_fronts)
-    comparisons = (
-        (each.first, each.field, _describe_comparison(findings, each)) for each in findings.comparisons
-    )
-    rows = [
-        *((timing, "memory", (timing.median,), text) for timing, text in fronts),
-        *((t, field, (-t.case.devices, t.median), text) for t, field, text in comparisons),
-    ]
+    rows: list[tuple[Subject, str, tuple, str]] = []
+    for front in findings.pareto_fronts:
+        timing = front[-1].timing
+        rows.append((timing, "memory", (timing.median,), _describe_memory(front)))
+    for each in findings.comparisons:
+        order = (-each.case.devices, each.first.median)
+        rows.append((each.first, each.field, order, _describe_comparison(each)))
     return _select_largest(findings, rows)
 
 
-def _describe_program(findings: Findings, head: str, timing: Timing) -> str:
+def _describe_program(timing: Timing) -> str:
     program = f"{timing.base_method.name} at {timing.size}, {timing.call}"
-    return f"{head} of {timing.family}: {program}, {timing.devices_text}"
+    return f"{timing.family}: {program}, {timing.devices_text}"
 
 
-def _describe_memory(findings: Findings, front: Sequence[MemoryPoint]) -> str:
+def _describe_memory(front: Sequence[MemoryPoint]) -> str:
     first, smallest = front[-1], front[0]
     memory = format_bytes(first.memory)
     text = f"{first.name} has the shortest time, {format_time(first.timing)} in {memory} of a device"
@@ -207,15 +206,15 @@ def _describe_memory(findings: Findings, front: Sequence[MemoryPoint]) -> str:
         share = format_percentage(point.memory / first.memory)
         text += f"; {point.name}: {share} of the memory, {describe_slower('it', point.timing, first.timing)}"
     text += "" if others else ", and nothing is smaller"
-    return f"{_describe_program(findings, 'Memory against time', first.timing)}: {text}"
+    return f"Memory against time of {_describe_program(first.timing)}: {text}"
 
 
-def _describe_comparison(findings: Findings, comparison: SettingComparison) -> str:
+def _describe_comparison(comparison: SettingComparison) -> str:
     first, second = comparison.first, comparison.second or comparison.first
     name, second_name = (_name_setting(timing.case, comparison.field) for timing in (first, second))
     slower = describe_slower(second_name, second, first)
     text = f"{name} takes {format_time(first)}; {slower}; {comparison.certainty}"
-    return f"{_describe_program(findings, f'Comparison by {comparison.field}', first)}: {text}"
+    return f"Comparison by {comparison.field} of {_describe_program(first)}: {text}"
 
 
 def _name_setting(case: Case, field: str) -> str:
