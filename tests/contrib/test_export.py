@@ -343,7 +343,7 @@ def test_a_format_without_content_is_named_in_one_line(tmp_path, make_record, sc
     folder = made_up.write(tmp_path / "made", [make_record("failed", reason="error")])
     for name in ("svg", "extrap"):
         done = scaling_command(["export", str(folder), "--format", name])
-        assert done.returncode == 2 and f"contain nothing to show as {name}, for lack of" in done.stderr
+        assert done.returncode == 2 and f"nothing to show as {name}: no times" in done.stderr
         assert not (folder / "export").exists()
     done = scaling_command(["export", str(folder), "--format", "csv,png"])
     assert done.returncode == 0 and "nothing to show as png, " in done.stdout and "records.csv" in done.stdout
