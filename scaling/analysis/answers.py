@@ -28,6 +28,7 @@ class FastestAnswer(NamedTuple):
 
     problem: str  # the result of `problem_name`, such as 'mlp width=8 points=64'
     mode: str  # the fastest method, or both methods if the runner-up is not significantly slower
+    recommended: str  # the fewest devices that are not significantly slower, such as '1 device', or ''
     time: str  # the time of one call with its 95 % interval
     layout: str  # such as '1 device, jit'; if `mode` names two methods, also the method of `time`
     ratio: str  # a clause on the ratio of the runner-up's time to `time`, or ''
@@ -55,7 +56,7 @@ def measured_answers(findings: Findings) -> list[FastestAnswer]:
 def _describe_problem(findings: Findings, rows: Sequence[Ranking]) -> FastestAnswer:
     """Return the answer for one problem. `rows` has one row per device count and is sorted by time."""
     fastest, doubt = recommend_row(rows)
-    first = fastest.first
+    first, recommended = fastest.first, ""
     mode, layout, ratio = name_with_blocks(first), f"{first.devices_text}, {fastest.call}", ""
     if fastest.second is not None and not fastest.empty:
         runner_up = fastest.second.method.name
@@ -64,9 +65,10 @@ def _describe_problem(findings: Findings, rows: Sequence[Ranking]) -> FastestAns
             mode, layout = f"{mode} or {runner_up}", f"{layout}, by {mode}"
     parts = []
     if first.honest and not fastest.empty:
+        recommended = first.devices_text if len(rows) > 1 and not doubt else ""
         parts = _describe_devices(findings, rows, first, doubt)
     parts += _list_untimed(findings, fastest)
-    texts = (mode, format_time(first), layout, ratio, fastest.certainty)
+    texts = (mode, recommended, format_time(first), layout, ratio, fastest.certainty)
     return FastestAnswer(problem_name(findings, fastest), *texts, tuple(parts), fastest.distinguished)
 
 
