@@ -14,6 +14,7 @@ from scaling.analysis.timings import Timing
 from scaling.core.case import label
 from scaling.core.formatting import count_of, format_duration
 from scaling.core.grouping import group_by
+from scaling.core.record import REASONS
 
 ERROR, WARNING = "error", "warning"
 Rule = Callable[[Findings], list[str]]  # returns a description of each violation
@@ -114,6 +115,11 @@ def _trend(timing: Timing) -> str | bool:
     return change != 0 and f"{change:+.1%} from the first third to the last"
 
 
+def _varying_blocks(timing: Timing) -> str | bool:
+    blocks = dict.fromkeys(text for record in timing.records if (text := timings.automatic_blocks(record)))
+    return len(blocks) > 1 and "; ".join(blocks)
+
+
 # Rules for a whole folder. Each returns descriptions of its violations.
 
 
@@ -124,6 +130,16 @@ def _failed_cases(findings: Findings, wrong: bool) -> list[str]:
         for r in findings.newest_records
         if r.status == "failed" and (r.reason in _WRONG) is wrong
     ]
+
+
+def _most_frequent_reason(findings: Findings) -> str:
+    reasons = [record.reason for record in findings.newest_records if record.reason]
+    if not reasons:
+        return f"{findings.name}: no record of a case"
+    ((reason, count),) = Counter(reasons).most_common(1)
+    return (
+        f"{findings.name}: {count} of {count_of(len(reasons), 'case')} ended as {reason}: {REASONS[reason]}"
+    )
 
 
 def _mixed_environments(findings: Findings) -> list[str]:
@@ -161,7 +177,7 @@ _FRESH = "run again into a fresh folder, results=PATH"
 _WIDER = f"intervals wider than {format_percentage(_WIDE)} either side"
 RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
     (ERROR, "nothing measured",
-     lambda f: [] if f.case_timings or f.forecasts else [f.name],
+     lambda f: [] if f.case_timings or f.forecasts else [_most_frequent_reason(f)],
      "`scaling status` lists all reasons; fix the cause, then repeat the command"),
     (ERROR, "unverified answers", _check_each(_unverified), f"{_FRESH}: every answer is checked first"),
     (ERROR, "wrong answers", lambda f: _failed_cases(f, True),
@@ -194,6 +210,8 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
     (WARNING, "foreign load or throttling", _check_each(_disturbed), f"stop what else runs there; {_FRESH}"),
     (WARNING, "trend within a process", _check_each(_trend),
      f"sampling.warm_up=0.5, a machine at rest; {_FRESH}"),
+    (WARNING, "chunk=auto: other blocks in other processes", _check_each(_varying_blocks),
+     f"memory_limit=..., the same for all, or chunk and block; {_FRESH}"),
     (WARNING, "no baseline: a plain jit program on one device", _curves_without_jit,
      "add a grid with `api: jit` and `devices: 1`"),
     (WARNING, "code that is not committed", _uncommitted_code, f"commit, then {_FRESH}"),

@@ -1,23 +1,26 @@
-"""Implement `scaling report`: parse its arguments, call report/write_report.py, and print a summary."""
+"""Implement `scaling report`: parse its arguments, call report/write_report.py if needed, print a summary."""
 
 import argparse
 import contextlib
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from scaling.analysis import findings
 from scaling.cli.streams import print_lines
 from scaling.cluster.cluster_settings import SUBMISSIONS
 from scaling.core.case import Refusal
 from scaling.core.record import Record
-from scaling.report.run_summary import summary_lines
-from scaling.report.tables import describe_totals
 from scaling.report.terminal import print_report
 from scaling.report.text import WIDTH, wrap_text
-from scaling.report.write_report import write_report
+from scaling.report.write_report import find_current, inputs_digest, mark_current, write_report
 from scaling.results import store
+
+if TYPE_CHECKING:
+    from scaling.analysis.findings import Findings
+
+_EFFICIENCY = 0.5  # the value of `findings.EFFICIENCY`, which an up-to-date report does not import
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
@@ -26,6 +29,12 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     With --proposal, also write a proposal.
     """
     folder, efficiency = store.folder_of(args.folder), _read_efficiency(args.efficiency)
+    current_report = find_current(folder, _digest(folder, efficiency))
+    if current_report and not args.proposal and not find_unrecorded(folder):
+        print_report(current_report, console)
+        _print_totals(folder, current_report.totals, console)
+        return
+    store.require_writable(folder / "report")
     found = write_and_print(folder, console, efficiency=efficiency)
     if args.proposal:
         from scaling.report import proposal
@@ -36,12 +45,16 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 def _read_efficiency(word: str | None) -> float:
     """Return E from "efficiency=E", or 0.5 if `word` is None. Raise `Refusal` unless 0 < E <= 1."""
     if word is None:
-        return findings.EFFICIENCY
+        return _EFFICIENCY
     name, _, value = word.partition("=")
     with contextlib.suppress(ValueError):
         if name == "efficiency" and 0 < float(value) <= 1:
             return float(value)
     raise Refusal(f"efficiency must be above 0 and at most 1, such as efficiency=0.5, not {word!r}")
+
+
+def _digest(folder: Path, efficiency: float) -> str:
+    return inputs_digest(folder) + (f" efficiency={efficiency}" if efficiency != _EFFICIENCY else "")
 
 
 def write_and_print(
@@ -50,45 +63,57 @@ def write_and_print(
     settings: Collection[str] = (),
     brief: bool = False,
     loaded: store.Loaded | None = None,
-    efficiency: float = findings.EFFICIENCY,
-) -> findings.Findings:
-    """Update the HTML report of a results folder, print its results, and return `Findings`.
+    efficiency: float = _EFFICIENCY,
+) -> "Findings":
+    """Update the HTML report of a results folder if necessary, print its results, and return `Findings`.
 
     `settings` contains hashes of environments. If it is not empty, print only their results. If `brief` is
     true, print a summary that fits on one screen. `loaded` contains the records, or is None to load them.
     `efficiency` is the parallel efficiency (0 to 1) that the recommended device count must reach.
     """
+    from scaling.analysis import findings
+    from scaling.report.run_summary import summary_lines
+    from scaling.report.tables import describe_totals, terminal_report
+
+    digest = _digest(folder, efficiency)
     loaded = loaded or store.load(folder)
     lost = find_unrecorded(folder, loaded.records)
     latest = store.latest(loaded.records)
     has_other_settings = bool(settings) and any(record.setting not in settings for record in latest)
     shown_settings = {*settings, *(record.setting for record in lost)} if has_other_settings else None
     found = findings.read(folder, shown_settings, lost, loaded, efficiency)
-    all_findings = findings.read(folder, None, lost, loaded, efficiency) if has_other_settings else found
-    write_report(folder, all_findings)
+    if lost or not find_current(folder, digest):
+        all_findings = findings.read(folder, None, lost, loaded, efficiency) if has_other_settings else found
+        write_report(folder, all_findings)
+        if not lost:
+            mark_current(folder, digest, terminal_report(all_findings))
     if brief:
         print_lines(console, summary_lines(found, folder, console.width))
     else:
-        print_report(found, console)
+        print_report(terminal_report(found), console)
     if other_records := len(latest) + len(lost) - len(found.records):
         other = "records of other environments (versions, flags or code)"
         text = f"- {other_records} {other} are in the report, kept apart."
         print_lines(console, wrap_text(text, indent="  ") if brief else [text])
-    report = f"report: {folder / 'report' / 'index.html'}"
-    joined = f"{describe_totals(found)}; {report}"
-    is_split = brief and len(joined) > WIDTH
-    print_lines(console, [describe_totals(found), report] if is_split else [joined])
+    _print_totals(folder, describe_totals(found), console, brief)
     return found
 
 
-def find_unrecorded(folder: Path, records: Sequence[Record]) -> list[Record]:
+def find_unrecorded(folder: Path, records: Sequence[Record] | None = None) -> list[Record]:
     """Return a "failed" record (not written to a file) for each case that an ended job did not record.
 
-    `records` contains all records of the folder.
+    `records` contains all records of the folder, or is None to load them.
     """
     if not (folder / SUBMISSIONS).is_dir():
         return []
     from scaling.cluster import job_state, lost_cases
 
     tasks, _ = job_state.try_find_tasks(folder)
-    return lost_cases.make_failed_records(tasks, records)
+    return lost_cases.make_failed_records(tasks, store.load(folder).records if records is None else records)
+
+
+def _print_totals(folder: Path, totals: str, console: Console, brief: bool = False) -> None:
+    """Print the number of cases per status, and the path of the report."""
+    report = f"report: {folder / 'report' / 'index.html'}"
+    joined = f"{totals}; {report}"
+    print_lines(console, [totals, report] if brief and len(joined) > WIDTH else [joined])

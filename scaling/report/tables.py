@@ -12,18 +12,19 @@ from typing import Any
 from scaling.analysis import lint, timings
 from scaling.analysis.answers import problem_name
 from scaling.analysis.cases import environment_columns, join_words
-from scaling.analysis.curves import Curve, CurvePoint, format_relative
+from scaling.analysis.curves import Curve, CurvePoint, derivative_curves, format_relative
 from scaling.analysis.estimate import Estimate, format_percentage, format_ratio, format_share
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast, format_efficiency
 from scaling.analysis.ranking import Ranking, best_device_counts
+from scaling.analysis.summary import answer_sentences
 from scaling.analysis.timings import Timing, format_time
 from scaling.core.case import PEAKS, label
 from scaling.core.formatting import format_bytes, format_duration, format_interval, format_number, list_first
 from scaling.core.grouping import group_by
 from scaling.core.record import COMPILING_STAGES, REASONS, Record
 from scaling.options import machine_peaks
-from scaling.report.text import Table, file_stem, make_table
+from scaling.report.text import Table, TerminalReport, file_stem, make_table
 
 Row = dict[str, object]  # a table row, from column name to cell
 _LINT_COLUMNS = ("severity", "what", "how many", "which", "how to fix it")
@@ -107,6 +108,13 @@ def _curve_cell(point: CurvePoint) -> str:
     if point.is_baseline:
         return time
     return f"{time}, {format_ratio(*point.speedup).partition(' (')[0]}"
+
+
+def terminal_report(findings: Findings) -> TerminalReport:
+    """Return the tables and sentences that `scaling report` prints on a console."""
+    fastest, problems = answer_table(findings), derivative_curves(findings.curves)
+    tables = [*([fastest] if fastest.rows else []), *(curve_table(findings, each) for each in problems)]
+    return TerminalReport(tables, answer_sentences(findings), describe_totals(findings))
 
 
 def describe_totals(findings: Findings) -> str:

@@ -1,4 +1,4 @@
-"""Print a `Table`, or the tables and sentences of a report, wrapped to the width of a rich console."""
+"""Print a `Table` or a `TerminalReport` on a rich console, wrapped to the width of the console."""
 
 from collections.abc import Sequence
 
@@ -6,21 +6,16 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from scaling.analysis.curves import derivative_curves
-from scaling.analysis.findings import Findings
-from scaling.analysis.summary import answer_sentences
-from scaling.report.tables import answer_table, curve_table
-from scaling.report.text import Table, clean_text, keep_numbers_whole, wrap_text
+from scaling.report.text import Table, TerminalReport, clean_text, keep_numbers_whole, wrap_text
 
 _BORDER_WIDTH = 3  # characters of padding and border per column
 
 
-def print_report(findings: Findings, console: Console) -> None:
-    """Print the fastest modes, the scaling curves of each problem, and the sentences of a report."""
-    fastest, problems = answer_table(findings), derivative_curves(findings.curves)
-    for table in [*([fastest] if fastest.rows else []), *(curve_table(findings, each) for each in problems)]:
+def print_report(report: TerminalReport, console: Console) -> None:
+    """Print the tables and the sentences of a report on a console. `report.totals` is not printed."""
+    for table in report.tables:
         print_table(table, console)
-    for sentence in answer_sentences(findings):
+    for sentence in report.sentences:
         _print_wrapped(f"- {sentence}", console)
 
 

@@ -1,4 +1,4 @@
-"""Define `Table`, and functions that clean text, wrap lines and make file names."""
+"""Define `Table` and `TerminalReport`, and functions that clean text, wrap lines and make file names."""
 
 import re
 import textwrap
@@ -41,6 +41,14 @@ class Table(NamedTuple):
     columns: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
     row_anchors: Sequence[str] = ()  # the HTML anchor of each row; if empty, anchors such as 'laws-row1'
+
+
+class TerminalReport(NamedTuple):
+    """The tables and text that `scaling report` prints about a results folder."""
+
+    tables: Sequence[Table]  # the fastest modes, and the scaling curves of each problem
+    sentences: Sequence[str]
+    totals: str  # the number of cases per status
 
 
 def make_table(

@@ -1,21 +1,36 @@
-"""Write the report of a results folder: index.html, table.md and table.csv."""
+"""Write the report of a results folder (index.html, table.md, table.csv), and check if it is up to date.
 
+The check imports neither the analysis nor the plotting code.
+"""
+
+import contextlib
+import hashlib
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from scaling.analysis.dataframe import record_columns, to_csv
-from scaling.analysis.findings import Findings, read
-from scaling.analysis.summary import answer_sentences
-from scaling.report import page, tables
-from scaling.report.markdown import render_markdown
+from scaling.core import environment
+from scaling.report.text import Table, TerminalReport
 from scaling.results import store
 
+if TYPE_CHECKING:
+    from scaling.analysis.findings import Findings
 
-def write_report(folder: Path, findings: Findings | None = None) -> Path:
+_FILES = ("index.html", "table.md", "table.csv")
+_SAVED_OUTPUT = ".inputs.json"  # file with the digest of a report's inputs and its text for a console
+
+
+def write_report(folder: Path, findings: "Findings | None" = None) -> Path:
     """Write a report to the subfolder `report` of a results folder, and return the path of index.html.
 
-    Existing files are replaced, unless they have the same content. If `findings` is None, the results are
-    read from `folder`. Raise `Refusal` if a file must be written and cannot be.
+    Existing files are replaced. If `findings` is None, the results are read from `folder`.
     """
+    from scaling.analysis.dataframe import record_columns, to_csv
+    from scaling.analysis.findings import read
+    from scaling.analysis.summary import answer_sentences
+    from scaling.report import page, tables
+    from scaling.report.markdown import render_markdown
+
     findings = findings or read(folder)
     study = store.read_json(folder / "study.json")
     title = study.get("title") if isinstance(study, dict) else None
@@ -25,11 +40,39 @@ def write_report(folder: Path, findings: Findings | None = None) -> Path:
         tables=[table for table in (tables.answer_table(findings), *folded) if table.rows],
     )  # fmt: skip
     html = page.render_report(findings, f"{findings.name}: {title}" if title else findings.name, folded)
-    files = {"index.html": html, "table.md": text, "table.csv": to_csv(record_columns(findings))}
-    for name, content in files.items():
-        path = folder / "report" / name
-        if not path.is_file() or path.read_bytes() != content.encode():
-            store.require_writable(path.parent)
-            path.parent.mkdir(exist_ok=True)
-            store.replace_file(path, content.encode())
+    csv = to_csv(record_columns(findings))
+    (folder / "report").mkdir(exist_ok=True)
+    for name, content in zip(_FILES, (html, text, csv), strict=True):
+        store.replace_file(folder / "report" / name, content.encode())
     return folder / "report" / "index.html"
+
+
+def inputs_digest(folder: Path) -> str:
+    """Return the hexadecimal SHA-256 digest of the inputs of a report.
+
+    The inputs are the folder name, the records, the plans, study.json and the source code of the package.
+    """
+    digest = hashlib.sha256(os.fsencode(f"{folder.resolve().name} {environment.source()}"))
+    for path in sorted([*folder.glob("*.jsonl"), *folder.glob("plan-*.json"), folder / "study.json"]):
+        content = b""
+        with contextlib.suppress(OSError):
+            content = store.read_file(path)
+        digest.update(os.fsencode(f"{path.name} {len(content)} ") + content)
+    return digest.hexdigest()
+
+
+def find_current(folder: Path, digest: str) -> TerminalReport | None:
+    """Return the saved console output of a report, or None if the report is incomplete or outdated.
+
+    A report is outdated if the saved digest of its inputs differs from `digest`.
+    """
+    saved = store.read_json(folder / "report" / _SAVED_OUTPUT)
+    is_complete = all((folder / "report" / name).is_file() for name in _FILES)
+    if not (isinstance(saved, dict) and saved.get("digest") == digest and is_complete):
+        return None
+    return TerminalReport([Table(*table) for table in saved["tables"]], saved["sentences"], saved["totals"])
+
+
+def mark_current(folder: Path, digest: str, printed: TerminalReport) -> None:
+    """Save `printed` (the console output of a report) and the digest of its inputs to report/.inputs.json."""
+    store.write_json(folder / "report" / _SAVED_OUTPUT, {"digest": digest} | printed._asdict())

@@ -10,7 +10,7 @@ import scipy.stats
 from scaling.analysis import findings, lint
 from scaling.analysis.ratios import interval_widening, trend
 from scaling.core.case import to_dict
-from scaling.core.record import to_line
+from scaling.core.record import REASONS, to_line
 from scaling.report import write_report
 from scaling.results.store import write_json
 
@@ -99,6 +99,8 @@ FAULTS = [  # rule, severity, study with that fault from (study, clean), words o
     ("foreign load", "warning", lambda s, _: change(s(), 2, marked={"foreign_load": [0, 1], "throttled": [1]}),
      "22 % of its samples, foreign load and throttled"),
     ("trend within", "warning", lambda s, _: change(s(), 2, seconds=SHIFTED), "+4.9% from the first third to the last"),
+    ("chunk=auto: other blocks", "warning", lambda s, _: change(change(s(), 0, blocks={"chunk": 4}), 1, blocks={"chunk": 2}),
+     "4 seeds and all points at a time; 2 seeds and all points at a time"),
     ("no baseline: a plain jit", "warning", lambda s, _: [r for r in s() if r.case.api != "jit" or r.case.mode == "analytic"],
      "linear o=3 p=5 points=8"),
     ("code that is not committed", "warning", lambda s, _: s(environment={"dirty": True}), "cccccccccccc with changes"),
@@ -128,6 +130,7 @@ def test_failure_in_an_older_environment_is_a_fault_only_until_the_case_succeeds
 BELOW_THRESHOLDS = [
     {"marked": {"throttled": [1]}, "turns": [25, 5]},
     {"floor_seconds": 9e-5},
+    {"blocks": {"chunk": 2}},
 ]
 
 
@@ -179,10 +182,13 @@ def test_missing_records_and_damaged_lines_are_reported(study, clean, remarks_on
     assert set(remarks) == {"cases without a record", "damaged lines"}
     assert "points=99" in remarks["cases without a record"].text
     assert "one.jsonl:" in remarks["damaged lines"].text
-    assert "nothing measured" in remarks_on([clean(status="failed", reason="error", seconds=[])])
+    reasons = ("too_large", "error", "error")
+    failed = [clean(status="failed", reason=r, seconds=[], replicate=i) for i, r in enumerate(reasons)]
+    text = remarks_on(failed)["nothing measured"].text
+    assert text == f"made up: 2 of 3 cases ended as error: {REASONS['error']}"
     (remark,) = remarks_on([]).values()
     assert (remark.rule, remark.severity) == ("nothing measured", "error")
-    assert remark.text == "made up"
+    assert remark.text == "made up: no record of a case"
 
 
 def test_weak_scaling_requires_constant_work(study, clean, remarks_on):

@@ -9,11 +9,12 @@ import pytest
 
 from scaling.core.case import Case
 from scaling.core.record import Writer
+from scaling.report import write_report
 from scaling.study import preflight
 from scaling.study.grid import GridCell
 from tests.support.commands import COMMAND, COMMAND_TIMEOUT, QUICK, command_environment
 
-MAX_LOADED = 80  # modules of the package
+MAX_LOADED = 70  # modules of the package
 STUDY = "{grids: [{workload: linear, points: [6, 12], api: jit}]}"
 ARGUMENTS = ("run", "--config-dir", "my_conf", "study=mine", *QUICK, "bind=false", "results=out")
 
@@ -71,6 +72,19 @@ def test_repeating_a_complete_run_loads_few_modules(completed, tmp_path):
     )
 
 
+def test_an_unchanged_report_is_printed_again_without_reading_the_records(
+    completed, scaling_command, tmp_path
+):
+    first = scaling_command(["report", "out", "efficiency=0.6"])
+    code = "import sys; from scaling.cli import main; main.main(['report', 'out', 'efficiency=0.6'])"
+    code += "; assert not any(name.startswith('scaling.analysis') for name in sys.modules), sys.modules"
+    again = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=command_environment(), capture_output=True, text=True
+    )
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == first.stdout and "2 ok, 0 skipped, 0 failed" in first.stdout
+
+
 def test_a_report_is_rewritten_if_a_record_was_added_or_a_file_is_missing(
     completed, scaling_command, tmp_path, make_record
 ):
@@ -79,9 +93,10 @@ def test_a_report_is_rewritten_if_a_record_was_added_or_a_file_is_missing(
     Writer(folder).append(make_record(workload="linear", points=24, api="jit", sizes={}))
     assert scaling_command(["report", "out"]).returncode == 0
     assert report_mtimes(folder)["index.html"] != before["index.html"]
+    digest = write_report.inputs_digest(folder)
+    assert write_report.find_current(folder, digest)
     (folder / "report" / "table.md").unlink()
-    assert scaling_command(["report", "out"]).returncode == 0
-    assert "table.md" in report_mtimes(folder)
+    assert not write_report.find_current(folder, digest)
 
 
 def test_preflight_results_are_cached_per_case_for_built_in_workloads_only(monkeypatch):
