@@ -34,9 +34,10 @@ class StudyCases:
 def execute(args: argparse.Namespace, console: Console) -> None:
     """Print the logs of the cases that the command-line arguments select (see `select_keys`)."""
     study = load_cases(store.folder_of(args.folder))
-    notes = [*streams.damaged_notes(study.damaged), *filter(None, [study.problem])]
-    streams.print_lines(console, notes, "yellow")
+    streams.print_lines(console, streams.damaged_notes(study.damaged), "yellow")
     keys = select_keys(study, " ".join(args.key))
+    if study.problem:
+        streams.print_lines(console, [study.problem], "yellow")
     shown_keys = keys if args.all else keys[:_MAX_CASES]
     sections = dict.fromkeys(section for key in shown_keys for section in logs_of_case(study, key, args.all))
     for title, text in sections:
