@@ -7,7 +7,7 @@ Three parts, each with hundreds of cases:
     naive    two plain runs, before and after the others: cases that would be reported as different if the samples
              of one process were independent repetitions
 
-The exit status is 1 if one of the first two limits is exceeded. Takes about 15 minutes.
+The exit status is 1 if one of the first two limits is exceeded. Takes 15 to 30 minutes.
 """
 
 import os
