@@ -133,7 +133,7 @@ def advise_case(
 
 
 def _warn_of_wrong_fusions() -> str:
-    """Return a warning if this version of jaxlib may compute wrong numbers on this machine, otherwise ''."""
+    """Return a warning if kernel fusions of this jaxlib version may give wrong results here, otherwise ''."""
     lacks_flag = environment.variables("cpu")["XLA_FLAGS"] != os.environ.get("XLA_FLAGS", "")
     if jax.default_backend() != "cpu" or not lacks_flag:
         return ""

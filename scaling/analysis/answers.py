@@ -73,9 +73,9 @@ def _describe_problem(findings: Findings, rows: Sequence[Ranking]) -> FastestAns
 
 
 def _list_untimed(findings: Findings, fastest: Ranking) -> list[str]:
-    """Return a list with one sentence that names the AD modes without a time, or [] if there are none.
+    """Return a list with one sentence that names the AD modes that failed or ran out of memory, or [].
 
-    Only modes that failed or ran out of memory for the problem and device count of `fastest` are named.
+    Only cases with the problem and the device count of `fastest` are considered.
     """
     lost = [
         record

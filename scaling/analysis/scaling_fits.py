@@ -166,7 +166,10 @@ def _least_squares(law: _LinearLaw, target: Any, fixed: Mapping[int, float]) -> 
         return np.array([fixed[index] for index in range(len(law.parameters))])
 
     def descent(value: float) -> float:
-        """Return -1/2 times the derivative of the least sum of squares by the first free parameter."""
+        """Return -1/2 times the derivative of the residual sum of squares S at a value of the parameter.
+
+        The parameter is the first free one. S is minimized over the other free parameters.
+        """
         parameters = _least_squares(law, target, {**fixed, free[0]: value})
         slopes = law.columns[:, free[0]] / (1 + law.columns @ parameters)
         return float(_residuals(law, target, parameters) @ slopes)

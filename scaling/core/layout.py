@@ -257,7 +257,7 @@ def _gather_sums(case: Case, workload: Workload, part: LinearMapPart, arrays: Pi
 
 
 def is_summed_on_host(workload: Workload, part: LinearMapPart) -> bool:
-    """Return whether the devices sum over different seeds of a linear map, and the host adds their sums."""
+    """Return whether each device sums over its own share of the seeds, and the host adds the partial sums."""
     step = workload.reduction.columns if part.computes_columns else workload.reduction.rows
     return not part.along and step.sums_seeds
 

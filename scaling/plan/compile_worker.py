@@ -186,7 +186,10 @@ class BuiltCase:
 
 
 def describe_rejection(program: layout.Program, devices: int, message: str) -> TooLarge:
-    """Return the exception for a program that the compiler rejects with `message`, for lack of memory."""
+    """Return the `TooLarge` exception for a program that the compiler rejected for lack of memory.
+
+    `devices` is the number of devices of the case. `message` is the error message of the compiler.
+    """
     arguments = list(program.arguments.values())
     outputs = jax.tree.leaves(jax.eval_shape(program.function, *arguments))
     argument_bytes = sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in arguments)

@@ -115,7 +115,8 @@ def as_work(work: KernelWork | hlo.Message) -> dict[str, Any]:
 def _operations_by_name(computations: Computations, operations: Mapping[str, float]) -> dict[str, float]:
     """Return {kernel name: number of operations} with an entry for each fusion.
 
-    XLA compiles equal fusions once, so that `operations` contains an entry for only one of them.
+    XLA compiles identical fusions only once. `operations` has an entry for one of them, whose number is
+    copied to the others.
     """
     fusion_keys = dict[str, tuple[Any, ...]]()  # name of a fusion -> a value that is equal for equal fusions
     for instructions in computations.values():

@@ -74,7 +74,8 @@ def _describe(error: Exception) -> str:
 def latest(records: Iterable[Record]) -> list[Record]:
     """Return one record for each combination of case, environment and replicate.
 
-    Of several attempts, return the last one with the best status (ok or planned, then skipped, then failed).
+    If a replicate was attempted several times, return the last attempt with the best status. From best to
+    worst, the statuses are: ok or planned, skipped, failed.
     """
     latest_records: dict[tuple[str, str, int], Record] = {}
     for record in sorted(records, key=lambda r: (r.started_at or "", r.attempt)):

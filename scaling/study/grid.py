@@ -116,9 +116,9 @@ def expand_study(
 def _expand_grids(
     study: Mapping[str, Any], given: Mapping[str, Any], place: str, sources: _Sources
 ) -> Iterator[tuple[_Fields, _Sources]]:
-    """Yield (fields, sources) for each grid of a study, first for the grids of its parts.
+    """Yield (fields, sources) for each grid of a study, starting with the grids of its parts.
 
-    A source is a text that states where a field is set, such as "in study/rbf.yaml, grid 2".
+    `sources` states where each field is set, such as "in study/rbf.yaml, grid 2".
 
     Args:
         study: The shared fields, `grids`, `parts` (studies within the study) and `title`.

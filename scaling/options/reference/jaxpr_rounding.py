@@ -138,10 +138,10 @@ class _JaxprAnalysis:
                 self.bits = min(self.bits, int(jnp.finfo(aval.dtype).nmant) + 1)
 
     def _terms_to_results(self, equation: Any, operand_terms: list[float | None]) -> list[float]:
-        """Return the number of terms that are summed along the longest path to each result of an equation.
+        """For each result of an equation, return the largest number of terms summed on a path to it.
 
-        A path starts at an input of the jaxpr. The longest path is the one along which the most terms are
-        summed. `operand_terms[k]` is the same number for operand k, or None if operand k is a constant.
+        A path starts at an input of the jaxpr. `operand_terms[k]` is this number for operand k, or None if
+        operand k is a constant.
         """
         name, params = equation.primitive.name, equation.params
         terms_before = max(count for count in operand_terms if count is not None)
@@ -297,7 +297,7 @@ def _count_scanned(outer: Sequence[Any], inner: Sequence[Any]) -> int:
 
 
 def _select_batched(condition: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
-    """Return `new` where `condition` is true and `old` elsewhere, even if `condition` lacks trailing axes."""
+    """Return `new` where `condition` is true, else `old`. The axes of `condition` are the leading axes."""
     if condition.ndim == 0:
         return new  # the loop ends where it does not hold
     return jnp.where(condition.reshape(*condition.shape, *[1] * (jnp.ndim(new) - condition.ndim)), new, old)

@@ -34,7 +34,10 @@ _SIGN_SAMPLES = 3  # the number of random sign changes from which the magnitude 
 
 
 def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
-    """Yield comparisons of a sample of the entries at every point, and of all entries at some points."""
+    """Compare a result with its reference: random entries at every point, then all entries at some points.
+
+    Yield each comparison.
+    """
     generator = np.random.default_rng([spec.case.data_seed, 1])
     complete_points = _sample_indices(_count_complete_points(spec), spec.case.points, generator)
     typical_inputs = sample_inputs(spec.case, spec.workload)
