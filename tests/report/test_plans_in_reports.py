@@ -231,6 +231,18 @@ def test_six_families_are_drawn_and_the_caption_counts_all(tmp_path):
     assert len(drawing.panels) == marks.MAX_PANELS and "6 of 8 problems are drawn" in drawing.caption
 
 
+def test_each_tooltip_of_a_plan_says_that_its_time_is_predicted(tmp_path):
+    records = [*planned_curve(), *measured("jacfwd")]
+    drawings = figures.make_figures(findings.read(write(tmp_path / "both", records)))
+    tips = {
+        drawing.name: [row["tip"] for panel in drawing.panels for row in panel.chart["data"]["values"] if "tip" in row]
+        for drawing in drawings
+    }  # fmt: skip
+    assert len(tips["plan-far"]) == 3 and len(tips["devices"]) == 4
+    assert all("predicted from the compiled program" in tip for tip in tips["plan-far"])
+    assert not any("predicted" in tip for tip in tips["devices"])
+
+
 def test_single_device_count_is_not_drawn(tmp_path):
     study = findings.read(write(tmp_path / "one", planned_curve(counts=(8,))))
     assert figures.make_figures(study) == []

@@ -73,7 +73,8 @@ def timing_row(line: str, timing: Timing, *remarks: str, **fields: Any) -> Row:
     `line` is the name of the line in the chart. `remarks` are added to the tooltip, and `fields` to the row.
     """
     seconds, low, high = timing.estimate
-    samples = count_of(len(timing.seconds), "sample") if timing.seconds else ""  # a prediction has none
+    count = len(timing.seconds)
+    samples = count_of(count, "sample") if count else "predicted from the compiled program"
     samples += f" of {timing.replicates} processes" if timing.replicates > 1 else ""
     tip = "\n".join(filter(None, (label(timing.case), format_time(timing), *remarks, samples)))
     return {"line": line, "tip": tip, "seconds": seconds, "seconds_low": low, "seconds_high": high} | fields
