@@ -33,8 +33,8 @@ def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> n
             raise Refusal(f"the InputSpec of {name!r} draws {drawn.dtype} numbers: draw real numbers")
         shape = np.shape(drawn)
         if shape[1:] != spec.shape or shape[:1] < (end - first,):  # NumPy would broadcast a single row
-            text = f"draws an array of shape {shape}, not {end - first} rows of shape {spec.shape}"
-            raise ValueError(f"the InputSpec of {name!r} {text}")
+            text = f"draws an array of shape {shape}, not {(group_rows, *spec.shape)}"
+            raise Refusal(f"the InputSpec of {name!r} {text}")
         rows[begin - start : end - start] = drawn[begin - first : end - first]
     return rows
 

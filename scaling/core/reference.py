@@ -326,6 +326,8 @@ def _evaluate_form(
     """
     assert form is not None
     reference = form(inputs.exact_inputs(spec.case, spec.workload, start, stop))
+    if not hasattr(reference, "derivative_terms"):
+        raise Refusal(f"the reference returns {type(reference).__name__}, not scaling.workload.Reference")
     compared = "value" if derivative_shape is None else "derivative"
     shapes: dict[str, tuple[int, ...]] = {"value": (stop - start, spec.derivative.values)}
     if derivative_shape is not None:

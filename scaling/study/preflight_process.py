@@ -20,7 +20,7 @@ from typing import Any
 import jax
 
 from scaling.core import environment, workload
-from scaling.core.case import Case, Refusal, TooLarge, from_dict, to_dict
+from scaling.core.case import Case, Refusal, TooLarge, built_in, from_dict, to_dict
 from scaling.core.derivative import describe_derivative
 from scaling.core.environment import hide_secrets, scrub
 from scaling.core.formatting import format_location
@@ -31,7 +31,7 @@ from scaling.study.applicability import why_inapplicable
 from scaling.study.completion import complete, unused_fields, without_trivial_blocks
 from scaling.study.grid import GridCell, UnusedField
 from scaling.study.preflight import without_layout
-from scaling.study.user_workload import advise_sizes, find_module
+from scaling.study.user_workload import advise_sizes, check_inputs, find_module
 from scaling.worker import Channel, die_with_parent
 from scaling.workers import module_side_effects
 
@@ -74,6 +74,8 @@ def check_cell(cell: GridCell) -> dict[str, Any]:
     if (scaled := cell.scaled(completed)) != completed:
         completed = complete(scaled, _make_workload)  # some targets always have one point
     built = workload.build(completed, _make_workload)
+    if completed.workload not in built_in("workloads"):
+        check_inputs(built)
     unused = unused_fields(cell.case)
     is_lower = completed.engine == interface.JAX and completed.precision != "highest"
     if is_lower and not has_matrix_product(completed, built):

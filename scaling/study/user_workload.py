@@ -1,5 +1,6 @@
 """Find the module of `workload=NAME`, read its SIZES, VARIANTS and other constants, check its `Workload`."""
 
+import math
 import os
 import re
 import sys
@@ -9,12 +10,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from scaling.core import workload
 from scaling.core.case import Refusal, built_in, check_names
+from scaling.core.inputs import draw_rows
 from scaling.core.modes import MODES
 from scaling.core.reductions import REDUCTIONS, WHOLE
 from scaling.core.workload import Workload
 
+_MAX_CHECKED_ELEMENTS = 2**20  # larger inputs take long to draw
 _RESERVED = ("points", "devices", "data_seed")  # fields that a size of this name would hide in `where`
 _DEFINES_WORKLOAD = re.compile(
     r"^(def|class)\s+workload\b|^workload\s*[:=]|^from\s.*\bimport\b.*\bworkload\b", re.MULTILINE
@@ -138,6 +143,17 @@ def check_workload(name: str, result: Any) -> Workload:
         if not callable(value) and not (value is None and key in optional):
             raise _wrong_type(f"{key} of {name!r}", "a function", value)
     return result
+
+
+def check_inputs(built: Workload) -> None:
+    """Draw the first rows of each input twice. Raise `Refusal` if this fails, or if the values differ."""
+    for name, spec in built.inputs.items():
+        if math.prod(spec.shape) > _MAX_CHECKED_ELEMENTS:
+            continue
+        first, second = (draw_rows(spec, 0, name, 0, 1) for _ in range(2))
+        if not np.array_equal(first, second, equal_nan=True):
+            problem = f"the InputSpec of {name!r} draws other values each time it is called"
+            raise Refusal(f"{problem}: make(generator, rows) must draw them from its generator")
 
 
 def _wrong_type(what: str, expected: str, value: Any) -> Refusal:

@@ -99,6 +99,14 @@ def test_a_reference_or_derivative_of_the_wrong_shape_is_not_broadcast(monkeypat
     assert record.status == "failed" and "(6, 3, 4) is expected" in record.text
 
 
+@pytest.mark.parametrize("result", [None, np.ones((6, 4, 4)), (np.ones((6, 4)), np.ones((6, 4, 4)))])
+def test_a_reference_of_another_type_fails_the_case_with_the_type(result, monkeypatch):
+    built = Workload(lambda x: jnp.sin(x), {"x": normal(4)}, wrt="x", reference=lambda inputs: result)
+    record = measure(built, monkeypatch)
+    text = f"the reference returns {type(result).__name__}, not scaling.workload.Reference"
+    assert record.status == "failed" and text in record.text
+
+
 @pytest.mark.parametrize(
     "terms, message",
     [

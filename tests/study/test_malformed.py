@@ -582,7 +582,7 @@ GOOD = (
     HEAD
     + "def workload(case):\n    return Workload(function=lambda x: jnp.sin(x), points={'x': uniform(3)})\n"
 )
-
+DRAWS = "import numpy as np\nfrom scaling.core.workload import InputSpec\n"
 
 TABLES["workloads"] = {
     f"a module that {description}": user_module(content, pattern)
@@ -605,6 +605,14 @@ TABLES["workloads"] = {
         "has a dtype that is a text": (GOOD + "DTYPES = 'float32'\n", r"DTYPES of mine.*write \('float32',\)"),
         "has a dtype that is not a name": (GOOD + "DTYPES = (3,)\n", r"DTYPES of mine.*not \(3,\)"),
         "has targets that are not names": (GOOD + "TARGETS = (3,)\n", "mine|target"),
+        "draws an input without the generator": (
+            GOOD.replace("uniform(3)", "InputSpec((3,), lambda rng, rows: np.random.rand(len(rows), 3))") + DRAWS,
+            "the InputSpec of 'x' draws other values each time.*from its generator",
+        ),
+        "draws an input of another shape": (
+            GOOD.replace("uniform(3)", "InputSpec((3,), lambda rng, rows: rng.random((len(rows), 4)))") + DRAWS,
+            r"the InputSpec of 'x' draws an array of shape \(1365, 4\), not \(1365, 3\)",
+        ),
         "has no targets": (GOOD + "TARGETS = ()\n", "TARGETS of mine is empty: name quantities, or omit it"),
     }.items()
 } | {
