@@ -225,9 +225,7 @@ def _result_reduction(derivative: Derivative) -> Reduction:
 
 def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference] | None:
     """Return the workload's closed form of values and derivative (`nonzeros` or `reference`), or None."""
-    if workload.nonzeros is not None and case.target not in SECOND:
-        return workload.nonzeros
-    return workload.reference
+    return workload.reference if workload.nonzeros is None or case.target in SECOND else workload.nonzeros
 
 
 def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
