@@ -1,4 +1,4 @@
-"""Public API: `load` (results as a DataFrame) and `advise` (the fastest way to differentiate a function).
+"""Define the public API: `load` returns results as a DataFrame, `advise` finds the fastest derivative.
 
 The package (ad-scaling) measures the cost of automatic differentiation in JAX: the time and memory of a
 Jacobian, and how they change with the number of devices.

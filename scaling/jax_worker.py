@@ -1,4 +1,4 @@
-"""Start JAX in a worker, connect it to its process group, and execute requests for cases (`CaseLoop`).
+"""Start JAX in a worker, connect and check its process group, and execute requests for cases (`CaseLoop`).
 
 worker.py imports this module after the process is bound to its cores, because JAX starts threads that
 inherit the binding.

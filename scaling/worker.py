@@ -10,10 +10,10 @@ each with the key of a case:
     {"do": "finish", ...}                write the record of the case; reply "end"
     {"do": "forget", ...}                discard the case as if it had not begun; reply "forgotten"
 
-The field "enough" of the reply "turn" tells whether the case has enough samples. "end" means that the case
-has ended, and "later" that it does not fit into memory with the other cases. If several processes share the
-devices of a case, all receive the same requests, and rank 0 replies and writes the records. Rank 0 also
-chooses the address of the `jax.distributed` coordinator, which the launcher sends to all processes.
+The field "enough" of the reply "turn" states whether the case has enough samples. "end" means that the case
+has ended. "later" means that it does not fit into memory with the other cases. If several processes share the
+devices of a case, all receive the same requests. Rank 0 replies and writes the records. It also chooses the
+address of the `jax.distributed` coordinator, which the launcher sends to all processes.
 """
 
 import contextlib

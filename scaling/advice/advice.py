@@ -25,23 +25,23 @@ _OBVIOUS_MODES = ("jacfwd", "jacrev", "fwd_over_rev")  # modes that the advice i
 
 @dataclass(frozen=True)
 class Advice:
-    """A ranking of the ways to differentiate a function. `str` gives a summary and the recommended code."""
+    """A ranking of methods to differentiate a function. `str(advice)` is a summary with recommended code."""
 
-    cases: tuple[Case, ...]  # candidates, which compute the same derivative, the best one first
+    cases: tuple[Case, ...]  # candidates, the best one first; all compute the same derivative
     excluded: Mapping[Case, str]  # case that cannot run on these devices -> reason
     derivative: Derivative  # what the candidates compute
     fields: Mapping[Case, RecordFields]  # candidate -> record fields, such as its status and predicted time
     records: Mapping[Case, Record]  # measured candidate -> record
     machine: str  # name of the machine for which the times are valid
-    warning: str = ""  # warning that a program may be wrong if its result was not checked
+    warning: str = ""  # a fault of this jaxlib that can cause wrong results, or "" if none is known
     problem: Problem | None = None  # the function with its inputs, or None for a workload
-    coloring: Coloring | None = None  # of the candidate that compresses the Jacobian, if there is one
+    coloring: Coloring | None = None  # the coloring of the candidate that compresses the Jacobian, or None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cases", tuple(sorted(self.cases, key=self._rank)))
 
     def _rank(self, case: Case) -> tuple[Any, ...]:
-        """Return the sort key of a candidate: measured before predicted candidates, fast before slow ones."""
+        """Return the sort key of a case: measured, then predicted, then unknown times, each ascending."""
         seconds, options = self.seconds(case), [case.chunk, case.block, case.forward]
         is_doubtful = case not in self.records and (bool(self.records) or self.reason(case) is not None)
         return seconds is None, is_doubtful, seconds or 0.0, case.devices, 3 - options.count(None)
@@ -62,7 +62,7 @@ class Advice:
         unchecked = "budget=0, which computes and checks nothing"
         if "is not finite" in text:
             text += f"; omit such points, or use {unchecked}"
-        if self.problem:  # a function has no workload that takes a reference
+        if self.problem:  # a user cannot add a reference to a plain function
             wider = "float64 inputs, or " if "values differ between" in text else ""
             text = text.replace("add a reference to the workload", f"use {wider}{unchecked}")
         if "a device has" in text and self.cases[0].points > 1:
@@ -124,12 +124,12 @@ class Advice:
         return (self.fields.get(case, {}).get("predicted") or {}).get("seconds")
 
     def reason(self, case: Case) -> str | None:
-        """Return why a case failed, was not run or has a doubtful prediction, or None if nothing is wrong."""
+        """Return the reason why a case failed, was not run or has a doubtful prediction, otherwise None."""
         record = self.records.get(case)
         text = record.text if record else self.fields.get(case, {}).get("text")
         if self.records and not record:
             text = text or "not measured: no time was left, or predicted to be slow"
-        # If the function's own derivative is wrong, no result was compared, so that the record has no error.
+        # If the error is None, no result was compared, because the derivative of the function is wrong.
         if record and record.reason == "wrong_answer" and record.error is not None and self.warning:
             text = f"{text}; {self.warning}"
         return name_user_function(self.excluded.get(case) or text or "") or None

@@ -27,7 +27,7 @@ _MOST_NESTED_FORWARD = 8  # largest number of inputs for forward over forward, w
 _CHUNK_SIZES = (16, 128)  # seeds at a time
 _BLOCK_ELEMENTS = (2**14, 2**18)  # array elements of the Jacobians that are computed at a time
 _MOST_COLORED_ENTRIES = 10**7  # largest number of entries of a Jacobian whose sparsity pattern is detected
-_MOST_COLORED_OPERATIONS = 10**8  # largest number of operations of such a function; detection then takes 30 s
+_MOST_COLORED_OPERATIONS = 10**8  # largest number of operations in a function to color; this takes 30 s
 
 
 def list_candidates(
@@ -36,13 +36,13 @@ def list_candidates(
     """Return (cases to compare, {excluded case: reason}, derivative that the cases compute).
 
     The AD mode of `base` is ignored. `devices` contains the device counts to compare. If it is None, all
-    cases have the device count of `base`. `may_split_seeds` allows partitioning of the seeds if there are
+    cases have the layout of `base`. If `may_split_seeds` is true, the seeds are partitioned when there are
     more devices than points.
     """
     base = completion.complete(base)
     derivative = describe_derivative(base, workload.build(base))
     layouts = [base] if devices is None else [_choose_layout(base, n, may_split_seeds) for n in devices]
-    # Two choices of options can be one case. The values of the last two dicts are reasons.
+    # Different options can give the same case, so cases are dict keys. The last two dicts map to reasons.
     cases, indivisible, inapplicable = dict[Case, None](), dict[Case, str](), dict[Case, str]()
     for incomplete in _enumerate_cases(layouts, _list_modes(derivative), derivative):
         case = completion.complete(incomplete)
@@ -104,10 +104,10 @@ def _list_modes(derivative: Derivative) -> list[str]:
 
 
 def find_coloring(base: Case, modes: Sequence[str] = ("jacfwd", "jacrev")) -> Coloring | None:
-    """Return a coloring of the Jacobian's columns or rows, whichever needs fewer seeds.
+    """Return a coloring of the columns or rows of the Jacobian, whichever needs fewer seeds, or None.
 
     `modes` contains "jacfwd" to try the columns, and "jacrev" to try the rows. Return None for a second
-    derivative, if coloring saves less than half of the seeds, or if detecting the pattern fails or is slow.
+    derivative, if the pattern cannot be detected quickly, or if coloring saves less than half of the seeds.
     """
     base = completion.complete(base)
     built = workload.build(base)
@@ -134,6 +134,6 @@ def sum_operations(jaxpr: Any) -> float:
 
 
 def find_plain(cases: Sequence[Case], mode: str) -> Case | None:
-    """Return the case with AD mode `mode`, no other option and the fewest devices, or None if none exists."""
+    """Return the case with AD mode `mode`, batch=vmap, no chunk, no block and the fewest devices, or None."""
     plain = [c for c in cases if (c.mode, c.chunk, c.block, c.batch) == (mode, None, None, "vmap")]
     return min(plain, key=lambda case: case.devices, default=None)

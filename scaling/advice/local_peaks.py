@@ -30,7 +30,7 @@ from scaling.study.compose import configuration_folder
 
 _MOST_ATTEMPTS = 4  # maximum number of measurements of a peak while other processes use the CPU
 _PEAK_SAMPLING = Sampling(width=0.1, least=5, most=20, seconds=0.03, warm_up=0.005, turns=1)
-_PEAK_OF_WORK = {  # kind of work of a kernel that a library computes -> the peak that limits it
+_PEAK_OF_WORK = {  # kind of work of a library kernel -> target of the benchmark of its peak rate
     "products": "matmul", "divisions": "division", "transcendentals": "transcendental",
     "reductions": "reduction", "turned": "transpose",
 }  # fmt: skip
@@ -39,7 +39,7 @@ _PEAK_OF_WORK = {  # kind of work of a kernel that a library computes -> the pea
 def read_hardware(name: str) -> Hardware:
     """Return the hardware model in conf/hardware/NAME.yaml, or raise `Refusal` if there is none."""
     files = {path.stem: path for path in sorted((configuration_folder() / "hardware").glob("*.yaml"))}
-    check_names("hardware", [name], [*files])  # `name` may be a value without a hash
+    check_names("hardware", [name], [*files])  # lists, because `name` may not be hashable
     config: Any = OmegaConf.load(files[name])
     for default in config.pop("defaults", []):  # such as base/gpu@_here_, as Hydra reads it
         if default != "_self_":
@@ -118,6 +118,6 @@ def _load_or_measure(cases: Iterable[Case], cores: Sequence[int] | None) -> list
 
 
 def _peak_key(fields: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the cache key of measured peaks: the values of an environment that the peaks depend on."""
+    """Return the cache key of peaks that were measured in an environment with the values `fields`."""
     cores, versions = fields["cores"] or (), fields["versions"]
     return fields["device_kind"], fields["xla_flags"], versions["jaxlib"], len(cores)

@@ -1,8 +1,8 @@
 """Measure the candidates of `scaling.advise` in rounds within a time budget, and drop slow candidates.
 
-Each round takes a few samples of every remaining candidate. A candidate is dropped if it is significantly
-slower than the fastest, or more than twice as slow. After the first round, it is dropped only if it is more
-than four times as slow, because another process may have disturbed the samples. `run_case` checks each
+Each round takes a few samples of every remaining candidate. The first round drops only candidates that are
+more than four times as slow as the fastest, because another process may have disturbed the samples. A later
+round drops candidates that are significantly slower or more than twice as slow. `run_case` checks each
 derivative before its first samples.
 """
 
@@ -23,8 +23,8 @@ from scaling.core.timing import Sampling, ratio_interval
 from scaling.plan.compile_pool import RecordFields
 
 CLOSE = 1.03  # candidates whose times differ by less than this factor are equally good
-_PREPARING = 0.6  # fraction of the budget after which no third candidate is checked
-_LONGEST_CALL = 0.1  # fraction of the budget that a call of the second candidate may take
+_PREPARING = 0.6  # after this fraction of the budget, a candidate is checked only if fewer than two are ready
+_LONGEST_CALL = 0.1  # fraction of the budget that a call of the second candidate may take after `_PREPARING`
 _MOST_MEASURED_RATIO = 2.0  # ratio of the median times above which a candidate is dropped
 _MOST_FIRST_RATIO = 4.0  # the same after the first round
 _MOST_PREDICTED_RATIO = 20.0  # ratio to the shortest predicted time, above which a candidate is not measured
@@ -63,9 +63,9 @@ def measure_candidates(
 
 
 def check_case(case: Case, cores: Sequence[int] | None = None, stages: Stages | None = None) -> Attempt:
-    """Compile a case unless `stages` contains its program, check the result of one call, and take no sample.
+    """Compile a case, or use the program in `stages`. Check the result of one call, and return an `Attempt`.
 
-    `cores` are the CPU cores of this process. If an error occurs, the returned attempt has ended.
+    `cores` are the CPU cores of this process. No sample is taken. If an error occurs, the attempt has ended.
     """
     devices = jax.devices()[: case.devices]
     group = ProcessGroup(devices, devices[0].platform, cores=list(cores) if cores else None)
@@ -81,7 +81,7 @@ def _order_by_prediction(fields: Mapping[Case, RecordFields]) -> list[Case]:
     ordered = [case for case in ordered if seconds[case] <= most]
     first = {(case.mode, case.devices): case for case in reversed(ordered)}
     is_doubtful = lambda case: bool(seconds[case] and planned[case].get("text"))  # noqa: E731
-    # First the fastest case of each mode and device count, last those with a doubtful prediction.
+    # The fastest case of each mode and device count is first. Cases with a doubtful prediction are last.
     return sorted(ordered, key=lambda case: (is_doubtful(case), first[case.mode, case.devices] != case))
 
 
@@ -91,7 +91,7 @@ def _predicted_seconds(fields: RecordFields) -> float:
 
 
 def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callable[[str], None]) -> None:
-    """Take samples of the candidates in rounds, until the fastest is known or the deadline has passed."""
+    """Sample candidates in one or more rounds, until the fastest is known or `deadline` has passed."""
     active = [case for case, attempt in attempts.items() if not attempt.ended]
     while active and not (time.monotonic() > deadline and attempts[active[-1]].record.seconds):
         note(f"measuring {len(active)} of {len(attempts)} candidates")

@@ -192,7 +192,7 @@ def _write_derivative(
 def _write_product(problem: Problem, case: Case) -> str:
     structs = problem.input_structs(), problem.output_structs()
     inputs, outputs = (sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in structs)
-    by_shape = problem.transforms[0 if inputs <= outputs else -1]  # the only one, if there is one
+    by_shape = problem.transforms[0 if inputs <= outputs else -1]  # equal if only one transform is possible
     return _PRODUCT_CODE[problem.target, case.mode].format(transform=by_shape)
 
 

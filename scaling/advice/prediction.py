@@ -24,8 +24,8 @@ from scaling.plan.compile_worker import BuiltCase, describe_failure
 from scaling.plan.hardware import Hardware
 from scaling.workers.cores import usable_cores
 
-_MOST_WORK = 10.0  # ratio to the fewest operations of a candidate, above which a candidate is not compiled
-# The numbers of candidates without and with a chunk or block that are compiled first, however long it takes.
+_MOST_WORK = 10.0  # chunks and blocks with more than this many times the fewest operations are not compiled
+# These numbers of plain candidates, and of candidates with a chunk or block, are compiled without time limit.
 _FIRST_PLAIN, _FIRST_BLOCKED = 2, 1
 
 
@@ -140,7 +140,7 @@ def _compile_in_threads(
         is_late = time.monotonic() > deadline and each not in built[: _FIRST_PLAIN + _FIRST_BLOCKED]
         return skipped if is_late else each.compile()
 
-    # This process is bound to the cores that it measures, and these threads may use more of them.
+    # This process is bound to the cores on which it measures. These threads may use other cores as well.
     pool = ThreadPoolExecutor(len(cores), initializer=os.sched_setaffinity, initargs=(0, cores))
     uses_cache = jax.config.values["jax_enable_compilation_cache"]
     # A program that comes from the cache is not compiled, and XLA does not write its LLVM IR.
@@ -159,10 +159,9 @@ def _compile_in_threads(
 
 
 def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
-    """Return {case: explanation} for cases that have too many operations in comparison with the other cases.
+    """Return {case: explanation} for cases with more than `_MOST_WORK` times the fewest operations.
 
-    `work` maps each case to its number of operations. More than `_MOST_WORK` times the smallest number is too
-    many.
+    `work` maps each case to its number of operations.
     """
     # A compressed program is no baseline, because the operations that expand its result are not counted.
     dense = [value for case, value in work.items() if value and case.mode != CODED]

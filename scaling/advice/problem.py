@@ -76,9 +76,9 @@ class Problem:
 
     @functools.cached_property
     def transforms(self) -> list[str]:
-        """Return which of "jacfwd" and "jacrev" can differentiate the function.
+        """Return the names of the JAX transforms that can differentiate the function.
 
-        If neither can, return both.
+        They are "jacfwd", "jacrev" or both. If neither can, return both.
         """
         possible = []
         for transform in (jax.jacfwd, jax.jacrev):
@@ -127,7 +127,7 @@ def make_problem(
 
 
 def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
-    """Check `inputs`, and convert its arrays to JAX dtypes. `group` is its name, "points" or "shared"."""
+    """Return `inputs` with arrays of JAX dtypes, or raise `Refusal`. `group` is "points" or "shared"."""
     if not isinstance(inputs, Mapping) or not all(isinstance(name, str) for name in inputs):
         raise Refusal(
             f"{group} must be a dict such as {{'x': x}} by names of parameters, not {describe(inputs)}"
@@ -187,13 +187,13 @@ def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) ->
 
 @contextlib.contextmanager
 def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -> Iterator[Case]:
-    """Register a problem as a temporary workload, yield a `Case` of it, and remove it on exit.
+    """Register a problem as a temporary workload, yield a `Case` of the workload, and remove it on exit.
 
-    `whole_mode` is a function that computes the derivative at all points in one call, for mode=vmap_grad, or
-    None.
+    `whole_mode` is the function for mode=vmap_grad, which computes the derivative at all points in one call,
+    or None to register no such mode.
     """
     by_name = lambda call: lambda **inputs: call(*_order_inputs(problem, inputs))  # noqa: E731
-    directions: dict[str, Any] = {}  # an input for each differentiated input, a direction at each point
+    directions: dict[str, Any] = {}  # name -> specs, for the directions of each differentiated input
     if problem.target in PRODUCTS:
         names = [_name_copy(problem, name, "direction") for name in problem.wrt]
         directions = dict(zip(names, map(_make_specs, names, problem.input_structs()), strict=True))

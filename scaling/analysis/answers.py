@@ -30,7 +30,7 @@ class FastestAnswer(NamedTuple):
     mode: str  # the fastest method, or both methods if the runner-up is not significantly slower
     recommended: str  # the fewest devices that are not significantly slower, such as '1 device', or ''
     time: str  # the time of one call with its 95 % interval
-    layout: str  # such as '1 device, jit'; if `mode` names two methods, also the method of `time`
+    layout: str  # such as '1 device, jit'; if `mode` names two methods, also the method that took `time`
     ratio: str  # a clause on the ratio of the runner-up's time to `time`, or ''
     certainty: str  # `Ranking.certainty`, or 'predicted, not measured'
     parts: tuple[str, ...]  # sentences, without a period: speed-up, device counts, modes without a time
@@ -73,9 +73,9 @@ def _describe_problem(findings: Findings, rows: Sequence[Ranking]) -> FastestAns
 
 
 def _list_untimed(findings: Findings, fastest: Ranking) -> list[str]:
-    """Return a list with one sentence that names the AD modes that failed or ran out of memory, or [].
+    """Return [sentence], where the sentence names the AD modes without a time, or [] if there are none.
 
-    Only cases with the problem and the device count of `fastest` are considered.
+    These modes failed or ran out of memory for the problem and the device count of `fastest`.
     """
     lost = [
         record

@@ -1,4 +1,4 @@
-"""Compare times with peak rates and handwritten code (`Baseline`), and find the causes of lost efficiency.
+"""Compare times with peaks and handwritten code (`Baseline`); find lost efficiency (`EfficiencyBreakdown`).
 
 Memory traffic includes only the inputs and the result, so that the fraction of the memory bandwidth is
 underestimated. All communication counts as a loss, because its overlap with computation is unknown. The
@@ -62,10 +62,10 @@ def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
 def _compare_with_handwritten(timing: Timing, group: Iterable[Timing]) -> Estimate | None:
     """Return the time of `timing` divided by the time of the fastest handwritten derivative in `group`.
 
-    Only handwritten derivatives with the same value of `seeds` as `timing` are considered.
+    Only those with the same `seeds` as `timing` are used. Return None if there is none, or for mode=value.
     """
     handwritten = (t for t in group if t.case.engine == "jax" and t.case.ad_mode.closed_form)
-    # Colored seeds give only the nonzeros.
+    # With colored seeds, a handwritten derivative computes only the nonzeros.
     fastest = least_time(t for t in handwritten if t.case.seeds == timing.case.seeds)
     return time_ratio(timing, fastest) if fastest and not timing.case.ad_mode.is_value else None
 
@@ -106,7 +106,7 @@ def _least_seconds(target: str, amount: float | None, timing: Timing, rates: Rat
     measured = rates.get((target, *dtype_and_precision, _machine_key(timing)))
     if not measured:
         return None
-    # A rate for at most this amount is preferred: more data may not fit into the same cache.
+    # Prefer the largest benchmark up to this amount, because more data may not fit into the same cache.
     _, rate = max([pair for pair in measured if pair[0] <= amount] or [min(measured)])
     return amount / rate
 
@@ -123,7 +123,7 @@ class EfficiencyBreakdown(NamedTuple):
 
     devices: int
     communication: float | None  # None if the bytes were not counted or no all-reduce was timed
-    imbalance: float | None  # None if one process drives all devices, because it times them together
+    imbalance: float | None  # None if a single process drives all devices and times them together
     dispatch: float | None  # None if no empty call was timed
     serial: float  # the remainder: serial work, contention, and the losses that are None
 

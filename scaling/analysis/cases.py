@@ -14,7 +14,7 @@ from scaling.core.grouping import T, group_by
 from scaling.core.modes import MODES
 from scaling.core.record import Record
 
-ENOUGH_COUNTS = 3  # a problem measured on at least this many device counts is preferred to a larger one
+ENOUGH_COUNTS = 3  # a problem with this many device counts is preferred to a larger one with fewer
 # Fields of a case that trade memory for time and change neither the result nor the AD mode. Default: None.
 MEMORY_FIELDS = ("chunk", "block", "memory_limit", "storage", "remat")
 
@@ -64,7 +64,7 @@ def _at_a_time(count: int | None, noun: str) -> str:
     return f"{count_of(count, noun)} at a time" if count else ""
 
 
-@functools.lru_cache(maxsize=32_768)  # cases are compared in many ways, and each copy is checked
+@functools.lru_cache(maxsize=32_768)  # comparisons copy the same case often, and each copy is validated
 def with_fields(case: Case, **fields: Any) -> Case:
     """Return a copy of a case with the new field values in `fields`."""
     return dataclasses.replace(case, **fields)
@@ -145,9 +145,9 @@ class Subject:
 
     @property
     def family(self) -> str:
-        """Return the name of the function, its target and its data type, such as 'rbf grad float64'.
+        """Return the function, its target and other settings as text, such as 'rbf grad float64'.
 
-        The data type is omitted if it is float32, the default.
+        Other settings are `variant`, `wrt`, `reduce`, `dtype` (unless float32), `precision` (unless highest).
         """
         case, reduced = self.case, self.case.reduce and f"reduce={self.case.reduce}"
         dtype = "" if case.dtype == "float32" else case.dtype

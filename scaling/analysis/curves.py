@@ -1,4 +1,4 @@
-"""Build strong and weak scaling curves (`Curve`, `CurvePoint`), and select curves of the largest problems."""
+"""Build scaling curves (`Curve`, `CurvePoint`), check weak scaling, and select the largest problems."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ class Curve(Subject):
 
     @property
     def program(self) -> tuple[str, Case]:
-        """Return (kind of scaling, case), which is equal for measured and predicted curves of one program."""
+        """Return the key (kind, case) of the program, which is equal for measured and predicted curves."""
         return self.kind, curve_case(self.case, self.kind)
 
     @property
@@ -110,8 +110,8 @@ def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong"
 def select_series(timings: Sequence[Timing], kinds: Sequence[str]) -> list[tuple[str, list[Timing]]]:
     """Return (kind, timings) pairs for the scaling curves of the given kinds.
 
-    A series with one device count is kept only if it is of the first kind, and if it is measured on one
-    device or in no longer series.
+    Curves with one timing are kept only for the first kind. Even then, a curve is omitted if its timing is on
+    several devices and also belongs to a longer curve.
     """
     pairs = [(kind, series) for kind in kinds for series in series_of_kind(timings, kind)]
     several = (series for _, series in pairs if len(series) > 1)
@@ -131,7 +131,7 @@ def stated_kinds(study: Mapping[str, Any]) -> list[str]:
 
 
 def weak_refusals(timings: Iterable[Timing]) -> list[str]:
-    """Return one sentence per rejected weak scaling curve: why its work per device is not constant."""
+    """Return one sentence per rejected weak curve. It states why the work per device is not constant."""
     honest = [timing for timing in timings if timing.honest]
     return [
         f"Not weak scaling: {curve_name('weak', series[0].case)}: {reason}."
@@ -210,10 +210,10 @@ def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
 
 
 def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> list[list[Curve]]:
-    """For each function, kind of scaling and smallest device count, return the curves of the largest problem.
+    """Return the curves of the largest problem, in one list per function, kind of scaling and baseline.
 
-    There is one list for each combination. If `mixed` is true, the smallest device counts are not
-    distinguished. Curves with only one device count are omitted. A problem with three or more device counts
+    The baseline is the smallest device count of a curve. If `mixed` is true, curves with different baselines
+    are in one list. Curves with only one device count are omitted. A problem with three or more device counts
     takes precedence over a larger problem with two. Lists of curves without a derivative (mode=value) come
     last.
     """
@@ -229,6 +229,6 @@ def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> 
 
 
 def derivative_curves(curves: Iterable[Curve]) -> list[list[Curve]]:
-    """For each function, return the derivative curves of the largest problem, sorted from fast to slow."""
+    """Return `curves_of_largest_problems` for derivatives, each list sorted by most devices, then time."""
     problems = curves_of_largest_problems(curve for curve in curves if not curve.case.ad_mode.is_value)
     return [sorted(same, key=lambda c: (-c.points[-1].devices, c.points[-1].seconds)) for same in problems]

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from scaling.core.formatting import format_interval, format_number
 
 UNDETERMINED = "not determined"
-_WIDEST_RATIO = 10.0  # largest quotient of the limits of the interval of a ratio
+_WIDEST_RATIO = 10.0  # largest high / low of the interval of a ratio
 _WIDEST_EXPONENT = 1.0  # largest width of the interval of an exponent
 _WIDEST_SHARE = 0.5  # largest width of the interval of a fraction
 

@@ -21,7 +21,7 @@ EFFICIENCY = 0.5  # default of `Findings.efficiency`
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """The newest record of each case in a results folder, and all results derived from these records."""
+    """The records of a results folder, as selected by `store.latest`, and all results derived from them."""
 
     name: str
     records: list[Record]
@@ -81,7 +81,7 @@ class Findings:
 
     @functools.cached_property
     def best_fits(self) -> list[tuple[Curve, ScalingFit]]:
-        """Return a (curve, law) pair for each fitted curve. The law is the one that fits the curve best."""
+        """Return (curve, law) pairs: each fitted curve with the law that fits it best."""
         return [(curve, law) for curve, laws in self.scaling_fits for law in laws if law.best]
 
     @functools.cached_property

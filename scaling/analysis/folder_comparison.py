@@ -41,7 +41,7 @@ class ComparedCase(NamedTuple):
     a: tuple[Record, ...] = ()  # successful records in A, one per process
     b: tuple[Record, ...] = ()
     ratio: Ratio | None = None  # time in B divided by time in A
-    p: float | None = None  # corrected for multiple testing (Benjamini and Hochberg)
+    p: float | None = None  # p-value, corrected for multiple testing (Benjamini and Hochberg)
     text: str = ""  # why records have no time
 
 
@@ -51,7 +51,7 @@ class FolderComparison:
 
     a: Path
     b: Path
-    margin: float  # the largest relative difference of times that is called no difference
+    margin: float  # relative differences of times up to this value count as no difference
     rows: Sequence[ComparedCase]  # in the order of VERDICTS, the largest change first
     differences: Mapping[str, Sequence[str]]  # environment fact -> its values in A and in B
     notes: Sequence[str]  # sentences that count the omitted records
@@ -105,8 +105,8 @@ def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
 def _load_newest_records(name: str, folder: Path) -> tuple[dict[str, list[Record]], list[str]]:
     """Return {case key: records}, and sentences that count omitted records and damaged lines.
 
-    Records are omitted unless they are from the environment in which their workload ran last. `name` is the
-    name of the folder in these sentences.
+    For each workload, only the records from the environment in which it ran last are kept. `name` is the name
+    of the folder in the sentences.
     """
     loaded = store.load(folder)
     records = [record for record in store.latest(loaded.records) if record.case.kind == "case"]

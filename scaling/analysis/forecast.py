@@ -1,4 +1,4 @@
-"""Collect predicted times and scaling curves of plans (`Forecast`), and score predictions (`PlanScore`)."""
+"""Collect the predictions of plans (`Forecast`), describe them in sentences, and score them (`PlanScore`)."""
 
 import itertools
 import math
@@ -25,7 +25,7 @@ _INTERVAL_PERCENTILES = (2.5, 97.5)
 _TIME_FIELDS = ("seconds", "low", "high")  # of a predicted time
 _HALF_EFFICIENCY = 0.5  # parallel efficiency below which more devices are not worthwhile
 _DEADLINE_FACTOR = 2.0  # default deadline, as a multiple of the least predicted time
-_ORDER_FACTOR = 2.0  # the predicted order of two measured times is scored if their ratio exceeds this
+_ORDER_FACTOR = 2.0  # the order of two times is scored only if their measured ratio exceeds this
 
 
 @dataclass(frozen=True)
@@ -203,13 +203,13 @@ def _describe_memory(forecast: Forecast) -> list[str]:
 
 
 class PlanScore(NamedTuple):
-    """The errors of the predicted times on one type of hardware, relative to the measured times."""
+    """The accuracy of the predicted times on one type of hardware, compared with the measured times."""
 
     hardware: str
     ratios: list[float]  # predicted time / measured time of each case
     coverage: float  # the fraction of the measured times within their predicted 95 % interval
     ordered: int  # number of comparable pairs whose order was predicted correctly
-    comparable: int  # number of pairs of methods for one problem with times that differ enough
+    comparable: int  # pairs of methods for one problem whose times differ by more than _ORDER_FACTOR
 
     @property
     def error(self) -> float:

@@ -36,7 +36,7 @@ class LintFinding:
     fix: str
 
 
-@functools.lru_cache(maxsize=1)  # a report needs them five times
+@functools.lru_cache(maxsize=1)  # a report calls this function several times
 def lint_findings(findings: Findings) -> tuple[LintFinding, ...]:
     """Return one `LintFinding` for each violated rule, in the order of `RULES`."""
     checked = ((severity, name, rule(findings), fix) for severity, name, rule, fix in RULES)
@@ -151,7 +151,7 @@ def _mixed_environments(findings: Findings) -> list[str]:
 def _curves_without_one_device(findings: Findings) -> list[str]:
     curves = (curve for curve in findings.curves if curve.baseline_devices > 1)
     counts = ((curve, findings.too_large_on(curve.timings[0], curve.kind)) for curve in curves)
-    # If a program ran out of memory on fewer devices, it cannot have such a time.
+    # A program that ran out of memory on fewer devices cannot have a time on one device.
     return [curve.name for curve, count in counts if count is None or count >= curve.baseline_devices]
 
 

@@ -1,4 +1,4 @@
-"""Rank AD methods (`Ranking`), and compare meshes, coloring and memory settings (`pareto_fronts`)."""
+"""Rank AD methods (`Ranking`) and device counts; compare meshes, coloring, memory (`pareto_fronts`)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -125,9 +125,9 @@ def largest_problems(fastest: Iterable[Ranking]) -> list[list[Ranking]]:
 
 @dataclass(frozen=True)
 class SettingComparison(Ranking):
-    """A comparison of timings whose cases differ only in one field.
+    """A comparison of timings whose cases differ only in the field `field`.
 
-    `case` is equal to these cases, apart from the field, which has its default value.
+    `case` has the default value in this field. Its other fields are equal to those of the timings.
     """
 
     field: str  # "mesh", "forward" or "overlap"

@@ -1,10 +1,9 @@
-"""Compute statistics of time samples: intervals of times and ratios, p-values, trends, autocorrelation.
+"""Compute intervals of times and ratios (`Ratio`), p-values, moderated variances, trends, autocorrelation.
 
 Samples are nested in compilations, compilations in processes, and processes in cluster jobs. The error of a
-time is estimated from the variation between jobs, or between processes if there is only one job, or between
-compilations if there is only one process, or between samples if there is only one compilation. This variation
-includes the variation at lower levels. Processes that were sampled in turns are compared in pairs, so that
-common disturbances cancel.
+time is estimated from the variation at the highest level with several members: jobs, otherwise processes,
+otherwise compilations, otherwise samples. This variation includes the variation at lower levels. Processes
+that were sampled in turns are compared in pairs, so that common disturbances cancel.
 
 Intervals are Student's t intervals of the logarithm, for unequal variances (Welch). For a single compilation,
 the variance of the median is computed from order statistics, without assuming a distribution.
@@ -43,7 +42,7 @@ class Ratio:
     pairs: int = 0  # number of pairs of processes that were sampled in turns
     error: float = 0.0  # squared standard error of the logarithm
     freedom: float = 0.0  # degrees of freedom of the error
-    # number of pairs, or harmonic mean of the numbers of processes; 0 (no p-value) with a single process
+    # number of processes, jobs or pairs (harmonic mean of both sides); 0 for one process: no p-value
     count: float = 0.0
     # (0 or 1 for numerator or denominator, process or job) -> log(time) minus the mean log(time)
     deviations: Mapping[Hashable, float] = field(default_factory=dict)
@@ -208,7 +207,7 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
     logs = np.log(np.maximum(variance, 1e-5 * np.median(variance))) - digamma(freedom / 2)
     logs += np.log(freedom / 2)
     squares = (logs - logs.mean()) ** 2
-    # One standard error more: too small an excess shrinks variances that differ to a common one.
+    # Add a standard error: too small an excess would give all cases the same variance.
     excess = float(logs.var(ddof=1) + squares.std() / math.sqrt(len(logs)) - polygamma(1, freedom / 2).mean())
     half = brentq(lambda x: float(polygamma(1, x)) - excess, 1e-9, 1e7) if excess > 1e-6 else 1e6
     common_variance = math.exp(logs.mean() + digamma(half) - math.log(half))
@@ -224,9 +223,9 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
 
 
 def _effective_count(ratios: Sequence[Ratio]) -> float:
-    """Return the effective number of independent cases.
+    """Return the effective number of independent ratios.
 
-    It is less than the number of ratios if times that were measured in the same process are correlated.
+    It is smaller than the number of ratios if times from the same process are correlated.
     """
     sums, cases = defaultdict[Hashable, float](float), Counter[Hashable]()
     for ratio in ratios:

@@ -17,7 +17,7 @@ from scaling.analysis.ratios import LEAST_VARIANCE
 from scaling.analysis.timings import is_empty_call
 
 AMDAHL, GUSTAFSON, UNIVERSAL = "Amdahl", "Gustafson", "universal scalability"
-_ROUNDING = 1e-10  # a smaller descent at 0 is rounding
+_ROUNDING = 1e-10  # a `descent` at 0 of at most this size is attributed to rounding
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _fit_law(law: _LinearLaw, log_times: Any) -> ScalingFit:
 
 def _residuals(law: _LinearLaw, target: Any, parameters: Any) -> Any:
     residuals = target - np.log1p(law.columns @ parameters)
-    return residuals - residuals.mean()  # the mean is the time on one device
+    return residuals - residuals.mean()  # the mean is `law.sign` * log(time on one device)
 
 
 def _sum_of_squares(law: _LinearLaw, target: Any, parameters: Any) -> float:
@@ -166,9 +166,9 @@ def _least_squares(law: _LinearLaw, target: Any, fixed: Mapping[int, float]) -> 
         return np.array([fixed[index] for index in range(len(law.parameters))])
 
     def descent(value: float) -> float:
-        """Return -1/2 times the derivative of the residual sum of squares S at a value of the parameter.
+        """Return -1/2 dS/dp at p = `value`, where p is the first free parameter.
 
-        The parameter is the first free one. S is minimized over the other free parameters.
+        S is the sum of squared residuals, minimized over the other free parameters.
         """
         parameters = _least_squares(law, target, {**fixed, free[0]: value})
         slopes = law.columns[:, free[0]] / (1 + law.columns @ parameters)
@@ -199,5 +199,5 @@ def _find_root(function: Callable[[float], float], first: float, last: float) ->
     """Return a root of `function` between two values at which its signs differ."""
     from scipy.optimize import brentq  # a slow import, which is needed only for three or more device counts
 
-    # Roots such as 1e-7 matter on thousands of devices, so that the cube root is searched.
+    # Search for the cube root, because roots as small as 1e-7 matter on thousands of devices.
     return float(brentq(lambda root: function(root**3), math.cbrt(first), math.cbrt(last))) ** 3

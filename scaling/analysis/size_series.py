@@ -25,7 +25,7 @@ from scaling.core.grouping import group_by, least_by
 
 S = TypeVar("S", bound=Subject)
 _LEAST_SIZES = 3  # a line through two sizes has no residuals
-_FALSE_CROSSOVERS = 0.05  # probability that a map without any crossover shows one that is sure
+_FALSE_CROSSOVERS = 0.05  # largest probability that a map shows a crossover without doubts by chance
 _ROUNDING = 1e-6  # a quadratic coefficient up to this size is attributed to rounding
 
 
@@ -80,7 +80,7 @@ class FastestModeMap(_SizeSeries):
 
     sizes: tuple[int, ...]
     devices: tuple[int, ...]
-    cells: Mapping[tuple[int, int], Ranking]  # (size, device count) -> method; missing if not measured
+    cells: Mapping[tuple[int, int], Ranking]  # (size, device count) -> ranking; missing if not measured
     crossovers: tuple[Crossover, ...]
 
 
@@ -91,14 +91,14 @@ def _find_series(items: Sequence[S]) -> Iterator[tuple[str, str, str, list[S]]]:
     constant sizes are text, such as "points=6 o=2".
     """
     columns = {name: [item.all_sizes[name] for item in items] for name in items[0].all_sizes}
-    # Sizes that determine each other vary in one series.
+    # Sizes that vary together (each determines the other) form one series.
     together = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
     varying = [names for changes, names in together.items() if any(changes)]
     longest = max(varying, key=lambda names: _count_values(names[0], items), default=None)
     for swept in varying:
         title = (" = " if len({tuple(columns[name]) for name in swept}) == 1 else " and ").join(swept)
         for fixed_sizes, group in group_by(items, functools.partial(_name_other_sizes, swept)).items():
-            # The size with the most values needs only two.
+            # Two values are enough for the size with the most values.
             if _count_values(swept[0], group) >= (2 if swept is longest else _LEAST_SIZES):
                 yield swept[0], title, fixed_sizes, group
 
@@ -108,7 +108,7 @@ def _name_other_sizes(swept: Sequence[str], item: Subject) -> str:
 
 
 def _count_values(name: str, items: Iterable[Subject]) -> int:
-    """Return the largest number of different values of the size `name` at any one device count."""
+    """Return the number of distinct values of the size `name`, on the device count with most of them."""
     # The number of points may be proportional to the number of devices.
     by_devices = group_by(items, lambda item: item.case.devices).values()
     return max(len({item.all_sizes[name] for item in same}) for same in by_devices)
@@ -193,7 +193,7 @@ def _crossover_between(
 ) -> Crossover | None:
     """Return the crossover between two sizes, or None if the times do not show one.
 
-    A doubt is added if chance may explain it among `comparisons` differences (Bonferroni correction).
+    A doubt is added if the crossover may be due to chance, given `comparisons` tests (Bonferroni correction).
     """
     fast_below, fast_above = row_below.first, row_above.first
     before, after = fast_below.base_method, fast_above.base_method

@@ -147,10 +147,9 @@ def describe_fit(curve: Curve, law: ScalingFit) -> str:
 def fastest_curves(curves: Iterable[Curve], fastest: Iterable[Ranking]) -> list[Curve]:
     """Return the best curve for each kind of scaling of each problem in `derivative_curves(curves)`.
 
-    The best curve has the largest device count. Of several such curves, the best one is the curve whose last
-    timing is the timing `first` of an item of `fastest`. If there is none, the curve with the shortest
-    last time is the best.
-    Handwritten derivatives, mode=auto and other AD systems are used only if there is no other curve.
+    Handwritten derivatives, mode=auto and other AD systems are used only if there is no other curve. The best
+    curve has the largest device count. Of several such curves, the best one ends with the timing `first` of
+    an item of `fastest`. If there is none, the best one has the shortest time on this device count.
     """
     largest = itertools.chain(*derivative_curves(curves))
     firsts = {id(row.first) for row in fastest}

@@ -1,4 +1,4 @@
-"""Define `Timing` (the pooled records of a case), and derive its stages, memory, disturbances and ratios."""
+"""Define `Timing` (the pooled records of a case) and its stages, memory and disturbances; compare timings."""
 
 import math
 import statistics

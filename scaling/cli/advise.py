@@ -113,8 +113,8 @@ def _advise_on_devices(name: str, problem: _Problem, options: _Options, console:
 def _parse_words(words: Sequence[str]) -> tuple[str, _Problem, _Options]:
     """Parse the command-line arguments, and return (name, problem, options).
 
-    The name is that of a workload, or a location such as "spring.py:force". The problem is a case, or the
-    shapes of the function's inputs. Raise `Refusal` if an argument is invalid.
+    The name is a workload, such as "linear", or a location, such as "spring.py:force". The problem is a case,
+    or the shapes of the function's inputs. Raise `Refusal` if an argument is invalid.
     """
     parser = Parser(prog="scaling advise", add_help=False, allow_abbrev=False)
     parser.add_argument("words", nargs="*")
@@ -135,7 +135,7 @@ def _parse_words(words: Sequence[str]) -> tuple[str, _Problem, _Options]:
     if not re.fullmatch(r"\d{1,9}(\.\d*)?", budget := fields.pop("budget", "30")):
         raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
     allowed = _FIELDS_OF_FUNCTION if functions else _FIELDS_OF_WORKLOAD
-    # Of the dotted names, only those of sizes have an effect, such as sizes.p.
+    # A dotted name has an effect only if it is a size, such as sizes.p.
     if unused := [name for name in fields if re.sub(r"^sizes\..*", "sizes", name) not in allowed]:
         raise Refusal(f"{unused[0]}= has no effect on advice: use {', '.join(allowed)}, budget")
     ((config, _),) = compose(["study=function", *(f"{name}={value}" for name, value in fields.items())])
@@ -200,21 +200,21 @@ def _nest(arrays: dict[str, Any]) -> dict[str, Any]:
 def _run_in_process(
     name: str, problem: _Problem, options: _Options, is_bound: bool
 ) -> tuple[float | Refusal | None, bool]:
-    """Call `advise` in a new process, and return (reply, True if a signal stopped the process).
+    """Call `_advise` in a new process, and return (reply, True if a signal stopped the process).
 
     The reply is the time per call of the best method in seconds, a `Refusal`, or None if a signal stopped the
     process before there was any advice. If `is_bound` is true, the process uses one CPU core per device.
     """
     variables = environment.variables("cpu" if is_bound else "gpu") | {"TF_CPP_MIN_LOG_LEVEL": "2"}
     if not isinstance(problem, Case):
-        del variables["XLA_FLAGS"]  # check the derivative as the code to paste will run
+        del variables["XLA_FLAGS"]  # use the user's own XLA flags, as the printed code will
     if is_bound or options["hardware"]:
         variables["JAX_PLATFORMS"] = "cpu"
     bound_to, is_stopped = cores.usable_cores()[: options["devices"][0]] if is_bound else None, False
-    with tempfile.TemporaryDirectory() as folder:  # of all temporary files, as a signal may interrupt XLA
+    with tempfile.TemporaryDirectory() as folder:  # for all temporary files, as a signal may interrupt XLA
         variables["TMPDIR"] = folder
         Path(folder, "request").write_bytes(pickle.dumps((name, problem, options, bound_to, os.getpid())))
-        # In a session of its own, the process receives only signals from this one, once it is ready.
+        # A new session gets no signals of the terminal. The process unblocks signals when it is ready.
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
         command = [sys.executable, "-P", "-c", "from scaling.cli.advise import main; main()", folder]
         process = subprocess.Popen(
@@ -253,7 +253,7 @@ def main() -> None:
         pass
     except Exception:
         raise
-    except BaseException as error:  # of the function, such as SystemExit
+    except BaseException as error:  # raised by the function, such as SystemExit
         reply = Refusal(f"{name} raised {type(error).__name__}: {error}")
     (folder / "reply").write_bytes(pickle.dumps(reply))
     sys.stdout.flush()
@@ -289,7 +289,7 @@ def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[
         note = status.update if console.is_terminal else None
         options |= {"cores": bound_to, "compiling_cores": usable, "note": note}
         if isinstance(problem, Case):
-            sys.path.insert(0, os.getcwd())  # for a workload of the user, as in a worker
+            sys.path.insert(0, os.getcwd())  # to import a workload of the user, as in a worker
             advice = advisor.advise_case(problem, **options)
         else:
             function, line = import_function(name)

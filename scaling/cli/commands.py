@@ -1,4 +1,4 @@
-"""Define the commands of `scaling`: their names, arguments and help texts, and exit statuses."""
+"""Define the commands (`Command`), help texts and exit statuses of `scaling`, and parse the arguments."""
 
 import argparse
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Command:
 
     summary: str  # one-line description in `scaling --help` and `scaling COMMAND --help`
     example: str  # example arguments, which `scaling --help` prints after the summary
-    arguments: tuple[Argument, ...]  # empty if `execute` parses the words after the command
+    arguments: tuple[Argument, ...]  # empty if the module of the command parses its arguments itself
 
 
 def _command(summary: str, example: str, *arguments: Argument) -> Command:

@@ -42,7 +42,7 @@ def print_comparison(
         try:
             Path(markdown).write_text(report.format_markdown(compared), encoding="utf-8")
         except OSError as error:
-            error.filename = markdown  # a write does not name it
+            error.filename = markdown  # the error of a failed write contains no file name
             raise
     if (table := report.changed_table(compared)).rows:
         print_table(table, console)

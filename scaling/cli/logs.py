@@ -24,10 +24,10 @@ class StudyCases:
     """All cases of a results folder, with their records and the submitted cluster tasks."""
 
     results: Path
-    records: list[Record]  # also "failed" records, not written yet, of cases that ended jobs did not finish
+    records: list[Record]  # includes unwritten "failed" records for cases that ended jobs did not finish
     tasks: list[TaskState]
     cases: dict[str, Case]  # key -> case
-    damaged: list[str]  # lines of record files that cannot be read, which may hide attempts
+    damaged: list[str]  # a message for each unreadable line of a record file; attempts may be missing
     problem: str  # why the state of some tasks is unknown, or ""
 
 
@@ -108,7 +108,7 @@ def _describe_record(record: Record) -> str:
 
 
 def _describe_task(task: TaskState, key: str) -> str:
-    """Return a line with the state of a task and the running attempts at the case `key`."""
+    """Return a line with the state of a task, and with its current attempts to run the case `key`."""
     state, job = task.state, f", job {task.entry.job}" if task.entry.job else ""
     ended_early = not task.may_run and state.name != "COMPLETED"
     cause = lost_cases.find_cause(task) if ended_early else task.wait_message
@@ -125,7 +125,7 @@ def _describe_task(task: TaskState, key: str) -> str:
 def _list_worker_logs(task: TaskState, key: str) -> list[Path]:
     """Return the log files of all workers that ran the case `key`.
 
-    If the task ended before the case began, return the log files of the last start of the task.
+    If the task ended before the case began, return the log files of the last run of the task.
     """
     folder, name = task.entry.folder, task.entry.name
     attempts = [attempt for attempt in task.journal.attempts if attempt.key == key]

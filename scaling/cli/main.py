@@ -5,7 +5,7 @@ import signal
 import sys
 
 if os.path.basename(sys.argv[0]) == "scaling" and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-    # During the imports below. Then `main` replaces it.
+    # This handler is active during the imports below. `main` replaces it.
     signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"scaling: stopped\n"), os._exit(130)))
 
 import atexit
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if signal.getsignal(signal_number) != signal.SIG_IGN:  # nohup ignores SIGHUP
                 signal.signal(signal_number, _stop)
         return _run_and_explain(list(sys.argv[1:] if argv is None else argv), console)
-    except KeyboardInterrupt as stop:  # also while another error is printed
+    except KeyboardInterrupt as stop:  # may also occur while another error is printed
         return _print_error(str(stop) or f"stopped; {_CONTINUE_ADVICE}", INTERRUPTED)
 
 

@@ -33,7 +33,7 @@ def show_preflight(console: Console) -> Iterator[Callable[[int, int], None]]:
 def show_run(
     console: Console, labels: dict[str, str], total: int
 ) -> Iterator[tuple[Callable[[dict[str, Any]], None], Counter]]:
-    """Yield a callback that shows an event of a run, and a `Counter` of the ended cases by status.
+    """Yield (listen, counts): listen(event) shows an event, and counts[status] is the number of ended cases.
 
     `labels` maps case keys to labels. `total` is the number of cases, including those that do not run.
     """

@@ -20,7 +20,7 @@ from scaling.results import store
 if TYPE_CHECKING:
     from scaling.analysis.findings import Findings
 
-_EFFICIENCY = 0.5  # the value of `findings.EFFICIENCY`, which an up-to-date report does not import
+_EFFICIENCY = 0.5  # equal to `findings.EFFICIENCY`; an up-to-date report does not import `findings`
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:

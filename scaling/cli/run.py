@@ -73,7 +73,7 @@ def _examine(run: StudyRun, console: Console) -> StudyRun:
     for folder in (run.folder, *sorted(run.folder.glob("versus-*"))):
         store.check_schemas(folder)
     for name in built_in("workloads").intersection(cell.case.workload for cell in run.cells):
-        user_workload.check_not_shadowed(name)  # the cached answers do not depend on the user's files
+        user_workload.check_not_shadowed(name)  # cached answers may predate a user's module of this name
     key, seconds = preflight.cache_key(run.cells), run.settings.case_seconds
     with progress.show_preflight(console) as note:
         answers = preflight.load_answers(run.folder, key) or preflight.check_cells(run.cells, seconds, note)

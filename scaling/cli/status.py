@@ -50,7 +50,7 @@ class StudyStatus:
     folder: Path
     tasks: Sequence[TaskState]
     lines: Sequence[StatusLine]  # one for each replicate of a case
-    notes: Sequence[str]  # remarks, such as lines that cannot be read
+    notes: Sequence[str]  # remarks, for example about unreadable lines of record files
 
     @property
     def counts(self) -> dict[str, Counter[str]]:

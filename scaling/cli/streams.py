@@ -38,7 +38,7 @@ def prepare() -> None:
             os.fstat(descriptor)
         except OSError:
             devnull = os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor, which is `descriptor`
-            os.set_inheritable(devnull, True)  # as a standard stream is
+            os.set_inheritable(devnull, True)  # like a standard stream
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115
     sys.stdout, sys.stderr = _open_text_stream(1, sys.stdout), _open_text_stream(2, sys.stderr)
 
@@ -53,7 +53,7 @@ def stop_with_reader() -> None:
 class _DiscardingOutput(io.FileIO):
     """A raw output stream that discards all output after the first write that fails with `OSError`."""
 
-    ignores_broken_pipe = True  # whether a broken pipe does not raise `OSError`
+    ignores_broken_pipe = True  # whether writes to a broken pipe are discarded without an exception
 
     def write(self, data: Any) -> int:
         try:

@@ -18,8 +18,8 @@ from scaling.workers.schedule import REQUEST_NOT_MET, Schedule
 def submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded, bool]:
     """Submit the cases that have no result. If `run.wait` is true, wait until their tasks end.
 
-    Cases that are interrupted during the wait are submitted again. Return (schedule, records, is_incomplete).
-    The schedule is the one that was computed last. The records are all those in the results folder.
+    After the wait, submit interrupted cases again. Return (schedule, records, is_incomplete). `schedule`
+    was computed last. `records` contains all records (after a cancellation, all records before the wait).
     `is_incomplete` is true if results are missing because tasks are queued or were canceled.
     """
     for round_number in range(run.cluster.attempts or 1):
@@ -58,7 +58,7 @@ def print_scripts(run: StudyRun, schedule: Schedule, loaded: store.Loaded, conso
 
 
 def _submit(run: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Console) -> bool:
-    """Record the cases that preflight rejected as skipped or failed, and submit the others to the cluster.
+    """Write a "skipped" or "failed" record for each case that preflight rejected, and submit the other cases.
 
     Return whether a task of this or an earlier submission will run cases.
     """

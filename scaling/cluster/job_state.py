@@ -21,7 +21,7 @@ from scaling.results import store
 from scaling.results.read_record import check_types
 from scaling.workers import transport
 
-END_REASONS = {  # state of an ended job -> (reason of the records of its lost cases, text of the records)
+END_REASONS = {  # state of an ended job -> (reason, text) of the "failed" records for its lost cases
     "TIMEOUT": (
         "timeout",
         "its job reached its time limit ({minutes:g} min, cluster.time) while it ran; "
@@ -36,7 +36,7 @@ END_REASONS = {  # state of an ended job -> (reason of the records of its lost c
 }
 # Reason -> the first state with this reason.
 _STATE_OF_REASON = {reason: state for state, (reason, _) in reversed(END_REASONS.items())}
-_EXEC_SECONDS = 1.0  # maximum time in which a process starts a program
+_EXEC_SECONDS = 1.0  # time limit for a new process to start its program
 _LOG_BYTES = 65536  # number of bytes at the end of a log that are read
 _STATE_FIELDS = [field.name for field in dataclasses.fields(JobState)]
 _STATES_FILE = "states.json"  # file in the folder of a submission with the final states of its tasks
@@ -296,8 +296,8 @@ def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
 def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:
     """Cancel the pending and running tasks among `tasks`, and return the canceled tasks.
 
-    For a task in Slurm, all jobs of its submission are canceled. If Slurm refuses that for a submission, such
-    as one of another user, raise `Refusal` after all other tasks are canceled.
+    For a task in Slurm, all jobs of its submission are canceled. If Slurm refuses to cancel a submission, for
+    example because it belongs to another user, raise `Refusal` after all other tasks are canceled.
     """
     live, refusals = [task for task in tasks if task.state.live], list[Refusal]()
     for name in {task.submission.name for task in live if task.submission.kind == SLURM}:

@@ -26,7 +26,7 @@ _FIELD_CHECKS = {
 
 @dataclass(frozen=True)
 class TaskAttempt:
-    """An attempt to run a case, during one execution of its task. Times are text in ISO 8601 format."""
+    """An attempt to run a case, during one run of its task. Times are text in ISO 8601 format."""
 
     run: int  # number of the run of the task (2 or more after a requeue)
     key: str  # case key

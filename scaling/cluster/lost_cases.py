@@ -1,4 +1,4 @@
-"""Make "failed" records for cases that a job did not record before it ended, and find why the job ended."""
+"""Make "failed" records for cases that a job did not finish, find why it ended, and list remaining cases."""
 
 import contextlib
 import dataclasses
@@ -89,7 +89,7 @@ def make_failed_records_of_task(
         if attempt is None and all_cases and identity not in history.with_result:
             attempt = item.attempt
         if attempt is not None and (identity, attempt) not in history.recorded:
-            # The environment as planned, because this process may run elsewhere.
+            # Use the planned environment, because this process may run on another host.
             planned = definition.environments[item.preflight.environment_key] | {"hosts": []}
             item = dataclasses.replace(item, attempt=attempt)
             lost.append(item.record_without_result(planned, definition.settings, "failed", reason, text))

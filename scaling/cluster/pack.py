@@ -19,7 +19,7 @@ Groups = dict[ProcessShape, list[list[ScheduledCase]]]  # shape of a task -> gro
 
 @dataclass(frozen=True)
 class PackedTask:
-    """A task: the cases that one job runs one after another, and their predicted run time in total."""
+    """A task: the cases that one job runs one after another, and their total predicted run time."""
 
     shape: ProcessShape
     items: Sequence[ScheduledCase]
@@ -93,8 +93,8 @@ def _fill_tasks(
 def make_predictor(records: Sequence[Record], settings: RunSettings) -> Callable[[Case], float]:
     """Return a function that predicts the run time of a case in seconds, based on earlier records.
 
-    The function uses records of the same case or, if there are none, of similar cases. Without any such
-    record, it returns a default.
+    The prediction is the median over the "ok" records of the case. If there are none, it is
+    `settings.case_seconds` after a timeout, otherwise the maximum over similar cases, or else a default.
     """
     sampling = settings.sampling
     default = (_BUILD_SECONDS + sampling.warm_up + sampling.seconds) * sampling.compilations

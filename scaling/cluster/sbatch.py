@@ -70,7 +70,7 @@ def submit(
         results, stamp, cluster, tasks, settings, schedule, nested
     )
     try:
-        # In a job, the commands of Slurm ask the cluster of the job.
+        # In a job, Slurm commands must query the cluster of the job.
         command = ["env", "-u", "SLURM_CLUSTERS", "-u", "SBATCH_CLUSTERS"]
         command += [*_copy_package(submission.folder / "code"), "sh", "-c", _START_COMMAND, "sh"]
         command += [sys.executable, "-m", "scaling.cluster.task"]

@@ -23,7 +23,7 @@ ENDED = (  # final states. A job in any other state, even one of a later Slurm v
     "TIMEOUT",
 )  # fmt: skip
 UNKNOWN = "UNKNOWN"  # state of a task whose job cannot be observed from this process
-LOST = "LOST"  # state of a task that has ended or never started, as far as can be observed
+LOST = "LOST"  # state of a task that apparently ended, or that never started
 _TIMEOUT = 60.0  # seconds until a Slurm command fails
 _ANY_NODES = 10**6  # assumed number of nodes if sinfo is not available
 # Prefixes of the environment variables with which a user selects other jobs for squeue and scancel.

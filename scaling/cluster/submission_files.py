@@ -27,7 +27,7 @@ from scaling.workers.machine import Machine, ProcessShape
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult, Schedule, ScheduledCase, group_by_process
 
-SETUP_FAILED = "scaling: setup line failed with exit status"  # beginning of a line that a job then writes
+SETUP_FAILED = "scaling: setup line failed with exit status"  # beginning of a line in the log of a job
 _SUBMISSION_FILE = "submission.json"
 _STORED_FIELDS = ("kind", "host", "minutes")
 
@@ -99,9 +99,9 @@ def read_submissions(results: Path) -> tuple[list[Submission], str]:
 
 
 def _list_submissions(folder: Path) -> list[Path]:
-    """Return the sorted paths of the files submission.json, including those without read permission.
+    """Return the sorted paths of the submission.json files in subfolders of `folder`, even if not readable.
 
-    If `folder` cannot be listed, return one path that contains "*" in place of the names of its submissions.
+    If `folder` cannot be listed, return the single path `folder`/*/submission.json.
     """
     try:
         paths = [each / _SUBMISSION_FILE for each in sorted(folder.iterdir())]

@@ -11,7 +11,7 @@ from scaling.cluster import job_state
 from scaling.core.case import Refusal
 
 _POLL_SECONDS = 3.0  # time between two polls
-_RETRY_SECONDS = 300.0  # time without an answer of the scheduler after which polling fails
+_RETRY_SECONDS = 300.0  # polling fails if the scheduler does not answer for this time
 _ENDING_SECONDS = 10.0  # timeout for canceled tasks to end
 
 
@@ -55,7 +55,7 @@ def wait_until_done(results: Path, console: Console) -> None:
 
 
 def wait_until_ended(results: Path, canceled: Sequence[job_state.TaskState]) -> list[job_state.TaskState]:
-    """Wait at most 10 seconds for canceled tasks to end, and return those not known to have ended."""
+    """Wait at most 10 seconds for canceled tasks to end, and return the tasks that may still run."""
     deadline, paths = time.monotonic() + _ENDING_SECONDS, {task.entry.path for task in canceled}
     while True:
         tasks, _ = job_state.try_find_tasks(results)

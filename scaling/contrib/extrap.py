@@ -32,7 +32,7 @@ class Experiment:
 
 
 class _SizedTiming(NamedTuple):
-    """A timing, and the sizes of its case by name, such as `points`. They may become Extra-P parameters."""
+    """A timing and the sizes of its case by name, such as `points`. Sizes can become Extra-P parameters."""
 
     timing: Timing
     sizes: Mapping[str, int]
@@ -45,8 +45,8 @@ def find_experiments(findings: Findings) -> dict[str, Experiment]:
     """Return {file name without suffix: `Experiment`} for all Extra-P files of the results.
 
     Methods that were measured at the same sizes share a file. If more than four sizes vary, at most four of
-    them are parameters, and there is one file for each combination of values of the other sizes. Timings of
-    devices that shared a CPU core are omitted.
+    them are parameters, and there is one file for each combination of values of the other sizes. CPU timings
+    without one core per device are omitted.
     """
     timings = [_add_sizes(timing) for timing in findings.case_timings if timing.honest]
     families = group_by(timings, lambda sized: (sized.timing.family_key, tuple(sized.sizes)))

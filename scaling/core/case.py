@@ -21,7 +21,7 @@ from scaling.core.modes import MODES, Mode
 from scaling.core.reductions import REDUCTIONS
 
 JAX = "jax"  # the engine of this package; every other engine is a peer
-# Second-order targets of a scalar function: its Hessian H, the product of H with the point, the trace of H.
+# Second-order targets of a scalar function: its Hessian H, a product H v with a vector v, the trace of H.
 LAPLACIAN = "laplacian"
 SECOND = ("hessian", "hvp", LAPLACIAN)
 BATCHES = ("vmap", "whole")
@@ -186,7 +186,7 @@ OPTIONS: dict[str, Collection[str]] = {  # None is valid too
 }  # fmt: skip
 FIELDS = tuple(f.name for f in dataclasses.fields(Case))
 _FIELD_DEFAULTS: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(Case)} | {"sizes": {}}
-# Group -> fields. The expected result depends only on the group `problem` and on `formulation`.
+# The fields of each group. The expected result depends only on the group `problem` and on `formulation`.
 VIEWS: dict[str, tuple[str, ...]] = {
     view: tuple(f.name for f in dataclasses.fields(Case) if f.metadata["view"] == view)
     for view in ("problem", "method", "layout", "memory")
@@ -194,7 +194,7 @@ VIEWS: dict[str, tuple[str, ...]] = {
 
 
 def problem(case: Case) -> tuple[Any, ...]:
-    """Return a tuple of the fields that define the problem of a case, such as workload and sizes."""
+    """Return the values of the fields that define the problem of a case, such as workload and sizes."""
     fields = (getattr(case, name) for name in VIEWS["problem"] if name != "sizes")
     return (*fields, *case.sizes.items())
 

@@ -20,7 +20,7 @@ from scaling.core.derivative import Derivative, to_dense
 from scaling.core.inputs import InputArrays
 from scaling.core.reference import ReferenceSpec
 
-_MAX_SUSPECT_ELEMENTS = 2**24  # once the suspects have this many array elements, no further one is added
+_MAX_SUSPECT_ELEMENTS = 2**24  # no suspect is added once the suspects have this many array elements
 _MAX_UNDECIDED = 0.01  # largest fraction of entries that may be undecidable because of rounding
 
 
@@ -31,7 +31,7 @@ class Verdict(NamedTuple):
     tolerance: float  # the largest relative error that was allowed
     reason: str | None = None  # a key of `record.REASONS`, or None if the result is correct
     text: str | None = None  # an explanation of the reason, or None if the result is correct
-    checked: dict[str, float] | None = None  # as in `Record`, or None unless the result is correct
+    checked: dict[str, float] | None = None  # as in `Record`, or None if the result is not correct
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class EntryComparison:
 
     result: np.ndarray  # of shape (points, ...)
     expected: np.ndarray  # of the same shape
-    scale: np.ndarray  # divides a difference to give an error; broadcasts to the shape of the entries
+    scale: np.ndarray  # error = |result - expected| / scale; broadcasts to the shape of `result`
     # measure(evaluation, inputs, points=indices) recomputes entries. None if the whole result is compared.
     measure: Callable[..., np.ndarray] | None = None
     # An entry is undecided if its error is within the tolerance, but its difference exceeds this limit.
@@ -53,7 +53,7 @@ class PointsComparison(NamedTuple):
     start: int  # the index of the first point, or 0 for a sum over points
     inputs: InputArrays | None  # None if the entries cannot be evaluated again
     comparisons: list[EntryComparison]  # the entries to compare
-    step_error: np.ndarray  # shape (points,): the relative error allowed for a finite difference
+    step_error: np.ndarray  # shape (points,): the additional relative error allowed for a finite difference
     note: str = ""  # text to append to the explanation of a wrong answer
 
 
@@ -77,7 +77,7 @@ class CheckProgress:
         least_scale = reference.least_scale(self.spec.case)
         for comparison in points.comparisons:
             spec, difference = self.spec, np.abs(comparison.result - comparison.expected)
-            # If all entries are below this scale, an error within the tolerance may be an underflow.
+            # If all scales are this small, an underflow may explain any difference within the tolerance.
             largest_scale = np.max(comparison.scale, initial=0.0)
             is_tiny = spec.max_tolerance * largest_scale < spec.tolerance * least_scale
             scale, provable = np.maximum(comparison.scale, least_scale), comparison.provable
@@ -166,7 +166,7 @@ def _require_shape(spec: ReferenceSpec, result: np.ndarray) -> None:
 
 def _first_not_finite(result: np.ndarray) -> int | None:
     """Return the index of the first point with NaN or infinity, or None if all points are finite."""
-    # The result may fill half of the memory. These two values need no array of its size.
+    # The result may fill half of the memory. Its minimum and maximum need no array of the same size.
     if np.isfinite(float(result.min())) and np.isfinite(float(result.max())):
         return None
     return int(np.argmin(np.isfinite(result).reshape(len(result), -1).all(axis=1)))

@@ -1,4 +1,4 @@
-"""Compile a case ahead of time (`Stages`, `CompiledCase`), and raise `TooLarge` if memory is too small.
+"""Compile a case ahead of time (`Stages`, `CompiledCase`), count its bytes, and raise `TooLarge`.
 
 `scaling run`, `scaling plan` and `scaling advise` call `compile_case` with their own devices and their own
 function `compile_program`. Each device computes `block` points (batch elements) and `chunk` seeds (tangents
@@ -36,7 +36,7 @@ class Stages:
     call: Any  # the function that runs the program, or None before compilation
     compiled: Any  # the compiled program of JAX, or None if there is no compilation
     jaxpr: Any = None  # the traced program, or None if it is not available
-    trace_seconds: float | None = None  # None if there is no such stage, as for the next two fields
+    trace_seconds: float | None = None  # None if there is no such stage (also in the next two fields)
     lower_seconds: float | None = None
     compile_seconds: float | None = None
 
@@ -45,7 +45,7 @@ class Stages:
 class CompiledCase:
     """A case with its compiled program and the memory that the program needs."""
 
-    derivative: Derivative  # of the case with the block sizes that chunk=auto chose
+    derivative: Derivative  # of the case, including the block, chunk and storage that chunk=auto chose
     program: layout.Program | None  # None if it was not compiled
     stages: Stages
     # Record field, such as "temp_bytes" -> bytes per device (a lower bound if there is no program).
@@ -128,7 +128,7 @@ def compile_case(
 ) -> CompiledCase:
     """Compile a case, and raise `TooLarge` if it does not fit into memory.
 
-    If chunk=auto, compile the largest chunk of seeds that fits. `known_blocks`, the field `blocks` of an
+    If chunk=auto, find the largest chunk of seeds that fits. `known_blocks`, the field `blocks` of an
     earlier record, contains sizes to try first. `describe_shortage` returns an error message if memory is too
     small, otherwise None.
     """
@@ -185,7 +185,7 @@ def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
 
 
 def lower_bound(derivative: Derivative) -> CompiledCase:
-    """Return a `CompiledCase` without a program. Its memory is only that of the inputs and the result."""
+    """Return a `CompiledCase` without a program. Its `needs` include only the inputs and the result."""
     case, offload, step = derivative.case, None, derivative
     if case.storage == "host" and derivative.parts:
         offload = load_option("host_offload").plan_offload(derivative)
@@ -194,7 +194,7 @@ def lower_bound(derivative: Derivative) -> CompiledCase:
     bytes_per_point = count_bytes(points) // step.case.points
     input_bytes = ceil_div(step.case.points, case.mesh_shape[0]) * bytes_per_point + count_bytes(shared)
     itemsize, result_bytes = jnp.dtype(case.dtype).itemsize, 0
-    if case.seeds != "colored" or derivative.coloring is not None:  # otherwise nonzeros are not counted yet
+    if case.seeds != "colored" or derivative.coloring is not None:  # otherwise the nonzeros are unknown
         result_bytes = math.prod(step.result_shape) * itemsize // case.devices
     needs = {"argument_bytes": input_bytes, "temp_bytes": 0, "output_bytes": result_bytes}
     overflow, seeds = None, max((part.seeds for part in derivative.parts), default=0)
@@ -226,7 +226,7 @@ def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[An
 
 
 def require_addressable(jaxpr: Any) -> None:
-    """Raise `OverflowError` for an array of 2**63 bytes or more, because XLA would abort the process."""
+    """Raise `OverflowError` if `jaxpr` has an array of 2**63 bytes or more, which would make XLA abort."""
     from jax.extend.core import jaxprs_in_params
 
     for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:

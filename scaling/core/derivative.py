@@ -1,4 +1,4 @@
-"""Describe the seeds, linear maps and shape of a `Derivative`, and compute its `Slices` on one device.
+"""Describe the seeds, linear maps and shape of a `Derivative`; compute and reduce its `Slices` on a device.
 
 A slice is a column or row of the Jacobian of f at x. An AD mode with seeds provides a linear map from a seed
 (a tangent or cotangent) to a slice. The seeds are the rows of the identity matrix. If seeds=colored, a seed
@@ -32,7 +32,7 @@ class LinearMapPart:
     mode: str  # the name of an AD mode, a key of `MODES`
     names: tuple[str, ...]  # the names of the differentiated inputs
     seeds: int  # the number of seeds (tangents or cotangents)
-    along: tuple[str, ...] = ()  # the inputs that form the only seed v of a product J v, or () for all seeds
+    along: tuple[str, ...] = ()  # for a product J v: the inputs that form v, the only seed; otherwise ()
 
     @property
     def computes_columns(self) -> bool:

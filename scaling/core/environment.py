@@ -46,7 +46,7 @@ _ABSOLUTE_PATH = re.compile(
 def variables(platform: str) -> dict[str, str]:
     """Return XLA_FLAGS and GLIBC_TUNABLES for a worker process. They include the user's own settings."""
     xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
-    from importlib import metadata  # takes 40 ms to import, which `status` does not need
+    from importlib import metadata  # the import takes 40 ms, and `status` does not need it
 
     if platform == "cpu":
         if metadata.version("jaxlib").startswith("0.10.") and WRONG_FUSION_FLAG not in xla:
@@ -98,7 +98,7 @@ def describe(
 
 
 def matches_planned(planned: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
-    """Return whether two environments agree in all fields that enter the digest and were known in advance."""
+    """Return whether two environments agree in all digest fields that `planned["untold"]` does not list."""
     known_fields = set(_DIGEST_FIELDS) - set(planned.get("untold") or ())
     return all(planned.get(name) == actual.get(name) for name in known_fields)
 
@@ -191,7 +191,7 @@ def available_bytes() -> int | None:
 def cgroup_folders() -> list[Path]:
     """Return the cgroup (v2) folder of this process and all parent folders. Some may not exist."""
     cgroup = re.search(r"^0::/(.*)", contents("/proc/self/cgroup") or "", re.MULTILINE)
-    folder = _CGROUPS / (cgroup.group(1) if cgroup else "")  # missing in a container without a namespace
+    folder = _CGROUPS / (cgroup.group(1) if cgroup else "")  # absent if a container has no cgroup namespace
     return [folder, *folder.parents]
 
 
@@ -217,7 +217,7 @@ def scrub(text: str) -> str:
 
 
 def hide_secrets(text: str) -> str:
-    """Remove secrets from text: passwords in URLs, and values of secret variables as in HF_TOKEN=abcdef."""
+    """Hide secrets in text: values of secret variables, assignments like HF_TOKEN=abcdef, URL passwords."""
     for value, name in _secrets():
         text = text.replace(value, f"<{name}>")
     for name, value in _ASSIGNMENT.findall(text):
@@ -227,7 +227,7 @@ def hide_secrets(text: str) -> str:
 
 
 def _secrets() -> list[tuple[str, str]]:
-    """Return (text, variable name) for all secrets, plain and encoded (repr, JSON, URL), longest first."""
+    """Return (text, variable name) for each secret in plain, repr, JSON and URL form, longest text first."""
     names: dict[str, str] = {}
     # A variable may have been deleted since the start of the process.
     for name, value in [*_VARIABLES_AT_START.items(), *os.environ.items()]:

@@ -14,7 +14,7 @@ _LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/")
 
 
 def format_number(value: float) -> str:
-    """Format a number with at most two decimals, such as '1.50', or as "%.3g" if it is under 0.1 or huge."""
+    """Format a number with at most two decimals, as '1.50', or as "%.3g" unless 0.1 <= |value| < 1e6."""
     if value == 0 or not 0.1 <= abs(value) < 1e6:
         return f"{value:.3g}"
     exponent = math.floor(math.log10(abs(float(f"{value:.3g}"))))
@@ -37,7 +37,7 @@ def format_bytes(value: float) -> str:
 
 
 def format_interval(low: float | None, high: float | None) -> str:
-    """Format an interval as " (1.70 to 1.81)" or, without an upper limit, " (43.3 or more)"; None as ""."""
+    """Format an interval as " (1.70 to 1.81)", or as " (43.3 or more)" if high is inf. Return "" for None."""
     if low is None or high is None:
         return ""
     return f" ({format_number(low)} {'or more' if high == math.inf else f'to {format_number(high)}'})"
@@ -78,7 +78,7 @@ def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def format_location(error: BaseException) -> str:
-    """Format the location of the last line of user code, as ' (model.py:12)', or "" if there is none."""
+    """Return the location of the last traceback frame in user code, as ' (model.py:12)', or "" if none."""
     frames = _user_frames(error)
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
 

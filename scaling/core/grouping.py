@@ -16,5 +16,5 @@ def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def least_by(items: Iterable[T], key: Callable[[T], K], cost: Callable[[T], Any]) -> dict[K, T]:
-    """Return {key: the item of this key with the smallest cost}. The first of equal items is kept."""
+    """Return a dict from each key to its item with the smallest cost (the first one if costs are equal)."""
     return {common: min(group, key=cost) for common, group in group_by(items, key).items()}

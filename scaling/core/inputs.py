@@ -16,7 +16,7 @@ from scaling.core.case import Case, Refusal
 from scaling.core.workload import InputSpec, Workload
 
 InputArrays = Mapping[str, np.ndarray]  # input name -> its values at some points, or its shared value
-_GROUP_SIZE = 2**12  # the number of elements that share a generator; determines the values, never change it
+_GROUP_SIZE = 2**12  # elements that share a generator. Do not change it, because the values depend on it.
 
 
 def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> np.ndarray:
@@ -65,7 +65,7 @@ def _draw_rounded(spec: InputSpec, seed: int, name: str, dtype: str, start: int,
         fix = "integers under 2**31, or leave out integer=True" if spec.integer else "smaller numbers"
         text = f"draws {rows[changed][0]}, which {rounded.dtype} cannot represent: draw {fix}"
         raise Refusal(f"the InputSpec of {name!r} {text}")
-    # The draws of wider dtypes were never clipped, and must not change.
+    # Values of wider dtypes are not clipped, to keep the values of earlier versions.
     return _clip_inside(rounded, *spec.bounds) if spec.bounds and rounded.itemsize == 2 else rounded
 
 

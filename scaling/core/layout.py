@@ -23,7 +23,7 @@ from scaling.core.workload import Workload
 
 POINTS, SEEDS = "points", "seeds"  # the axes of the mesh; pmap has the single axis POINTS
 # The names of the arguments that are not inputs: the colors and the positions of each linear map
-# (`DevicePosition.colorings`), and the number of the first seed. The name of an input contains no "+".
+# (`DevicePosition.colorings`), and the index of the first seed. The name of an input contains no "+".
 COLORS, POSITIONS, START = "+colors", "+positions", "+start"
 OnDevice = Callable[[DevicePosition, Sequence[Any]], Any]
 Pieces = list[np.ndarray]  # arrays on the host, to concatenate along the last axis
@@ -63,7 +63,7 @@ def lay_out(derivative: Derivative, devices: Sequence[Any], has_start: bool = Fa
     on_device = _device_function(derivative, list(arguments))
     wrap = {"jit": _wrap_jit, "shard_map": _wrap_shard_map}.get(case.api) or load_option("pmap").wrap_in_pmap
     function, structs = wrap(case, on_device, arguments, devices)
-    mesh_axes = {"jit": 0, "pmap": 1, "shard_map": 2}[case.api]  # axes at the start of a result
+    mesh_axes = {"jit": 0, "pmap": 1, "shard_map": 2}[case.api]  # the number of leading mesh axes of a result
     host_shape = derivative.result_shape
 
     def pieces(result: Any) -> Pieces:
@@ -94,7 +94,7 @@ def _program_arguments(derivative: Derivative, seed_arguments: Mapping[str, Any]
 
 
 def _device_function(derivative: Derivative, names: list[str]) -> OnDevice:
-    """Return f(position, arrays), which computes the part of the derivative on the device at `position`."""
+    """Return a function f(position, arrays) that computes the derivative on the device at `position`."""
     compute, workload = local_derivative(derivative), derivative.workload
 
     def on_device(position: DevicePosition, arrays: Sequence[Any]) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 
 from scaling.core import load_option
 
-# The steps of finite differences, in float32 and bfloat16 about the square root of the unit roundoff.
+# Step sizes of finite differences. For float32 and bfloat16: about the square root of the unit roundoff.
 STEPS = {"float64": 1e-6, "float32": 2.0**-11, "bfloat16": 2.0**-4}
 
 LinearMap = Callable[[Any], Any]
@@ -31,7 +31,7 @@ class Mode:
     name: str  # the name of the mode in a case
     order: int = 1  # the order of the derivative: 0 (the function value), 1 (Jacobian) or 2 (Hessian)
     seed: str | None = None  # TANGENT, COTANGENT, BOTH for two modes, or None for a mode without seeds
-    # (f, x) -> (seed -> slice). None for a mode with `parts`, without seeds, or for a Laplacian only.
+    # (f, x) -> (seed -> slice). None if the mode has `parts`, has no seeds, or computes only Laplacians.
     linear_map: MakeLinearMap | None = None
     # A function (f, x) -> (V -> sum of v^T H v over the seeds v in V), where V is a tuple like x with a
     # leading axis of seeds. If None, `linear_map` computes the Laplacian (the trace of H).

@@ -86,7 +86,7 @@ class Record:
     stop_reason: str | None = None
     error: float | None = None  # the largest relative error of the result that was compared last
     tolerance: float | None = None
-    # The fraction of "entries" that were compared one by one, and of "points" with all entries compared.
+    # The fraction of the "entries" that the check covers, and of the "points" with all entries covered.
     checked: dict[str, float] | None = None
     passes: int | None = None  # the number of JVPs and VJPs for one Jacobian
     flops: float | None = None  # per device, in the traced program, with all iterations of loops
@@ -216,7 +216,7 @@ class Writer:
             os.fsync(self._file)
         except OSError as error:
             os.ftruncate(self._file, size)  # removes an incomplete line
-            error.filename = str(self._folder)  # `os.write` does not name it
+            error.filename = str(self._folder)  # `os.write` does not set it
             raise
 
 

@@ -85,7 +85,7 @@ class SizedEntries:
 
     @property
     def largest(self) -> Array:
-        """Return the largest error scale of an entry of J (`size`) at each point, of shape (points, 1, 1)."""
+        """Return the maximum of `size` at each point, as an array of shape (points, 1, 1)."""
         return self.size.reshape(len(self.size), -1).max(axis=1)[:, None, None]
 
 
@@ -126,7 +126,7 @@ class Reduction:
     # It assumes that each entry J[p, o, i] changes by at most bound[p, i], the error of a finite difference.
     step_bound: Callable[[Jacobians, Any], Any] = lambda J, bound: bound.max(axis=1)
     degree: int = 1  # the degree of the result as a polynomial in the entries of J
-    # What the check compares if the whole reference takes too long: a sample of the "entries" of J,
+    # The kind of values that the check samples if the whole reference takes too long: "entries" of J,
     # "products" of J with random vectors, "columns" of J^T J, or None.
     sampling: str | None = None
     along_point: bool = False  # whether forward mode needs only one tangent, `Workload.direction`
@@ -170,7 +170,7 @@ def _reference_outputs(entries: SizedEntries) -> ReferenceTerms:
 
 
 def _reference_product(entries: SizedEntries, x: Any) -> ReferenceTerms:
-    """Return `entries.J` @ x, and two arrays that determine its tolerance. If x is None, it is all ones."""
+    """Return the `ReferenceTerms` of the products J @ x. If x is None, it is a vector of ones."""
     J, weights = entries.J, None if x is None else abs(x)
     products = J.by_output(J.values, x), *(J.by_output(a, weights) for a in (entries.size, entries.magnitude))
     return ReferenceTerms(*(values[:, :, None] for values in products))

@@ -62,12 +62,12 @@ PRODUCT_ROUNDOFF = {
     ("tpu", "high"): 2.0**-14,  # three bfloat16 products
 }
 ROUNDINGS = 8  # unit roundoffs allowed per term; an entry with a larger error is evaluated again
-_UNDERFLOW_MARGIN = 2.0**10  # multiple of the smallest normal number below which a product may lose digits
+_UNDERFLOW_MARGIN = 2.0**10  # results below this many times (smallest normal / roundoff) may lose digits
 BUDGET_SECONDS = 10.0  # if a computed reference takes longer, only a sample of the entries is compared
 _MAX_TOLERANCE, _MAX_TOLERANCE_IN_FEW_BITS = 0.05, 0.2  # with a larger tolerance, a comparison proves nothing
 _RANGE_ELEMENTS = 2**16  # the number of array elements per range of points, which fit in processor caches
 _MAX_CACHED_BYTES = 2**27  # a larger expected result is not cached
-# Fields that are reset for the reference, with their values. `formulation` matters if JAX computes it.
+# Fields to reset for the reference, and their new values. `formulation` is kept: JAX may differentiate it.
 _RESET_FIELDS: dict[str, Any] = defaults(
     {*VIEWS["method"], *VIEWS["layout"], *VIEWS["memory"]} - {"formulation"}
 ) | {"api": "jit", "precision": "highest"}
@@ -207,7 +207,7 @@ def reference_spec(derivative: Derivative, platform: str) -> ReferenceSpec:
     else:
         added = added_entries(reduction, derivative.outputs, derivative.inputs, case.points, workload_pattern)
     roundoff = unit_roundoff(case, platform, computed.evaluation.roundoff if computed else 0.0)
-    # Errors are relative to the same leaf only if the entries can be evaluated again.
+    # Each leaf has its own error scale only if the entries can be evaluated again.
     leaves = () if nonzeros_pattern or case.ad_mode.is_value else workload.names
     leaf_sizes = tuple(math.prod(workload.inputs[name].shape) for name in leaves)
     rounding = Rounding(workload.terms, added, tolerance(roundoff, workload.terms), leaf_sizes)
@@ -286,7 +286,7 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return (values, floor) at the points [start, stop). Errors are relative to max(|value|, floor or 0)."""
+    """Return (values, floor) at the points [start, stop). `floor` is the least error scale, or None."""
     reference = _evaluate_form(spec, closed_form(spec.case, spec.workload), start, stop)
     return reference.value, reference.value_terms
 
@@ -363,6 +363,6 @@ def reduce_reference(
 def flatten_inputs(
     names: Iterable[str], batched: Container[str], arrays: InputArrays, points: int
 ) -> np.ndarray:
-    """Concatenate inputs into one array (points, elements). Repeat those not in `batched` at each point."""
+    """Concatenate inputs into one array (points, elements). Repeat inputs not in `batched` at each point."""
     rows = [arrays[name].reshape(points if name in batched else 1, -1) for name in names]
     return np.concatenate([np.broadcast_to(row, (points, row.shape[1])) for row in rows], axis=1)

@@ -1,7 +1,7 @@
 """Warm up a program, sample its run time in turns (`Samples`), and compute confidence intervals of medians.
 
 A sampled program is a function without arguments. A `Gather` function exchanges floats between the processes
-that run it. A turn is a series of samples of one case; compared cases take turns. All times are in seconds.
+that run it. A turn is a series of samples of one case. Compared cases alternate. All times are in seconds.
 """
 
 import dataclasses
@@ -52,7 +52,7 @@ class Samples:
 
 
 def single_process(values: list[float]) -> list[list[float]]:
-    """Return `[values]`, the list of the values of each process, if there is only one process."""
+    """Return `[values]`. This is the `Gather` function of a program that runs in a single process."""
     return [values]
 
 
@@ -120,7 +120,7 @@ def _take_turns(
 def _add_turn(
     time_calls: Callable[[int], float], sampling: Sampling, samples: Samples, elapsed: float, gather: Gather
 ) -> float:
-    """Sample one turn into `samples`, and return its seconds. Earlier turns took `elapsed` seconds in all."""
+    """Add one turn of samples to `samples`, and return its seconds. Earlier turns took `elapsed` seconds."""
     least_in_turn, most_in_turn = (math.ceil(n / sampling.turns) for n in (sampling.least, sampling.most))
     turn_seconds = 0.0
     if samples.turns and samples.seconds[-1] < _CACHE_REFILL_SECONDS:
@@ -188,7 +188,7 @@ def _enclosing_rank(count: int, confidence: float) -> int:
     """
     # Exact integers, because 2**count exceeds all floats from 1,024 samples on; 1e-9 allows for rounding.
     allowed = Fraction(1 - confidence) / 2 * (1 + Fraction(1, 10**9)) * 2**count
-    combinations = cumulative = 1  # the number of ways in which k of `count` samples, or at most k, are lower
+    combinations = cumulative = 1  # binomial coefficient (count, k), and the sum of the coefficients up to k
     for k in range(count // 2 + 1):
         if cumulative > allowed:
             return k

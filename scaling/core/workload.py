@@ -62,7 +62,7 @@ def _parse_shape(function: str, sizes: tuple[Any, ...], hint: str = "") -> tuple
         sizes = tuple(sizes[0])
     shape = []
     for size in sizes:
-        try:  # also an integer array without axes, such as jnp.prod(...)
+        try:  # accepts an integer array without axes, such as jnp.prod(...), too
             length = -1 if isinstance(size, bool | np.bool_) else operator.index(size)
         except TypeError:
             length = -1
@@ -159,7 +159,7 @@ class Workload:
             int32 arrays, the rows and the columns, sorted by row, then column.
         nonzeros: a function like `reference` for a Jacobian that is too large to be stored. Its derivative
             contains only the nonzeros of `pattern`, of shape (points, 1, nonzeros).
-        default_reduce: the original `reduce`. `build` sets it, and replaces `reduce` by that of the case.
+        default_reduce: the original `reduce`. `build` sets it, and sets `reduce` to the field of the case.
         direction: the names of the inputs that contain the vector v of a product H v, or J v in forward mode,
             joined by "+", one for each input in `wrt` in order. By default, v is made of the inputs in `wrt`.
     """
@@ -215,8 +215,8 @@ def _leaves_of(name: str, leaves: Iterable[str]) -> list[str]:
 def select_leaves(field_name: str, what: str, joined: str, leaves: Collection[str]) -> list[str]:
     """Return the input leaves that the names in `joined` select. The name of a pytree selects all its leaves.
 
-    The names are separated by "+". Raise `Refusal` if a name is unknown, or if a leaf is named twice. For the
-    error, `field_name` is the field that contains `joined`, and `what` is a noun for a name, such as "input".
+    The names are separated by "+". Raise `Refusal` if a name is unknown, or if a leaf is named twice. The
+    message contains `field_name`, the field with the value `joined`, or `what`, a noun such as "input".
     """
     selected: list[str] = []
     for name in joined.split("+"):
@@ -270,8 +270,8 @@ def make_from_module(case: Case) -> Any:
 def build(case: Case, make_workload: Callable[[Case], Any] = make_from_module) -> Workload:
     """Return the workload of a case, adapted to the fields `wrt`, `reduce` and `target` of the case.
 
-    `make_workload(case)` returns the module's `Workload`. In the result, each leaf of a pytree is an input,
-    the JAX functions return one array, and `reference` and the functions in `whole_modes` are for `target`.
+    `make_workload(case)` returns the module's `Workload`. In the result, each leaf of a pytree is an input.
+    The JAX functions return one array. `reference` and `whole_modes` compute the derivative for `target`.
     """
     workload = _flatten_pytrees(case, make_workload(case))
     if case.target in SECOND:  # without `second`, whole_modes are first derivatives

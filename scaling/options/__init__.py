@@ -1,1 +1,1 @@
-"""Options of a case: sparsity, pmap, blocks, host memory, references, and counts of operations and bytes."""
+"""Implement the options of a case: sparsity, pmap, blocks, host memory, references, flop and byte counts."""

@@ -46,8 +46,8 @@ def compile_largest(
 ) -> CompiledCase:
     """Compile a case with the largest `BlockSizes` that fit into memory, and return the compiled case.
 
-    Raise `TooLarge` if no sizes fit. The sizes in `known_blocks`, the field `blocks` of an earlier record,
-    are tried first.
+    `known_blocks` is the field `blocks` of an earlier record. Its sizes are tried first. Raise `TooLarge` if
+    no sizes fit.
     """
 
     def compile_and_measure(blocks: BlockSizes) -> MemoryNeed:
@@ -123,9 +123,9 @@ def _first_fitting(
 ) -> BlockSizes | None:
     """Return the first candidate that fits into memory, or None if none fits.
 
-    The candidates must be in decreasing order, and differ only in `block` or only in `chunk`. If a later
-    candidate is the first that fits, also try 1.5 times its `block` or `chunk`, and return that instead if it
-    fits.
+    The candidates must be in decreasing order, and differ only in `block` or only in `chunk`. If the first
+    candidate is too large, also try 1.5 times the `block` or `chunk` of the candidate that fits, and return
+    these larger sizes if they fit.
     """
     too_large = None
     for blocks in candidates:

@@ -3,13 +3,13 @@
 The package asdex propagates dependencies through the jaxpr of a function. The detected pattern is therefore
 valid for all inputs. One seed (tangent or cotangent) computes a compressed slice: the sum of all columns, or
 of all rows, that have the same color. Each nonzero is read from one compressed slice. Two columns must have
-different colors if both have a nonzero in the same row, and both of these nonzeros are read from columns. The
-same applies to rows.
+different colors if both have nonzeros in the same row that are read from columns. The same applies to rows.
 
-With `mode=mixed`, some nonzeros are read from columns and the others from rows. Either the rows with the most
-nonzeros are read from rows, or the columns with the most nonzeros are read from columns. This is a special
-case of the bicoloring of T. F. Coleman and A. Verma, "The efficient computation of sparse Jacobian matrices
-using automatic differentiation", SIAM J. Sci. Comput. 19(4), 1998. Finding the fewest colors is NP-hard.
+With `mode=mixed`, either the rows with the most nonzeros are read from compressed rows, and all others from
+columns, or the columns with the most nonzeros are read from columns, and all others from rows. This is a
+special case of the bicoloring of T. F. Coleman and A. Verma, "The efficient computation of sparse Jacobian
+matrices using automatic differentiation", SIAM J. Sci. Comput. 19(4), 1998. Finding the fewest colors is
+NP-hard.
 """
 
 import dataclasses
@@ -33,8 +33,8 @@ from scaling.options.reference.computed_reference import gradient_of_sum
 _INSTALL = "pip install 'ad-scaling[sparse]'"
 _CACHE_SIZE = 4  # the maximum number of values in each cache; a coloring may have millions of entries
 _MAX_THRESHOLDS = 20  # the maximum number of thresholds for rows, and for columns, in `_divide_nonzeros`
-_MAX_SATURATION_SIZE = 2**28  # the number of columns times colors up to which DSATUR is used
-_MAX_COLOR_RATIO = 4  # the maximum number of colors of DSATUR for each entry of the fullest row
+_MAX_SATURATION_SIZE = 2**28  # the maximum number of columns times colors for which DSATUR is used
+_MAX_COLOR_RATIO = 4  # the maximum number of DSATUR colors, divided by the nonzeros of the fullest row
 _MAX_CONFLICTS = 5 * 10**10  # the maximum number of pairs of conflicting entries; coloring more takes minutes
 
 
@@ -44,7 +44,7 @@ class Coloring:
 
     pattern: Pattern
     columns: np.ndarray | None  # the int32 color of each column, or -1; None if no column has a color
-    rows: np.ndarray | None  # the same for the rows
+    rows: np.ndarray | None  # the int32 color of each row, or -1; None if no row has a color
     column_count: int  # the number of colors of columns
     row_count: int  # the number of colors of rows
     by_row: np.ndarray  # shape (nonzeros,): whether a nonzero is read from a compressed row, not a column
@@ -87,8 +87,8 @@ def find_coloring(
 ) -> Coloring:
     """Return a coloring of the Jacobian of `function(*x, *y)` with respect to x, cached under `key`.
 
-    `x` and `y` are tuples of abstract arrays. `compress` states what gets colors: "columns", "rows" or
-    "both". `key` must identify the function and the shapes of its arguments.
+    `x` and `y` are tuples of abstract arrays. `compress` is "columns" or "rows" if only these get colors,
+    else "both". `key` must identify the function and the shapes of its arguments.
     """
 
     def detect_and_color() -> Coloring:
@@ -159,7 +159,7 @@ def detect_pattern(function: Callable[..., Any], x: tuple[Any, ...], y: tuple[An
 def color(pattern: Pattern, compress: str) -> Coloring:
     """Color a sparsity pattern with few colors, and return the `Coloring`.
 
-    `compress` states what gets colors: "columns", "rows" or "both".
+    `compress` is "columns" or "rows" if only these get colors, else "both".
     """
     if compress != "both":
         return _color_division(pattern, np.full(len(pattern.rows), compress == "rows"))

@@ -1,4 +1,4 @@
-"""Implement `reduce=points`: differentiate a loss summed over points (data parallelism), and check it.
+"""Implement `reduce=points` (data parallelism): differentiate a loss summed over points, and check the sum.
 
 The loss is differentiated with respect to inputs that all points (batch elements) share, such as weights.
 Each device computes the sum over its own points. With `split=data`, an all-reduce adds these sums, so that
@@ -136,12 +136,12 @@ def _derivative_in_pieces(
 
 
 def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
-    """Return one or more copies of the sum of a result over all devices that process different points.
+    """Return the sum of `x` over the devices that process different points, as one or more copies.
 
-    `x` has the shape (point devices, seed devices, ...), like the device mesh. Only index 0 of its second
-    axis is used. The result has the shape (copies, ...). With split=data, each point device has already
-    computed the sum, and all of these copies are returned. With any other split, the sum is computed here,
-    and there is one copy.
+    `x` is a result of shape (point devices, seed devices, ...), like the device mesh. Only index 0 of its
+    second axis is used. The result has the shape (copies, ...). With split=data, each point device has
+    already computed the sum, and all of these copies are returned. With any other split, the sum is computed
+    here, and there is one copy.
     """
     x = x[:, 0]
     return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
@@ -185,7 +185,7 @@ def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
     scale = np.maximum(scale, largest_sum * np.sqrt(rounding.added / rounding.longest_sum))
     largest, size = scale.max(), np.abs(expected)
     leaf_scale = largest if spec.case.ad_mode.finite_step else rounding.largest_by_leaf(scale)
-    # The sum may be much smaller than its scale. An error of similar size proves nothing.
+    # If the terms cancel, an error within the tolerance may be as large as the sum. It is then undecided.
     tolerance = min(spec.tolerance, spec.max_tolerance)
     provable = np.maximum(spec.max_tolerance * rounding.largest_by_leaf(size), tolerance * size.max())
     expected, leaf_scale = (np.broadcast_to(array, result.shape) for array in (expected, leaf_scale))

@@ -18,7 +18,7 @@ def color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int, max_colors: i
     entries = np.bincount(cols, minlength=inputs)
     order = np.argsort(-entries, kind="stable")[: np.count_nonzero(entries)]
     colors = np.full(inputs, -1, np.int32)
-    is_used = np.zeros((inputs, max_colors), bool)  # whether a column in conflict has the color
+    is_used = np.zeros((inputs, max_colors), bool)  # whether a conflicting column has the color
     graph = order, column_start, rows[by_column], row_start, cols[by_row]
     return colors if _color_by_saturation(graph, colors, is_used) else None
 
@@ -77,7 +77,7 @@ def _color_by_saturation(graph, colors, is_used):
                     is_used[neighbor, color] = True
                     saturation[neighbor] += 1
                     _remove(links, neighbor)
-                    # First in its list: coloring proceeds to neighbors, and colors repeat on a grid.
+                    # Insert at the front, so that neighbors are colored next, and colors repeat on a grid.
                     _insert(links, neighbor, n + saturation[neighbor])
                     highest = max(highest, saturation[neighbor])
     return True

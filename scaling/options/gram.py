@@ -1,4 +1,4 @@
-"""Implement `reduce=gram`: compute J^T J and its expected value from columns or rows of the Jacobian J."""
+"""Implement `reduce=gram`: compute J^T J of a Jacobian J, its expected value and a bound on its errors."""
 
 from collections.abc import Callable
 from typing import Any

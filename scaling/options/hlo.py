@@ -266,7 +266,7 @@ def _count_kernel_bytes(body: Instructions) -> int:
             size = source.bytes
             if index == 0 and instruction.opcode in SLICES:
                 size = instruction.bytes
-            elif index == 0 and instruction.name in in_place:  # a scatter accumulates
+            elif index == 0 and instruction.name in in_place:  # a scatter also reads the old values
                 size = in_place[instruction.name] if instruction.opcode == "scatter" else 0
             reads[source.name] += size
     return written + sum(min(size, body[name].bytes) for name, size in reads.items())
@@ -278,7 +278,7 @@ def _root(instructions: Instructions) -> HloInstruction:
 
 
 def source_of(name: str, instructions: Instructions, opcodes: Sequence[str] = ("bitcast",)) -> HloInstruction:
-    """Return the first instruction whose opcode is not in `opcodes`.
+    """Skip instructions with the given opcodes, and return the first other instruction.
 
     The search starts at the instruction `name`, and goes from each instruction to its first operand.
     """
@@ -343,7 +343,7 @@ def _parse_array(
     if _ON_CHIP.search(layout):
         padded = 0
     elif tile and len(order) == len(dims):
-        lengths = [dims[axis] for axis in order]  # minor to major, as the reversed sides of the tile
+        lengths = [dims[axis] for axis in order]  # from minor to major, like the reversed tile below
         pairs = itertools.zip_longest(lengths, parse_integers(tile[1])[::-1], fillvalue=1)
         padded = math.prod(-(-length // side) * side for length, side in pairs) * item_bits // 8
     return padded, unpadded, dims, letters + bits, minor_axis

@@ -152,7 +152,7 @@ def _gpus() -> tuple[ctypes.c_void_p, ...]:
     gpus: list[tuple[str, ctypes.c_void_p]] = []  # (UUID, or "" if it is unknown; handle)
     for index in range(_query_number("nvmlDeviceGetCount_v2", ctypes.c_uint) or 0):
         handle, uuid = ctypes.c_void_p(), ctypes.create_string_buffer(96)  # NVML requires 96 bytes
-        # The first call succeeds for a GPU of this job.
+        # The first call fails for a GPU that this job may not use.
         if _nvml("nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(handle)):
             _nvml("nvmlDeviceGetUUID", handle, uuid, 96)
             gpus.append((uuid.value.decode(), handle))

@@ -31,7 +31,7 @@ from scaling.core.reductions import ReferenceTerms, SizedEntries
 from scaling.options.program_stats import CUSTOM_CALLS, TRANSCENDENTAL, bind, evaluate_inlined
 
 # Names of primitives of JAX. The linear operations include piecewise linear operations, such as max.
-_ELEMENTWISE = TRANSCENDENTAL | {"integer_pow", "square"}  # those with one operand
+_ELEMENTWISE = TRANSCENDENTAL | {"integer_pow", "square"}  # used only for operations with one operand
 _LINEAR = {
     "add", "add_any", "clamp", "complex", "concatenate", "conj", "convert_element_type", "copy",
     "copy_p", "cumsum", "dynamic_slice", "dynamic_update_slice", "expand_dims", "fft", "gather", "imag",
@@ -171,7 +171,7 @@ def _propagate(
 def reference_trace(H: SizedEntries) -> ReferenceTerms:
     """Return the expected trace of the Hessian at each point, as `ReferenceTerms`.
 
-    The fields `influence` and `magnitude` determine the scale of the errors of the trace.
+    The fields `influence` and `magnitude` of the result determine the allowed errors of the trace.
     """
     trace, magnitude = (values.trace(axis1=1, axis2=2)[:, None, None] for values in (H.J.values, H.magnitude))
     return ReferenceTerms(trace, H.size.max(axis=2).sum(axis=1)[:, None, None], magnitude)

@@ -1,4 +1,4 @@
-"""Count the flops in the equations of a jaxpr, evaluate a jaxpr, and check the collectives of a program.
+"""Count flops and loop trips in a jaxpr, evaluate it with inlined calls, and check a program's collectives.
 
 The operations are counted in each equation of the jaxpr, before XLA optimizes the program. Equations with
 unused results are not counted, and the body of a loop is counted once per iteration. plan/kernel_work.py
@@ -41,7 +41,7 @@ _PRIMITIVES_OF_RULE = {  # name of a counting rule -> the JAX primitives it appl
 }
 _RULE_OF = {primitive: rule for rule, names in _PRIMITIVES_OF_RULE.items() for primitive in names.split()}
 TRANSCENDENTAL = frozenset(_PRIMITIVES_OF_RULE["transcendental"].split())
-CUSTOM_CALLS = "custom_jvp_call", "custom_vjp_call"  # calls of a function with derivative rules of its own
+CUSTOM_CALLS = "custom_jvp_call", "custom_vjp_call"  # calls of a function with custom derivative rules
 # All primitives that are not a product or a factorization of matrices.
 ELEMENTWISE = {*_RULE_OF, "integer_pow", "one_minus_square", "polynomial"}
 
@@ -91,7 +91,7 @@ def padding_share(derivative: Derivative) -> float | None:
     if case.split != "both" and derivative.coloring is None:
         return None
     point_devices, seed_devices = case.mesh_shape
-    points = point_devices * ceil_div(case.points, point_devices)  # with padding, as the seeds
+    points = point_devices * ceil_div(case.points, point_devices)  # `points` and `seeds` include padding
     seeds = seed_devices * max(1, sum(ceil_div(part.seeds, seed_devices) for part in derivative.parts))
     return 1 - case.points * max(derivative.seeds, 1) / (points * seeds)
 
@@ -233,7 +233,7 @@ def subjaxprs(equation: Any) -> list[Any]:
 
 def _parameter_jaxprs(equation: Any) -> list[Any]:
     """Return the same jaxprs as `subjaxprs`, but leave each `ClosedJaxpr` closed, with its constants."""
-    # `jax.custom_remat` since JAX 0.11, and `jnp.interp` since JAX 0.12.
+    # `jax.custom_remat` uses such a primitive since JAX 0.11, and `jnp.interp` since JAX 0.12.
     primitive = equation.params.get("_prim")
     if hasattr(primitive, "expand"):
         return [jax.make_jaxpr(primitive.expand)(*primitive.in_avals)]

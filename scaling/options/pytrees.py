@@ -21,7 +21,7 @@ Trees = dict[str, tuple[Any, tuple[str, ...]]]
 def with_flat_inputs(name: str, workload: Workload) -> Workload:
     """Return a copy of a workload in which each leaf of a pytree input is a separate input.
 
-    Raise `Refusal` if an input is neither an `InputSpec` nor a pytree of `InputSpec`.
+    Raise `Refusal` if the inputs are not a mapping, a leaf is not an `InputSpec`, or a name is invalid.
     """
     points, point_trees = _flatten_group(name, "points", workload.points)
     shared, shared_trees = _flatten_group(name, "shared", workload.shared)
@@ -79,7 +79,7 @@ def _flatten_tree(workload: str, name: str, value: Any) -> tuple[Any, dict[str, 
     is_spec = lambda node: isinstance(node, InputSpec)  # noqa: E731
     paths, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_spec)
     specs: dict[str, InputSpec] = {}
-    for path, leaf in paths or [((), value)]:  # an empty pytree is no valid leaf
+    for path, leaf in paths or [((), value)]:  # an empty pytree is refused below
         leaf_name = ".".join([name, *(jax.tree_util.keystr((key,), simple=True) for key in path)])
         what = f"input {leaf_name!r} of {workload!r}"
         if not isinstance(leaf, InputSpec):

@@ -49,7 +49,7 @@ def gather_indices(derivative: Derivative) -> NonzeroIndices:
 def _indices_of_part(
     coloring: Coloring, part: LinearMapPart, devices: int
 ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-    """Return (colors, positions, entries): where to find the nonzeros that one linear map computes.
+    """Return (colors, positions, entries), the indices to read the nonzeros that one linear map computes.
 
     `colors` contains the color of each column or row. `positions[d]` contains the flat indices of nonzeros in
     the slices that device d computes, padded with zeros. `entries[d]` contains the indices of the same
@@ -82,7 +82,7 @@ def read_nonzeros(slices: Slices, colors: Any, positions: Any) -> Any:
     compute = lambda: jax.tree.leaves(map_seeds(slices.compute, slices.seeds))  # noqa: E731
     # The condition is always true, but XLA cannot know that and does not fuse across a conditional. Without a
     # conditional, XLA fuses the slices into the gather and recomputes them for each entry. The conditional
-    # reduces the time on a CPU with 1e6 unknowns from four times to twice the time of a handwritten one.
+    # reduces the time on a CPU with 1e6 unknowns from four times to twice the time of handwritten code.
     unused = [jnp.full(a.shape, jnp.nan, a.dtype) for a in jax.eval_shape(compute)]
     computed = jax.lax.cond(colors[0] >= -1, compute, lambda: unused)
     count = slices.seeds.count

@@ -162,5 +162,5 @@ def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) 
     colors = pattern.T.uni_coloring(pattern) if ad_weight else pattern.uni_coloring(pattern.T)
     if workload.reduce and not case.ad_mode.single_seed:
         jacobian = ca.vertcat(*[ca.sum1(block) for block in ca.vertsplit(jacobian, sizes.outputs)])
-    # Its column-major order is the row-major order of an array of shape (outputs, inputs).
+    # The transposed matrix in column-major order is a row-major array of shape (outputs, inputs).
     return jacobian.T, colors.size2()

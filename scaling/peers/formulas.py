@@ -60,10 +60,10 @@ class Batch:
 
     @property
     def points_per_cotangent(self) -> int:
-        """Return the number of points for which a cotangent of the outputs contains a unit vector.
+        """Return the number of unit vectors in a cotangent of the outputs.
 
-        This is 1 if batch=whole, because all points are then differentiated as one function. Otherwise, it is
-        the number of points of the case.
+        A cotangent contains one unit vector for each point. If batch=whole, it contains a single one, because
+        all points are then differentiated as one function.
         """
         return 1 if self.case.batch == "whole" else self.case.points
 

@@ -1,7 +1,8 @@
-"""Define the interface of a peer: an AD library other than JAX that runs the same cases.
+"""Define the interface of peers, AD libraries other than JAX (`Prepared`): import, check and prepare them.
 
-A peer has the same inputs and checks as JAX. The field `engine` of a case names a module in this folder, such
-as `torch`, or is the import path of a user's module. A peer must define two functions,
+A peer runs the same cases as JAX, with the same inputs and checks. The field `engine` of a case names a
+module in this folder, such as `torch`, or is the import path of a user's module. A peer must define two
+functions,
 
     reason_to_skip(case, workload, sizes) -> str | None     the reason why the peer cannot run a case, or None
     prepare(case, workload, sizes, arrays, threads) -> Prepared     the derivative as a function to call
@@ -12,8 +13,7 @@ and may define these constants:
     THREADS     whether the peer can use several cores (default: False)
     COMPILES    whether the peer compiles if `jit: true` (default: False; `jit` is then set to false)
 
-At its top level, the module must import only NumPy and the standard library. It must import other packages in
-`prepare`.
+The module must import only NumPy and the standard library at its top level, and other packages in `prepare`.
 """
 
 import dataclasses
@@ -116,7 +116,7 @@ def missing(engine: str) -> str | None:
 
 
 def complete_case(case: Case) -> dict[str, Any]:
-    """Return {field: new value} to replace options of a case that its peer does not support.
+    """Return {field: new value} for the options of a case that its peer does not support.
 
     For example, `mesh` and chunk=auto are replaced with None.
     """

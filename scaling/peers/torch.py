@@ -103,10 +103,10 @@ def _compile(
 def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tensors]:
     """Return a function of the inputs that computes the value, or the columns or rows of the Jacobian.
 
-    The function returns a tuple. It contains the value, or one tensor with all columns, or one tensor of rows
-    for each input. Columns and rows have a leading axis of seeds if there are several seeds.
+    The function returns a tuple: (value,), (tensor of all columns,) or one tensor of rows for each input.
+    Columns and rows have a leading axis of seeds if there are several seeds.
     """
-    # The seeds are created here, because a compiled f that creates them takes up to thirty times as long.
+    # The seeds are created here. A compiled function that creates seeds takes up to thirty times as long.
     mode = batch.case.ad_mode
     if mode.is_value:
         return lambda *x: (batch.function(*x),)

@@ -51,7 +51,7 @@ def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = 
 def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
     """Return the rates of one device while `devices` devices compute at the same time.
 
-    Return None if the benchmark of array copies or that of empty calls was not timed on `devices` devices.
+    Return None if array copies or calls of an empty function were not timed on `devices` devices.
     """
     # (target, dtype) -> list of (work, work per second), for matrix products at any precision
     speeds = defaultdict[tuple[str | None, str], list[tuple[float, float]]](list)

@@ -62,7 +62,7 @@ def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
 
 
 def program_of(case: Case) -> Case:
-    """Return a case on one device whose program equals the program that each device runs in `case`.
+    """Return the case on one device that has the same program as each device of `case`.
 
     If no such case is known, return `case` itself.
     """
@@ -94,7 +94,7 @@ def compile_cases(
                     raise event
                 yield event
     finally:
-        list(remaining)  # the workers begin no other group
+        list(remaining)  # so that the workers begin no other group
 
 
 def _compile_groups(

@@ -1,4 +1,4 @@
-"""Run a compile worker: a process that compiles cases for other hardware and counts their operations.
+"""Compile cases for other hardware, and count their operations (`BuiltCase`), in a worker process.
 
 `python -m scaling.plan.compile_worker` reads JSON objects from standard input, one per line. The first object
 contains the fields of a `Hardware` and the largest device count (`most`). Each later object is a request

@@ -65,7 +65,7 @@ class Hardware:
     stragglers: Mapping[str, float]  # the fraction of slower devices (`share`), and their `slowdown`
     per_host: int  # devices per host
     per_chip: int  # devices per chip
-    # Torus shapes in chips, beginning with one chip. If empty, use whole hosts or part of one host.
+    # Torus shapes in chips, beginning with one chip. If empty, a case uses part of a host or whole hosts.
     slices: tuple[tuple[int, ...], ...]
     most: int  # the largest device count
     target: Any  # the target of the compiler: a GPU target configuration, or the libtpu name of a TPU

@@ -1,8 +1,8 @@
-"""Count the operations of each kernel in compiled HLO by kind, and estimate the overhead of CPU kernels.
+"""Count the operations of each HLO kernel by kind (`KernelWork`), and estimate the overhead of CPU kernels.
 
 The kernels are compiled for a CPU, GPU or TPU. Each element of a result counts once, although the loops of
-XLA may evaluate it several times. Among library calls, only matrix products, convolutions and common routines
-of LAPACK are counted. options/hlo.py counts the bytes.
+XLA may evaluate it several times. Among custom calls, only matrix products, convolutions, TopK and common
+routines of LAPACK are counted. options/hlo.py counts the bytes.
 """
 
 import math
@@ -64,7 +64,7 @@ YNN_FUSION_START = 300_000  # the start of a fusion: 1 to 25 us
 YNN_FUSION_START_IN_LOOP = 60_000  # the start of a fusion in a while loop: 0.5 to 1 us
 YNN_SUM = 300  # a result of a reduction: 4 to 10 ns
 YNN_BROADCAST = 4500  # a broadcast, for each index of the first of three or more axes: 40 to 120 ns
-# In scalar loops of a convolution, each addition waits for the one before: 0.8 to 1.2 ns a multiplication
+# In a scalar loop of a convolution, each addition waits for the previous one: 0.8 to 1.2 ns a multiplication
 # instead of 0.3. A vectorized loop (on an Intel Xeon, with masked loads) executes fewer operations.
 SLOWDOWN_OF_SCALAR_CONVOLUTION = 3
 _MOST_VECTORIZED = 8  # operations of a vectorized loop for each multiplication or addition: 2.5 to 5
@@ -113,9 +113,9 @@ def as_work(work: KernelWork | hlo.Message) -> dict[str, Any]:
 
 
 def _operations_by_name(computations: Computations, operations: Mapping[str, float]) -> dict[str, float]:
-    """Return {kernel name: number of operations} with an entry for each fusion.
+    """Return a copy of `operations` ({kernel name: number of operations}) that has an entry for each fusion.
 
-    XLA compiles identical fusions only once. `operations` has an entry for one of them, whose number is
+    XLA compiles identical fusions only once. `operations` has an entry for one of them, and its number is
     copied to the others.
     """
     fusion_keys = dict[str, tuple[Any, ...]]()  # name of a fusion -> a value that is equal for equal fusions
@@ -245,8 +245,8 @@ def _is_transposing(instruction: HloInstruction, operand: HloInstruction) -> boo
 def _library_name(instruction: HloInstruction) -> str:
     """Return the name of an instruction whose work is unknown, or "" for an instruction without work.
 
-    The name is the target of a custom call, or the opcode of another instruction. `instruction` must be one
-    for which `_count_instruction` returns ("", 0).
+    The name is the target of a custom call, or the opcode if the instruction is not a custom call.
+    `_count_instruction` must return ("", 0) for `instruction`.
     """
     if instruction.opcode != "custom-call":
         return instruction.opcode if instruction.opcode in _UNCOUNTED_OPCODES else ""

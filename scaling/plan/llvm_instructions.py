@@ -1,4 +1,4 @@
-"""Count the operations of CPU kernels from the LLVM IR that XLA generates for them.
+"""Count the operations of CPU kernels in their LLVM IR: loops, trip counts, branches, costs (`LlvmFunction`).
 
 XLA compiles each kernel to a function in LLVM IR. Unlike HLO, the optimized IR shows which loops are
 vectorized or unrolled, and which values are computed outside a loop. The number of executions of a basic
@@ -42,7 +42,7 @@ _COMPARISON_OPERATORS = {
     "sle": operator.le, "ugt": operator.gt, "sgt": operator.gt, "uge": operator.ge, "sge": operator.ge,
 }  # fmt: skip
 _BITS_OF_TYPE = {"float": 32, "double": 64, "half": 16, "bfloat": 16, "ptr": 64}
-# The assumed trip count if it is unknown, such as for the elements that remain after a vectorized loop.
+# The assumed trip count of a loop whose count is unknown, such as the remainder of a vectorized loop.
 _UNKNOWN_TRIPS = 4
 _MAX_COUNTED_TRIPS = 10_000  # the highest trip count of a loop whose branches are counted exactly
 
@@ -159,8 +159,8 @@ class LlvmFunction:
         """Return the additional cost of a line, which depends on the instruction that computes its operand.
 
         The cost is `_GATHER_COST` if the line inserts a loaded element into a vector. It is `_MASK_COST` if
-        the line converts a Boolean vector, computed by a comparison of 64-bit integers, to floating point,
-        and `has_slow_masks` is true. Otherwise, it is 0.
+        `has_slow_masks` is true, and the line converts the result of a vector comparison of 64-bit integers
+        to floating point. Otherwise, it is 0.
         """
         if match := _VECTOR_INSERTION.search(line):
             return _GATHER_COST if self.definitions.get(match[1], "").startswith("load ") else 0
@@ -180,7 +180,7 @@ class LlvmFunction:
         return executions
 
     def _branch_counts(self, label: str, targets: Sequence[str], executions: dict[str, float]) -> list[float]:
-        """Return how many times the block `label` branches to each of its successors `targets`."""
+        """Return the estimated number of branches from the block `label` to each successor in `targets`."""
         count, loop = executions[label], self._innermost_loop(label)
         exits = [target for target in targets if loop is not None and target not in self.loops[loop]]
         if loop is not None and exits and len(self.successors[label]) > len(exits):
@@ -188,7 +188,7 @@ class LlvmFunction:
             staying = (count - exiting) / max(1, len(targets) - len(exits))
             return [exiting / len(exits) if target in exits else staying for target in targets]
         vectorized = [target.startswith("%vector.") for target in targets]
-        if sum(vectorized) == 1:  # the arrays of a program do not overlap
+        if sum(vectorized) == 1:  # the vector loop runs, because arrays do not overlap
             return [count * is_vectorized for is_vectorized in vectorized]
         branch = _CONDITIONAL_BRANCH.match(self.blocks[label][-1])
         if branch and len(targets) == 2:
@@ -300,7 +300,7 @@ class LlvmFunction:
         while pending:
             visited.update(pending)
             phis = [text for name in pending if (text := self.definitions.get(name, "")).startswith("phi i")]
-            # The elements that remain after a vectorized loop may begin at several values.
+            # The remainder of a vectorized loop can begin at several values.
             if constants := [int(value) for text in phis for value in _CONSTANT_INPUT.findall(text)]:
                 return max(constants)
             pending = [x for text in phis for x in _VARIABLE_INPUT.findall(text) if x not in visited]

@@ -1,4 +1,4 @@
-"""Plan a study for other hardware: compile its cases, predict their run times, estimate device-hours.
+"""Plan a study for other hardware (`PlannedStudy`): compile its cases, predict run times and device-hours.
 
 compile_pool.py compiles the cases in child processes. time_model.py predicts their run times.
 """
@@ -31,7 +31,7 @@ _RUN_OPTIONS = {  # option of `scaling run` that has no effect on a plan -> defa
     "dry_run": False, "versus": None, "wait": None, "oversubscribe": False, "retry": False, "nested": False,
     "cluster": "none", "tracking": "none",
 }  # fmt: skip
-_BUILD_SECONDS = 2.0  # to build and check a case, including a part of the start-up time of JAX
+_BUILD_SECONDS = 2.0  # seconds to build and check a case, including a part of the start-up time of JAX
 
 HELP = """\
 Compile a study for other hardware and predict its run times, without running it.

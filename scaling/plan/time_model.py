@@ -1,4 +1,4 @@
-"""Predict the time of a call from the kernels and messages (collectives) of its compiled program.
+"""Predict the time of a call (`TimeEstimate`) from the kernels and messages (collectives) of its program.
 
 The time of a kernel is the time to move its bytes or the time to compute its operations, whichever is longer
 (the roofline model). For a CPU, llvm_instructions.py counts the operations, and kernel_work.py adds an
@@ -57,7 +57,7 @@ class TimeEstimate:
     communication: float  # the time of the collectives
     waiting: float  # the time to wait for the slowest device
     bound: str | None  # the largest part of the kernel time: "memory", "overhead" or a kind of operation
-    draws: list[float]  # the times on the first `_RECORDED_DRAWS` random machines, the same for all programs
+    draws: list[float]  # the times on the first `_RECORDED_DRAWS` random machines, which all programs share
 
 
 class UnknownTime(Exception):
@@ -65,7 +65,7 @@ class UnknownTime(Exception):
 
 
 def predict(case: Case, hardware: Hardware, fields: RecordFields) -> RecordFields:
-    """Return `fields` with the predicted time of a call (`predicted`), or with the reason for its absence."""
+    """Return `fields` with the predicted call time (`predicted`), or a reason why it is unknown (`text`)."""
     if fields["status"] != "planned":
         return fields
     try:
@@ -175,7 +175,7 @@ def _memory_seconds(kernel: Work, rates: Rates) -> float:
     sizes, speeds = (np.log(np.maximum(values, 1.0)) for values in zip(*rates.bandwidth, strict=True))
     # Interpolate between the measured sizes, with both axes logarithmic.
     bandwidth = float(np.exp(np.interp(math.log(max(kernel_bytes, 1.0)), sizes, speeds)))
-    if kernel.get("operations"):  # they include loads and stores, in the order of the loops
+    if kernel.get("operations"):  # the operations include the loads and stores of transposes
         return kernel_bytes / bandwidth
     transposed = min(kernel.get("turned", 0), kernel_bytes)
     return (kernel_bytes - transposed) / bandwidth + transposed / min(rates.turned, bandwidth)
@@ -200,7 +200,7 @@ def collective_cost(
     device, whichever is larger. `levels` are the network levels, innermost first. `shape` is the shape of the
     torus in chips, or () without a torus.
     """
-    cost, joined = np.zeros(2), 1  # `joined` devices act as one on a level, with 1 / `joined` of the bytes
+    cost, joined = np.zeros(2), 1  # groups of `joined` devices act as one, with 1 / `joined` of the bytes
     for level in levels:
         groups = math.ceil(devices / joined)
         if groups < 2:

@@ -38,7 +38,7 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
     figures = [figure for kind in kinds if (figure := over_devices.draw_scaling(kind, findings, curves))]
     files.write_figures(figures, findings, proposal_folder, "png")
     scores = {score.hardware: score for score in findings.plan_scores}
-    predictions = [  # of each curve on the most planned devices; the score is None without measurements
+    predictions = [  # each curve at its largest planned device count; the score is None without measurements
         (curve, forecast, planned.points[-1].timing, scores.get(forecast.hardware))
         for curve in curves
         for forecast in findings.forecasts

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-_CONTROL = re.compile(  # control characters except the line feed, and those that reverse the text after them
+_CONTROL = re.compile(  # control characters except the line feed, line separators, text direction marks
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
 )
 _INVALID = re.compile("[\ud800-\udfff\ufffe\uffff]")  # characters that text files and XML do not allow

@@ -87,7 +87,7 @@ def type_check(hint: Any) -> Check:
 
 
 def _check_either(first: Check, second: Check) -> Check:
-    return lambda value: second(value) or first(value)  # the second one is often None
+    return lambda value: second(value) or first(value)  # test the second type first, because it is often None
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Load the records and study.json of a results folder, lock the folder, and replace its files.
+"""Load a results folder (records, study.json), select the latest records, lock the folder, replace files.
 
 A file is replaced atomically. read_record.py parses each record. `scaling.core.record.Writer` writes the
 records of a run.
@@ -165,7 +165,7 @@ def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) ->
                     message = f"another run is working in {folder}; wait for it, or give another folder"
                     raise Refusal(message) from None
                 time.sleep(0.2)
-            except OSError as error:  # no locks, or no lock on NFS without permission to write
+            except OSError as error:  # no support for locks, or no permission to write a file on NFS
                 fix = "give a folder on a file system with locks (flock), in which you may write this file"
                 raise Refusal(f"cannot lock {path}: {error.strerror}; {fix}") from None
         yield descriptor
@@ -276,7 +276,7 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary_path
         os.replace(temporary_path, path)
     except OSError as error:
-        if error.filename in (None, str(temporary_path)):  # a write does not name the file
+        if error.filename in (None, str(temporary_path)):  # a failed write does not set `filename`
             error.filename = str(path)
         raise
     finally:

@@ -63,7 +63,7 @@ def _list_target_rules(derivative: Derivative) -> list[_Rule]:
 def _list_reduction_rules(derivative: Derivative) -> list[_Rule]:
     """Return the rules that decide whether a case may use reduce=points or batch=whole.
 
-    With reduce=points, the result is summed over the points. With batch=whole, the derivative is that of
+    With reduce=points, the result is summed over the points. With batch=whole, the case differentiates
     `Workload.whole`, a function of all points.
     """
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
@@ -97,7 +97,7 @@ def _list_point_inputs(derivative: Derivative) -> list[str]:
 
 
 def _list_seed_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the rules that decide whether colored seeds (seeds=colored), or mode=mixed, are possible."""
+    """Return the rules that decide whether a case may use colored seeds (seeds=colored) or mode=mixed."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     whole_batch, colored = case.batch == "whole", case.seeds == "colored" and not mode.is_value
     one_seed = "hvp" if case.target == "hvp" else mode.name if mode.single_seed else ""
@@ -125,7 +125,7 @@ def _list_seed_rules(derivative: Derivative) -> list[_Rule]:
 def _list_offer_rules(derivative: Derivative) -> list[_Rule]:
     """Return the rules that decide whether a workload supports the AD mode and batch=whole of a case.
 
-    With batch=whole, the derivative is that of `Workload.whole`, a function of all points.
+    With batch=whole, the case differentiates `Workload.whole`, a function of all points.
     """
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     name, whole_batch, sums_points = case.workload, case.batch == "whole", workload.reduction.sums_points

@@ -23,7 +23,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(words: Sequence[str], fields: Sequence[str], command: str = "run") -> argparse.Namespace:
-    """Parse the arguments of a command, and return its options, with its overrides as the list `overrides`.
+    """Return a namespace with the options of a command, and with its overrides in the list `overrides`.
 
     `words` contains the arguments after the command name. `fields` contains the valid names of overrides,
     such as "devices". Raise `Refusal` if an argument is invalid.

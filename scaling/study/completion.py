@@ -145,7 +145,7 @@ def _reset_values(case: Case) -> dict[str, Any]:
 
 
 def fields_without_effect(case: Case) -> dict[str, UnusedField]:
-    """Return {name: `UnusedField`} for each field without effect in a case, whether it is set or not."""
+    """Return {name: `UnusedField`} for all fields that have no effect in a case, including unset fields."""
     mode, with_jit = case.ad_mode, case.api == "jit"
     seedless, handwritten = not mode.has_seeds, mode.by_workload
     with_mode, unchunked = f"with mode={mode.name}", seedless or mode.single_seed or case.target == "hvp"

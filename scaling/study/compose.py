@@ -1,4 +1,4 @@
-"""Compose study configurations with Hydra from the files in conf/ and overrides, and explain Hydra errors."""
+"""Compose study configurations with Hydra from conf/ and overrides, check YAML files, explain errors."""
 
 import contextlib
 import dataclasses
@@ -17,7 +17,7 @@ from scaling.study import arguments
 
 _CLUSTER_FIELDS = [field.name for field in dataclasses.fields(ClusterSettings)]
 _GROUPS = {"study": "smoke", "cluster": "none", "tracking": "none", "hardware": "v5p"}  # group -> example
-# A number with a leading zero, such as 010, is text: YAML 1.1 reads it as octal.
+# A YAML integer, except 010 (octal in YAML 1.1) and times such as 2:00:00 (base 60).
 _INTEGER = re.compile(r"^(?:[-+]?0b[01_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$")
 _MAX_BYTES = 256 * 1024  # maximum size of a YAML file
 _MAX_DEPTH = 40  # maximum number of nesting levels of a YAML file
@@ -102,7 +102,7 @@ def _split_sweep(overrides: list[str]) -> list[list[str]]:
 
 
 def _compose_once(overrides: list[str], only_print: bool) -> Composed:
-    """Return (configuration, study name), or print the configuration as YAML if `only_print` is true."""
+    """Return (configuration, study name). If `only_print` is true, print it as YAML and return ({}, "")."""
     from hydra import compose as compose_config
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf, open_dict
@@ -158,7 +158,7 @@ def _check_cluster(config: Any) -> None:
 
 
 def _read_times_as_text() -> None:
-    """Make PyYAML load times such as 2:00:00 as strings instead of base-60 integers."""
+    """Make PyYAML load times (2:00:00) and integers with a leading zero (010) as strings, not as integers."""
     resolvers = yaml.SafeLoader.yaml_implicit_resolvers
     for first, patterns in resolvers.items():
         resolvers[first] = [(tag, _INTEGER if tag.endswith(":int") else regex) for tag, regex in patterns]

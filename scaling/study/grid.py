@@ -273,7 +273,7 @@ def _make_cell(fields: _Fields, given: Collection[str]) -> GridCell:
             raise Refusal(f"{name} must be a positive integer of at most {LARGEST}, not {shown}")
         if size == name:
             case_fields[name] = value
-        else:  # "points" are those before weak scaling multiplies them
+        else:  # "points" is the number of points before weak scaling
             sizes[size] = fields.get("points", 1) if value == "points" else value
     return GridCell(from_dict(case_fields | {"sizes": sizes}), scaling)
 
@@ -351,7 +351,7 @@ def parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
 
 
 def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
-    """Yield the field names that a condition compares with constants, or raise `Refusal` if it is invalid."""
+    """Yield the fields compared with constants. Turn `is` into `==`. Raise `Refusal` if `tree` is invalid."""
     for node in ast.walk(tree):
         if not isinstance(node, _ALLOWED_NODES):
             fix = "compare fields, join with and, or, not"
@@ -366,7 +366,7 @@ def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
             operands = [node.left, *node.comparators]
             for left, op, right in zip(operands, node.ops, operands[1:], strict=False):
                 yield from _check_comparison(left, right)
-                if not isinstance(op, ast.In | ast.NotIn):  # 'fwd' in mode looks for a part of the mode
+                if not isinstance(op, ast.In | ast.NotIn):  # 'fwd' in mode is a substring test
                     yield from _check_comparison(right, left)
 
 

@@ -1,8 +1,8 @@
-"""Start child processes (preflight_process.py) that check cases before a study runs, and cache the answers.
+"""Check cases in child processes before a study runs, cache the answers, and make each `PreflightResult`.
 
-There is one process for each set of user modules, so that a module that crashes or hangs affects only the
-cases that use it. Answers about built-in workloads are cached in the results folder. This module does not
-import JAX.
+There is one process (preflight_process.py) for each set of user modules, so that a module that crashes or
+hangs affects only the cases that use it. Answers about built-in workloads are cached in the results folder.
+This module does not import JAX.
 """
 
 import contextlib
@@ -160,7 +160,7 @@ class _Examination:
                     self.answers[problems[0].pop(0)] = answer
                     if not problems[0]:
                         del problems[0]
-        except WorkerDied as death:  # at its start, because JAX is not installed or fails; see `_ask`
+        except WorkerDied as death:  # at the start, if JAX is missing or fails; `_ask` handles later ones
             why = str(death) or "JAX cannot be imported in time"
             raise Refusal(f"the study cannot be examined: {why}{user_workload.advise_renaming()}") from None
         return None

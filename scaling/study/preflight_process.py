@@ -14,7 +14,7 @@ import functools
 import os
 import traceback
 from collections.abc import Callable
-from json import loads  # bound here, because a user's module may replace them
+from json import loads  # bound here, because a user's module may replace `json.loads`
 from typing import Any
 
 import jax

@@ -43,7 +43,7 @@ def create_results(folder: Path, option: str = "results=") -> None:
         tempfile.TemporaryFile(dir=folder).close()  # raises if it cannot be created
     except OSError as error:
         raise _not_writable(folder, error.strerror, option) from None
-    for path in (folder / "study.json", *folder.glob("*.jsonl")):  # unread cases would run again
+    for path in (folder / "study.json", *folder.glob("*.jsonl")):  # cases of unreadable files would run again
         if path.is_file() and not os.access(path, os.R_OK):
             reason = f"{path} cannot be read: {os.strerror(errno.EACCES)}"
             raise Refusal(f"{reason}; make it readable, or give another folder with {option}PATH")

@@ -66,7 +66,7 @@ def advise_renaming() -> str:
 
 
 def _module_folders() -> list[Path]:
-    """Return the folders from which modules of the user are imported: this folder and those of PYTHONPATH."""
+    """Return the folders with modules of the user: the working directory, and the folders in PYTHONPATH."""
     return [Path(), *map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))]
 
 

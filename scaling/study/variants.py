@@ -1,4 +1,4 @@
-"""Prepare the baseline `Variant` of `versus=`: check out a git revision, install a JAX, or set XLA flags."""
+"""Prepare the baseline `Variant` of `versus=`: check out a revision, install a JAX version, set XLA flags."""
 
 import contextlib
 import fcntl

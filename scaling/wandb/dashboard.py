@@ -50,7 +50,7 @@ def _save_workspace(job: PublishJob, title: str, sections: Mapping[str, list[Any
         settings=ws.WorkspaceSettings(x_axis="devices", max_runs=_MAX_LINES),
         runset_settings=ws.RunsetSettings(filters=run_filter, pinned_columns=columns),
     )  # fmt: skip
-    # The name is the same on all machines.
+    # The name depends only on the study, so that all machines update the same workspace.
     workspace._internal_name = internal._url_query_str_to_internal_name(job.runs[-1].series[:11])
     try:
         workspace._internal_id = ws.Workspace.from_url(str(workspace.url))._internal_id

@@ -1,4 +1,4 @@
-"""Define the data that publish.py sends to remote.py (`PublishJob`), and the `tracking` settings of a study.
+"""Define `PublishJob` (data that publish.py sends to remote.py), and the settings `TrackingSettings`.
 
 This module imports neither NumPy nor SciPy, so that the child process of each publication starts quickly.
 """
@@ -105,7 +105,7 @@ class TrackedRun:
     """The content of a W&B run: name, tags, config, history and summary."""
 
     digest: str  # a hash of the content, which differs if the results differ
-    series: str  # identifies the same line in all publications; the newest run supersedes the others
+    series: str  # identifies a line in all publications; the newest run of a series supersedes the others
     name: str
     tags: tuple[str, ...]
     config: Fields  # its entries "study" and "kind" are the W&B group and the W&B job type

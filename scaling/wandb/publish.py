@@ -24,13 +24,13 @@ from scaling.wandb.job import FINISH_FACTOR, PublishJob, TrackingSettings, descr
 from scaling.wandb.runs import digest_of, make_plots, study_runs
 from scaling.workers.child_process import ChildProcess, Event
 
-_LOCK_SECONDS = 20.0  # a killed process releases the lock within seconds
+_LOCK_SECONDS = 20.0  # timeout of the lock; a killed process releases it within seconds
 _START_SECONDS = 60.0  # timeout of importing wandb, even from a slow network disk
-_GRACE_SECONDS = 15.0  # added to the limits of wandb, which it may exceed
+_GRACE_SECONDS = 15.0  # added to the time limits of wandb, because wandb may exceed them
 _CHILD_ENVIRONMENT = {  # environment variables of the child process
     "WANDB_ERROR_REPORTING": "false",  # nothing may be sent in offline mode
     "WANDB_SILENT": "true",
-    "WANDB_DATA_DIR": "/proc/self/cwd/wandb/staging",  # the log of a run contains no path of the machine
+    "WANDB_DATA_DIR": "/proc/self/cwd/wandb/staging",  # keeps paths of this machine out of the log of a run
     "WANDB_CACHE_DIR": "/proc/self/cwd/wandb/cache",
 }
 # The variables WANDB_... that the child process keeps. wandb may send the values of other variables.

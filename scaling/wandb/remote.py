@@ -212,9 +212,9 @@ def _update_tag(stored: Any, current: dict[str, str], wrong: Iterable[str]) -> b
     """Add the tag 'superseded' to a stored W&B run, or remove it. Return whether it was added.
 
     `current` maps each `TrackedRun.series` to the ID of its current run. `wrong` contains the IDs of uploaded
-    runs with wrong content. The tag is added if the ID of the run is in `wrong`, or if `current` contains
-    another ID for its series. The tag is removed if `current` contains the ID of the run. If `current` does
-    not contain the series and `wrong` does not contain the ID, nothing is changed.
+    runs with wrong content. A run is superseded if its ID is in `wrong`, or if another run is the current run
+    of its series. The tag is removed from the current run of a series. If a series has no current run, the
+    tag is changed only for the IDs in `wrong`.
     """
     current_id = current.get(stored.config.get("series"))
     is_superseded = stored.id in wrong or current_id not in (None, stored.id)

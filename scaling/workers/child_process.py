@@ -27,8 +27,8 @@ _MAX_LOG_CHARACTERS = 64 * 2**20
 _MAX_EVENT_CHARACTERS = 64 * 2**20  # maximum length of a line of standard output
 _END_SECONDS = 5.0  # timeout for the reaper and the reader threads to end
 _MAX_SHOWN_CHARACTERS = 300
-# Information and warnings of XLA, with the date before or after their level, and messages of srun that come
-# with every start or failure do not explain it.
+# Lines that do not explain an exit: information and warnings of XLA (the date is before or after the level),
+# and messages that srun writes at every start or failure.
 _UNINFORMATIVE = re.compile(
     r"[IW]\d{4} |[\d-]{10} [\d:.]+: [IW] |WARNING: All log messages before absl|Try \"srun"
     r"|(srun|slurmstepd).*(Exited with exit code|task launch failed|Terminat|tasks terminated|step aborted"

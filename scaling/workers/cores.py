@@ -67,11 +67,11 @@ def claim_cores(
 
 
 def _describe_wait(cores: list[int], node: str) -> str:
-    """Return a message that other studies hold `cores`, with their process IDs if these are visible."""
+    """Return a message that other studies hold `cores`, with the process IDs of the holders if visible."""
     holder_pids = set()
     for core in cores:
         with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
-            client.setblocking(False)  # the holder accepts no connection, so that its queue may be full
+            client.setblocking(False)  # the holder never accepts a connection, so its queue may be full
             client.connect(f"\0{_PREFIX}{core}")
             credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4)
             holder_pids.add(int.from_bytes(credentials, sys.byteorder))
@@ -87,7 +87,7 @@ def _try_claim(
 
     The reservation ends when `claims` is closed.
     """
-    # Several node names can refer to this host. Nodes of an owner share cores only if there are too few.
+    # Several node names can refer to this host. Nodes of an owner share cores only if too few are free.
     count = min(count, len(usable))
     same_node = [core for core in usable if not _is_free(f"{core}/{owner}/{node}")]
     if len(same_node) >= count:

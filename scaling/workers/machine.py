@@ -1,4 +1,4 @@
-"""Define `Machine` (nodes and devices) and `ProcessShape`, and find the JAX platform of this host."""
+"""Define `Machine` and `ProcessShape` (devices, nodes), check device counts, and find the JAX platform."""
 
 import dataclasses
 import functools
@@ -113,7 +113,7 @@ def find_platform() -> str:
     requested = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip()
     if requested:
         return _PLATFORM_NAMES.get(requested, requested)
-    import importlib.metadata  # takes 40 ms, which `status` does not need
+    import importlib.metadata  # the import takes 40 ms, and `status` does not need it
 
     installed = (distribution.name or "" for distribution in importlib.metadata.distributions())
     has_plugin = any(re.match(r"jax-(cuda|rocm)|libtpu", name) for name in installed)

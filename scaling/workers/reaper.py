@@ -33,7 +33,7 @@ def main() -> None:
         except OSError as error:
             os.write(2, f"{os.path.basename(command[0])} cannot be started: {error.strerror}\n".encode())
             os._exit(127)
-    for stream in (0, 1, 2):  # close the pipes, so that the launcher sees them end with the command
+    for stream in (0, 1, 2):  # close the pipes here, so that the launcher reads EOF when the command ends
         os.dup2(os.open(os.devnull, os.O_RDWR), stream)
     reaped = status = 0
     while reaped != command_pid:  # orphans are reaped too

@@ -31,7 +31,7 @@ class RunSettings:
     case_seconds: float = 600.0  # time limit of a case in seconds
     order_seed: int = 0  # seed of the random order of the cases
     replicates: int = 1  # number of times that every case is measured, each time in a new process
-    processes: int | str | None = None  # number per case, "device": one per device, or None: one per node
+    processes: int | str | None = None  # number per case, "device" for one per device, None for one per node
     max_cases: int = 100_000  # maximum number of cases. A larger study is rejected.
     attempts: int | None = None  # maximum per case, or None to retry every failed case in each run
 

@@ -1,4 +1,4 @@
-"""Decide which cases of a study a run must execute, in which order, and in which processes (`Schedule`).
+"""Select the cases that a run executes (`Schedule`, `History`), shuffle them, and group them by process.
 
 A case is not executed again if it has a result. A result is a record whose environment matches the planned
 environment. Its status is "ok", or "skipped" with a reason that still applies.
@@ -20,7 +20,7 @@ from scaling.results import store
 from scaling.workers.machine import Machine, ProcessShape
 from scaling.workers.run_settings import RunSettings
 
-# Reason of a failure if the code, nodes, or devices differ from the request. It does not count as an attempt.
+# Reason of a failure if the code, nodes, or devices differ from the request. The attempt is not counted.
 REQUEST_NOT_MET = "not_as_asked"
 # Reasons of failures that another attempt may avoid.
 TRANSIENT_FAILURES = ("killed", "timeout", "preempted", "node_failed", "cancelled", REQUEST_NOT_MET)
@@ -225,10 +225,10 @@ def build_history(
 ) -> History:
     """Return a `History`: how often each case in `records` was attempted, and how the attempts ended.
 
-    Records whose environment matches none of `environments` are ignored. In a comparison, `baseline` contains
-    the records of the baseline, and otherwise it is None. In a comparison, a record counts as a result only
-    if it has a counterpart in `baseline` that did not fail. A counterpart is a record of the same case and
-    replicate, whose samples alternated with those of the record (they have the same `block`).
+    Records whose environment matches none of `environments` are ignored. `baseline` contains the records of
+    the baseline in a comparison, and otherwise is None. In a comparison, a record counts as a result only if
+    `baseline` contains a record with the same case, replicate and `block` that did not fail. The samples of
+    records with the same `block` alternated.
     """
     matching = [(i, record) for record in records for i in find_identities(record, environments)]
     attempts = [(i, r.attempt) for i, r in matching if r.reason != REQUEST_NOT_MET]

@@ -1,4 +1,4 @@
-"""Run the cases of a `Schedule` in worker processes, replace workers that die, and record failures."""
+"""Run the cases of a `Schedule` in workers: alternate samples, replace dead workers, record failures."""
 
 import contextlib
 import dataclasses
@@ -78,8 +78,8 @@ def run_schedule(
 
     `lock` is the file descriptor of the lock of the results folder. `baseline` is a second variant and its
     results folder. If it is given, each case runs in both variants: their samples alternate, and each has its
-    own record. `listener` receives the events "begin" and "end" of the cases, but not those of the baseline,
-    and the event "waiting" if a worker waits for CPU cores.
+    own record. `listener` receives the event "waiting" if a worker waits for CPU cores. It also receives the
+    events "begin" and "end" of each case, except for the baseline.
     """
     options = options or WorkerOptions()
     variants = [(Variant(python=options.python), folder), *([baseline] if baseline else [])]

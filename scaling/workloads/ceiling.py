@@ -32,7 +32,7 @@ from scaling.core.workload import Inputs, InputSpec, Reference, Workload, unifor
 TARGETS = VALUE = (*PEAKS, *FLOORS)
 SIZES = {"k": 1, "terms": 1}
 
-_Function = tuple[Callable[..., Any], int]  # a function of NumPy or JAX arrays, and its terms per sum
+_Function = tuple[Callable[..., Any], int]  # (function of NumPy or JAX arrays, terms in its longest sum)
 
 # Functions of an element x and a fraction s in (0, 1]. The terms of a sum are independent, so that a core
 # computes several of them at a time. A chain of dependent terms would measure the latency.
@@ -58,7 +58,7 @@ def _sum_over_points(x):
 def workload(case: Case) -> Workload:
     """Return the `Workload` of the benchmark named by `case.target`, such as "copy"."""
     k, terms, points, target = case.sizes["k"], case.sizes["terms"], case.points, case.target
-    # All terms of a product are positive. The coarser rounding of its factors or result does not accumulate.
+    # All terms of a matrix product are positive. Coarser rounding of factors or results does not accumulate.
     product_terms = k if case.precision == "highest" else 16
     product_terms = 1 if case.dtype == "bfloat16" else product_terms
     negate: _Function = (lambda x: -x, 1)

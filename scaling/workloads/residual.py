@@ -45,10 +45,10 @@ def _dot(a, b):
 
 
 def _fit(d, m):
-    """Return (f, df/dm, d^2f/dm^2, h, a, da/dm) for data `d`, of shape (n, 21), at n points.
+    """Return (f, df/dm, d^2f/dm^2, h, a, da/dm) for data `d` of shape (n, 21) and centers `m` of shape (n,).
 
-    f, of shape (n, 21), is the Gaussian with center `m` on the grid. h = sum(f^2) and the amplitude
-    a = sum(d f) / h have the shape (n, 1). `m` has the shape (n,).
+    f is the Gaussian with center `m` on the grid. f and its derivatives have the shape (n, 21). h = sum(f^2),
+    the amplitude a = sum(d f) / h and da/dm have the shape (n, 1).
     """
     xp = d.__array_namespace__()
     offset = xp.asarray(_GRID, dtype=d.dtype) - m[:, None]

@@ -28,9 +28,9 @@ from scaling.options.reference.evaluations import Evaluation
 from scaling.options.reference.jaxpr_rounding import RoundingProperties, has_custom_rules, rounding_properties
 
 _VERIFIED_POINTS = 16  # the number of sample points, and of the most suspicious points, that are verified
-_MAX_VERIFIED_ELEMENTS = 2**18  # limit on these elements at the less suspicious points
-_MAX_ELEMENTS_PER_CALL = 2**20  # limit on the elements of the intermediate results of all points of a call
-_MAX_SCREENED_ELEMENTS = 2**26  # limit on these elements in all calls, which are spread over all points
+_MAX_VERIFIED_ELEMENTS = 2**18  # limit on the size of an intermediate result at the less suspicious points
+_MAX_ELEMENTS_PER_CALL = 2**20  # limit on the size of an intermediate result at all points of a call
+_MAX_SCREENED_ELEMENTS = 2**26  # limit on the sum of this size over all calls, spread over all points
 _MIN_CONFIRMED_SHARE = 0.1  # the minimum fraction of confirmed outputs; the others may be too small
 _NATIVE_EVALUATIONS = 2  # the number of evaluations from which the rounding error of values is estimated
 _MAX_DTYPE_DIFFERENCE = 2.0  # relative to the rounding error; a larger difference has another cause
@@ -43,7 +43,7 @@ class ComputedReference:
     evaluation: Evaluation  # computes the reference
     native: Evaluation  # evaluates the function in the dtype of the case
     terms: int  # the number of terms whose sum is one entry of the derivative
-    fixed: Callable[..., Any] | None = None  # the function with the constants of the dtype of the case
+    fixed: Callable[..., Any] | None = None  # the function with constants computed in the dtype of the case
     float64_obstacle: str | None = None  # the reason why the reference is not computed in float64
     wrong: str | None = None  # an error message if a differentiation rule of the function is wrong
     unsure: str | None = None  # an error message if the reference cannot prove a result correct
@@ -166,7 +166,7 @@ def _inputs_at(case: Case, workload: Workload, points: np.ndarray) -> dict[str, 
     }
 
 
-@functools.lru_cache(maxsize=8)  # programs are cached by their function
+@functools.lru_cache(maxsize=8)  # the cache of compiled programs compares functions by identity
 def gradient_of_sum(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
     """Return a function that computes the raveled gradient of the summed outputs with respect to `names`."""
 
@@ -297,7 +297,7 @@ def _describe_objection(
     )
     if not (is_unsure or is_wrong):
         return {}
-    # In few digits, rounding can make a difference wrong at some points.
+    # In low precision, rounding can make finite differences wrong at some points.
     max_wrong_share = 0.0 if evaluation.roundoff <= ROUNDOFF["float64"] else 0.5
     is_refuted = not is_unsure and np.mean(result.is_wrong) > max_wrong_share
     structs = point_structs(case, workload)
@@ -305,7 +305,7 @@ def _describe_objection(
     if is_refuted and may_be_wrong:
         rule = "a derivative rule of the function (custom_jvp, custom_vjp, stop_gradient, primitive) is wrong"
         return {"wrong": f"{rule}, or a solver in it stops at a tolerance: {result.worst}"}
-    if not (is_refuted or may_be_wrong):  # only a rule of the function can be wrong, and it has none
+    if not (is_refuted or may_be_wrong):  # only a custom rule can be wrong, and the function has none
         return {}
     outcome = "refute" if is_refuted else "do not confirm"
     differences = f"finite differences in {evaluation.dtype} {outcome} the derivative that JAX computes"
@@ -320,20 +320,20 @@ def _confirm_at_points(
 ) -> fd_check.Confirmation:
     """Compare a derivative with finite differences at sampled points, and then at suspicious points.
 
-    `sampled` contains the inputs at the sampled points. `_screen_points` finds the suspicious points. `of`
-    names what is differentiated, such as "output".
+    `sampled` contains the inputs at the sampled points. `_screen_points` finds the suspicious points. `of` is
+    the name of the differentiated quantity, such as "output".
     """
     generator = np.random.default_rng(case.data_seed)
     confirm = functools.partial(fd_check.confirm, evaluation, generator, of)
     result = confirm(_sample_points(case), sampled)
     is_settled = result.is_wrong.any() or result.confirmed_share < _MIN_CONFIRMED_SHARE
-    is_inexact = evaluation.roundoff > ROUNDOFF["float64"]  # a coarse difference proves nothing
+    is_inexact = evaluation.roundoff > ROUNDOFF["float64"]  # differences are too inaccurate to screen points
     if is_settled or is_inexact or case.points <= _VERIFIED_POINTS:
         return result
     suspicious = _screen_points(evaluation, case, workload, sampled, generator)
     if not suspicious.size:
         return result
-    # The sampled inputs are of typical size.
+    # The sampled points are included, because the step lengths depend on the typical size of the inputs.
     points = np.union1d(_sample_points(case), suspicious[:_VERIFIED_POINTS])
     recheck = confirm(points, _inputs_at(case, workload, points))
     # A point is also suspicious if an output cancels, so that a wrong derivative may rank behind many others.
@@ -341,7 +341,7 @@ def _confirm_at_points(
     if others.size and not recheck.is_wrong.any():
         among_others = confirm(others, _inputs_at(case, workload, others))
         recheck = among_others if among_others.is_wrong.any() else recheck
-    # The screened points are no random sample, so that the share of the sampled points is kept.
+    # The suspicious points are not a random sample, so that the share of the sampled points is kept.
     return dataclasses.replace(recheck, confirmed_share=result.confirmed_share)
 
 

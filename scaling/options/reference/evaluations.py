@@ -25,9 +25,9 @@ from scaling.options.reference.jaxpr_rounding import with_random_rounding
 ArrayFunction = Callable[[Any], jax.Array]
 
 _MAX_ELEMENTS = 2**22  # limit on the size of an intermediate result for all points and seeds of a call
-_SLOW_COMPILATION = 0.3  # seconds of processor time for a function that is not optimized
-_LONG_RUN = 1.0  # seconds of processor time for all columns of the Jacobian, not optimized
-# Compiles two to five times faster. jaxlib 0.11 has no fusion emitters, and refuses an unknown option.
+_SLOW_COMPILATION = 0.3  # seconds of processor time to compile the function without optimization
+_LONG_RUN = 1.0  # seconds of processor time for one evaluation per input, without optimization
+# Options to compile two to five times faster. jaxlib 0.11 has no fusion emitters, and refuses their option.
 _UNOPTIMIZED: dict[str, Any] = {"xla_backend_optimization_level": 0}
 if metadata.version("jaxlib").startswith("0.10."):
     _UNOPTIMIZED["xla_cpu_use_fusion_emitters"] = False
@@ -47,7 +47,7 @@ class Evaluation:
     roundoff: float  # the unit roundoff of the narrowest dtype of an input or an intermediate result
     width: int  # the number of elements of the largest intermediate result at one point
     summed: bool = False  # whether the outputs are summed; the result then has the shape (1,)
-    transposed: bool = False  # whether a JVP is computed from the gradient, or by transposing the VJP
+    transposed: bool = False  # whether a JVP is computed from the VJP (for one output, from the gradient)
     rounding_key: int = 0  # if nonzero, the seed of random rounding errors in all intermediate results
     optimized: bool = True  # whether LLVM optimizes the code of the programs, which may take long
 
@@ -112,7 +112,7 @@ def slices(evaluation: Evaluation, arrays: InputArrays, quantity: str, seeds: np
     axis = 1 if quantity == "rows" else 2
     blocks = []
     for start in range(0, len(seeds), block_size):
-        block = seeds[np.minimum(np.arange(start, start + block_size), len(seeds) - 1)]  # of equal sizes
+        block = seeds[np.minimum(np.arange(start, start + block_size), len(seeds) - 1)]  # padded to one size
         blocks.append(_evaluate(evaluation, arrays, quantity, block))
     results = blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis)
     return results if results.shape[axis] == len(seeds) else results.take(range(len(seeds)), axis)
@@ -136,7 +136,7 @@ def has_few_rows(outputs: int, inputs: int) -> bool:
 
 
 def seeds_per_call(evaluation: Evaluation, points: int) -> int:
-    """Return how many seeds (at least 1) one call can process at `points` points within the memory limit."""
+    """Return the number of seeds (at least 1) for which a call at `points` points fits the memory limit."""
     return max(1, _MAX_ELEMENTS // (points * evaluation.width))
 
 
@@ -191,19 +191,19 @@ def measure_with_noise(
 
     The estimate is the range of the element in `count` evaluations with random rounding errors. In these
     evaluations, each floating-point input also has the relative error `relative` or -`relative`. The range
-    excludes the element itself: a rule may be wrong only for one value, such as 1, which rounding changes.
+    excludes the returned value. It would hide a derivative rule that is wrong only at one value, such as 1.
     """
     pairs = with_rounding(evaluation, arrays, relative, generator, count)
     return measure(evaluation, arrays), np.ptp([measure(*pair) for pair in pairs], axis=0)
 
 
 def _evaluate(evaluation: Evaluation, arrays: InputArrays, quantity: str, *seeds: Any) -> np.ndarray:
-    """Compute the quantity with the name `quantity` in `_QUANTITIES`, such as "jvp", at each point.
+    """Compute a quantity at each point. `quantity` is its name in `_QUANTITIES`, such as "jvp".
 
     `seeds` contains the tangents, indices or vectors that the quantity requires. Return a float64 array of
     shape (points, ...).
     """
-    key = evaluation.rounding_key  # an argument of one program for all nonzero keys
+    key = evaluation.rounding_key  # all nonzero keys share one program, which takes the key as an argument
     compiled = _compiled(dataclasses.replace(evaluation, rounding_key=min(1, key)), quantity)
     return np.asarray(compiled(np.uint32(key), *_cast(evaluation, arrays), *seeds), np.float64)
 

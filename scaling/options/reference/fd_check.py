@@ -1,8 +1,8 @@
-"""Confirm or refute a derivative by finite differences of the function: directions, steps, noise and kinks.
+"""Confirm, refute or screen derivatives by finite differences of the function, despite noise and kinks.
 
-The differences are fourth-order central differences along random directions. A wrong derivative rule of the
-function (`jax.custom_jvp`, `jax.custom_vjp`, `stop_gradient`) yields the same wrong derivative in every dtype
-and AD mode. It can be detected only from the function values.
+`confirm` uses fourth-order central differences along random directions, and `screen` second-order ones. A
+wrong derivative rule of the function (`jax.custom_jvp`, `jax.custom_vjp`, `stop_gradient`) yields the same
+wrong derivative in every dtype and AD mode. It can be detected only from the function values.
 """
 
 import functools
@@ -23,13 +23,13 @@ from scaling.options.reference.evaluations import (
 )
 
 _DIRECTIONS = 4  # the number of random directions
-_MAX_GROUPS = 32  # the maximum number of inputs, or groups of inputs, that are also moved one at a time
+_MAX_GROUPS = 32  # the maximum number of inputs, or groups of inputs, that are also changed one at a time
 _NOISE_RUNS = 3  # evaluations with random rounding errors; a single one may change nothing by chance
 # Step lengths relative to the size of an input, along the first axis of the arrays of differences.
 _STEPS = np.reshape([2.0**-k for k in (4, 7, 10, 13, 16, 20, 24, 28, 32)], (-1, 1, 1))
 _KINK_STEPS = tuple(2.0**-k for k in (10, 16, 22, 28))
 _NOISE_STEPS = tuple(2.0**-k for k in range(26, 4, -2))  # in increasing order
-_USED_NOISE_STEPS = 3  # the number of these steps that are used, the shortest that change the value
+_USED_NOISE_STEPS = 3  # only this number of noise steps is used: the shortest that change the value
 _RELATIVE_TOLERANCE = 1e-5  # relative to the size of a derivative, in addition to the error of a difference
 _CONFIRMING_ERROR = 0.05  # relative to the size of a derivative; a larger error confirms nothing
 _ROUNDINGS_OF_VALUE = 64  # the error of a derivative from rounding the value, in unit roundoffs of the value
@@ -38,7 +38,7 @@ _SCREENING_STEPS = (2.0**-9, 2.0**-15, 2.0**-21)
 _SHIFT = 2.0**-19  # the distance to a nearby point, relative to the size of an input
 _LEAST_RELATIVE_SIZE = 1e-3  # the minimum size of an element, relative to the root mean square of its input
 
-Groups = list[list[str]]  # names of inputs
+Groups = list[list[str]]  # groups of input names
 ValuesAtStep = Callable[[float], np.ndarray]  # f(step along a direction) returns values (points, outputs)
 
 
@@ -70,9 +70,9 @@ class _MeasuredValues(NamedTuple):
     """Function values, with a lower and an upper estimate of their rounding errors."""
 
     center: np.ndarray  # the values without a step, of shape (points, outputs) like the other arrays
-    # `roundoff` times the magnitude of the value, plus the range due to random rounding, plus an underflow
+    # roundoff times the magnitude of the value, plus the range due to random rounding, plus `finfo.tiny`
     least_noise: np.ndarray
-    # at least `least_noise` and the scaled fourth differences at short steps, which are rounding errors
+    # the larger of `least_noise` and half the fourth differences at short steps, which are rounding errors
     noise: np.ndarray
 
 
@@ -82,8 +82,8 @@ def confirm(
 ) -> Confirmation:
     """Compare derivatives along random directions with finite differences, and return a `Confirmation`.
 
-    `of` names what is differentiated, such as "output". `arrays` contains the inputs at some points. `points`
-    contains the indices of these points in the batch.
+    `of` is the name of the differentiated quantity, such as "output". `arrays` contains the inputs at some
+    points. `points` contains the indices of these points in the batch.
     """
     directions = [random_direction(evaluation, arrays, generator) for _ in range(_DIRECTIONS)]
     if len(evaluation.names) > 1:
@@ -155,13 +155,13 @@ def _describe_worst(
 ) -> str:
     """Return a description of one wrong derivative, for an error message.
 
-    There are three sets of directions: those that change a single group of inputs, all others except the
-    last, and the last. Only the first of these sets that contains a wrong derivative is used. In this set,
-    the wrong derivative with the largest relative error is described.
+    The directions are searched in three sets: first the directions that change a single group of inputs, then
+    all others except the last, and then the last. In the first set with a wrong derivative, the wrong
+    derivative with the largest relative error is described.
 
-    `of` names what is differentiated, such as "output". `names[k]` are the names of the inputs that direction
-    k changes. `points` contains the indices of the points. The other arrays have the shape (directions,
-    points, outputs).
+    `of` is the name of the differentiated quantity, such as "output". `names[k]` are the names of the inputs
+    that direction k changes. `points` contains the indices of the points. The other arrays have the shape
+    (directions, points, outputs).
     """
     is_wrong, size = comparison.is_wrong, comparison.size
     first = _DIRECTIONS if is_wrong[_DIRECTIONS:-1].any() else 0
@@ -218,7 +218,7 @@ def _compare_along(
         unresolved &= _oscillates(values_at, measured)
     unresolved |= differs & (agrees | agrees_once | jumps)  # short and long steps contradict each other
     unresolved |= differs & ~np.isfinite(allowed + noise)  # random rounding errors give NaN
-    unresolved |= differs & has_kink  # of several kinks at one point, the slopes give no bounds
+    unresolved |= differs & has_kink  # if several kinks meet at a point, the slopes give no bounds
     is_wrong = differs & ~unresolved
     is_confirmed = (allowed + 4 * error <= _CONFIRMING_ERROR * size) & ~unresolved & is_finite
     is_nonzero = np.abs(difference) > 8 * error + value_rounding
@@ -426,7 +426,7 @@ def _compare_one_sided_slopes(
         lower, upper = np.minimum(*slopes) - error, np.maximum(*slopes) + error
         is_kink = np.abs(slopes[0] - slopes[1]) > 4 * error
         is_inside, is_precise = (derivative >= lower) & (derivative <= upper), rounding <= allowed
-        # A kink that only a long step reaches excuses no difference from the slopes of a short step.
+        # A precise short step overrides longer steps, because a long step may reach a distant kink.
         is_between = np.where(is_precise, is_inside, is_between | is_kink & is_inside)
         has_kink = np.where(is_precise, is_kink, has_kink)
     return is_between, has_kink

@@ -18,7 +18,7 @@ from scaling.core.reference import ROUNDOFF, ReferenceSpec, flatten_inputs
 from scaling.core.workload import Reference
 
 _MAX_SAMPLED_INPUTS = 64  # limit on the number of input elements for which the curvature is estimated
-_MAX_VALUES = 2**24  # limit on the number of function values at these elements
+_MAX_VALUES = 2**24  # limit on the product of the numbers of sampled inputs, points and function values
 
 ValuesAtShift = Callable[[np.ndarray], np.ndarray]  # shift along a direction -> values of the function
 

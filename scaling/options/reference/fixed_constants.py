@@ -1,7 +1,7 @@
 """Evaluate a function in float64 with the constants that it computes in the dtype of the case.
 
-JAX draws other random numbers from the same key in float64 than in float32. Such a function has the same
-values in both dtypes if the arrays that do not depend on an input are computed in one of them.
+From the same key, JAX draws different random numbers in float64 and float32. A function that draws them has
+the same values in both dtypes if the arrays that do not depend on an input are computed in the same dtype.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ def computed_constants(function: Callable[..., Any], structs: Mapping[str, Any])
 def with_constants(function: Callable[..., Any], constants: Sequence[np.ndarray]) -> Callable[..., Any]:
     """Return a copy of `function` in which `constants` replace the results of `computed_constants`.
 
-    The copy raises `ValueError` if it computes other constants than these in number or in shape.
+    The copy raises `ValueError` if the number or the shapes of its computed constants differ from these.
     """
 
     def fixed(**named: Any) -> Any:
@@ -52,7 +52,7 @@ def with_constants(function: Callable[..., Any], constants: Sequence[np.ndarray]
 def _evaluate_with(
     change: Callable[[jax.Array], jax.Array], function: Callable[..., Any], named: dict[str, Any]
 ) -> Any:
-    """Return `function(**named)`, with `change(x)` in place of each constant x that meets an input.
+    """Return `function(**named)`. Each constant array x that is combined with an input becomes `change(x)`.
 
     The values in `named` are tracers.
     """
@@ -65,7 +65,7 @@ def _evaluate_with(
             return evaluate_inlined(called, operands, apply, kept)
         return bind(equation, [change(x) if _is_constant_array(x) else x for x in operands])
 
-    # A call with constants alone is evaluated as a whole: its operations would be compiled one by one.
+    # A call of constants is evaluated as a whole. Otherwise its operations would be compiled separately.
     kept = *CUSTOM_CALLS, "jit", "pjit"
     return evaluate_inlined(jax.make_jaxpr(function)(**named), jax.tree.leaves(named), apply, kept)[0]
 

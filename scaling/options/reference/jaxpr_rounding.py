@@ -297,7 +297,7 @@ def _count_scanned(outer: Sequence[Any], inner: Sequence[Any]) -> int:
 
 
 def _select_batched(condition: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
-    """Return `new` where `condition` is true, else `old`. The axes of `condition` are the leading axes."""
+    """Return `new` where `condition` is true, else `old`. `condition` has only the leading axes of `new`."""
     if condition.ndim == 0:
-        return new  # the loop ends where it does not hold
+        return new  # a loop body runs only while a scalar condition is true
     return jnp.where(condition.reshape(*condition.shape, *[1] * (jnp.ndim(new) - condition.ndim)), new, old)

@@ -27,7 +27,7 @@ _REEVALUATIONS = 16  # the number of evaluations with random rounding errors
 _PERTURBATION_ROUNDINGS = 2  # the change of the inputs in each evaluation, in unit roundoffs
 _RANGES = 3  # the estimated rounding error, as a multiple of the range of the evaluated values
 _MAX_COLUMNS = 32  # limit on the number of columns of a block
-_MIN_POINTS = 8  # the number of points of a block even if they have more than _MAX_ENTRIES
+_MIN_POINTS = 8  # a block may have this number of points even with more than _MAX_ENTRIES entries
 _MAX_ENTRIES = 2**18  # limit on the number of entries of a block of more than _MIN_POINTS points
 _BUDGET_SECONDS = 60.0  # after this time, no further block is evaluated
 
@@ -45,7 +45,7 @@ class _Suspect:
 
 
 def reevaluate_failures(progress: CheckProgress) -> None:
-    """Reevaluate the entries that failed the check, and record in `progress` which of them are wrong.
+    """Reevaluate the entries that failed the check. Record errors and the first wrong point in `progress`.
 
     Entries that are not reevaluated before the time limit are counted as skipped.
     """
@@ -87,7 +87,7 @@ def _reevaluate_suspect(
         points = points._replace(note=points.note + note)
         is_wrong[block] = ~(difference[block] <= limit[block] + rounding)
         allowed = spec.tolerance + relative_error(rounding, typical_size[block])
-        # Rounding may hide a small derivative for one input, such as a zero, but not derivatives for others.
+        # If rounding hides a small or zero derivative, its error is relative to derivatives for other inputs.
         is_hidden = ~(allowed <= spec.max_tolerance)
         divisor = typical_size[block]
         if (is_hidden & ~is_wrong[block]).any():

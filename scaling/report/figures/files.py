@@ -49,7 +49,7 @@ def to_script_json(value: Any) -> str:
     """Convert a value to JSON text for an HTML script element. Theme colors become CSS variables."""
     themed = _map_strings(value, lambda text: to_css_variable(clean_text(text)))
     text = json.dumps(themed, ensure_ascii=False, separators=(",", ":"))
-    # No tag in the text may end the element.
+    # A tag in the text must not end the script element.
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

@@ -13,7 +13,7 @@ from scaling.report.figures.marks import Figure, Panel, Row, Spec, make_figure
 from scaling.report.figures.theme import INK, LineStyle, line_styles
 
 _CELL_WIDTH, _CELL_HEIGHT = 74, 42  # of a map of the fastest modes, in pixels
-_MAX_ROWS = 30  # number of sizes of a map beyond which its cells are lower and have no text
+_MAX_ROWS = 30  # a map with more sizes has lower cells without text
 _SURE_OPACITY, _UNSURE_OPACITY = 0.42, 0.12  # of a cell whose fastest mode is or is not distinguished
 
 
