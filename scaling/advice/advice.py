@@ -10,7 +10,13 @@ from scaling.advice import candidates, measurement, plain_code
 from scaling.advice.problem import Problem, name_user_function
 from scaling.core.case import Case, Refusal, non_default_fields
 from scaling.core.derivative import Derivative
-from scaling.core.formatting import count_of, format_bytes, format_duration, format_interval, format_number
+from scaling.core.formatting import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_interval,
+    format_number,
+)
 from scaling.core.record import Record, bytes_while_running
 from scaling.core.timing import median_interval, ratio_interval
 from scaling.options.coloring import Coloring
@@ -141,11 +147,15 @@ class Advice:
             method = "the explicit Jacobian" if is_coded else "jvp, then vjp"
         elif self.coloring and is_coded:
             columns, rows = self.coloring.column_count, self.coloring.row_count
-            method = count_of(columns, "compressed column") if columns else count_of(rows, "compressed row")
+            method = (
+                format_count(columns, "compressed column")
+                if columns
+                else format_count(rows, "compressed row")
+            )
         details = {
             method: True, f"{case.forward} forward": case.forward,
-            f"{count_of(int(case.chunk or 0), 'seed')} at a time": case.chunk,
-            f"{count_of(case.block or 0, 'point')} at a time": case.block,
+            f"{format_count(int(case.chunk or 0), 'seed')} at a time": case.chunk,
+            f"{format_count(case.block or 0, 'point')} at a time": case.block,
             "the batch in one call": case.batch == "whole", f"{case.devices} devices": case.devices > 1,
         }  # fmt: skip
         return ", ".join(text for text, applies in details.items() if applies)
@@ -159,9 +169,8 @@ class Advice:
             how, interval = "measured", median_interval(record.seconds)
             certainty = measurement.describe_certainty(record, others)
         if uncompiled := sum(fields.get("reason") == "no_time" for fields in self.fields.values()):
-            certainty += (
-                f"; {count_of(uncompiled, 'candidate')} not compiled in half of the budget or 30 s: raise it"
-            )
+            count = format_count(uncompiled, "candidate")
+            certainty += f"; {count} not compiled in half of the budget or 30 s: raise it"
         warning = f"The derivative was not checked: {self.warning}.\n" if self.warning and not record else ""
         duration = format_duration(self.seconds(best) or 0.0, *(interval or ()))
         needed = bytes_while_running(self.fields.get(best, {}))

@@ -21,7 +21,7 @@ from scaling.advice.problem import Problem, make_problem, name_user_function, re
 from scaling.core import environment
 from scaling.core.case import Case, Refusal, check_names
 from scaling.core.compile_case import Stages
-from scaling.core.formatting import count_of
+from scaling.core.formatting import format_count
 from scaling.core.record import Record
 from scaling.core.run_case import CaseEnded, ProcessGroup
 from scaling.plan.compile_pool import RecordFields, find_compiler
@@ -118,21 +118,23 @@ def advise_case(
     _check_options(budget, devices, other_machine)
     note = note or (lambda text: None)
     cases, excluded, derivative = candidates.list_candidates(base, list(map(int, devices)), may_split_seeds)
-    entries = f"{derivative.outputs:,} x {derivative.inputs:,} entries at {count_of(base.points, 'point')}"
-    note(f"{count_of(len(cases), 'candidate')} for {entries}")
+    entries = (
+        f"{derivative.outputs:,} x {derivative.inputs:,} entries at {format_count(base.points, 'point')}"
+    )
+    note(f"{format_count(len(cases), 'candidate')} for {entries}")
     fields: dict[Case, RecordFields] = {case: {"status": "planned"} for case in cases}
     stages, records = dict[Case, Stages](), dict[Case, Record]()
     if model := other_machine or local_peaks.find_model():  # without a model, all candidates are measured
         seconds = max(_COMPILING_SECONDS, budget / 2)
         fields, stages = prediction.predict_candidates(cases, model, cores, compiling_cores, note, seconds)
     machine = other_machine.title if other_machine else f"this machine ({jax.devices()[0].platform})"
-    warning = "" if other_machine else _warn_of_wrong_fusions()
+    warning = "" if other_machine else _describe_fusion_fault()
     if budget and not other_machine and len(fields) == len(cases):  # not interrupted
         records = measurement.measure_candidates(fields, stages, budget, cores, note)
     return Advice(tuple(cases), excluded, derivative, fields, records, machine, warning)
 
 
-def _warn_of_wrong_fusions() -> str:
+def _describe_fusion_fault() -> str:
     """Return a warning if kernel fusions of this jaxlib version may give wrong results here, otherwise ''."""
     lacks_flag = environment.variables("cpu")["XLA_FLAGS"] != os.environ.get("XLA_FLAGS", "")
     if jax.default_backend() != "cpu" or not lacks_flag:

@@ -16,7 +16,7 @@ from scaling.analysis.timings import describe_disturbed_turns
 from scaling.core import run_case
 from scaling.core.case import Case
 from scaling.core.compile_case import Stages
-from scaling.core.formatting import count_of
+from scaling.core.formatting import format_count
 from scaling.core.record import Record
 from scaling.core.run_case import Attempt, ProcessGroup
 from scaling.core.timing import Sampling, ratio_interval
@@ -97,10 +97,10 @@ def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callabl
         note(f"measuring {len(active)} of {len(attempts)} candidates")
         for case in active:
             run_case.take_turn(attempts[case])
-        active = _keep_undecided({c: attempts[c].record for c in active if not attempts[c].ended})
+        active = _select_undecided({c: attempts[c].record for c in active if not attempts[c].ended})
 
 
-def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:
+def _select_undecided(records: Mapping[Case, Record]) -> list[Case]:
     """Return the cases to measure again: the fastest case and its rivals, which may be as fast.
 
     After only one round, the rivals are all cases that take at most `_MOST_FIRST_RATIO` times as long as the
@@ -142,7 +142,7 @@ def describe_certainty(best: Record, others: Sequence[Record]) -> str:
         text = "no other candidate was measured"
     elif rivals:
         close = ", within 3 % of it" if all(_is_close(rival, best) for rival in rivals) else ""
-        text = f"{count_of(len(rivals), 'other measured candidate')} may be as fast{close}"
+        text = f"{format_count(len(rivals), 'other measured candidate')} may be as fast{close}"
     else:
         count = f"{len(others) + 1} candidates that were measured"
         text = f"it is the fastest of the {count}; the others are slower at 95 % confidence, or twice as slow"

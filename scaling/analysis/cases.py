@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from scaling.core.case import AUTO, VIEWS, Case, defaults, problem
 from scaling.core.environment import OF_THE_CASE
-from scaling.core.formatting import count_of, format_bytes
+from scaling.core.formatting import format_bytes, format_count
 from scaling.core.grouping import T, group_by
 from scaling.core.modes import MODES
 from scaling.core.record import Record
@@ -61,7 +61,7 @@ def join_words(*words: object) -> str:
 
 
 def _at_a_time(count: int | None, noun: str) -> str:
-    return f"{count_of(count, noun)} at a time" if count else ""
+    return f"{format_count(count, noun)} at a time" if count else ""
 
 
 @functools.lru_cache(maxsize=32_768)  # comparisons copy the same case often, and each copy is validated
@@ -179,7 +179,7 @@ class Subject:
     @property
     def devices_text(self) -> str:
         """Return the device count as text, such as '4 devices'."""
-        return count_of(self.case.devices, "device")
+        return format_count(self.case.devices, "device")
 
     @property
     def family_key(self) -> tuple:

@@ -8,7 +8,7 @@ from scaling.analysis.cases import Subject, curve_case, is_candidate, size_name,
 from scaling.analysis.estimate import Estimate, format_ratio
 from scaling.analysis.timings import Timing, time_ratio
 from scaling.core.case import Case, label
-from scaling.core.formatting import count_of
+from scaling.core.formatting import format_count
 from scaling.core.grouping import group_by, least_by
 
 KINDS = ("strong", "weak")
@@ -49,7 +49,7 @@ class CurvePoint:
     def relative(self) -> str:
         """Return a suffix such as ' relative to 2 devices', or '' if the baseline is one device."""
         count = self.baseline_devices
-        return "" if count == 1 else f" relative to {count_of(count, 'device')}"
+        return "" if count == 1 else f" relative to {format_count(count, 'device')}"
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Curve(Subject):
     @property
     def baseline(self) -> str:
         """Return the baseline as text, such as 'one device' or '2 devices'."""
-        return "one device" if self.baseline_devices == 1 else count_of(self.baseline_devices, "device")
+        return "one device" if self.baseline_devices == 1 else format_count(self.baseline_devices, "device")
 
 
 def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong",)) -> list[Curve]:

@@ -19,7 +19,7 @@ from scaling.analysis.curves import CurvePoint
 from scaling.analysis.findings import Findings, read
 from scaling.analysis.timings import nodes_of
 from scaling.core.case import Case
-from scaling.core.formatting import count_of
+from scaling.core.formatting import format_count
 from scaling.core.record import Record
 from scaling.results import store
 
@@ -62,9 +62,9 @@ def load(folder: str | PathLike[str], samples: bool = False) -> "DataFrame":
 
     Damaged lines of the record files are omitted, with a warning.
     """
-    findings = read(store.folder_of(fspath(folder)))
+    findings = read(store.require_results_folder(fspath(folder)))
     if findings.damaged:
-        lines = count_of(len(findings.damaged), "damaged line")
+        lines = format_count(len(findings.damaged), "damaged line")
         warnings.warn(f"{lines} left out, the first {findings.damaged[0]}", stacklevel=3)
     frame = to_frame(record_columns(findings))
     if not samples:

@@ -16,7 +16,7 @@ from scaling.analysis.cases import environment_differences
 from scaling.analysis.ranking import OUT_OF_MEMORY_REASONS
 from scaling.analysis.ratios import Ratio
 from scaling.core.case import Case, Refusal, label
-from scaling.core.formatting import count_of
+from scaling.core.formatting import format_count
 from scaling.core.grouping import group_by
 from scaling.core.record import Record
 from scaling.results import store
@@ -68,9 +68,9 @@ def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
     If `second` is None, B is `first` and A is the subfolder `versus-*` of B. Raise `Refusal` if there is not
     exactly one such subfolder, or if a folder has no results.
     """
-    folder = store.folder_of(first)
+    folder = store.require_results_folder(first)
     if second is not None:
-        return folder, store.folder_of(second)
+        return folder, store.require_results_folder(second)
     variants = sorted(str(path) for path in folder.glob("versus-*") if path.is_dir())
     if not variants:
         measure = "give two folders, or measure a variant with `scaling run versus=...`"
@@ -78,7 +78,7 @@ def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
     if len(variants) > 1:
         two = f"name two folders, such as {variants[0]} {first}"
         raise Refusal(f"there are several variants of {first}: {two}; there are {', '.join(variants)}")
-    return store.folder_of(variants[0]), folder
+    return store.require_results_folder(variants[0]), folder
 
 
 def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
@@ -113,7 +113,9 @@ def _load_newest_records(name: str, folder: Path) -> tuple[dict[str, list[Record
     newest = store.keep_newest_environments(records)
     by_case = group_by(sorted(newest, key=lambda r: r.replicate), lambda r: r.key)
     omitted = {"outdated record": len(records) - len(newest), "damaged line": len(loaded.damaged)}
-    return by_case, [f"{name}: {count_of(count, noun)} left out." for noun, count in omitted.items() if count]
+    return by_case, [
+        f"{name}: {format_count(count, noun)} left out." for noun, count in omitted.items() if count
+    ]
 
 
 def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase | None:

@@ -16,7 +16,13 @@ from scaling.analysis.estimate import Estimate, format_percentage, format_ratio
 from scaling.analysis.ranking import OUT_OF_MEMORY_REASONS
 from scaling.analysis.timings import Timing, format_time, near_floor
 from scaling.core.case import label, problem
-from scaling.core.formatting import count_of, format_bytes, format_duration, format_interval, format_number
+from scaling.core.formatting import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_interval,
+    format_number,
+)
 from scaling.core.grouping import group_by
 from scaling.core.record import Record, is_number
 from scaling.results.store import keep_newest_environments, latest
@@ -101,9 +107,9 @@ def describe_plan(forecast: Forecast) -> str:
     """Return a sentence that counts the planned cases and names the hardware and software versions."""
     count = Counter(record.status for record in forecast.records)
     unplanned = (f"{count[status]} {status}" for status in ("skipped", "failed") if count[status])
-    counts = ", ".join([count_of(count["planned"], "case"), *unplanned])
+    counts = ", ".join([format_count(count["planned"], "case"), *unplanned])
     devices = sorted({record.case.devices for record in forecast.records})
-    span = f"{devices[0]:,} to {devices[-1]:,} devices" if devices[1:] else count_of(devices[0], "device")
+    span = f"{devices[0]:,} to {devices[-1]:,} devices" if devices[1:] else format_count(devices[0], "device")
     environments = [record.environment for record in forecast.records]
     kinds = " or ".join(dict.fromkeys(str(environment.get("device_kind")) for environment in environments))
     versions = " or ".join(dict.fromkeys(map(_describe_versions, environments)))
@@ -192,7 +198,7 @@ def _describe_half_efficiency(curve: Curve) -> str:
 def _describe_memory(forecast: Forecast) -> list[str]:
     if too_large := [record for record in forecast.records if record.reason in OUT_OF_MEMORY_REASONS]:
         first = max(too_large, key=lambda record: (record.case.devices, record.peak_bytes or 0))
-        more = f"; {count_of(len(too_large), 'case')} do not fit in all" if len(too_large) > 1 else ""
+        more = f"; {format_count(len(too_large), 'case')} do not fit in all" if len(too_large) > 1 else ""
         return [f"First to run out of memory: {label(first.case)}: {first.text}{more}."]
     usages = [(r.peak_bytes or 0, r.capacity_bytes, r.case) for r in forecast.records if r.capacity_bytes]
     used, capacity, fullest = max(usages, key=lambda row: row[0] / row[1], default=(0, 0, None))
@@ -250,13 +256,13 @@ def describe_score(score: PlanScore) -> list[str]:
     sentences = [
         f"Predicted against measured on {score.hardware}: the median prediction is "
         f"{format_ratio(statistics.median(score.ratios))} what was measured, over "
-        f"{count_of(len(score.ratios), 'case')}; the median error is {format_percentage(score.error)}, the "
-        f"worst ratio {format_ratio(worst)}, and {format_percentage(score.coverage)} of the measured times "
+        f"{format_count(len(score.ratios), 'case')}; the median error is {format_percentage(score.error)}, "
+        f"the worst ratio {format_ratio(worst)}, and {format_percentage(score.coverage)} of the measured times "
         "lie in their predicted 95 % interval."
     ]
     if score.comparable:
         sentences.append(
-            f"Of {count_of(score.comparable, 'pair')} of methods for one problem whose measured times "
+            f"Of {format_count(score.comparable, 'pair')} of methods for one problem whose measured times "
             f"differ by more than a factor of {format_number(_ORDER_FACTOR)}, {score.ordered} "
             f"({format_percentage(score.ordered / score.comparable)}) were predicted in the right order."
         )

@@ -12,7 +12,7 @@ from scaling.analysis.findings import Findings
 from scaling.analysis.ratios import samples_by_compilation, trend
 from scaling.analysis.timings import Timing
 from scaling.core.case import label
-from scaling.core.formatting import count_of, format_duration
+from scaling.core.formatting import format_count, format_duration
 from scaling.core.grouping import group_by
 from scaling.core.record import REASONS
 
@@ -58,7 +58,7 @@ def verdict(remarks: Sequence[LintFinding]) -> str:
     count = Counter(remark.severity for remark in remarks)
     if not count[ERROR] + count[WARNING]:
         return "publishable as it is"
-    return f"{count_of(count[ERROR], 'error')}, {count_of(count[WARNING], 'warning')}"
+    return f"{format_count(count[ERROR], 'error')}, {format_count(count[WARNING], 'warning')}"
 
 
 # Checks of one timed case. Each returns a description of the defect, or '' or False if there is none.
@@ -82,13 +82,13 @@ def _unverified(timing: Timing) -> str:
 
 def _oversubscribed(timing: Timing) -> str | bool:
     cores = timing.record.environment.get("cores")
-    cores_text = count_of(len(cores), "core") if isinstance(cores, list) else "no core of its own"
+    cores_text = format_count(len(cores), "core") if isinstance(cores, list) else "no core of its own"
     return not timing.honest and f"{timing.devices_text}, {cores_text}"
 
 
 def _few_samples(timing: Timing) -> str | bool:
     least = min(len(record.seconds) for record in timing.records)
-    return (least < _LEAST_SAMPLES or timing.estimate.low is None) and count_of(least, "sample")
+    return (least < _LEAST_SAMPLES or timing.estimate.low is None) and format_count(least, "sample")
 
 
 def _short_time(timing: Timing) -> str:
@@ -137,9 +137,8 @@ def _most_frequent_reason(findings: Findings) -> str:
     if not reasons:
         return f"{findings.name}: no record of a case"
     ((reason, count),) = Counter(reasons).most_common(1)
-    return (
-        f"{findings.name}: {count} of {count_of(len(reasons), 'case')} ended as {reason}: {REASONS[reason]}"
-    )
+    cases = format_count(len(reasons), "case")
+    return f"{findings.name}: {count} of {cases} ended as {reason}: {REASONS[reason]}"
 
 
 def _mixed_environments(findings: Findings) -> list[str]:
@@ -205,7 +204,7 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
     (WARNING, _WIDER, _check_each(_wide_interval),
      f"sampling.seconds=5, sampling.most=1000, replicates=5 or more; {_FRESH}"),
     (WARNING, timings.ONE_PROCESS,
-     _check_each(lambda timing: timing.replicates == 1 and count_of(len(timing.seconds), "sample")),
+     _check_each(lambda timing: timing.replicates == 1 and format_count(len(timing.seconds), "sample")),
      "replicates=3 adds to what is there"),
     (WARNING, "foreign load or throttling", _check_each(_disturbed), f"stop what else runs there; {_FRESH}"),
     (WARNING, "trend within a process", _check_each(_trend),

@@ -16,7 +16,7 @@ from scaling.analysis.timings import (
     time_ratio,
 )
 from scaling.core.case import defaults
-from scaling.core.formatting import count_of
+from scaling.core.formatting import format_count
 from scaling.core.grouping import group_by
 from scaling.core.record import bytes_while_running
 
@@ -168,7 +168,7 @@ class ColoringGain(NamedTuple):
         significant, and '' if the number is unknown.
         """
         if self.ratio is None or self.ratio.above_one:
-            return count_of(self.break_even, "evaluation") if self.break_even else ""
+            return format_count(self.break_even, "evaluation") if self.break_even else ""
         return "never" if (self.ratio.high or 1) < 1 else "not distinguished"
 
 

@@ -40,8 +40,8 @@ class Ratio:
     low: float | None = None
     high: float | None = None
     pairs: int = 0  # number of pairs of processes that were sampled in turns
-    error: float = 0.0  # squared standard error of the logarithm
-    freedom: float = 0.0  # degrees of freedom of the error
+    variance: float = 0.0  # squared standard error of log(value)
+    freedom: float = 0.0  # degrees of freedom of the variance
     # number of processes, jobs or pairs (harmonic mean of both sides); 0 for one process: no p-value
     count: float = 0.0
     # (0 or 1 for numerator or denominator, process or job) -> log(time) minus the mean log(time)
@@ -57,7 +57,7 @@ class _LevelEstimate(NamedTuple):
     """A time in seconds or a ratio of times, with its squared standard error and degrees of freedom."""
 
     value: float
-    error: float | None  # squared standard error of the logarithm; None if there are too few samples
+    variance: float | None  # squared standard error of log(value); None if there are too few samples
     freedom: float
     members: Mapping[Hashable, float]  # process or job -> mean log(time or ratio); empty at lower levels
 
@@ -81,7 +81,7 @@ def estimate_time(records: Sequence[Record]) -> Estimate:
     """
     if len(records) > 1 or len(samples_by_compilation(records[0])) > 1:
         level = _estimate_time(tuple(records))
-        return _t_interval(level.value, level.error or 0.0, level.freedom)
+        return _t_interval(level.value, level.variance or 0.0, level.freedom)
     seconds, median = records[0].seconds, statistics.median(records[0].seconds)
     widening = interval_widening(seconds) or 1.0
     interval = [median * (limit / median) ** widening for limit in median_interval(seconds) or ()]
@@ -101,11 +101,11 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
     else:
         levels = [_estimate_time(tuple(top)), _estimate_time(tuple(bottom))]
     value = levels[0].value / math.prod(level.value for level in levels[1:])
-    errors = [level.error for level in levels if level.error is not None]
-    if len(errors) < len(levels):
+    variances = [level.variance for level in levels if level.variance is not None]
+    if len(variances) < len(levels):
         return Ratio(value, pairs=len(pairs))
-    floored = [max(error, LEAST_VARIANCE) for error in errors]
-    terms = (error**2 / level.freedom for error, level in zip(floored, levels, strict=True))
+    floored = [max(variance, LEAST_VARIANCE) for variance in variances]
+    terms = (variance**2 / level.freedom for variance, level in zip(floored, levels, strict=True))
     freedom, several = sum(floored) ** 2 / sum(terms), all(level.members for level in levels)
     deviations: dict[Hashable, float] = {
         (side, name): log - math.log(level.value)
@@ -113,9 +113,9 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
         for name, log in level.members.items()
     }
     count = statistics.harmonic_mean([len(level.members) for level in levels]) if several else 0.0
-    error = sum(floored if several else errors)
-    _, low, high = _t_interval(value, error, freedom)
-    return Ratio(value, low, high, len(pairs), error, freedom, count, deviations)
+    variance = sum(floored if several else variances)
+    _, low, high = _t_interval(value, variance, freedom)
+    return Ratio(value, low, high, len(pairs), variance, freedom, count, deviations)
 
 
 @functools.lru_cache(maxsize=16_384)
@@ -136,8 +136,8 @@ def _estimate_time(records: tuple[Record, ...]) -> _LevelEstimate:
 
 def _estimate_from_members(members: Mapping[Hashable, float]) -> _LevelEstimate:
     logs = list(members.values())
-    error = statistics.variance(logs) / len(logs)
-    return _LevelEstimate(math.exp(statistics.fmean(logs)), error, len(logs) - 1, members)
+    variance = statistics.variance(logs) / len(logs)
+    return _LevelEstimate(math.exp(statistics.fmean(logs)), variance, len(logs) - 1, members)
 
 
 def _estimate_from_samples(seconds: Sequence[float]) -> _LevelEstimate:
@@ -175,8 +175,8 @@ def _log_medians(record: Record) -> list[float]:
     return [math.log(statistics.median(samples)) for samples in samples_by_compilation(record)]
 
 
-def _t_interval(value: float, error: float, freedom: float) -> Estimate:
-    factor = math.exp(float(stdtrit(freedom, 0.975)) * math.sqrt(error))
+def _t_interval(value: float, variance: float, freedom: float) -> Estimate:
+    factor = math.exp(float(stdtrit(freedom, 0.975)) * math.sqrt(variance))
     return Estimate(value, value / factor, value * factor)
 
 
@@ -187,7 +187,7 @@ def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
     """
     if not ratio.count:
         return None
-    distance, error = abs(math.log(ratio.value)), math.sqrt(ratio.error)
+    distance, error = abs(math.log(ratio.value)), math.sqrt(ratio.variance)
     limits = (math.log1p(margin), -math.log1p(margin))
     return float(sum(stdtr(ratio.freedom, (limit - distance) / error) for limit in limits))
 
@@ -203,8 +203,8 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
     if len(usable) < _LEAST_CASES:
         return list(ratios)
     freedom = np.array([ratio.freedom for ratio in usable])
-    variance = np.array([ratio.error * ratio.count for ratio in usable])  # variance of a single difference
-    logs = np.log(np.maximum(variance, 1e-5 * np.median(variance))) - digamma(freedom / 2)
+    variances = np.array([ratio.variance * ratio.count for ratio in usable])  # of a single difference
+    logs = np.log(np.maximum(variances, 1e-5 * np.median(variances))) - digamma(freedom / 2)
     logs += np.log(freedom / 2)
     squares = (logs - logs.mean()) ** 2
     # Add a standard error: too small an excess would give all cases the same variance.
@@ -215,9 +215,9 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
 
     def moderate(ratio: Ratio) -> Ratio:
         total = prior_freedom + ratio.freedom
-        error = (prior_freedom * common_variance / ratio.count + ratio.freedom * ratio.error) / total
-        _, low, high = _t_interval(ratio.value, error, total)
-        return replace(ratio, low=low, high=high, error=error, freedom=total)
+        variance = (prior_freedom * common_variance / ratio.count + ratio.freedom * ratio.variance) / total
+        _, low, high = _t_interval(ratio.value, variance, total)
+        return replace(ratio, low=low, high=high, variance=variance, freedom=total)
 
     return [moderate(ratio) if ratio.count else ratio for ratio in ratios]
 

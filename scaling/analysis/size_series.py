@@ -20,7 +20,7 @@ from scaling.analysis.estimate import Estimate
 from scaling.analysis.ranking import Ranking
 from scaling.analysis.ratios import estimate_ratio, p_value
 from scaling.analysis.timings import Timing, is_empty_call, near_floor, reasons_for_doubt
-from scaling.core.formatting import count_of
+from scaling.core.formatting import format_count
 from scaling.core.grouping import group_by, least_by
 
 S = TypeVar("S", bound=Subject)
@@ -210,7 +210,7 @@ def _crossover_between(
     if not (row_below.distinguished and row_above.distinguished):
         doubts.append("another mode is not distinguished")
     if any((p_value(ratio) or 0.0) * comparisons > _FALSE_CROSSOVERS for ratio in ratios):
-        doubts.append(f"chance may explain it among {count_of(comparisons, 'comparison')}")
+        doubts.append(f"chance may explain it among {format_count(comparisons, 'comparison')}")
     gap_below, gap_above = (math.log(ratio.value) for ratio in ratios)
     at = below * (above / below) ** (gap_below / (gap_below + gap_above))
     return Crossover(fast_below.case.devices, before, after, below, above, at, tuple(dict.fromkeys(doubts)))

@@ -23,7 +23,7 @@ from scaling.analysis.scaling_fits import ScalingFit
 from scaling.analysis.size_series import Crossover
 from scaling.analysis.timings import Timing, describe_slower, format_time, is_empty_call
 from scaling.core.case import Case, problem
-from scaling.core.formatting import count_of, format_bytes, format_number, list_first
+from scaling.core.formatting import format_bytes, format_count, format_number, list_first
 from scaling.core.grouping import group_by, least_by
 from scaling.core.record import REASONS
 
@@ -139,7 +139,7 @@ def describe_fit(curve: Curve, law: ScalingFit) -> str:
     if not limit.is_determined:
         return f"{text}; its largest speed-up is {format_ratio(*limit)}"
     has_peak = law.peak is not None and bool(law.parameters["coherency"].low)
-    devices = count_of(round(law.peak or 1), "device") if has_peak else "any number of devices"
+    devices = format_count(round(law.peak or 1), "device") if has_peak else "any number of devices"
     reference = "" if curve.baseline_devices == 1 else " as one device by this law"
     return f"{text}; no more than {format_ratio(*limit)} as fast{reference} on {devices}"
 
@@ -241,7 +241,7 @@ def count_unmeasured(findings: Findings) -> list[str]:
             for reason, count in reasons.most_common()
         )
         if reasons:
-            sentences.append(f"{count_of(len(records), 'case')} {status}{replicated}: {counts}.")
+            sentences.append(f"{format_count(len(records), 'case')} {status}{replicated}: {counts}.")
     return sentences
 
 

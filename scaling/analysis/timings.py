@@ -9,7 +9,7 @@ from typing import Any
 from scaling.analysis import ratios
 from scaling.analysis.cases import MEMORY_FIELDS, Subject
 from scaling.analysis.estimate import Estimate, format_ratio
-from scaling.core.formatting import count_of, format_duration
+from scaling.core.formatting import format_count, format_duration
 from scaling.core.grouping import group_by
 from scaling.core.record import COMPILING_STAGES, Record, bytes_while_running
 from scaling.results.store import latest
@@ -123,7 +123,7 @@ def describe_disturbed_turns(records: Sequence[Record]) -> list[str]:
 
     Foreign load is CPU load from other processes. A turn is a series of samples of one case.
     """
-    turns = count_of(sum(len(record.turns) for record in records), "turn")
+    turns = format_count(sum(len(record.turns) for record in records), "turn")
     marks = sorted({mark for record in records for mark in record.marked})
     counts = {mark: sum(len(record.marked.get(mark, ())) for record in records) for mark in marks}
     return [f"{mark.replace('_', ' ')} in {count} of {turns}" for mark, count in counts.items()]
@@ -221,7 +221,7 @@ def automatic_blocks(record: Record) -> str:
     if record.blocks is None:
         return ""
     counts = ((record.blocks.get("chunk"), "seed"), (record.blocks.get("block"), "point"))
-    texts = [count_of(count, noun) if count else f"all {noun}s" for count, noun in counts]
+    texts = [format_count(count, noun) if count else f"all {noun}s" for count, noun in counts]
     on_host = ", kept on the host" if record.blocks.get("storage") == "host" else ""
     return f"{' and '.join(texts)} at a time{on_host}"
 

@@ -18,7 +18,7 @@ from scaling.cli import streams
 from scaling.cli.streams import print_lines
 from scaling.core import environment
 from scaling.core.case import DTYPES, VIEWS, Case, Refusal, check_names, unknown_name
-from scaling.core.formatting import count_of, format_bytes, format_duration
+from scaling.core.formatting import format_bytes, format_count, format_duration
 from scaling.core.workload import import_named
 from scaling.study.arguments import Parser
 from scaling.study.compose import compose
@@ -82,7 +82,7 @@ def _advise_on_devices(name: str, problem: _Problem, options: _Options, console:
     is_bound, usable = platform == "cpu", len(cores.usable_cores())
     for count in devices if is_bound else ():
         if not 0 < count <= usable:
-            available = count_of(usable, "core")
+            available = format_count(usable, "core")
             raise Refusal(f"devices={count}: this machine has {available}; use 1 to {usable}")
     if not isinstance(problem, Case):
         _split_location(name)  # refuse a missing file before JAX starts
@@ -106,7 +106,9 @@ def _advise_on_devices(name: str, problem: _Problem, options: _Options, console:
     print_lines(console, [f"devices={count} is left out: {text}" for count, text in refusals.items()])
     if len(seconds) > 1:
         shortest = min(seconds.values())
-        ratios = [f"{count_of(count, 'device')}: {each / shortest:.3g}" for count, each in seconds.items()]
+        ratios = [
+            f"{format_count(count, 'device')}: {each / shortest:.3g}" for count, each in seconds.items()
+        ]
         print_lines(console, [f"Times relative to the least: {', '.join(ratios)}"])
 
 

@@ -8,30 +8,30 @@ from scaling.cli.streams import print_lines
 from scaling.cluster import job_state, wait
 from scaling.cluster.cluster_settings import LOCAL
 from scaling.core.case import Refusal
-from scaling.core.formatting import count_of
+from scaling.core.formatting import format_count
 from scaling.results import store
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
     """Cancel the pending and running cluster tasks of a results folder, and print their number.
 
-    Raise `Refusal` if `scaling run` is submitting tasks, or if some tasks could not be found or canceled.
+    Raise `Refusal` if `scaling run` is submitting tasks, or if some tasks could not be found or cancelled.
     """
-    folder = store.folder_of(args.folder)
+    folder = store.require_results_folder(args.folder)
     with store.locked(folder):  # not while `scaling run` submits tasks
         tasks, problem = job_state.try_find_tasks(folder)
-        canceled = job_state.cancel(tasks)
-    if canceled:
-        still_ending = len(wait.wait_until_ended(folder, canceled))
+        cancelled = job_state.cancel(tasks)
+    if cancelled:
+        still_ending = len(wait.wait_until_ended(folder, cancelled))
         ending = f", {still_ending} of them are still shutting down" if still_ending else ""
         advice = "finished records are kept: repeat the `scaling run` command to continue"
-        print_lines(console, [f"{count_of(len(canceled), 'task')} cancelled{ending}; {advice}"])
-    if others := [task for task in tasks if task.may_run and task not in canceled]:
+        print_lines(console, [f"{format_count(len(cancelled), 'task')} cancelled{ending}; {advice}"])
+    if others := [task for task in tasks if task.may_run and task not in cancelled]:
         hosts = ", ".join(sorted({task.submission.host for task in others if task.submission.kind == LOCAL}))
         fix = f"run `scaling cancel` on {hosts}" if hosts else "repeat `scaling cancel` when Slurm answers"
-        text = f"{count_of(len(others), 'task')} not visible from this host: {fix}"
+        text = f"{format_count(len(others), 'task')} not visible from this host: {fix}"
         problem = f"{problem}; {text}" if problem else text
     if problem:
         raise Refusal(problem)
-    if not canceled:
+    if not cancelled:
         print_lines(console, ["no task is pending or running"])

@@ -17,7 +17,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
         raise Refusal(f"--output must be a folder, such as --output tables, not {args.output!r}")
     output = Path(args.output) if args.output else None
     formats = exporting.parse_formats(args.format)
-    folder = store.folder_of(args.folder)
+    folder = store.require_results_folder(args.folder)
     loaded = store.load(folder)
     written = exporting.write_exports(folder, formats, output, loaded)
     print_lines(console, damaged_notes(loaded.damaged), "yellow")

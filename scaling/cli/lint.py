@@ -20,7 +20,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
     With --strict, also return 1 if there are warnings.
     """
-    folder = store.folder_of(args.folder)
+    folder = store.require_results_folder(args.folder)
     loaded = store.load(folder)
     lost = report.find_unrecorded(folder, loaded.records)
     lint_findings = linting.lint_findings(findings.read(folder, None, lost, loaded))

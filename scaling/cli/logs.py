@@ -33,7 +33,7 @@ class StudyCases:
 
 def execute(args: argparse.Namespace, console: Console) -> None:
     """Print the logs of the cases that the command-line arguments select (see `select_keys`)."""
-    study = load_cases(store.folder_of(args.folder))
+    study = load_cases(store.require_results_folder(args.folder))
     streams.print_lines(console, streams.damaged_notes(study.damaged), "yellow")
     keys = select_keys(study, " ".join(args.key))
     if study.problem:

@@ -15,7 +15,7 @@ from rich.console import Console
 from scaling.analysis.cases import describe_environments
 from scaling.cli.streams import print_lines
 from scaling.core.case import Refusal
-from scaling.core.formatting import count_of
+from scaling.core.formatting import format_count
 from scaling.core.grouping import group_by
 from scaling.core.record import Record, to_line
 from scaling.results import store
@@ -36,7 +36,7 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
 
     Raise `Refusal` before any file is written if a folder is invalid or a file cannot be read.
     """
-    folders, target = [store.folder_of(each) for each in inputs], Path(output)
+    folders, target = [store.require_results_folder(each) for each in inputs], Path(output)
     if not output.strip():
         raise Refusal(f"--output must be a folder, such as --output results/both, not {output!r}")
     resolved = Path(os.path.realpath(target))
@@ -69,7 +69,7 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
     yield from [_copy_records(folder, target, records) for folder in folders]
     studies = {folder: store.read_study(folder) for folder in folders}
     yield from (f"{folder}: {study.problem}" for folder, study in studies.items() if study.problem)
-    _unite_studies([store.read_study(target), *studies.values()], target)
+    _merge_studies([store.read_study(target), *studies.values()], target)
     for path in (path for folder in folders for path in sorted(folder.glob("plan-*.json"))):
         plan = store.read_json(path)
         if plan is not None and not (target / path.name).exists():
@@ -79,7 +79,7 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
     for workload, same in group_by(records.values(), lambda record: record.case.workload).items():
         if text := describe_environments(same):
             yield f"{workload}: {text}, kept separate: no curve and no comparison mixes them"
-    added = count_of(len(records) - before, "record")
+    added = format_count(len(records) - before, "record")
     yield f"{target}: {added} added, {len(records)} in all; `scaling report {target}` shows them"
 
 
@@ -96,11 +96,11 @@ def _copy_records(folder: Path, target: Path, records: dict[str, Record]) -> str
         path = target / f"merged-{uuid.uuid4().hex[:12]}.jsonl"
         store.replace_file(path, "".join(line + "\n" for line in new_lines).encode())
     already_there = f", {len(found) - len(new_lines)} already present" if len(found) > len(new_lines) else ""
-    damaged = f", {count_of(len(loaded.damaged), 'damaged line')} left out" if loaded.damaged else ""
-    return f"{folder}: {count_of(len(new_lines), 'record')} added{already_there}{damaged}"
+    damaged = f", {format_count(len(loaded.damaged), 'damaged line')} left out" if loaded.damaged else ""
+    return f"{folder}: {format_count(len(new_lines), 'record')} added{already_there}{damaged}"
 
 
-def _unite_studies(readable: Sequence[store.Study], target: Path) -> None:
+def _merge_studies(readable: Sequence[store.Study], target: Path) -> None:
     """Merge the contents of several study.json files, and write the result to `target`."""
     studies = [study.content for study in readable if study.content]
     if not studies:

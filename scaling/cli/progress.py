@@ -17,7 +17,7 @@ from rich.progress import (
 from rich.text import Text
 
 from scaling.cli.streams import make_printable, print_lines
-from scaling.core.formatting import count_of, format_duration
+from scaling.core.formatting import format_count, format_duration
 
 _STATUS_COLORS = {"ok": "green", "planned": "green", "skipped": "yellow", "failed": "red"}
 
@@ -26,7 +26,7 @@ _STATUS_COLORS = {"ok": "green", "planned": "green", "skipped": "yellow", "faile
 def show_preflight(console: Console) -> Iterator[Callable[[int, int], None]]:
     """Yield a function f(done, total) that shows on a terminal how many cases have been checked."""
     with console.status("examining cases") as status:
-        yield lambda done, total: status.update(f"examining: {done} of {count_of(total, 'case')}")
+        yield lambda done, total: status.update(f"examining: {done} of {format_count(total, 'case')}")
 
 
 @contextlib.contextmanager

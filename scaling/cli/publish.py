@@ -15,7 +15,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Upload the curves of a results folder to Weights & Biases. Return 1 if an error occurs, else 0."""
     options = {name: getattr(args, name) for name in ("project", "entity", "mode", "dashboard")}
     settings = TrackingSettings.from_config(options)
-    folder = store.folder_of(args.folder)
+    folder = store.require_results_folder(args.folder)
     if settings.mode != "disabled":
         store.require_writable(folder / "wandb")
     loaded = store.load(folder)

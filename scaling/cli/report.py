@@ -14,7 +14,7 @@ from scaling.core.case import Refusal
 from scaling.core.record import Record
 from scaling.report.terminal import print_report
 from scaling.report.text import WIDTH, wrap_text
-from scaling.report.write_report import find_current, inputs_digest, mark_current, write_report
+from scaling.report.write_report import inputs_digest, load_saved_output, save_output, write_report
 from scaling.results import store
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 
     With --proposal, also write a proposal.
     """
-    folder, efficiency = store.folder_of(args.folder), _read_efficiency(args.efficiency)
-    current_report = find_current(folder, _digest(folder, efficiency))
+    folder, efficiency = store.require_results_folder(args.folder), _read_efficiency(args.efficiency)
+    current_report = load_saved_output(folder, _digest(folder, efficiency))
     if current_report and not args.proposal and not find_unrecorded(folder):
         print_report(current_report, console)
         _print_totals(folder, current_report.totals, console)
@@ -82,11 +82,11 @@ def write_and_print(
     has_other_settings = bool(settings) and any(record.setting not in settings for record in latest)
     shown_settings = {*settings, *(record.setting for record in lost)} if has_other_settings else None
     found = findings.read(folder, shown_settings, lost, loaded, efficiency)
-    if lost or not find_current(folder, digest):
+    if lost or not load_saved_output(folder, digest):
         all_findings = findings.read(folder, None, lost, loaded, efficiency) if has_other_settings else found
         write_report(folder, all_findings)
         if not lost:
-            mark_current(folder, digest, terminal_report(all_findings))
+            save_output(folder, digest, terminal_report(all_findings))
     if brief:
         print_lines(console, summary_lines(found, folder, console.width))
     else:

@@ -16,7 +16,7 @@ from scaling.cli.streams import print_lines
 from scaling.cli.study_run import StudyRun, plan_run, read_study
 from scaling.cluster.cluster_settings import NONE, SLURM
 from scaling.core.case import built_in, label
-from scaling.core.formatting import count_of
+from scaling.core.formatting import format_count
 from scaling.results import store
 from scaling.study import arguments, preflight, results_folder, user_workload
 from scaling.study.compose import compose, configuration_folder, known_keys
@@ -106,7 +106,7 @@ def _run_and_report(run: StudyRun, console: Console) -> int:
     if submitted:
         if run.tracking is not None:
             print_lines(console, [f"publish later with `scaling publish {run.folder}`"])
-        return FAILED if run.wait else OK  # a task was canceled while this process waited for it
+        return FAILED if run.wait else OK  # a task was cancelled while this process waited for it
     return _report_and_publish(run, schedule, loaded, console)
 
 
@@ -158,9 +158,9 @@ def _print_dry_run(run: StudyRun, console: Console) -> int:
     schedule, loaded = plan_run(run, console)
     for session in schedule.sessions:
         shape = scheduling.process_shape(session[0].case, schedule.machine, run.settings)
-        devices = count_of(shape.devices, f"{schedule.machine.platform} device")
+        devices = format_count(shape.devices, f"{schedule.machine.platform} device")
         processes = "a process" if shape.processes == 1 else f"{shape.processes} processes"
-        print_lines(console, [f"{processes} with {devices} on {count_of(shape.nodes, 'node')}"], "bold")
+        print_lines(console, [f"{processes} with {devices} on {format_count(shape.nodes, 'node')}"], "bold")
         print_lines(console, [f"  run   {label(item.case)}" for item in session])
     for item in (*schedule.skips, *schedule.failures):
         status, *reason = item.preflight.outcome or ("",)

@@ -18,7 +18,7 @@ from scaling.cluster.cluster_settings import SUBMISSIONS
 from scaling.cluster.job_state import TaskState, try_find_tasks
 from scaling.cluster.journal import seconds_between
 from scaling.core.case import Case, Refusal, label
-from scaling.core.formatting import count_of, format_wait, list_first
+from scaling.core.formatting import format_count, format_wait, list_first
 from scaling.core.grouping import group_by
 from scaling.core.record import Record
 from scaling.results import store
@@ -67,9 +67,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
     Return exit status 130 if the user interrupts --watch, 1 if a case has failed, and otherwise 0.
     """
-    folder, last_progress = store.folder_of(args.folder), None
+    folder, last_progress = store.require_results_folder(args.folder), None
     if args.watch:
-        streams.stop_with_reader()
+        streams.raise_on_broken_pipe()
         try:
             for tasks in wait.poll(folder):
                 status, progress = summarize_status(folder, tasks), wait.progress_line(tasks)
@@ -183,7 +183,7 @@ def task_tables(tasks: Sequence[TaskState], every: bool) -> Iterator[Table]:
         for cells in task_rows(submitted, every):
             table.add_row(*map(escape, cells))
         if folder == last and len(shown) < len(tasks):
-            ended = count_of(len(tasks) - len(shown), "task")
+            ended = format_count(len(tasks) - len(shown), "task")
             table.caption = f"{ended} of earlier submissions have ended; --all shows them"
         yield table
 

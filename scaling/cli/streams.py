@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 from rich.console import Console
 
-from scaling.core.formatting import count_of
+from scaling.core.formatting import format_count
 
 
 def make_printable(text: str, kept: str = "") -> str:
@@ -26,7 +26,7 @@ def print_lines(console: Console, lines: Iterable[str], style: str | None = None
 
 def damaged_notes(damaged: Sequence[str]) -> list[str]:
     """Return a list with one note about the damaged lines of record files, or [] if there are none."""
-    more = f" and {count_of(len(damaged) - 1, 'more line')}" if len(damaged) > 1 else ""
+    more = f" and {format_count(len(damaged) - 1, 'more line')}" if len(damaged) > 1 else ""
     fix = "repeat the `scaling run` command to run their cases, and delete the lines to end this note"
     return [f"damaged, ignored: {damaged[0]}{more}; {fix}"] if damaged else []
 
@@ -43,7 +43,7 @@ def prepare() -> None:
     sys.stdout, sys.stderr = _open_text_stream(1, sys.stdout), _open_text_stream(2, sys.stderr)
 
 
-def stop_with_reader() -> None:
+def raise_on_broken_pipe() -> None:
     """Make writes to a broken pipe raise `BrokenPipeError`, so that `scaling status --watch` ends."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if isinstance(raw, _DiscardingOutput):

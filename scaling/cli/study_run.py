@@ -12,7 +12,7 @@ from scaling.cli.streams import damaged_notes, print_lines
 from scaling.cluster import cluster_settings, job_state, lost_cases, slurm
 from scaling.cluster.cluster_settings import LOCAL, NONE, SLURM, SUBMISSIONS, ClusterSettings
 from scaling.core.case import CEILING, FIELDS, Refusal
-from scaling.core.formatting import count_of
+from scaling.core.formatting import format_count
 from scaling.options import machine_peaks
 from scaling.results import store
 from scaling.study import grid, results_folder
@@ -153,9 +153,9 @@ def _settle_submissions(run: StudyRun, console: Console) -> set[tuple[str, int]]
     """
     tasks = find_task_states(run)
     if not run.dry_run and (lost := lost_cases.record_lost_cases(run.folder, tasks)):
-        console.print(f"{count_of(lost, 'case')} of earlier jobs did not finish; the records say why")
+        console.print(f"{format_count(lost, 'case')} of earlier jobs did not finish; the records say why")
     if unknown := sum(task.state.name == job_state.UNKNOWN for task in tasks):
-        text = f"{count_of(unknown, 'task')} cannot be queried from this host, and may still run"
+        text = f"{format_count(unknown, 'task')} cannot be queried from this host, and may still run"
         print_lines(console, [f"{text}; if they have ended, remove {run.folder / SUBMISSIONS}"])
     return job_state.queued_cases(tasks)
 

@@ -9,7 +9,7 @@ from scaling.cli.streams import print_lines
 from scaling.cli.study_run import StudyRun, find_task_states, plan_run
 from scaling.cluster import pack, sbatch, wait
 from scaling.cluster.cluster_settings import LOCAL
-from scaling.core.formatting import count_of, format_wait
+from scaling.core.formatting import format_count, format_wait
 from scaling.results import store
 from scaling.workers import supervise
 from scaling.workers.schedule import REQUEST_NOT_MET, Schedule
@@ -20,7 +20,7 @@ def submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.Lo
 
     After the wait, submit interrupted cases again. Return (schedule, records, is_incomplete). `schedule`
     was computed last. `records` contains all records (after a cancellation, all records before the wait).
-    `is_incomplete` is true if results are missing because tasks are queued or were canceled.
+    `is_incomplete` is true if results are missing because tasks are queued or were cancelled.
     """
     for round_number in range(run.cluster.attempts or 1):
         run = dataclasses.replace(run, retry=run.retry and round_number == 0)
@@ -70,8 +70,8 @@ def _submit(run: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Co
     submission = sbatch.submit(run.folder, run.cluster, tasks, run.settings, schedule, run.nested)
     jobs = ", ".join(dict.fromkeys((entry.job or "").partition("_")[0] for entry in submission.entries))
     longest, limit = max(task.seconds for task in tasks), run.cluster.time
-    sizes = count_of(len({task.shape for task in tasks}), "allocation size")
-    counts = f"{count_of(len(tasks), 'task')} with {sizes}"
+    sizes = format_count(len({task.shape for task in tasks}), "allocation size")
+    counts = f"{format_count(len(tasks), 'task')} with {sizes}"
     duration = f"each about {format_wait(longest)} or less"
     progress_advice = f"`scaling status {run.folder}` shows their progress"
     print_lines(console, [f"submitted {counts} as job {jobs}, {duration}; {progress_advice}"])

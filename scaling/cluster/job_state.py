@@ -294,10 +294,10 @@ def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
 
 
 def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:
-    """Cancel the pending and running tasks among `tasks`, and return the canceled tasks.
+    """Cancel the pending and running tasks among `tasks`, and return the cancelled tasks.
 
-    For a task in Slurm, all jobs of its submission are canceled. If Slurm refuses to cancel a submission, for
-    example because it belongs to another user, raise `Refusal` after all other tasks are canceled.
+    For a task in Slurm, all jobs of its submission are cancelled. If Slurm refuses to cancel a submission,
+    for example of another user, raise `Refusal` after all other tasks are cancelled.
     """
     live, refusals = [task for task in tasks if task.state.live], list[Refusal]()
     for name in {task.submission.name for task in live if task.submission.kind == SLURM}:

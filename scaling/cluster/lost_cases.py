@@ -11,7 +11,7 @@ from scaling.cluster.job_state import END_REASONS, TaskState, find_state_in_log,
 from scaling.cluster.journal import read_journal
 from scaling.core import environment
 from scaling.core.case import Refusal
-from scaling.core.formatting import count_of
+from scaling.core.formatting import format_count
 from scaling.core.record import Record
 from scaling.results import store
 from scaling.workers import child_process, schedule
@@ -61,8 +61,8 @@ def describe_unreadable(tasks: Sequence[TaskState]) -> list[str]:
         except Refusal as refusal:
             refusals.append(str(refusal))
             cases += task.entry.cases
-    other_files = f" (and {count_of(len(refusals) - 1, 'more task file')})" if len(refusals) > 1 else ""
-    note = f"{count_of(cases, 'case')} may be shown as missing"
+    other_files = f" (and {format_count(len(refusals) - 1, 'more task file')})" if len(refusals) > 1 else ""
+    note = f"{format_count(cases, 'case')} may be shown as missing"
     return [f"{refusals[0]}{other_files}; until then, {note}"] if refusals else []
 
 

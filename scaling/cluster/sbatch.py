@@ -33,7 +33,7 @@ from scaling.workers.schedule import Schedule
 from scaling.workers.transport import gpu_request
 
 _PACKAGE = Path(__file__).parents[1]
-_CANCEL_SECONDS = 30.0  # timeout for canceled jobs to end
+_CANCEL_SECONDS = 30.0  # timeout for cancelled jobs to end
 _KILL_SECONDS = 60  # time from the time limit of a local task to SIGKILL
 _MAX_ARRAY_TASKS = 1000  # the default limit of Slurm
 _TASK_LIMITS = ("job array specification", "SubmitJobLimit", "job submit limit")  # in messages of sbatch

@@ -190,7 +190,7 @@ def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
     if spec.common is None and spec.pattern is not None:
         result = to_dense(spec.pattern, result[:, 0])
     elif spec.common is not None:
-        outside_pattern, note = load_option("sparse_jacobians").compare_lacking(spec.common, expected, scale)
+        outside_pattern, note = load_option("sparse_jacobians").compare_outside(spec.common, expected, scale)
         scale = np.where(spec.common.has, scale[..., spec.common.at], largest_scale[:, None, None])
         expected = np.where(spec.common.has, expected[..., spec.common.at], 0.0)
     step_error = np.zeros(len(result))

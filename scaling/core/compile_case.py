@@ -112,7 +112,7 @@ def describe_and_color(case: Case, workload: Workload, describe_shortage: Descri
     """
     derivative = describe_derivative(case, workload)
     if case.seeds == "colored":
-        raise_if_too_large(lower_bound(derivative), describe_shortage)
+        raise_if_too_large(without_program(derivative), describe_shortage)
         if case.ad_mode.has_seeds:
             coloring = load_option("coloring").detect_coloring(case, workload)
             return describe_derivative(case, workload, coloring)
@@ -137,7 +137,7 @@ def compile_case(
         compile_ = functools.partial(compile_blocks, devices=devices, compile_program=compile_program)
         return compile_largest(derivative, compile_, describe_shortage, known_blocks)
     if not derivative.case.jit:  # without compilation there is no memory analysis
-        raise_if_too_large(lower_bound(derivative), describe_shortage)
+        raise_if_too_large(without_program(derivative), describe_shortage)
     compiled = compile_blocks(derivative, devices, compile_program)
     raise_if_too_large(compiled, describe_shortage)
     return compiled
@@ -150,7 +150,7 @@ def compile_blocks(
 
     If the case exceeds a limit of XLA or JAX, return it uncompiled, with an error message in `overflow`.
     """
-    uncompiled = lower_bound(derivative)
+    uncompiled = without_program(derivative)
     if uncompiled.overflow:
         return uncompiled
     try:
@@ -184,7 +184,7 @@ def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
     return jax.make_jaxpr(program.function)(*program.arguments.values())
 
 
-def lower_bound(derivative: Derivative) -> CompiledCase:
+def without_program(derivative: Derivative) -> CompiledCase:
     """Return a `CompiledCase` without a program. Its `needs` include only the inputs and the result."""
     case, offload, step = derivative.case, None, derivative
     if case.storage == "host" and derivative.parts:

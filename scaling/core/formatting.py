@@ -51,7 +51,7 @@ def format_wait(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
-def count_of(count: int, noun: str) -> str:
+def format_count(count: int, noun: str) -> str:
     """Format a count with its noun, such as '1 case' or '1,000 cases'."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 

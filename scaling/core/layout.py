@@ -57,7 +57,7 @@ def lay_out(derivative: Derivative, devices: Sequence[Any], has_start: bool = Fa
     seed_arguments: dict[str, np.ndarray] = {START: np.zeros((), np.int32)} if has_start else {}
     nonzero_indices = None
     if derivative.coloring is not None:
-        nonzero_indices = load_option("sparse_jacobians").gather_indices(derivative)
+        nonzero_indices = load_option("sparse_jacobians").compute_nonzero_indices(derivative)
         seed_arguments = nonzero_indices.arguments | seed_arguments
     arguments = _program_arguments(derivative, seed_arguments)
     on_device = _device_function(derivative, list(arguments))

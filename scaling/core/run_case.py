@@ -251,10 +251,10 @@ def _compile_jax_program(
     if compiled.blocks is not None:
         note(blocks=compiled.blocks, passes=compiled.derivative.passes)
     note(**{name: getattr(compiled.stages, name) for name in COMPILING_STAGES}, **compiled.needs)
-    work, unexpected_collectives = load_option("program_stats").measure_work(compiled, group.devices)
+    work, wrong_collectives = load_option("program_stats").measure_work(compiled, group.devices)
     note(compulsory_bytes=compiled.compulsory_bytes, **work)
-    if unexpected_collectives:
-        raise CaseEnded("failed", "collective", unexpected_collectives)
+    if wrong_collectives:
+        raise CaseEnded("failed", "collective", wrong_collectives)
     return PlacedProgram(derivative, *compile_case.make_runner(compiled))
 
 

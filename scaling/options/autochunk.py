@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaling.core.case import DEVICE, HOST, TooLarge
-from scaling.core.compile_case import CompiledCase, DescribeShortage, lower_bound, raise_if_too_large
+from scaling.core.compile_case import CompiledCase, DescribeShortage, raise_if_too_large, without_program
 from scaling.core.derivative import Derivative, ceil_div
-from scaling.core.formatting import count_of, format_bytes
+from scaling.core.formatting import format_bytes, format_count
 from scaling.core.record import bytes_while_running
 
 
@@ -59,7 +59,7 @@ def compile_largest(
             raise_if_too_large(compiled, describe_shortage)
         except TooLarge as error:
             need = bytes_while_running(error.needs, 2 if storage == HOST else 1)
-            return MemoryNeed(need, False, bool(describe_shortage(lower_bound(divided))), error=error)
+            return MemoryNeed(need, False, bool(describe_shortage(without_program(divided))), error=error)
         return MemoryNeed(compiled.bytes_while_running, True, compiled=compiled)
 
     names = ("block", "chunk", "storage")
@@ -72,7 +72,7 @@ def compile_largest(
     error = list(needs.values())[-1].error
     assert error is not None
     smallest_need = min((need.bytes for need in needs.values() if need.bytes is not None), default=None)
-    tried = count_of(len(needs), "program")
+    tried = format_count(len(needs), "program")
     smallest = f"; the smallest of {tried} needs {format_bytes(smallest_need)}" if smallest_need else ""
     raise TooLarge(f"no block size fits: {error}{smallest}", error.needs)
 

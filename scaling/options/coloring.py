@@ -164,8 +164,8 @@ def color(pattern: Pattern, compress: str) -> Coloring:
     if compress != "both":
         return _color_division(pattern, np.full(len(pattern.rows), compress == "rows"))
     best, fewest = None, np.inf
-    for lower_bound, by_row in sorted(_divide_nonzeros(pattern), key=lambda division: division[0]):
-        if lower_bound < fewest:
+    for without_program, by_row in sorted(_divide_nonzeros(pattern), key=lambda division: division[0]):
+        if without_program < fewest:
             coloring = _color_division(pattern, by_row)
             count = coloring.column_count + coloring.row_count
             best, fewest = (coloring, count) if count < fewest else (best, fewest)
@@ -174,9 +174,9 @@ def color(pattern: Pattern, compress: str) -> Coloring:
 
 
 def _divide_nonzeros(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield (lower_bound, by_row) for several divisions of the nonzeros between rows and columns.
+    """Yield (without_program, by_row) for several divisions of the nonzeros between rows and columns.
 
-    `lower_bound` is a lower bound on the number of colors that the division needs. `by_row` is a boolean
+    `without_program` is a lower bound on the number of colors that the division needs. `by_row` is a boolean
     array: true for a nonzero that is read from a compressed row, false for one that is read from a column.
     """
     for lines, is_row in ((pattern.rows, True), (pattern.cols, False)):

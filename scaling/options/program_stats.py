@@ -43,7 +43,7 @@ _RULE_OF = {primitive: rule for rule, names in _PRIMITIVES_OF_RULE.items() for p
 TRANSCENDENTAL = frozenset(_PRIMITIVES_OF_RULE["transcendental"].split())
 CUSTOM_CALLS = "custom_jvp_call", "custom_vjp_call"  # calls of a function with custom derivative rules
 # All primitives that are not a product or a factorization of matrices.
-ELEMENTWISE = {*_RULE_OF, "integer_pow", "one_minus_square", "polynomial"}
+NON_MATRIX_PRIMITIVES = {*_RULE_OF, "integer_pow", "one_minus_square", "polynomial"}
 
 
 class OperationCounts(NamedTuple):
@@ -60,7 +60,9 @@ def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[dict[s
     """
     executable = compiled.stages.compiled
     program = None if executable is None else hlo.read(executable.as_text())
-    unexpected = unexpected_collectives(compiled.derivative.case, program.collectives) if program else None
+    unexpected = (
+        describe_wrong_collectives(compiled.derivative.case, program.collectives) if program else None
+    )
     return program_work(compiled, devices, program), unexpected
 
 
@@ -96,7 +98,7 @@ def padding_share(derivative: Derivative) -> float | None:
     return 1 - case.points * max(derivative.seeds, 1) / (points * seeds)
 
 
-def unexpected_collectives(case: Case, collectives: Mapping[str, int]) -> str | None:
+def describe_wrong_collectives(case: Case, collectives: Mapping[str, int]) -> str | None:
     """Return an error message if a program has unexpected collectives or lacks required ones, else None.
 
     `collectives` maps the opcode of a collective, such as "all-reduce", to the number of instructions.

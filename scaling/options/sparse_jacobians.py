@@ -32,7 +32,7 @@ class NonzeroIndices:
     entries: list[list[np.ndarray]]
 
 
-def gather_indices(derivative: Derivative) -> NonzeroIndices:
+def compute_nonzero_indices(derivative: Derivative) -> NonzeroIndices:
     """Return the indices that each device uses to read nonzeros from its compressed slices.
 
     The derivative must have a coloring.
@@ -117,7 +117,7 @@ class CommonNonzeros(NamedTuple):
     lacking: np.ndarray  # the positions of the reference entries that the other pattern lacks
 
 
-def compare_lacking(
+def compare_outside(
     common: CommonNonzeros, expected: np.ndarray, scale: np.ndarray
 ) -> tuple[list[EntryComparison], str]:
     """Check that the expected entries are zero where the detected pattern has no entries.

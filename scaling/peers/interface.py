@@ -66,7 +66,7 @@ class Prepared:
             raise Refusal(f"compile_seconds must be a number, zero or more, or None, not {seconds!r}")
 
 
-def module(engine: str) -> ModuleType:
+def import_peer(engine: str) -> ModuleType:
     """Import the module of a peer, and return the module. `engine` is a name in `ENGINES` or an import path.
 
     Raise `Refusal` if the module cannot be imported, if it does not define `reason_to_skip` and `prepare`, or
@@ -84,14 +84,14 @@ def module(engine: str) -> ModuleType:
 
 
 @functools.cache
-def versions(engine: str) -> dict[str, str | None]:
+def package_versions(engine: str) -> dict[str, str | None]:
     """Return {package: version} for the packages that a peer needs. The version of a missing package is None.
 
     For a user's peer, the dict also contains a hash of the module's source code. For JAX, the dict is empty.
     """
     if engine == JAX:  # every record contains the version of JAX
         return {}
-    peer = module(engine)
+    peer = import_peer(engine)
     by_package = {package: _version(package) for package in getattr(peer, "PACKAGES", ())}
     if engine not in ENGINES:
         source = Path(str(peer.__file__)).read_bytes()
@@ -106,9 +106,9 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def missing(engine: str) -> str | None:
+def describe_missing_packages(engine: str) -> str | None:
     """Return an error message if packages of a peer are not installed, otherwise None."""
-    names = [name for name, version in versions(engine).items() if version is None]
+    names = [name for name, version in package_versions(engine).items() if version is None]
     if not names:
         return None
     verb = "is" if len(names) == 1 else "are"
@@ -123,7 +123,7 @@ def complete_case(case: Case) -> dict[str, Any]:
     jax_options = dict.fromkeys(("mesh", "block", "storage", "memory_limit", "remat", "forward"))
     return jax_options | {
         "api": "jit", "split": "points", "overlap": False, "precision": "highest",
-        "jit": case.jit and getattr(module(case.engine), "COMPILES", False),
+        "jit": case.jit and getattr(import_peer(case.engine), "COMPILES", False),
         "chunk": None if case.chunk == AUTO else case.chunk,
     }  # fmt: skip
 
@@ -134,7 +134,7 @@ def why_not_offered(derivative: "Derivative") -> tuple[str, str] | None:
     The reason is "not_offered" or "not_installed", as in `scaling.core.record.SKIPPED`.
     """
     case = derivative.case
-    peer = module(case.engine)
+    peer = import_peer(case.engine)
     only_jax = f"is implemented for engine=jax only, not for {case.engine}"
     reason = first_reason(
         (case.devices > 1 and not getattr(peer, "THREADS", False), f"{case.engine} uses one core"),
@@ -148,7 +148,7 @@ def why_not_offered(derivative: "Derivative") -> tuple[str, str] | None:
         raise Refusal(f"reason_to_skip of the peer {case.engine} must return text or None, not {text!r}")
     if text:
         return "not_offered", text
-    text = missing(case.engine)
+    text = describe_missing_packages(case.engine)
     return ("not_installed", text) if text else None
 
 
@@ -172,10 +172,10 @@ def prepare_program(attempt: "Attempt", case: Case, workload: Any) -> "PlacedPro
     describe_shortage = functools.partial(
         run_case.describe_memory_shortage, group._replace(devices=group.devices[:1])
     )
-    compile_case.raise_if_too_large(compile_case.lower_bound(on_one_device), describe_shortage)
+    compile_case.raise_if_too_large(compile_case.without_program(on_one_device), describe_shortage)
     expected_shape = derivative.result_shape
     arrays = inputs.input_arrays(case, workload)
-    prepared = module(case.engine).prepare(case, workload, derivative, arrays, case.devices)
+    prepared = import_peer(case.engine).prepare(case, workload, derivative, arrays, case.devices)
     attempt.note(compile_seconds=prepared.compile_seconds, passes=prepared.passes)
 
     def collect(result: object) -> np.ndarray:

@@ -158,7 +158,7 @@ class BuiltCase:
             "compulsory_bytes": compiled_case.compulsory_bytes,
             "messages": [kernel_work.as_work(message) for message in program.messages or ()],
         }  # fmt: skip
-        if text := program_stats.unexpected_collectives(self.case, program.collectives):
+        if text := program_stats.describe_wrong_collectives(self.case, program.collectives):
             return fields | {"status": "failed", "reason": "collective", "text": text}
         return fields | {"status": "planned"}
 

@@ -201,7 +201,7 @@ class LlvmFunction:
         comparison = self._find_comparison(condition)
         if comparison is None:
             return count / 2
-        if comparison.is_range or self._is_work_group(comparison):
+        if comparison.is_range or self._limits_work_group_index(comparison):
             return count
         for header, first, step in self._find_counters(comparison.value):
             trips = self.trips[header] or 0
@@ -234,9 +234,11 @@ class LlvmFunction:
         this index, it is 1.
         """
         comparisons = filter(None, map(self._find_comparison, self.definitions))
-        return next((comparison.bound for comparison in comparisons if self._is_work_group(comparison)), 1)
+        return next(
+            (comparison.bound for comparison in comparisons if self._limits_work_group_index(comparison)), 1
+        )
 
-    def _is_work_group(self, comparison: Comparison) -> bool:
+    def _limits_work_group_index(self, comparison: Comparison) -> bool:
         """Return whether a comparison tests that the index of a work group is below the number of groups."""
         is_loaded = self.definitions.get(comparison.value, "").startswith("load i64")
         return comparison.predicate == "ult" and is_loaded and not comparison.is_range

@@ -15,7 +15,7 @@ from scaling.analysis.findings import Findings
 from scaling.analysis.timings import pool_processes
 from scaling.core import environment
 from scaling.core.case import AUTO, FIELDS, Refusal
-from scaling.core.formatting import count_of, format_number
+from scaling.core.formatting import format_count, format_number
 from scaling.core.record import COMPILING_STAGES, Record, Writer, end_fields
 from scaling.plan import calibration, compile_pool, time_model
 from scaling.plan.compile_pool import RecordFields
@@ -240,10 +240,10 @@ def plan_lines(study: PlannedStudy, findings: Findings, deadline: float | None) 
         return [*answers, "The device-hours to measure the study are unknown: no case has a predicted time."]
     low, high = (device_hours(planned, study.settings, end) for end in ("low", "high"))
     replicates = study.settings.replicates
-    repetitions = "once" if replicates == 1 else count_of(replicates, "time")
+    repetitions = "once" if replicates == 1 else format_count(replicates, "time")
     cost = f"Measuring the whole study {repetitions} takes {_format_range(low, high)} device-hours"
     if unknown := sum(record.predicted is None for record in planned):
-        cost += f" ({count_of(unknown, 'case')} without a prediction omitted)"
+        cost += f" ({format_count(unknown, 'case')} without a prediction omitted)"
     if price := study_forecast.price:
         cost += f", {_format_range(low * price, high * price)} at the given price"
     return [*answers, f"{cost}."]

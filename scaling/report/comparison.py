@@ -11,7 +11,7 @@ from scaling.analysis.folder_comparison import ComparedCase, FolderComparison
 from scaling.analysis.ratios import estimate_time
 from scaling.analysis.timings import pool_processes, reasons_for_doubt
 from scaling.core.case import label
-from scaling.core.formatting import count_of, format_duration
+from scaling.core.formatting import format_count, format_duration
 from scaling.core.grouping import group_by
 from scaling.report.markdown import escape_markdown, to_markdown_table
 from scaling.report.page import Section, case_panels, render_page, table_section
@@ -40,7 +40,7 @@ def comparison_lines(comparison: FolderComparison) -> list[str]:
     # A single pair is not used if there are other processes.
     if unpaired := sum(pairs < min(2, processes) for pairs, processes in measured):
         lines += [
-            f"{unpaired} of {count_of(len(measured), 'case')} {'was' if unpaired == 1 else 'were'} not "
+            f"{unpaired} of {format_count(len(measured), 'case')} {'was' if unpaired == 1 else 'were'} not "
             "measured in turns with the other side: a change of the machine between them counts as a "
             "difference.",
             "`scaling run versus=...` measures both in turns.",

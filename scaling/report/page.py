@@ -20,7 +20,7 @@ from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import describe_plan, plan_answers
 from scaling.analysis.lint import lint_findings, verdict
 from scaling.analysis.timings import describe_disturbed_turns, disturbed_samples
-from scaling.core.formatting import count_of, format_bytes, format_duration
+from scaling.core.formatting import format_bytes, format_count, format_duration
 from scaling.core.record import STAGES, STATUSES, Record
 from scaling.report import tables
 from scaling.report.figures import files, make_figures, theme
@@ -51,7 +51,7 @@ class Section(NamedTuple):
 def table_section(table: Table, opened: bool = False) -> Section:
     """Return a section that contains a table. If `opened` is true, the section is initially expanded."""
     sentence = "" if opened else _first_sentence(table.note)
-    summary = join_words(count_of(len(table.rows), "row"), sentence)
+    summary = join_words(format_count(len(table.rows), "row"), sentence)
     return Section(table.anchor, table.title, summary, table.note, table=table, opened=opened)
 
 

@@ -16,7 +16,7 @@ from scaling.analysis.findings import Findings
 from scaling.analysis.lint import lint_findings, verdict
 from scaling.analysis.summary import count_unmeasured, describe_fit, fastest_curves
 from scaling.analysis.timings import format_time, nodes_of, recommend_devices
-from scaling.core.formatting import count_of, format_interval, format_number, list_first
+from scaling.core.formatting import format_count, format_interval, format_number, list_first
 from scaling.report.figures import files, over_devices
 from scaling.report.markdown import render_markdown
 from scaling.report.tables import environment_table
@@ -24,7 +24,7 @@ from scaling.results.store import replace_file
 
 CALLS = 10**6  # number of calls of the derivative for which time is requested
 _TEMPLATE_FUNCTIONS = (  # functions that the template calls
-    count_of, describe_fit, format_interval, format_number, format_percentage, format_ratio,
+    format_count, describe_fit, format_interval, format_number, format_percentage, format_ratio,
     format_relative, format_time, list_first, nodes_of, recommend_devices,
 )  # fmt: skip
 

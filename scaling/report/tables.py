@@ -59,7 +59,7 @@ def _format_fraction(value: float) -> str:
 
 
 _NUMBER_FORMATS: Mapping[str, Callable[[Any], str]] = {  # column -> function that formats its numbers
-    **dict.fromkeys(("first call", "detecting and colouring", "compiling"), format_duration),
+    **dict.fromkeys(("first call", "detecting and coloring", "compiling"), format_duration),
     **dict.fromkeys(("efficiency", "communication", "waiting"), _format_fraction),
     **dict.fromkeys(("imbalance", "dispatch", "the rest"), _format_fraction),
     "memory": lambda value: f"{format_number(value / 1e6)} MB",  # always MB, so that the column can be sorted
@@ -304,7 +304,7 @@ def _sparse_rows(findings: Findings) -> Iterator[Row]:
             "case": label(timing.case) + findings.suffix(timing.environment),
             "nonzeros": timing.record.nonzeros,
             "seeds": gain.seeds,
-            "detecting and colouring": timings.stage_seconds(timing, *timings.SPARSITY_STAGES),
+            "detecting and coloring": timings.stage_seconds(timing, *timings.SPARSITY_STAGES),
             "compiling": timings.stage_seconds(timing, *COMPILING_STAGES),
             "time": format_time(timing),
             "all seeds": _name_with_time(gain.uncolored) if gain.uncolored else "not measured",

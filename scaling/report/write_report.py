@@ -61,7 +61,7 @@ def inputs_digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def find_current(folder: Path, digest: str) -> TerminalReport | None:
+def load_saved_output(folder: Path, digest: str) -> TerminalReport | None:
     """Return the saved console output of a report, or None if the report is incomplete or outdated.
 
     A report is outdated if the saved digest of its inputs differs from `digest`.
@@ -73,6 +73,6 @@ def find_current(folder: Path, digest: str) -> TerminalReport | None:
     return TerminalReport([Table(*table) for table in saved["tables"]], saved["sentences"], saved["totals"])
 
 
-def mark_current(folder: Path, digest: str, printed: TerminalReport) -> None:
+def save_output(folder: Path, digest: str, printed: TerminalReport) -> None:
     """Save `printed` (the console output of a report) and the digest of its inputs to report/.inputs.json."""
     store.write_json(folder / "report" / _SAVED_OUTPUT, {"digest": digest} | printed._asdict())

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import scaling
 from scaling.core.case import Case, Refusal, from_dict
-from scaling.core.formatting import count_of
+from scaling.core.formatting import format_count
 from scaling.core.record import SCHEMA, Record, Writer
 from scaling.results.read_record import from_line, require_known_schema
 
@@ -140,7 +140,7 @@ def read_study(folder: Path, known: Mapping[str, Case] = types.MappingProxyType(
             cases[entry["key"] if known_case else case.key] = case, count_replicates(entry)
         except (Refusal, TypeError, KeyError, AttributeError):
             unreadable.add(str(entry.get("key") if isinstance(entry, dict) else entry))
-    count = count_of(len(unreadable - cases.keys()), "case")
+    count = format_count(len(unreadable - cases.keys()), "case")
     problem = f"{count} in study.json cannot be read, and may have no record; {fix}"
     return Study(content, cases, problem if unreadable - cases.keys() else "")
 
@@ -173,7 +173,7 @@ def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) ->
         os.close(descriptor)
 
 
-def folder_of(path: str) -> Path:
+def require_results_folder(path: str) -> Path:
     """Return the path of a results folder as a `Path`, or raise `Refusal` if it contains no results."""
     folder, has_results = Path(path), False
     with contextlib.suppress(OSError, ValueError):  # not a valid path
@@ -197,7 +197,7 @@ def no_records(action: str, folder: Path, damaged: Sequence[str]) -> Refusal:
     `action` is the verb in the message, "export" or "publish". `damaged` contains a message for each
     line that cannot be read.
     """
-    lines = count_of(len(damaged), "damaged line")
+    lines = format_count(len(damaged), "damaged line")
     ignored = f"; ignored: {lines}, the first {damaged[0]}" if damaged else ""
     return Refusal(f"no record to {action} in {str(folder)!r}{ignored}; `scaling run` makes some")
 

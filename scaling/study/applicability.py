@@ -22,7 +22,7 @@ def why_inapplicable(derivative: Derivative) -> tuple[str, str] | None:
     case = derivative.case
     rules = [
         *_list_target_rules(derivative), *_list_reduction_rules(derivative),
-        *_list_seed_rules(derivative), *_list_offer_rules(derivative),
+        *_list_seed_rules(derivative), *_list_workload_rules(derivative),
     ]  # fmt: skip
     if case.engine == JAX:
         needs_asdex = case.seeds == "colored" and case.ad_mode.has_seeds
@@ -122,7 +122,7 @@ def _list_seed_rules(derivative: Derivative) -> list[_Rule]:
     ]  # fmt: skip
 
 
-def _list_offer_rules(derivative: Derivative) -> list[_Rule]:
+def _list_workload_rules(derivative: Derivative) -> list[_Rule]:
     """Return the rules that decide whether a workload supports the AD mode and batch=whole of a case.
 
     With batch=whole, the case differentiates `Workload.whole`, a function of all points.

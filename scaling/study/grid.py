@@ -98,14 +98,14 @@ def expand_study(
     for fields, sources in grids:
         if device_counts and fields.get("devices") == EVERY:
             fields["devices"] = list(device_counts)
-        with _located(sources):
+        with _with_source(sources):
             count += _count_cells(_swept_values(fields))
     if max_cells is not None and count > max_cells:
         problem = f"the study has {count:,} cases before where, more than max_cases={max_cells}"
         raise Refusal(f"{problem}: sweep less, or max_cases={count}")
     cells: dict[GridCell, list[_Sources]] = defaultdict(list)
     for fields, sources in grids:
-        with _located(sources):
+        with _with_source(sources):
             for cell in _expand_cells(fields, given.keys()):
                 cells[cell].append(sources)
     if not cells:
@@ -128,7 +128,7 @@ def _expand_grids(
     """
     shared = {k: v for k, v in study.items() if k not in _STUDY_KEYS}
     parts = study.get("parts") or {}
-    with _located({_GRID: place}):
+    with _with_source({_GRID: place}):
         _check_study(study, parts)
         check_names("study key", shared, FIELDS + _GRID_KEYS + _STUDY_KEYS)
     stated = dict.fromkeys(shared, place) | sources
@@ -139,7 +139,7 @@ def _expand_grids(
     for number, grid in enumerate(study.get("grids", [] if parts else [{}]), 1):
         grid_place = f"{place}, grid {number}" if "grids" in study else place
         grid_sources = dict.fromkeys((_GRID, *(k for k in grid if k not in given)), grid_place)
-        with _located(grid_sources):
+        with _with_source(grid_sources):
             check_names("study key", grid, FIELDS + _GRID_KEYS)
         yield _merge(_merge(shared, grid), given), stated | grid_sources
 
@@ -162,7 +162,7 @@ def _check_study(study: Mapping[str, Any], parts: Any) -> None:
 
 
 @contextlib.contextmanager
-def _located(sources: _Sources) -> Iterator[None]:
+def _with_source(sources: _Sources) -> Iterator[None]:
     """Add the source (file and grid) of the invalid value to a `Refusal` that the `with` block raises."""
     try:
         yield

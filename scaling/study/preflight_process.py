@@ -25,7 +25,7 @@ from scaling.core.derivative import describe_derivative
 from scaling.core.environment import hide_secrets, scrub
 from scaling.core.formatting import format_location
 from scaling.core.inputs import input_structs, point_structs
-from scaling.options.program_stats import ELEMENTWISE, subjaxprs
+from scaling.options.program_stats import NON_MATRIX_PRIMITIVES, subjaxprs
 from scaling.peers import interface
 from scaling.study.applicability import why_inapplicable
 from scaling.study.completion import complete, unused_fields, without_trivial_blocks
@@ -59,7 +59,7 @@ def main() -> None:
 def _import_modules(cell: GridCell) -> dict[str, Any]:
     find_module(cell.case.workload)
     if cell.case.engine != interface.JAX:
-        interface.module(cell.case.engine)
+        interface.import_peer(cell.case.engine)
     return {"event": "imported"}
 
 
@@ -90,7 +90,7 @@ def check_cell(cell: GridCell) -> dict[str, Any]:
     return {
         "event": "answer", "case": to_dict(completed), "unfit": inapplicable,
         "workload_digest": workload.digest(completed.workload),
-        "engine": list(interface.versions(completed.engine).items()), "unused": unused,
+        "engine": list(interface.package_versions(completed.engine).items()), "unused": unused,
     }  # fmt: skip
 
 
@@ -109,7 +109,7 @@ def _may_multiply(jaxpr: Any) -> bool:
     """Return whether a jaxpr contains a primitive that is not known to be elementwise."""
     for equation in jaxpr.eqns:
         name, inner = equation.primitive.name, subjaxprs(equation)
-        is_opaque = name not in ELEMENTWISE and (not inner or name.startswith("custom"))
+        is_opaque = name not in NON_MATRIX_PRIMITIVES and (not inner or name.startswith("custom"))
         if is_opaque or any(map(_may_multiply, inner)):
             return True
     return False

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling.analysis import findings, summary
-from scaling.core.formatting import count_of, list_first
+from scaling.core.formatting import format_count, list_first
 from scaling.results import store
 from scaling.wandb.job import FINISH_FACTOR, PublishJob, TrackingSettings, describe_error
 from scaling.wandb.runs import digest_of, make_plots, study_runs
@@ -118,9 +118,10 @@ def _format_outcome(
         runs = ", ".join(f"{count} {state}" for state, count in totals.items() if count)
         yield f"published to {fields['page']}, read back and equal: runs {runs}"
     if counts["kept"]:
-        yield f"kept {count_of(counts['kept'], 'run')} offline in {copies}; {command} sends them, given a key"
+        kept = format_count(counts["kept"], "run")
+        yield f"kept {kept} offline in {copies}; {command} sends them, given a key"
     if counts["there before"]:
-        yield f"{count_of(counts['there before'], 'run')} went to {copies} before"
+        yield f"{format_count(counts['there before'], 'run')} went to {copies} before"
     if reasons:
         failure = "not all arrived" if arrived or counts["differs"] else "nothing was sent"
         failure += f" ({list_first(reasons, 3)})"

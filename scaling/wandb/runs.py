@@ -19,7 +19,7 @@ from scaling.analysis.curves import Curve
 from scaling.analysis.findings import Findings
 from scaling.analysis.size_series import SizeSweep
 from scaling.core.case import to_dict
-from scaling.core.formatting import count_of
+from scaling.core.formatting import format_count
 from scaling.core.grouping import group_by
 from scaling.core.record import Record
 from scaling.results.store import newest_by_replicate
@@ -51,7 +51,7 @@ def _plots_over_devices(curves: Iterable[Curve]) -> Iterator[Plot]:
         yield Plot(kind, "time", title, "devices", "devices", "seconds", times)
         speedups = {line: {p.devices: p.speedup for p in points} for line, points in by_line.items()}
         baselines = tuple(sorted({curve.baseline_devices for curve in group}))
-        y_title = f"speed-up over {' or '.join(count_of(base, 'device') for base in baselines)}"
+        y_title = f"speed-up over {' or '.join(format_count(base, 'device') for base in baselines)}"
         y_title = f"scaled {y_title}" if kind == "weak" else y_title
         yield Plot(kind, "speedup", title, "devices", "devices", y_title, speedups, baselines)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from scaling.core.case import Refusal
 from scaling.core.environment import OVERSUBSCRIBE_ADVICE
-from scaling.core.formatting import count_of, last_line
+from scaling.core.formatting import format_count, last_line
 from scaling.workers import cores
 
 ONE_PER_DEVICE = "device"  # the value of `processes` for one process per device
@@ -66,7 +66,7 @@ class Machine:
             return ProcessShape(devices, nodes, devices if processes == ONE_PER_DEVICE else nodes)
         count = min(int(processes), devices)
         if devices % count or count % nodes:
-            layout = f"processes={processes} on {count_of(nodes, 'node')}"
+            layout = f"processes={processes} on {format_count(nodes, 'node')}"
             fix = "set processes to a divisor of every device count and a multiple of its number of nodes"
             raise Refusal(
                 f"devices={devices} do not divide evenly over {layout}: {fix}, or to {ONE_PER_DEVICE}"
@@ -85,13 +85,13 @@ class Machine:
         uneven = [s.devices for s in shapes if s.nodes > self.nodes and s.devices <= self.devices]
         valid = ",".join(str(s.devices) for s in shapes if s.devices not in too_many + uneven) or "1"
         if uneven:
-            nodes = f"{count_of(self.nodes, 'node')} of {self.per_node} {self.name}"
+            nodes = f"{format_count(self.nodes, 'node')} of {self.per_node} {self.name}"
             raise Refusal(f"devices={uneven[-1]} do not divide evenly over {nodes}: use devices=[{valid}]")
         can_oversubscribe = self.platform == "cpu" and not self.remote
         if not too_many or (can_oversubscribe and oversubscribe):
             return
         unit = "core" if self.platform == "cpu" else f"{self.platform} device"
-        total = count_of(self.devices, unit)
+        total = format_count(self.devices, unit)
         total += f" ({self.nodes} nodes of {self.per_node})" if self.nodes > 1 else ""
         hint = f"; {OVERSUBSCRIBE_ADVICE}" if can_oversubscribe else ""
         raise Refusal(f"devices={too_many[-1]} exceed the {total} {self.name}: use devices=[{valid}]{hint}")

@@ -37,7 +37,7 @@ PROBLEMS = {
     "poisson gradient at once, N = 8,192": {"workload": "poisson", "points": 8192, "mode": "jacfwd", "batch": "whole"},
     "poisson gradient, N = 10,000,000": {"workload": "poisson", "points": 10**7, "mode": "jacrev"},
     "stencil, dense, n = 4,900": {"workload": "stencil", "sizes": {"side": 70}, "mode": "jacfwd"},
-    "stencil, coloured, 8 states of n = 250,000": {
+    "stencil, colored, 8 states of n = 250,000": {
         "workload": "stencil", "sizes": {"side": 500}, "mode": "jacfwd", "seeds": "colored", "points": 8,
     },
     "arrowhead, dense, n = 6,000": {"workload": "arrowhead", "sizes": {"n": 6000}, "mode": "jacrev"},

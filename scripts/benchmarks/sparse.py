@@ -23,7 +23,7 @@ def main() -> None:
         [complete_case(**stencil, mode=mode) for mode in ("analytic", "jacfwd", "jacrev")]
     )
     print(f"stencil, n = {side * side:,}, {modes[0].nonzeros:,} entries, error {modes[0].error:.1e}")
-    print(f"  detection {modes[0].detect_seconds:.1f} s, colouring {modes[0].color_seconds:.1f} s")
+    print(f"  detection {modes[0].detect_seconds:.1f} s, coloring {modes[0].color_seconds:.1f} s")
     for record in modes:
         ratio, low, high = ratio_interval(record.seconds, by_hand.seconds)
         text = f"{ratio:.2f} times by hand ({low:.2f} to {high:.2f})"
@@ -38,7 +38,7 @@ def main() -> None:
         for record in colored:
             ratio, low, high = ratio_interval(dense.seconds, record.seconds)
             print(
-                f"  {record.case.mode} coloured, {sum(record.colors.values())} seeds: "
+                f"  {record.case.mode} colored, {sum(record.colors.values())} seeds: "
                 f"{ratio:.3g} times as fast ({low:.3g} to {high:.3g})"
             )
 

@@ -242,7 +242,7 @@ def record(*seconds, mode="jacfwd"):
 def test_a_candidate_is_kept_as_long_as_it_may_be_the_fastest():
     fast, equal, slow = ([s * (1 + 0.001 * (k % 5)) for k in range(12)] for s in (1.0, 1.001, 1.2))
     wide = [0.5 + 0.1 * k for k in range(12)]
-    keep = measurement._keep_undecided
+    keep = measurement._select_undecided
     a, b = Case("linear", mode="jacfwd"), Case("linear", mode="jacrev")
     assert keep({a: record(*fast), b: record(*slow)}) == []  # decided
     assert keep({a: record(*fast), b: record(*equal)}) == []  # equally good
@@ -256,8 +256,8 @@ def test_a_candidate_that_is_disturbed_in_the_first_round_is_measured_again():
         dataclasses.replace(record(s, 1.01 * s, *[s] * 10), turns=[12]) for s in (1.0, 3.0, 5.0)
     )
     a, b, c = (Case("linear", mode=mode) for mode in ("jacfwd", "jacrev", "vmap_grad"))
-    assert measurement._keep_undecided({a: fast, b: slow, c: slowest}) == [a, b]
-    assert measurement._keep_undecided({a: fast, c: slowest}) == []
+    assert measurement._select_undecided({a: fast, b: slow, c: slowest}) == [a, b]
+    assert measurement._select_undecided({a: fast, c: slowest}) == []
 
 
 def test_the_most_promising_candidate_of_each_mode_is_measured_first():

@@ -100,7 +100,7 @@ def row_of(folder, *records):
 
 def test_table_reports_coloring_time_and_break_even_count(tmp_path):
     row = row_of(tmp_path, record(seconds=0.5, **COLORED, **STAGES), record(seconds=2.5, **STAGES))
-    assert (row["detecting and colouring"], row["compiling"]) == ("4.00 s", "2.00 s")
+    assert (row["detecting and coloring"], row["compiling"]) == ("4.00 s", "2.00 s")
     assert (row["seeds"], row["nonzeros"], row["pays after"]) == ("9", "1,280", "3 evaluations")
     assert row["times as long"].startswith("5.00x")
 

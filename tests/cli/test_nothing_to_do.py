@@ -94,9 +94,9 @@ def test_a_report_is_rewritten_if_a_record_was_added_or_a_file_is_missing(
     assert scaling_command(["report", "out"]).returncode == 0
     assert report_mtimes(folder)["index.html"] != before["index.html"]
     digest = write_report.inputs_digest(folder)
-    assert write_report.find_current(folder, digest)
+    assert write_report.load_saved_output(folder, digest)
     (folder / "report" / "table.md").unlink()
-    assert not write_report.find_current(folder, digest)
+    assert not write_report.load_saved_output(folder, digest)
 
 
 def test_preflight_results_are_cached_per_case_for_built_in_workloads_only(monkeypatch):

@@ -428,7 +428,9 @@ def test_a_file_of_records_without_read_permission_is_rejected_before_its_cases_
 
 def test_a_results_folder_without_read_permission_is_not_called_empty(tmp_path):
     (tmp_path / "mine").mkdir(mode=0)
-    done = run_without_privileges("from scaling.results import store; store.folder_of('mine')", tmp_path)
+    done = run_without_privileges(
+        "from scaling.results import store; store.require_results_folder('mine')", tmp_path
+    )
     assert "Refusal: 'mine' cannot be read: Permission denied" in done.stderr
 
 
@@ -452,12 +454,12 @@ def test_an_error_of_writing_names_the_file_not_the_temporary_one(tmp_path):
 def test_a_folder_without_results_is_answered_with_those_that_have_some(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Refusal, match="no results in 'results/linear'; `scaling run` makes some"):
-        store.folder_of("results/linear")
+        store.require_results_folder("results/linear")
     (tmp_path / "results" / "rbf").mkdir(parents=True)
     (tmp_path / "results" / "rbf" / "study.json").write_text("{}")
     with pytest.raises(Refusal, match="no results in 'results/linear'; there are results/rbf"):
-        store.folder_of("results/linear")
-    assert str(store.folder_of("results/rbf")) == "results/rbf"
+        store.require_results_folder("results/linear")
+    assert str(store.require_results_folder("results/rbf")) == "results/rbf"
 
 
 BIG, HUGE = 10**19, 10**400

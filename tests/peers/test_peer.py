@@ -178,7 +178,7 @@ def test_a_peer_that_uses_one_core_is_skipped_on_two_devices(write_peer, run):
 )
 def test_an_unknown_engine_is_rejected_in_one_line(engine, message):
     with pytest.raises(Refusal, match=message) as error:
-        interface.module(engine)
+        interface.import_peer(engine)
     assert "\n" not in str(error.value)
 
 
@@ -190,7 +190,7 @@ def test_packages_that_are_not_a_list_of_names_are_rejected(packages, write_peer
     with pytest.raises(
         Refusal, match=r"PACKAGES of engine 'unlisted' must be like \('numpy',\) or \(\), not"
     ):
-        interface.module("unlisted")
+        interface.import_peer("unlisted")
 
 
 def test_a_reason_to_skip_that_is_no_text_is_rejected(monkeypatch):

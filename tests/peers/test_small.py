@@ -61,14 +61,14 @@ def skip_text(**fields):
     """Return as text why an engine does not support a case."""
     case = completion.complete(Case(**fields))
     built = workload.build(case)
-    return interface.module(case.engine).reason_to_skip(case, built, describe_derivative(case, built))
+    return interface.import_peer(case.engine).reason_to_skip(case, built, describe_derivative(case, built))
 
 
 @pytest.mark.thin(2, "contract")
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("engine", NEEDS)
 def test_every_supported_case_equals_the_reference_at_every_point(engine, name):
-    cases = supported_cases(engine, PROBLEMS[name], interface.module(engine).MODES)
+    cases = supported_cases(engine, PROBLEMS[name], interface.import_peer(engine).MODES)
     assert {"value", "finite_difference" if engine == "numpy" else "jacfwd"} <= {case.mode for case in cases}
     for case in cases:
         check_correct(run(case))
@@ -136,6 +136,6 @@ def test_importing_an_engine_module_loads_no_library(engine):
 @pytest.mark.parametrize("engine", NEEDS)
 def test_a_missing_package_is_reported(engine):
     if importlib.util.find_spec(NEEDS[engine]):
-        assert interface.missing(engine) is None
+        assert interface.describe_missing_packages(engine) is None
     else:
-        assert NEEDS[engine] in interface.missing(engine)
+        assert NEEDS[engine] in interface.describe_missing_packages(engine)

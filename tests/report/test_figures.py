@@ -155,7 +155,7 @@ def test_each_mode_has_the_same_color_in_all_figures(drawings):
     colours = {}
     for drawing in drawings.values():
         for style in drawing.legend:
-            colours.setdefault(style.name.split(" ")[0], set()).add(style.colour)
+            colours.setdefault(style.name.split(" ")[0], set()).add(style.color)
     assert all(len(colours[mode]) == 1 for mode in ("jacfwd", "jacrev"))
     assert colours["jacfwd"] != colours["jacrev"]
 
@@ -356,7 +356,7 @@ def test_modes_are_distinguishable_without_red_and_in_print(drawings):
 def test_apis_of_a_mode_share_color_and_shape_and_differ_in_dash():
     cases = {api: record(api=api).case for api in ("shard_map", "pmap", "jit")}
     styles = theme.line_styles(cases)
-    assert len({(style.colour, style.shape) for style in styles}) == 1
+    assert len({(style.color, style.shape) for style in styles}) == 1
     assert len({style.dash for style in styles}) == 3
 
 

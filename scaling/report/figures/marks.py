@@ -9,7 +9,7 @@ from scaling.analysis.cases import Subject
 from scaling.analysis.findings import Findings
 from scaling.analysis.timings import Timing, format_time
 from scaling.core.case import label
-from scaling.core.formatting import count_of
+from scaling.core.formatting import format_count
 from scaling.report.figures.theme import MUTED, SHAPES, LineStyle
 
 Row = dict[str, Any]  # a row of chart data, from field to value
@@ -74,7 +74,7 @@ def timing_row(line: str, timing: Timing, *remarks: str, **fields: Any) -> Row:
     """
     seconds, low, high = timing.estimate
     count = len(timing.seconds)
-    samples = count_of(count, "sample") if count else "predicted from the compiled program"
+    samples = format_count(count, "sample") if count else "predicted from the compiled program"
     samples += f" of {timing.replicates} processes" if timing.replicates > 1 else ""
     tip = "\n".join(filter(None, (label(timing.case), format_time(timing), *remarks, samples)))
     return {"line": line, "tip": tip, "seconds": seconds, "seconds_low": low, "seconds_high": high} | fields
@@ -128,7 +128,7 @@ def make_chart(
 ) -> Spec:
     """Return a Vega-Lite chart with the given layers. They share data rows, axes, colors and tooltips."""
     encoding = {
-        "x": x, "y": y, "color": _line_channel(styles, [style.colour for style in styles]),
+        "x": x, "y": y, "color": _line_channel(styles, [style.color for style in styles]),
         "opacity": {"condition": {"test": _ISOLATED, "value": 1}, "value": 0.08},
         "tooltip": {"field": "tip", "type": "nominal"},
     }  # fmt: skip

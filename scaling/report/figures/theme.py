@@ -19,11 +19,11 @@ _MODES = {  # mode -> color and shape; modes of the same derivative order differ
     "fwd_over_fwd": (OCHRE, "down"), "mixed": (PURPLE, "star"), "jet": (PURPLE, "diamond"),
     "forward_laplacian": (OLIVE, "left"),
 }  # fmt: skip
-_ENGINE_COLOURS = {  # of the AD libraries other than JAX
+_ENGINE_COLORS = {  # of the AD libraries other than JAX
     "torch": "#882255", "autograd": "#117733", "numpy": "#77772a", "casadi": "#332288",
 }  # fmt: skip
 _DASHES = ((1, 0), (6, 3), (2, 3), (8, 3, 2, 3), (10, 2), (4, 2, 1, 2, 1, 2))  # for lines of one color
-_DARK_COLOURS = {  # from color on a light page to color on a dark page
+_DARK_COLORS = {  # from color on a light page to color on a dark page
     INK: "#e6e8eb", GROUND: "#16181c", MUTED: "#a2a8b1", GRID: "#363a42",
     BLUE: "#56a8de", VERMILION: "#ff8a3d", GREEN: "#2cc59a", PURPLE: "#e39cc6", OCHRE: "#f0b429",
     OLIVE: "#e6dc4a", GREY: "#a9adb3", SKY: "#7cc4e8", "#882255": "#d4709c", "#117733": "#4fbf75",
@@ -57,7 +57,7 @@ class LineStyle(NamedTuple):
     """The name and style of a line or a filled area. An area has no marker shape and no dash pattern."""
 
     name: str
-    colour: str
+    color: str
     shape: str | None = None
     dash: tuple[int, ...] | None = None
 
@@ -69,20 +69,20 @@ def line_styles(cases: Mapping[str, Case]) -> list[LineStyle]:
     """
     styles, used_styles = [], Counter[str]()
     for name, case in sorted(cases.items()):
-        colour, shape = _MODES.get(case.mode, (SKY, "cross"))
+        color, shape = _MODES.get(case.mode, (SKY, "cross"))
         if case.engine != "jax":
-            colour = _ENGINE_COLOURS.get(case.engine, OLIVE)
-        styles.append(LineStyle(name, colour, shape, _DASHES[used_styles[colour + shape] % len(_DASHES)]))
-        used_styles[colour + shape] += 1
+            color = _ENGINE_COLORS.get(case.engine, OLIVE)
+        styles.append(LineStyle(name, color, shape, _DASHES[used_styles[color + shape] % len(_DASHES)]))
+        used_styles[color + shape] += 1
     return styles
 
 
-def to_css_variable(colour: str) -> str:
+def to_css_variable(color: str) -> str:
     """Return the CSS variable of a theme color, such as 'var(--x0072b2)'. Other text is unchanged."""
-    return f"var(--x{colour[1:]})" if colour in _DARK_COLOURS else colour
+    return f"var(--x{color[1:]})" if color in _DARK_COLORS else color
 
 
 def style_sheet(dark: bool) -> str:
     """Return the CSS definitions of all theme color variables, for a dark or a light page."""
-    pairs = _DARK_COLOURS.items()
-    return " ".join(f"--x{light[1:]}: {dark_colour if dark else light};" for light, dark_colour in pairs)
+    pairs = _DARK_COLORS.items()
+    return " ".join(f"--x{light[1:]}: {dark_color if dark else light};" for light, dark_color in pairs)
