@@ -257,8 +257,8 @@ def describe_score(score: PlanScore) -> list[str]:
         f"Predicted against measured on {score.hardware}: the median prediction is "
         f"{format_ratio(statistics.median(score.ratios))} what was measured, over "
         f"{format_count(len(score.ratios), 'case')}; the median error is {format_percentage(score.error)}, "
-        f"the worst ratio {format_ratio(worst)}, and {format_percentage(score.coverage)} of the measured times "
-        "lie in their predicted 95 % interval."
+        f"the worst ratio {format_ratio(worst)}, and {format_percentage(score.coverage)} of the measured "
+        "times lie in their predicted 95 % interval."
     ]
     if score.comparable:
         sentences.append(
