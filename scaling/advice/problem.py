@@ -127,7 +127,10 @@ def make_problem(
 
 
 def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
-    """Return `inputs` with arrays of JAX dtypes, or raise `Refusal`. `group` is "points" or "shared"."""
+    """Convert the values of `inputs` to arrays of JAX dtypes. `group` is "points" or "shared".
+
+    Raise `Refusal` if a value cannot be converted.
+    """
     if not isinstance(inputs, Mapping) or not all(isinstance(name, str) for name in inputs):
         raise Refusal(
             f"{group} must be a dict such as {{'x': x}} by names of parameters, not {describe(inputs)}"
@@ -275,9 +278,9 @@ def _gauss_newton_workload(
 def _make_specs(name: str, arrays: Any, point_axes: int = 0) -> Any:
     """Convert each array of the input `name` to an `InputSpec` that produces the values of the array.
 
-    `point_axes` is 1 if the arrays have a leading axis of points, otherwise 0. For a `jax.ShapeDtypeStruct`,
-    floats are random and integers are 0. If two inputs use one `InputSpec`, it produces the same values for
-    both.
+    `point_axes` is 1 if the arrays have a leading axis of points, otherwise 0. A `jax.ShapeDtypeStruct` has
+    no values: its `InputSpec` draws random floats, or zeros for an integer dtype. An `InputSpec` that two
+    inputs share produces the same values for both.
     """
 
     def make(path: Any, array: Any) -> InputSpec:

@@ -158,9 +158,9 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
 def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
     """Return (timing, ''), where `timing` is the item of `timings` with the recommended device count.
 
-    The smallest device count whose time is not significantly longer than the shortest time is recommended. If
-    the ratio of these two times is too uncertain, return (fastest timing, reason), where the text `reason`
-    explains why no device count is recommended.
+    Recommend the smallest device count that is not significantly slower than the fastest one. If the ratio of
+    their times is too uncertain, return (fastest timing, reason), where the text `reason` explains why no
+    device count is recommended.
     """
     first = min(timings, key=lambda timing: timing.median)
     not_slower = (timing for timing in timings if not time_ratio(timing, first).above_one)

@@ -331,7 +331,7 @@ def _top_level_names(names: Iterable[str]) -> list[str]:
 
 
 def _wrt_or_default(case: Case, workload: Workload) -> str:
-    """Return the names of the differentiated inputs, joined by "+"."""
+    """Return the field `wrt` of the case, or of the workload, or a default: input names joined by "+"."""
     wrt = case.wrt or workload.wrt or _top_level_names(workload.inputs)[0]
     what = f"input to differentiate {case.workload} with respect to (wrt)"
     leaves = set(select_leaves("wrt", what, wrt, _float_leaves(workload.inputs)))

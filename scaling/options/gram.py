@@ -66,9 +66,9 @@ def reference_gram(entries: SizedEntries) -> ReferenceTerms:
 
 
 def step_bound(J: Jacobians, bound: Any) -> Any:
-    """Return a bound on the error of every entry of J^T J at each point, as an array of shape (points,).
+    """Return a bound for each point on the errors of all entries of J^T J, as an array of shape (points,).
 
-    The error of each entry J[p, o, i] (point, output, input) must be at most `bound[p, i]`.
+    The errors of J[p, o, i] (point, output, input) are assumed to be at most `bound[p, i]`.
     """
     columns, pairs = J.by_input(abs(J.values)), bound[:, :, None] * bound[:, None, :]
     crossed = bound[:, :, None] * columns[:, None, :]

@@ -150,18 +150,21 @@ _COUNTING_RULES: dict[str, Callable[[dict[str, Any], list[Any], list[Any]], int]
 def count_operations(jaxpr: Any) -> OperationCounts:
     """Return the numbers of floating-point operations and transcendental evaluations of a ClosedJaxpr.
 
+    Operations are counted as follows:
+
     matrix product                                2 * batch * M * N * K operations
     reduction, cumulative sum                     one operation per input element
     scatter-add and similar                       one operation per update
     power with a constant integer exponent        the multiplications of repeated squaring
     exp, root, other power and similar            one transcendental evaluation per result element
     any other floating-point arithmetic           one operation per result element
-    comparison, data movement, collective         not counted, like integer arithmetic
+    integer arithmetic, comparison                not counted
+    data movement, collective                     not counted
     conditional                                   only the most expensive branch
     `shard_map`, `pmap`                           the operations of one device
 
-    Both counts are None if one is unknown, as for complex numbers, a loop with an unknown trip count, or a
-    primitive without a counting rule.
+    If one count is unknown, both are None, for example for complex numbers, for a loop with an unknown trip
+    count, or for a primitive without a counting rule.
     """
     try:
         return OperationCounts(*_count_jaxpr(jaxpr))

@@ -118,9 +118,14 @@ def terminal_report(findings: Findings) -> TerminalReport:
 
 
 def describe_totals(findings: Findings) -> str:
-    """Count cases (each replicate) by status, and return text such as '2 ok, 0 skipped, 1 failed'."""
+    """Count cases (each replicate) by status, and return text such as '2 ok, 0 skipped, 1 failed'.
+
+    If there are plans, the text ends with the number of planned cases, such as ', 12 planned'.
+    """
     counts = Counter(record.status for record in findings.newest_records)
-    return ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))
+    planned = sum(r.status == "planned" for each in findings.forecasts for r in each.records)
+    text = ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))
+    return f"{text}, {planned} planned" if planned else text
 
 
 def folded_tables(findings: Findings) -> list[Table]:

@@ -148,6 +148,7 @@ def test_folder_with_only_plans_is_answered_from_the_plan(plans_only, page):
     assert "with libxyz 1.2, JAX 0.10.2" in first and "predicted and not measured" in first
     assert any("the fastest planned method" in sentence for sentence in rest)
     assert "Nothing has been measured" not in page and "9 planned" in page
+    assert report_tables.describe_totals(study) == "0 ok, 0 skipped, 0 failed, 9 planned"
 
 
 def test_empty_folder_says_that_nothing_was_measured(tmp_path):

@@ -284,8 +284,9 @@ def _describe_objection(
 ) -> dict[str, Any]:
     """Return {"wrong": message} or {"unsure": message} if the derivative is or may be wrong, else {}.
 
-    The first column of this table is the outcome of the comparison with finite differences. The second column
-    is for an evaluation in float64 of a function without custom derivative rules, the third for all others.
+    The outcome of the comparison with finite differences selects the row of this table. The second column is
+    for functions that are evaluated in float64 and have no derivative rules of their own, such as
+    `jax.custom_jvp`. The third column is for all others.
 
     confirmed                       {}                      {}
     neither confirmed nor refuted   {}                      {"unsure": message}

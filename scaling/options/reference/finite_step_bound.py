@@ -81,9 +81,9 @@ def _evaluate_reference(spec: ReferenceSpec, arrays: InputArrays) -> Reference:
 def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
     """Return the magnitude of the function value at each point, for a bound on its rounding error.
 
-    It is the largest |output|, or the sum of |output| if the outputs are summed. If the terms of an output
-    cancel, it is at least the sum of their magnitudes (the field `value_terms` of the reference). If the
-    function returns the sum over all points, the magnitude is the sum of |output| over all points.
+    If the function returns the sum over all points, the magnitude is the sum of |output| over all points.
+    Otherwise, it is the largest |output|, or the sum of |output| if the outputs are summed. If the reference
+    has `value_terms` (the sum of the |terms| of an output), the magnitude is at least this sum.
     """
     reference, reduction = _evaluate_reference(spec, arrays), spec.workload.reduction
     magnitude = _output_magnitude(spec, reference.value)

@@ -112,9 +112,10 @@ class _JaxprAnalysis:
         return max(self._terms_to_outputs(jaxpr, [0.0] * len(jaxpr.invars)), default=0.0)
 
     def _terms_to_outputs(self, jaxpr: Any, input_terms: Sequence[float | None]) -> list[float]:
-        """For each output of a jaxpr, return the largest number of terms summed along any path from an input.
+        """Return a list with the largest number of terms that are added to compute each output of a jaxpr.
 
-        `input_terms[k]` is the number of terms that are already summed in input k, or None for a constant.
+        It is the maximum over all paths of operations from an input to the output. `input_terms[k]` is the
+        number of terms that were added to compute input k, or None if input k is a constant.
         """
         terms: dict[Any, float | None] = dict(zip(jaxpr.invars, input_terms, strict=True))
 

@@ -52,8 +52,8 @@ def compared_shares(spec: ReferenceSpec, decided_share: float) -> dict[str, floa
     """Return {"entries": fraction of the entries, "points": fraction of the points} that the check covers.
 
     A point is covered if all of its entries were compared with the reference. An entry is covered if it was
-    compared, and if its rounding error is small enough to decide whether it is correct. `decided_share` is
-    the fraction of the compared entries that can be decided.
+    compared, and if its rounding error is small enough to tell whether it is correct. `decided_share` is the
+    fraction of the compared entries with such a small rounding error.
     """
     if _is_matrix_vector_product(spec):
         return {"entries": decided_share, "points": 1.0}
