@@ -5,7 +5,6 @@ escaped. In the browser, vega.min.js draws the figures.
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -79,8 +78,7 @@ def render_report(findings: Findings, title: str, folded_tables: Iterable[Table]
 
 
 def _list_badges(findings: Findings) -> list[tuple[str, str]]:
-    planned = (r for forecast in findings.forecasts for r in forecast.records if r.status == "planned")
-    counts = Counter(record.status for record in (*findings.newest_records, *planned))
+    counts = tables.count_statuses(findings)
     counts["missing"] = len(findings.missing)
     statuses = [status for status in (*STATUSES, "missing") if counts[status]]
     badges = [(status, f"{counts[status]:,} {status}") for status in statuses]

@@ -22,7 +22,7 @@ from scaling.analysis.timings import Timing, format_time
 from scaling.core.case import PEAKS, label
 from scaling.core.formatting import format_bytes, format_duration, format_interval, format_number, list_first
 from scaling.core.grouping import group_by
-from scaling.core.record import COMPILING_STAGES, REASONS, Record
+from scaling.core.record import COMPILING_STAGES, REASONS, STATUSES, Record
 from scaling.options import machine_peaks
 from scaling.report.text import Table, TerminalReport, file_stem, make_table
 
@@ -122,10 +122,15 @@ def describe_totals(findings: Findings) -> str:
 
     If there are plans, the text ends with the number of planned cases, such as ', 12 planned'.
     """
-    counts = Counter(record.status for record in findings.newest_records)
-    planned = sum(r.status == "planned" for each in findings.forecasts for r in each.records)
-    text = ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))
-    return f"{text}, {planned} planned" if planned else text
+    counts = count_statuses(findings)
+    shown = [name for name in STATUSES if counts[name] or name != "planned"]
+    return ", ".join(f"{counts[name]} {name}" for name in shown)
+
+
+def count_statuses(findings: Findings) -> Counter[str]:
+    """Return the number of cases (each replicate) of each status, including planned cases."""
+    planned = (r for forecast in findings.forecasts for r in forecast.records if r.status == "planned")
+    return Counter(record.status for record in (*findings.newest_records, *planned))
 
 
 def folded_tables(findings: Findings) -> list[Table]:
