@@ -18,6 +18,7 @@ echo "$(basename "$0")" "$@" >> called
 """
 THREE_WORKERS = "-m pytest -n 3 --dist loadfile --no-loadscope-reorder -m"
 FOUR_WORKERS = THREE_WORKERS.replace("3", "4")
+NEEDS_TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 ANY_TIER = " or ".join(TIERS)
 
 
@@ -25,7 +26,7 @@ ANY_TIER = " or ".join(TIERS)
 def clone(tmp_path):
     """Make a repository with fake tools and an untracked file."""
     (tmp_path / "scripts").mkdir()
-    for name in ("scripts/test", "scripts/environment", "pyproject.toml", "constraints.txt"):
+    for name in ("scripts/test", "scripts/smoke", "scripts/environment", "pyproject.toml", "constraints.txt"):
         shutil.copy(TOP / name, tmp_path / name)
     dependencies = (tmp_path / "pyproject.toml").read_bytes().partition(b"[tool.")[0]
     others = [(tmp_path / name).read_bytes() for name in ("constraints.txt", "scripts/environment")]
@@ -33,7 +34,7 @@ def clone(tmp_path):
     tools = tmp_path / ".venv" / "bin"
     tools.mkdir(parents=True)
     (tmp_path / ".venv" / ".made-from").write_text(f"{hashlib.sha256(inputs).hexdigest()}  -\n")
-    for name in ("ruff", "mypy", "python"):
+    for name in ("ruff", "mypy", "python", "scaling"):
         (tools / name).write_text(FAKE_TOOL)
         (tools / name).chmod(0o755)
     for name in ("ours.py", "with a space.py", "gone.py"):
@@ -98,6 +99,19 @@ def test_the_default_run_can_be_left_out(clone):
 
 def test_tests_of_a_path_run_whatever_their_tier(clone):
     assert run_script(clone, "ours.py::test_one", "-x")[0][3:] == ["python -m pytest ours.py::test_one -x"]
+
+
+@pytest.mark.parametrize(
+    ("cores", "arguments", "added"),
+    [(1, [], "devices=[1] "), (1, ["devices=1"], ""), pytest.param(2, [], "", marks=NEEDS_TWO_CORES)],
+)
+def test_the_smoke_study_runs_on_a_machine_with_one_core(cores, arguments, added, clone):
+    some = sorted(os.sched_getaffinity(0))[:cores]
+    command = ["taskset", "-c", ",".join(map(str, some)), "scripts/smoke", *arguments, "points=8"]
+    done = subprocess.run(command, cwd=clone, check=True, capture_output=True, text=True)
+    words = "".join(f"{argument} " for argument in arguments)
+    assert (clone / "called").read_text() == f"scaling run study=smoke {added}{words}points=8\n"
+    assert ("may use one CPU core" in done.stdout) == bool(added)
 
 
 @pytest.mark.parametrize(
