@@ -20,7 +20,7 @@ from scaling.core.record import bytes_while_running
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """The numbers of points and seeds that a device processes at a time, and where its arrays are stored."""
+    """The numbers of points and seeds that a device processes at a time, and the memory for the arrays."""
 
     block: int | None = None  # points (batch elements); None: all points of the device
     chunk: int | None = None  # seeds (tangents or cotangents); None: all seeds of the device
@@ -124,8 +124,8 @@ def _first_fitting(
     """Return the first candidate that fits into memory, or None if none fits.
 
     The candidates must be in decreasing order, and differ only in `block` or only in `chunk`. If the first
-    candidate is too large, also try 1.5 times the `block` or `chunk` of the candidate that fits, and return
-    these larger sizes if they fit.
+    candidate is too large, multiply the `block` or `chunk` of the candidate that fits by 1.5. If this
+    enlarged candidate also fits, return it instead.
     """
     too_large = None
     for blocks in candidates:

@@ -87,8 +87,8 @@ def find_coloring(
 ) -> Coloring:
     """Return a coloring of the Jacobian of `function(*x, *y)` with respect to x, cached under `key`.
 
-    `x` and `y` are tuples of abstract arrays. `compress` is "columns" or "rows" if only these get colors,
-    else "both". `key` must identify the function and the shapes of its arguments.
+    `x` and `y` are tuples of abstract arrays. `compress` selects what may get colors: "columns", "rows" or
+    "both". `key` must identify the function and the shapes of its arguments.
     """
 
     def detect_and_color() -> Coloring:
@@ -159,13 +159,13 @@ def detect_pattern(function: Callable[..., Any], x: tuple[Any, ...], y: tuple[An
 def color(pattern: Pattern, compress: str) -> Coloring:
     """Color a sparsity pattern with few colors, and return the `Coloring`.
 
-    `compress` is "columns" or "rows" if only these get colors, else "both".
+    `compress` selects what may get colors: "columns", "rows" or "both".
     """
     if compress != "both":
         return _color_division(pattern, np.full(len(pattern.rows), compress == "rows"))
     best, fewest = None, np.inf
-    for without_program, by_row in sorted(_divide_nonzeros(pattern), key=lambda division: division[0]):
-        if without_program < fewest:
+    for min_colors, by_row in sorted(_divide_nonzeros(pattern), key=lambda division: division[0]):
+        if min_colors < fewest:
             coloring = _color_division(pattern, by_row)
             count = coloring.column_count + coloring.row_count
             best, fewest = (coloring, count) if count < fewest else (best, fewest)
@@ -174,10 +174,10 @@ def color(pattern: Pattern, compress: str) -> Coloring:
 
 
 def _divide_nonzeros(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield (without_program, by_row) for several divisions of the nonzeros between rows and columns.
+    """Yield several ways to divide the nonzeros between rows and columns, as pairs (min_colors, by_row).
 
-    `without_program` is a lower bound on the number of colors that the division needs. `by_row` is a boolean
-    array: true for a nonzero that is read from a compressed row, false for one that is read from a column.
+    `by_row` is a boolean array: true for a nonzero that is read from a compressed row, false for one that is
+    read from a compressed column. `min_colors` is a lower bound on the number of colors that are needed.
     """
     for lines, is_row in ((pattern.rows, True), (pattern.cols, False)):
         entries_in_line = np.bincount(lines)[lines]

@@ -136,12 +136,12 @@ def _derivative_in_pieces(
 
 
 def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
-    """Return the sum of `x` over the devices that process different points, as one or more copies.
+    """Return the sum of `x` over the devices that process different points, of shape (copies, ...).
 
-    `x` is a result of shape (point devices, seed devices, ...), like the device mesh. Only index 0 of its
-    second axis is used. The result has the shape (copies, ...). With split=data, each point device has
-    already computed the sum, and all of these copies are returned. With any other split, the sum is computed
-    here, and there is one copy.
+    `x` has the shape (point devices, seed devices, ...). Its first two axes are those of the device mesh.
+    Only index 0 of the second axis is used. With split=data, each point device has already computed the sum,
+    and the result contains the copies of all point devices. With any other split, the sum is computed here,
+    and there is one copy.
     """
     x = x[:, 0]
     return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
@@ -152,10 +152,10 @@ def gather_sums(
 ) -> list[np.ndarray]:
     """Return the derivative of the summed loss as a list with one array for each input.
 
-    `arrays` contains the results of the linear map `part`: one array in forward mode, or one array for each
-    input in reverse mode. These arrays have the shape (point devices, seed devices, ...), like the device
-    mesh. The returned arrays have the shape (copies, 1, elements), where elements is the size of the input.
-    The number of copies is the same as in the result of `sum_over_point_devices`.
+    The returned arrays have the shape (copies, 1, elements), where elements is the size of the input. The
+    number of copies is the same as in the result of `sum_over_point_devices`. `arrays` contains the results
+    of the linear map `part`: one array in forward mode, or one array for each input in reverse mode. Their
+    shape is (point devices, seed devices, ...). The first two axes are those of the device mesh.
     """
     if part.computes_columns:
         (x,) = arrays  # (point devices, seed devices, seeds)

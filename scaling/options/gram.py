@@ -66,9 +66,9 @@ def reference_gram(entries: SizedEntries) -> ReferenceTerms:
 
 
 def step_bound(J: Jacobians, bound: Any) -> Any:
-    """Return a bound for each point on the errors of all entries of J^T J, as an array of shape (points,).
+    """Return bounds on the errors of J^T J, of shape (points,). Each holds for all entries at a point.
 
-    The errors of J[p, o, i] (point, output, input) are assumed to be at most `bound[p, i]`.
+    The error of J[p, o, i] (point, output, input) is assumed to be at most `bound[p, i]`.
     """
     columns, pairs = J.by_input(abs(J.values)), bound[:, :, None] * bound[:, None, :]
     crossed = bound[:, :, None] * columns[:, None, :]

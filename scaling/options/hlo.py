@@ -131,8 +131,8 @@ def _known_bytes(executed: Iterable[Kernel | Message] | None) -> int | None:
 def read(text: str) -> HloProgram:
     """Parse the text of an optimized HLO module, such as the result of `jax.stages.Compiled.as_text`.
 
-    Of a conditional, only the branch that moves the most bytes is included. The field `times` of a kernel or
-    collective is infinity if it is in a loop with an unknown trip count.
+    For a conditional, `kernels` and `messages` contain only the branch that moves the most bytes. The field
+    `times` of a kernel or collective is infinity if it is in a loop with an unknown trip count.
     """
     computations, entry = parse(text)
     opcodes = Counter(x.kind for instructions in computations.values() for x in instructions.values())
@@ -278,7 +278,7 @@ def _root(instructions: Instructions) -> HloInstruction:
 
 
 def source_of(name: str, instructions: Instructions, opcodes: Sequence[str] = ("bitcast",)) -> HloInstruction:
-    """Skip instructions with the given opcodes, and return the first other instruction.
+    """Return the first instruction whose opcode is not in `opcodes`.
 
     The search starts at the instruction `name`, and goes from each instruction to its first operand.
     """

@@ -49,7 +49,7 @@ class HostReading:
 
 
 def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
-    """Return a dict of the host's load, the clock rates and governor of cores `bound_to`, and GPU states."""
+    """Return the host's load, the clock rates and frequency governors of cores `bound_to`, and GPU states."""
     gpus = {"gpus": [_gpu_state(handle) for handle in _gpus()]} if platform == "gpu" else {}
     return {
         "load": round(os.getloadavg()[0], 2),

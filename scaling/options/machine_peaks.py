@@ -74,11 +74,11 @@ def peak_dtype_and_precision(target: str, case: Case) -> tuple[str, str]:
 
 
 def peak_work(case: Case) -> int:
-    """Return the amount of work that each device does in one call of a peak benchmark.
+    """Return the amount of work that each device does in one call of a peak benchmark, in these units:
 
-    The unit is bytes for "copy", "transpose" and "all_reduce". It is floating-point operations for "matmul"
-    and "arithmetic". It is exponentials for "transcendental", divisions for "division", and summed elements
-    for "reduction".
+    "copy", "transpose", "all_reduce"            bytes
+    "matmul", "arithmetic"                       floating-point operations
+    "transcendental", "division", "reduction"    exponentials, divisions, summed elements
     """
     points, k, terms = case.points // case.devices, case.sizes["k"], case.sizes["terms"]
     row_bytes = k * _BYTES_OF_DTYPE[case.dtype]

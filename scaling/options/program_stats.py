@@ -113,14 +113,14 @@ def describe_wrong_collectives(case: Case, collectives: Mapping[str, int]) -> st
 
 
 def _count_convolution(params: dict[str, Any], operands: list[Any], results: list[Any]) -> int:
-    """Return the number of operations of a convolution, except products with zeros that dilation inserts."""
+    """Return the number of operations of a convolution. Products with zeros from dilation are not counted."""
     kernel = operands[1]
     output_features = kernel.shape[params["dimension_numbers"].rhs_spec[0]]
     return 2 * results[0].size * kernel.size // output_features // math.prod(params["lhs_dilation"])
 
 
 def _count_lu(params: dict[str, Any], operands: list[Any], results: list[Any]) -> int:
-    """Return the operations of an LU factorization: s^2 (l - s / 3) for a matrix with side lengths s <= l."""
+    """Return the number of operations of an LU factorization: s^2 (l - s / 3) for dimensions s <= l."""
     a = operands[0]
     short, long = min(a.shape[-2:]), max(a.shape[-2:])
     return a.size * short * (3 * long - short) // max(1, 3 * long)
@@ -163,8 +163,8 @@ def count_operations(jaxpr: Any) -> OperationCounts:
     conditional                                   only the most expensive branch
     `shard_map`, `pmap`                           the operations of one device
 
-    If one count is unknown, both are None, for example for complex numbers, for a loop with an unknown trip
-    count, or for a primitive without a counting rule.
+    Both numbers are None if one of them is unknown. Examples are complex numbers, a loop with an unknown trip
+    count, and a primitive without a counting rule.
     """
     try:
         return OperationCounts(*_count_jaxpr(jaxpr))

@@ -77,7 +77,7 @@ def read_nonzeros(slices: Slices, colors: Any, positions: Any) -> Any:
     """Compute the compressed slices of one device, and return their entries at `positions`.
 
     `positions` contains indices into the flattened slices. `colors` contains the color of each column or row
-    of the Jacobian. It does not affect the result.
+    of the Jacobian. It does not affect the result. It is used only to keep XLA from recomputing slices.
     """
     compute = lambda: jax.tree.leaves(map_seeds(slices.compute, slices.seeds))  # noqa: E731
     # The condition is always true, but XLA cannot know that and does not fuse across a conditional. Without a
@@ -122,9 +122,9 @@ def compare_outside(
 ) -> tuple[list[EntryComparison], str]:
     """Check that the expected entries are zero where the detected pattern has no entries.
 
-    Return (comparisons, note). If the pattern lacks no entries, `comparisons` is empty. The note is a text
-    that states how many nonzero entries the pattern lacks, or "" if it lacks none. `expected` and `scale`
-    have the shape (points, 1, reference entries). Errors are divided by `scale`.
+    Return (comparisons, note). If the pattern contains all reference entries, `comparisons` is empty. The
+    note states how many nonzero entries are missing from the pattern. It is "" if none is missing. `expected`
+    and `scale` have the shape (points, 1, reference entries). Errors are divided by `scale`.
     """
     if not common.lacking.size:
         return [], ""
@@ -215,5 +215,5 @@ class SparseJacobians(Jacobians):
 
 
 def _sum_by_index(index: np.ndarray, count: int, values: np.ndarray) -> np.ndarray:
-    """Return an array of shape (points, count): column i sums `values[:, k]` over all k with index[k] = i."""
+    """Return an array (points, count) whose column i is the sum of all `values[:, k]` with index[k] = i."""
     return np.stack([np.bincount(index, weights=entries, minlength=count) for entries in values])

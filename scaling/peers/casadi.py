@@ -108,8 +108,8 @@ def _trace(
 ) -> tuple[dict[str, Any], Any]:
     """Evaluate the function of a case symbolically, and return ({input name: symbols}, symbolic outputs).
 
-    The symbols of an input and the outputs are column vectors in row-major order. They belong to a single
-    point or, if batch=whole, to all points.
+    Each input is flattened in row-major order to a column vector, and so are the outputs. The vectors are for
+    a single point or, if batch=whole, for all points.
     """
     import casadi as ca
 

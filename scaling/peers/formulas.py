@@ -169,10 +169,10 @@ def prepare(
 
 
 def unit_seeds(like: numpy.ndarray, points: int, scale: float = 1.0) -> Iterator[numpy.ndarray]:
-    """Yield a seed for each element of a point. It is `scale` at this element of all points, and 0 elsewhere.
+    """Yield a seed for each element of a point: `scale` at this element of every point, and 0 elsewhere.
 
     A seed has the shape and dtype of `like`, which contains `points` points of equal size. All seeds are the
-    same array, which is overwritten.
+    same array, which is overwritten for the next seed.
     """
     seed = numpy.zeros(like.shape, like.dtype)
     seed_by_point = seed.reshape(points, -1)

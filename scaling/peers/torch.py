@@ -87,7 +87,7 @@ def _to_tensor(torch: Any, array: np.ndarray) -> Any:
 def _compile(
     torch: Any, derivative: Callable[..., Tensors], x: Tensors
 ) -> tuple[Callable[..., Tensors], float]:
-    """Compile a derivative by calling it at `x`, and return (compiled derivative, seconds of this call)."""
+    """Compile a derivative by calling it at `x`. Return (compiled derivative, seconds that the call took)."""
     inductor: Any = importlib.import_module("torch._inductor.config")
     compiler: Any = importlib.import_module("torch.compiler.config")
     inductor.compile_threads = 1
@@ -103,8 +103,8 @@ def _compile(
 def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tensors]:
     """Return a function of the inputs that computes the value, or the columns or rows of the Jacobian.
 
-    The function returns a tuple: (value,), (tensor of all columns,) or one tensor of rows for each input.
-    Columns and rows have a leading axis of seeds if there are several seeds.
+    The function returns a tuple. The tuple contains one tensor of values, one tensor of all columns, or a
+    tensor of rows for each input. If there are several seeds, columns and rows have a leading axis of seeds.
     """
     # The seeds are created here. A compiled function that creates seeds takes up to thirty times as long.
     mode = batch.case.ad_mode
@@ -123,7 +123,7 @@ def _unit_seeds(torch: Any, like: Tensors, repeats: list[int]) -> Tensors:
     """Return all unit tangents or cotangents (seeds). Tensor i has the shape (seeds, *like[i].shape).
 
     The tensor `like[i]` consists of `repeats[i]` parts of equal size, for example one for each point. A seed
-    selects one element of the parts of one tensor. It is 1 at this element of every part, and 0 elsewhere.
+    is 1 at the same element of every part of one tensor. It is 0 at all other elements of all tensors.
     """
     sizes = [a.numel() // points for a, points in zip(like, repeats, strict=True)]
     all_seeds = torch.eye(sum(sizes), dtype=like[0].dtype).split(sizes, dim=1)

@@ -256,7 +256,7 @@ def _library_name(instruction: HloInstruction) -> str:
 
 
 def _kernel_overhead(kernel: hlo.Kernel, loop_operations: float, arithmetic: int) -> int:
-    """Return the overhead of a CPU kernel: the time to start it, and the overhead of its library call.
+    """Return the overhead of a CPU kernel: the time to start it, plus the overhead of its library call.
 
     The unit is the time of a vectorized float32 operation. `loop_operations` is the number of operations in
     compiled loops, or 0 if a library computes the result. `arithmetic` is the number of arithmetic operations

@@ -156,11 +156,12 @@ class LlvmFunction:
         )
 
     def _operand_cost(self, line: str, has_slow_masks: bool) -> float:
-        """Return the additional cost of a line, which depends on the instruction that computes its operand.
+        """Return the additional cost of a line of LLVM IR, due to the instruction that computes its operand.
 
-        The cost is `_GATHER_COST` if the line inserts a loaded element into a vector. It is `_MASK_COST` if
-        `has_slow_masks` is true, and the line converts the result of a vector comparison of 64-bit integers
-        to floating point. Otherwise, it is 0.
+        `_GATHER_COST`    if the line inserts a loaded element into a vector
+        `_MASK_COST`      if `has_slow_masks` is true, and the line converts the result of a vector comparison
+                          of 64-bit integers to floating point
+        0                 otherwise
         """
         if match := _VECTOR_INSERTION.search(line):
             return _GATHER_COST if self.definitions.get(match[1], "").startswith("load ") else 0

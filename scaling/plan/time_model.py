@@ -138,11 +138,12 @@ def _draw_log_uniform(bounds: tuple[float, float], rng: np.random.Generator) -> 
 def _kernel_seconds(
     case: Case, rates: Rates, kernels: Sequence[Work]
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return ({part: seconds}, executions), where `seconds` and `executions` are arrays of shape (kernels,).
+    """Return ({part: array of seconds}, array of executions). Each array has the shape (kernels,).
 
-    The parts are "memory", "overhead" and the kinds of operations, such as "products". The seconds are the
-    time of one execution of each kernel at the rates in `rates`. `executions` contains the number of
-    executions of each kernel. Raise `UnknownTime` if a rate or an amount of work is unknown.
+    The parts are "memory", "overhead" and the kinds of operations, such as "products". The array of a part
+    contains the time of this part in one execution of each kernel, at the rates in `rates`. The last array
+    contains the number of executions of each kernel. Raise `UnknownTime` if a rate or an amount of work is
+    unknown.
     """
     dtype = case.dtype
     double = rates.arithmetic["float64"]

@@ -118,9 +118,10 @@ def terminal_report(findings: Findings) -> TerminalReport:
 
 
 def describe_totals(findings: Findings) -> str:
-    """Count cases (each replicate) by status, and return text such as '2 ok, 0 skipped, 1 failed'.
+    """Return the number of cases of each status as text, such as '2 ok, 0 skipped, 1 failed'.
 
-    If there are plans, the text ends with the number of planned cases, such as ', 12 planned'.
+    Each replicate counts as a case. If there are plans, the text ends with the number of planned cases, such
+    as ', 12 planned'.
     """
     counts = count_statuses(findings)
     shown = [name for name in STATUSES if counts[name] or name != "planned"]
@@ -128,7 +129,7 @@ def describe_totals(findings: Findings) -> str:
 
 
 def count_statuses(findings: Findings) -> Counter[str]:
-    """Return the number of cases (each replicate) of each status, including planned cases."""
+    """Return {status: number of cases}, including planned cases. Each replicate counts as a case."""
     planned = (r for forecast in findings.forecasts for r in forecast.records if r.status == "planned")
     return Counter(record.status for record in (*findings.newest_records, *planned))
 
@@ -198,7 +199,7 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
 
 
 def _format_ratios(points: Mapping[str, CurvePoint], field: str, unit: str) -> str:
-    """Return text with the ratio `field` for each kind of scaling in `points`, such as '1.9x, weak 1.8x'."""
+    """Return the ratio `field` of each point as text, such as '1.9x, weak 1.8x' (strong and weak)."""
     return ", ".join(
         ("" if kind == "strong" else f"{kind} ")
         + format_relative(point, getattr(point, field), unit)

@@ -21,7 +21,8 @@ _MIN_SAMPLE_SECONDS = 1e-12
 def from_line(line: str, path: Path = Path("the file")) -> Record:
     """Parse a line of JSON in the file `path` as a record.
 
-    Raise ValueError if the line is not a valid record, or `Refusal` if a newer ad-scaling wrote it.
+    Raise ValueError if the line is not a valid record. Raise `Refusal` if a newer version of ad-scaling wrote
+    it.
     """
     fields = json.loads(line)
     _require(isinstance(fields, dict), "not a JSON object")
@@ -44,7 +45,7 @@ def _parse_case(text: str) -> Case:
 
 
 def require_known_schema(value: Any, path: Path) -> None:
-    """Raise `Refusal` if a newer ad-scaling wrote `value` (a record, plan or study) to the file `path`."""
+    """Raise `Refusal` if a newer version of ad-scaling wrote `value` (a record, plan or study) to `path`."""
     schema = value.get("schema") if isinstance(value, dict) else None
     if not isinstance(schema, int | float) or isinstance(schema, bool) or not schema > SCHEMA:
         return

@@ -38,7 +38,7 @@ class Loaded(NamedTuple):
 
 
 def load(folder: Path) -> Loaded:
-    """Return the records in a results folder. Raise `Refusal` if a newer ad-scaling wrote one of them."""
+    """Return the records in a results folder. Raise `Refusal` if a newer version of ad-scaling wrote one."""
     records: list[Record] = []
     damaged: list[str] = []
     for path in sorted(folder.glob("*.jsonl")):
@@ -214,7 +214,7 @@ def require_writable(path: Path) -> None:
 
 
 def check_schemas(folder: Path) -> None:
-    """Raise `Refusal` if a newer ad-scaling wrote a record, plan or study in a folder."""
+    """Raise `Refusal` if a newer version of ad-scaling wrote a record, plan or study in a folder."""
     for path in (folder / "study.json", *sorted(folder.glob("plan-*.json"))):
         require_known_schema(read_json(path), path)
     # Every record contains its schema in exactly this form. Inside a string, the quotes would be escaped.

@@ -145,7 +145,7 @@ def _list_workload_rules(derivative: Derivative) -> list[_Rule]:
 
 
 def _list_layout_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the rules on the device mesh, the JAX API (`api`), and cases without compilation."""
+    """Return the rules that decide whether a case may use its device mesh, its `api`, and jit=false."""
     case = derivative.case
     eager, split_seeds = not case.jit, case.split == "seeds" and case.seeds == "identity"
     indivisible_seeds = [part.seeds for part in derivative.parts if part.seeds % case.devices]

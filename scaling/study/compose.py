@@ -102,7 +102,7 @@ def _split_sweep(overrides: list[str]) -> list[list[str]]:
 
 
 def _compose_once(overrides: list[str], only_print: bool) -> Composed:
-    """Return (configuration, study name). If `only_print` is true, print it as YAML and return ({}, "")."""
+    """Return (config, study name). If `only_print`, print the configuration as YAML and return ({}, "")."""
     from hydra import compose as compose_config
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf, open_dict

@@ -116,9 +116,9 @@ def expand_study(
 def _expand_grids(
     study: Mapping[str, Any], given: Mapping[str, Any], place: str, sources: _Sources
 ) -> Iterator[tuple[_Fields, _Sources]]:
-    """Yield (fields, sources) for each grid of a study, starting with the grids of its parts.
+    """Yield (fields, sources of the fields) for each grid of a study, starting with the grids of its parts.
 
-    `sources` states where each field is set, such as "in study/rbf.yaml, grid 2".
+    The source of a field is the place where the field is set, such as "in study/rbf.yaml, grid 2".
 
     Args:
         study: The shared fields, `grids`, `parts` (studies within the study) and `title`.
@@ -213,9 +213,9 @@ def _count_cells(axes: dict[str, list[Any]]) -> int:
 
 
 def _choose_meshes(devices: Any, mesh: Any) -> list[Any]:
-    """Return all meshes for `devices` devices if `mesh` is "all", otherwise [mesh].
+    """Return [mesh], or all meshes for `devices` devices if `mesh` is "all".
 
-    Also return [mesh] if `devices` is not an integer from 1 to `LARGEST`.
+    If `devices` is not an integer from 1 to `LARGEST`, always return [mesh].
     """
     is_count = isinstance(devices, int) and 0 < devices <= LARGEST
     return list_meshes(devices) if mesh == EVERY and is_count else [mesh]
@@ -351,7 +351,7 @@ def parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
 
 
 def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
-    """Yield the fields compared with constants. Turn `is` into `==`. Raise `Refusal` if `tree` is invalid."""
+    """Yield fields compared with constants, and turn `is` into `==`. Raise `Refusal` if `tree` is invalid."""
     for node in ast.walk(tree):
         if not isinstance(node, _ALLOWED_NODES):
             fix = "compare fields, join with and, or, not"

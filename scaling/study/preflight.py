@@ -43,8 +43,9 @@ ProgressCallback = Callable[[int, int], None]  # (number of checked cells, numbe
 def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallback) -> list[Answer]:
     """Check the cells of a study in child processes, and return one answer per cell, in the same order.
 
-    An answer is {"failure": (reason, text)} if the check crashed or took more than `seconds`. `note` is
-    called with the numbers of checked cells and of all cells.
+    An answer is the dict that `preflight_process.check_cell` returns. If the case is invalid, it is a dict
+    with the entry "refusal", a message. If the check crashed or took more than `seconds`, it is {"failure":
+    (reason, text)}. `note` is called with the numbers of checked cells and of all cells.
     """
     groups = group_by(range(len(cells)), lambda cell_index: user_modules(cells[cell_index].case))
     examination = _Examination(cells, seconds)

@@ -95,7 +95,7 @@ def check_cell(cell: GridCell) -> dict[str, Any]:
 
 
 def has_matrix_product(case: Case, built: workload.Workload) -> bool:
-    """Return whether a case may compute a matrix product, so that its field `precision` has an effect."""
+    """Return whether a case may compute a matrix product. Otherwise, its field `precision` has no effect."""
     if built.reduction.products or case.ad_mode.by_workload:
         return True  # a derivative written by hand is not traced here
     function, inputs = built.function, point_structs(case, built)

@@ -58,7 +58,7 @@ def check_not_shadowed(name: str) -> None:
 
 
 def advise_renaming() -> str:
-    """Return advice to rename a file of the user that hides a module of Python, JAX or NumPy, or ""."""
+    """Return advice to rename a user's file that hides a module of Python, JAX or NumPy ("" if none does)."""
     hidden = sys.stdlib_module_names | {"jax", "jaxlib", "numpy"}
     files = (file for folder in _module_folders() for file in sorted(folder.glob("*.py")))
     file = next((file for file in files if file.stem in hidden), None)

@@ -149,7 +149,7 @@ def _list_runs(api: wandb.Api, job: PublishJob) -> list[Any]:
 
 
 def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> tuple[str, Path]:
-    """Create a W&B run, 'online' or 'offline' (`mode`), and return its ID and the path of the wandb log."""
+    """Create a W&B run with mode 'online' or 'offline', and return its ID and the path of the wandb log."""
     settings = job.settings
     wandb_settings = wandb.Settings(
         init_timeout=settings.timeout, finish_timeout=FINISH_FACTOR * settings.timeout,
@@ -212,9 +212,9 @@ def _update_tag(stored: Any, current: dict[str, str], wrong: Iterable[str]) -> b
     """Add the tag 'superseded' to a stored W&B run, or remove it. Return whether it was added.
 
     `current` maps each `TrackedRun.series` to the ID of its current run. `wrong` contains the IDs of uploaded
-    runs with wrong content. A run is superseded if its ID is in `wrong`, or if another run is the current run
-    of its series. The tag is removed from the current run of a series. If a series has no current run, the
-    tag is changed only for the IDs in `wrong`.
+    runs with wrong content. The tag is added if the ID of the run is in `wrong`, or if another run is the
+    current run of its series. Otherwise, the tag is removed if the run is the current run of its series. If
+    the series has no current run, and the run is not in `wrong`, nothing changes.
     """
     current_id = current.get(stored.config.get("series"))
     is_superseded = stored.id in wrong or current_id not in (None, stored.id)

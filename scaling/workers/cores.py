@@ -67,7 +67,7 @@ def claim_cores(
 
 
 def _describe_wait(cores: list[int], node: str) -> str:
-    """Return a message that other studies hold `cores`, with the process IDs of the holders if visible."""
+    """Return the message that other studies hold `cores`. It names their process IDs if they are visible."""
     holder_pids = set()
     for core in cores:
         with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):

@@ -54,7 +54,7 @@ class Machine:
         return self.per_node * self.nodes
 
     def shape(self, devices: int, processes: int | str | None) -> ProcessShape:
-        """Return the numbers of devices, nodes, and processes for a case that uses as few nodes as possible.
+        """Return the numbers of devices, nodes, and processes of a case. As few nodes as possible are used.
 
         `processes` is the number of processes, "device" for one per device, or None for one per node.
         Raise `Refusal` if the devices cannot be divided evenly over the processes and nodes.

@@ -211,9 +211,10 @@ class History:
     recorded: set[tuple[Identity, int]]  # (identity, attempt number) of each attempt that has a record
 
     def is_exhausted(self, identity: Identity, settings: RunSettings) -> bool:
-        """Return whether a failed case must not run again: a failure is permanent, or no attempts are left.
+        """Return whether a failed case must not run again.
 
-        If `settings.attempts` is None, every failed case runs again, and the result is False.
+        If `settings.attempts` is None, every failed case runs again, and the result is False. Otherwise, the
+        result is True if a failure is permanent, or if no attempts are left.
         """
         if settings.attempts is None:
             return False
@@ -226,9 +227,9 @@ def build_history(
     """Return a `History`: how often each case in `records` was attempted, and how the attempts ended.
 
     Records whose environment matches none of `environments` are ignored. `baseline` contains the records of
-    the baseline in a comparison, and otherwise is None. In a comparison, a record counts as a result only if
-    `baseline` contains a record with the same case, replicate and `block` that did not fail. The samples of
-    records with the same `block` alternated.
+    the baseline in a comparison, and otherwise is None. The samples of records with the same `block`
+    alternated. In a comparison, a record counts as a result only if `baseline` contains a record with the
+    same case, replicate and `block`, and this record did not fail.
     """
     matching = [(i, record) for record in records for i in find_identities(record, environments)]
     attempts = [(i, r.attempt) for i, r in matching if r.reason != REQUEST_NOT_MET]

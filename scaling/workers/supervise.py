@@ -165,7 +165,8 @@ class _Run:
         """Start workers for `first_case` and the cases with the same `ScheduledCase.session_key`.
 
         If the workers do not start, try once more, unless `is_retry` is true. The workers end when `stack` is
-        closed. `variant` is an index of `results`.
+        closed. `variant` is an index into `self.results`. `claimed_cores` contains the CPU cores that are
+        reserved for the workers, or is None if no cores are reserved.
         """
         machine, settings, options = self.schedule.machine, self.settings, self.options
         results, shape = self.results[variant], process_shape(first_case, machine, settings)

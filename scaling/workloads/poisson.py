@@ -31,7 +31,7 @@ def loss(c, lam):
 
 
 def _reference(inputs: Inputs) -> Reference:
-    """Return the log-probabilities, their derivatives, and the sums of the absolute values of their terms."""
+    """Return log-probabilities, derivatives, and the sums of the absolute values of the terms of both."""
     c, lam = inputs["c"], inputs["lam"]
     log_power, log_factorial = c * np.log(lam), gammaln(c + 1)
     value = log_power - lam - log_factorial

@@ -238,7 +238,7 @@ def _describe_dtype_difference(
     """Return a message if values in the dtype of the case and in float64 differ too much, else None.
 
     Differences within rounding errors are allowed. `noise` contains the rounding errors of `native_values`.
-    They are NaN where a rounded value is invalid, such as an argument of arccos above 1.
+    An error is NaN if rounding makes a value invalid, such as an argument of arccos that exceeds 1.
     """
     dtype = reference.native.dtype
     roundoff = max(ROUNDOFF[dtype], reference.evaluation.roundoff)
@@ -284,13 +284,13 @@ def _describe_objection(
 ) -> dict[str, Any]:
     """Return {"wrong": message} or {"unsure": message} if the derivative is or may be wrong, else {}.
 
-    The outcome of the comparison with finite differences selects the row of this table. The second column is
-    for functions that are evaluated in float64 and have no derivative rules of their own, such as
-    `jax.custom_jvp`. The third column is for all others.
+    The outcome of the comparison with finite differences selects the row of this table. The column depends
+    on whether the function is evaluated in float64, and on custom derivative rules such as `jax.custom_jvp`.
 
-    confirmed                       {}                      {}
-    neither confirmed nor refuted   {}                      {"unsure": message}
-    refuted                         {"unsure": message}     {"wrong": message}
+    comparison                      float64, no custom rules   any other function
+    confirmed                       {}                         {}
+    neither confirmed nor refuted   {}                         {"unsure": message}
+    refuted                         {"unsure": message}        {"wrong": message}
     """
     evaluation, is_wrong = computed.evaluation, result.is_wrong.any()
     is_unsure = result.confirmed_share < _MIN_CONFIRMED_SHARE or (

@@ -74,9 +74,10 @@ def values(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
 
 
 def choose_optimization(evaluation: Evaluation, arrays: InputArrays) -> Evaluation:
-    """Return a copy of `evaluation`, with `optimized` true if its programs run for long but compile fast.
+    """Return a copy of `evaluation` in which the field `optimized` is set.
 
-    Evaluate the function twice, at the inputs `arrays`, to measure the times.
+    The field is true if the function takes long to run, but compiles fast. To measure both times, the
+    function is evaluated twice at the inputs `arrays`, without optimization.
     """
     evaluation = dataclasses.replace(evaluation, optimized=False)
     times = [time.process_time()]  # the elapsed time would also depend on other processes
@@ -156,8 +157,8 @@ def is_traceable(evaluation: Evaluation, arrays: InputArrays, quantity: str) -> 
 def with_pushforward(evaluation: Evaluation, arrays: InputArrays) -> Evaluation | None:
     """Return a copy of `evaluation` for which JAX can compute JVPs, or None if that is impossible.
 
-    If `transposed` is true, JVPs are computed from VJPs. The copy has the same value of `transposed` if JAX
-    can compute JVPs with it, and otherwise the other value.
+    If the field `transposed` is true, JVPs are computed from VJPs. The copy keeps the value of `transposed`
+    if JAX can compute JVPs with this value. Otherwise, the copy has the opposite value.
     """
     candidates = evaluation, dataclasses.replace(evaluation, transposed=not evaluation.transposed)
     return next((each for each in candidates if is_traceable(each, arrays, "columns")), None)
@@ -190,8 +191,9 @@ def measure_with_noise(
     """Return `measure(evaluation, arrays)`, and an estimate of the rounding error of each element.
 
     The estimate is the range of the element in `count` evaluations with random rounding errors. In these
-    evaluations, each floating-point input also has the relative error `relative` or -`relative`. The range
-    excludes the returned value. It would hide a derivative rule that is wrong only at one value, such as 1.
+    evaluations, each floating-point input also has the relative error `relative` or -`relative`. The returned
+    value is not part of the range. Otherwise, a derivative rule that is wrong only at one input value, such
+    as 1, would increase the estimate, and would not be detected.
     """
     pairs = with_rounding(evaluation, arrays, relative, generator, count)
     return measure(evaluation, arrays), np.ptp([measure(*pair) for pair in pairs], axis=0)

@@ -155,9 +155,9 @@ def _describe_worst(
 ) -> str:
     """Return a description of one wrong derivative, for an error message.
 
-    The directions are searched in three sets: first the directions that change a single group of inputs, then
-    all others except the last, and then the last. In the first set with a wrong derivative, the wrong
-    derivative with the largest relative error is described.
+    Three sets of directions are searched in this order: (1) the directions that change a single group of
+    inputs, (2) all others except the last, (3) the last. The search ends at the first set with a wrong
+    derivative. Of the wrong derivatives in this set, the one with the largest relative error is described.
 
     `of` is the name of the differentiated quantity, such as "output". `names[k]` are the names of the inputs
     that direction k changes. `points` contains the indices of the points. The other arrays have the shape
@@ -192,10 +192,11 @@ def _compare_along(
 ) -> _Comparison:
     """Compare the derivative along one direction with finite differences of `values_at`.
 
-    `values_at(step)` returns the function values after a step. `measured` contains the values without a step,
-    and their rounding errors. `typical_size` is the typical magnitude of the derivative. `rounding` is the
-    rounding error of the derivative, and `value_rounding` that of the function value. The tolerance includes
-    both errors, because a derivative may contain the function value (the derivative of exp is an example).
+    `values_at(step)` returns the function values at x + step * direction, where x contains the inputs.
+    `measured` contains the values at step 0, and their rounding errors. `typical_size` is the typical
+    magnitude of the derivative. `rounding` is the rounding error of the derivative, and `value_rounding` that
+    of the function value. The tolerance includes both errors, because a derivative may contain the function
+    value, such as the derivative of exp.
     """
     center, least_noise, noise = measured
     differences = _central_differences(values_at)
@@ -384,14 +385,14 @@ def _compare_steps(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (agrees_twice, agrees_once, is_refuted) as boolean arrays of shape (points, outputs).
 
-    The error of a step is the absolute difference between the derivative and the finite difference.
+    The error of a step is |derivative - finite difference|. A pair is two consecutive steps.
 
-    agrees_twice    the errors of two consecutive steps are at most `allowed`
+    agrees_twice    both errors of at least one pair are at most `allowed`
     agrees_once     the error of at least one step is at most `allowed`
-    is_refuted      the errors of two consecutive steps are more than 4 times `allowed`, but their finite
-                    differences differ by at most `allowed` from each other
+    is_refuted      both errors of a pair are more than 4 times `allowed`, but the finite differences of the
+                    two steps differ by at most `allowed`
 
-    If several pairs of finite differences agree with each other, only the pair with the shortest steps can
+    If the finite differences of several pairs are this similar, only the pair with the shortest steps can
     refute the derivative. A step is ignored if the rounding error of its finite difference exceeds `allowed`.
     `differences` has the shape (steps, points, outputs). `noise` contains the rounding errors of the values.
     """

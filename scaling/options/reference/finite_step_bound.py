@@ -83,7 +83,8 @@ def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
 
     If the function returns the sum over all points, the magnitude is the sum of |output| over all points.
     Otherwise, it is the largest |output|, or the sum of |output| if the outputs are summed. If the reference
-    has `value_terms` (the sum of the |terms| of an output), the magnitude is at least this sum.
+    has `value_terms` (the sum of the absolute values of the terms of an output), this second magnitude is at
+    least `value_terms`, or `value_terms` times the number of outputs if the outputs are summed.
     """
     reference, reduction = _evaluate_reference(spec, arrays), spec.workload.reduction
     magnitude = _output_magnitude(spec, reference.value)
@@ -126,9 +127,9 @@ def _largest_slope_and_curvature(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the largest absolute first and second derivatives of `values_at`, each of shape (points,).
 
-    The derivatives are estimated at shift = 0 and at shift = `step`. Of several outputs, the largest
-    derivative is used, or the sum of the absolute derivatives if the outputs are summed. `x` is the
-    value of the shifted coordinate at shift = 0.
+    The derivatives are estimated at shift = 0 and at shift = `step`. If there are several outputs, the
+    result is the largest absolute derivative, or the sum of the absolute derivatives if the outputs are
+    summed. `x` is the value of the shifted coordinate at shift = 0.
     """
     slope = curvature = np.zeros(())
     for end in (0.0, step):

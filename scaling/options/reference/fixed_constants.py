@@ -30,7 +30,7 @@ def computed_constants(function: Callable[..., Any], structs: Mapping[str, Any])
 def with_constants(function: Callable[..., Any], constants: Sequence[np.ndarray]) -> Callable[..., Any]:
     """Return a copy of `function` in which `constants` replace the results of `computed_constants`.
 
-    The copy raises `ValueError` if the number or the shapes of its computed constants differ from these.
+    The copy raises `ValueError` if its computed constants differ from `constants` in number or shape.
     """
 
     def fixed(**named: Any) -> Any:

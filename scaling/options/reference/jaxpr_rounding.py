@@ -139,10 +139,11 @@ class _JaxprAnalysis:
                 self.bits = min(self.bits, int(jnp.finfo(aval.dtype).nmant) + 1)
 
     def _terms_to_results(self, equation: Any, operand_terms: list[float | None]) -> list[float]:
-        """For each result of an equation, return the largest number of terms summed on a path to it.
+        """Return the largest number of terms that are added to compute each result of an equation.
 
-        A path starts at an input of the jaxpr. `operand_terms[k]` is this number for operand k, or None if
-        operand k is a constant.
+        It is the maximum over all paths of operations from an input of the jaxpr to the result.
+        `operand_terms[k]` is the number of terms that were added to compute operand k, or None if operand k
+        is a constant.
         """
         name, params = equation.primitive.name, equation.params
         terms_before = max(count for count in operand_terms if count is not None)

@@ -236,11 +236,11 @@ def _estimate_size(suspect: _Suspect, block_points: np.ndarray, shape: tuple[int
 def _evaluate_columns(
     spec: ReferenceSpec, columns: Columns, evaluation: Evaluation, arrays: InputArrays
 ) -> np.ndarray:
-    """Return the columns `columns` of the reduced Jacobians, or the function values for mode=value.
+    """Return the given columns of the reduced Jacobians, or the function values for mode=value.
 
     The first axis is the axis of points. If the reduction sums over points, return the sum over the given
-    points, multiplied by sqrt(number of all points / number of given points). Its rounding error is then
-    about as large as that of the sum over all points.
+    points, multiplied by sqrt(number of all points / number of given points). With this factor, the rounding
+    error is about as large as that of the sum over all points.
     """
     if spec.case.ad_mode.is_value:
         return evaluations.values(evaluation, arrays)[:, :, None]

@@ -53,7 +53,7 @@ def compared_shares(spec: ReferenceSpec, decided_share: float) -> dict[str, floa
 
     A point is covered if all of its entries were compared with the reference. An entry is covered if it was
     compared, and if its rounding error is small enough to tell whether it is correct. `decided_share` is the
-    fraction of the compared entries with such a small rounding error.
+    fraction of the compared entries whose rounding error is small enough.
     """
     if _is_matrix_vector_product(spec):
         return {"entries": decided_share, "points": 1.0}
@@ -165,9 +165,9 @@ def _compare_jacobians(
 
 
 def _floor_scale(spec: ReferenceSpec, scale: np.ndarray) -> np.ndarray:
-    """Return a copy of `scale` in which no entry is less than a fraction of the largest entry in its row.
+    """Return a copy of `scale` in which small entries are raised to a lower limit.
 
-    The fraction is `spec.tolerance / spec.max_tolerance`.
+    The limit is `spec.tolerance / spec.max_tolerance` times the largest entry in the same row.
     """
     return np.maximum(scale, spec.tolerance / spec.max_tolerance * scale.max(axis=2, keepdims=True))
 
@@ -212,12 +212,12 @@ def _make_measure(quantity: str, seeds: Any, is_summed: bool = False) -> Callabl
     """Return a function f(evaluation, arrays, points) that computes values of a derivative for `seeds`.
 
     `arrays` contains the inputs at some points of a block, and `points` the indices of these points in the
-    block. By default, f uses all points of the block.
+    block. If `points` is omitted, `arrays` contains the inputs at all points of the block.
 
     Args:
-        quantity: "jvp", or an argument of `evaluations.slices`: "columns", "rows" or "gram".
-        seeds: for "jvp", a list of tangents, each for all points of the block. Otherwise, an argument of
-            `evaluations.slices`.
+        quantity: "jvp", or a `quantity` of `evaluations.slices`: "columns", "rows" or "gram".
+        seeds: for "jvp", a list of tangents. Each tangent contains the values at all points of the block.
+            Otherwise, the `seeds` of `evaluations.slices`.
         is_summed: whether the outputs of each point are summed before the differentiation.
     """
 

@@ -50,7 +50,8 @@ def make_figure(
 ) -> Figure | None:
     """Return a figure with the given panels, or None if `panels` is empty.
 
-    `problems` is the number of problems with results. If it exceeds MAX_PANELS, the caption says so.
+    `problems` is the number of problems (or size sweeps, or maps) that could be drawn. If it exceeds
+    MAX_PANELS, the caption states that only MAX_PANELS of them are drawn.
     """
     if problems > MAX_PANELS:
         caption += f" {MAX_PANELS} of {problems} problems are drawn; the tables have all."
@@ -61,7 +62,7 @@ def make_figure(
 def panel_title(findings: Findings, subject: Subject, *details: str) -> tuple[str, ...]:
     """Return the lines of a panel title: the function of `subject`, and then `details`.
 
-    If a workload was measured in several environments, the last line is the environment.
+    If any workload was measured in several environments, the last line is the environment of `subject`.
     """
     environment = f"environment {subject.environment}" if findings.has_mixed_environments else ""
     return tuple(filter(None, (subject.family, *details, environment)))

@@ -122,9 +122,9 @@ def _draw_chart(
 
 
 def _ideal_values(curves: Sequence[Curve], field: str, device_counts: Iterable[int]) -> dict[int, float]:
-    """Return {device count: value of `field` under ideal scaling}, or {} if ideal scaling does not define it.
+    """Return {device count: value of `field` under ideal scaling}, or {} if the field has no ideal value.
 
-    The values are extrapolated from the curve that is fastest on the smallest device count.
+    The values are extrapolated from the fastest of the curves at the smallest device count.
     """
     first = min((curve.points[0] for curve in curves), key=lambda point: (point.devices, point.seconds))
     speedups = {count: count / first.devices for count in device_counts if count >= first.devices}
