@@ -47,7 +47,7 @@ class Advice:
         object.__setattr__(self, "cases", tuple(sorted(self.cases, key=self._rank)))
 
     def _rank(self, case: Case) -> tuple[Any, ...]:
-        """Return the sort key of a case: measured, then predicted, then unknown times, each ascending."""
+        """Return a sort key: first measured, then predicted times (each ascending), then unknown times."""
         seconds, options = self.seconds(case), [case.chunk, case.block, case.forward]
         is_doubtful = case not in self.records and (bool(self.records) or self.reason(case) is not None)
         return seconds is None, is_doubtful, seconds or 0.0, case.devices, 3 - options.count(None)
@@ -89,7 +89,7 @@ class Advice:
 
     @property
     def code(self) -> str:
-        """Return Python code that computes the derivative. For a workload, return a `scaling run` command."""
+        """Return Python code of the derivative, or a `scaling run` command for advice on a workload."""
         if self.problem is not None:
             coloring = self.coloring if self.best.mode == candidates.CODED else None
             return plain_code.write_code(self.problem, self.best, coloring)

@@ -135,7 +135,7 @@ def advise_case(
 
 
 def _describe_fusion_fault() -> str:
-    """Return a warning if kernel fusions of this jaxlib version may give wrong results here, otherwise ''."""
+    """Return a warning if kernel fusions of this jaxlib may give wrong results in this process, else ''."""
     lacks_flag = environment.variables("cpu")["XLA_FLAGS"] != os.environ.get("XLA_FLAGS", "")
     if jax.default_backend() != "cpu" or not lacks_flag:
         return ""

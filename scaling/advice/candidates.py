@@ -71,7 +71,7 @@ def _choose_layout(base: Case, devices: int, may_split_seeds: bool) -> Case:
 
 
 def _enumerate_cases(layouts: Sequence[Case], modes: Sequence[str], derivative: Derivative) -> Iterator[Case]:
-    """Yield cases for each AD mode and layout: a plain case, and others with batch=whole, chunk or block."""
+    """Yield a batch=vmap case for each AD mode and layout, and copies with batch=whole, chunk or block."""
     built = derivative.workload
     largest = max(built.names, key=lambda name: math.prod(built.inputs[name].shape))
     others = "+".join(name for name in built.names if name != largest)

@@ -118,6 +118,6 @@ def _load_or_measure(cases: Iterable[Case], cores: Sequence[int] | None) -> list
 
 
 def _peak_key(fields: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the cache key of peaks that were measured in an environment with the values `fields`."""
+    """Return the cache key of peak rates that were measured in the environment that `fields` describes."""
     cores, versions = fields["cores"] or (), fields["versions"]
     return fields["device_kind"], fields["xla_flags"], versions["jaxlib"], len(cores)

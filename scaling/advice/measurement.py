@@ -63,9 +63,10 @@ def measure_candidates(
 
 
 def check_case(case: Case, cores: Sequence[int] | None = None, stages: Stages | None = None) -> Attempt:
-    """Compile a case, or use the program in `stages`. Check the result of one call, and return an `Attempt`.
+    """Compile a case, check the result of one call, and return the `Attempt` without time samples.
 
-    `cores` are the CPU cores of this process. No sample is taken. If an error occurs, the attempt has ended.
+    If `stages` contains a compiled program, use this program. `cores` are the CPU cores of this process. If
+    an error occurs, the returned attempt has ended.
     """
     devices = jax.devices()[: case.devices]
     group = ProcessGroup(devices, devices[0].platform, cores=list(cores) if cores else None)
@@ -91,7 +92,7 @@ def _predicted_seconds(fields: RecordFields) -> float:
 
 
 def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callable[[str], None]) -> None:
-    """Sample candidates in one or more rounds, until the fastest is known or `deadline` has passed."""
+    """Sample times of candidates in one or more rounds, until the fastest is known or `deadline` passes."""
     active = [case for case, attempt in attempts.items() if not attempt.ended]
     while active and not (time.monotonic() > deadline and attempts[active[-1]].record.seconds):
         note(f"measuring {len(active)} of {len(attempts)} candidates")

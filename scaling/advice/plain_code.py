@@ -136,9 +136,10 @@ def name_in_code(problem: Problem) -> str:
 
 
 def _write_batch(case: Case, has_points_axis: Mapping[str, bool], derivative: str) -> tuple[str, str]:
-    """Return (definitions, expression of a function that computes the derivatives at all points) as code.
+    """Return (definitions, expression): the code of a function that computes the derivatives at all points.
 
-    `derivative` is an expression for a function that computes the derivative at one point.
+    The value of the expression is this function. `derivative` is an expression for a function that computes
+    the derivative at one point.
     """
     definitions = ""
     function = f"jax.vmap({derivative}, {tuple(0 if axis else None for axis in has_points_axis.values())})"
@@ -159,9 +160,9 @@ def _write_batch(case: Case, has_points_axis: Mapping[str, bool], derivative: st
 def _write_derivative(
     problem: Problem, case: Case, coloring: Coloring | None, names: list[str]
 ) -> tuple[str, str]:
-    """Return (definitions, expression of a function that computes the derivative at one point) as code.
+    """Return (definitions, expression): the code of a function that computes the derivative at one point.
 
-    `names` are the names of the inputs in the code.
+    The value of the expression is this function. `names` are the names of the inputs in the code.
     """
     is_single, function = len(problem.wrt) == 1, name_in_code(problem)
     argnums: Any = problem.argnums[0] if is_single else problem.argnums

@@ -107,11 +107,12 @@ def _compile_candidates(
 
 
 def _order_to_compile(work: Mapping[Case, float], excess: Collection[Case]) -> list[Case]:
-    """Sort cases in the order of compilation: first plain cases, then other cases, then `excess`.
+    """Sort cases in the order of compilation. A plain case has neither chunk nor block.
 
-    Plain cases have neither chunk nor block. As an exception, the first case with a chunk or block follows
-    the first two plain cases. In each group, cases with few operations come first. `work` maps each case to
-    its number of operations, and `excess` contains the cases with too many operations to be fast.
+    Two plain cases come first, followed by one case with a chunk or block. The other plain cases come next,
+    then the other cases with a chunk or block. The cases in `excess` come last. In each group, cases with few
+    operations come first. `work` maps each case to its number of operations, and `excess` contains the cases
+    with too many operations to be fast.
     """
     is_plain = lambda case: not (case.block or case.chunk)  # noqa: E731
     # Chunks and blocks need about as many operations as their plain mode. Blocks are often faster.
@@ -159,9 +160,10 @@ def _compile_in_threads(
 
 
 def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
-    """Return {case: explanation} for cases with more than `_MOST_WORK` times the fewest operations.
+    """Return {case: explanation} for cases that need too many operations.
 
-    `work` maps each case to its number of operations.
+    `work` maps each case to its number of operations. This number is too large if it exceeds `_MOST_WORK`
+    times the smallest number.
     """
     # A compressed program is no baseline, because the operations that expand its result are not counted.
     dense = [value for case, value in work.items() if value and case.mode != CODED]

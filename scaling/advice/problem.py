@@ -279,8 +279,8 @@ def _make_specs(name: str, arrays: Any, point_axes: int = 0) -> Any:
     """Convert each array of the input `name` to an `InputSpec` that produces the values of the array.
 
     `point_axes` is 1 if the arrays have a leading axis of points, otherwise 0. A `jax.ShapeDtypeStruct` has
-    no values: its `InputSpec` draws random floats, or zeros for an integer dtype. An `InputSpec` that two
-    inputs share produces the same values for both.
+    no values: its `InputSpec` draws random floats, or zeros for an integer dtype. If two inputs share an
+    `InputSpec`, they have the same values.
     """
 
     def make(path: Any, array: Any) -> InputSpec:

@@ -73,7 +73,7 @@ def _describe_problem(findings: Findings, rows: Sequence[Ranking]) -> FastestAns
 
 
 def _list_untimed(findings: Findings, fastest: Ranking) -> list[str]:
-    """Return [sentence], where the sentence names the AD modes without a time, or [] if there are none.
+    """Return a list with one sentence that names the AD modes without a time, or [] if there are none.
 
     These modes failed or ran out of memory for the problem and the device count of `fastest`.
     """

@@ -36,7 +36,7 @@ class Bound(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """A measured time, compared with a handwritten derivative, a peak rate and the fastest JAX method."""
+    """A measured time, compared with handwritten code, the fastest JAX method and the time at a peak rate."""
 
     timing: Timing
     by_hand: Estimate | None  # time divided by the time of the fastest handwritten derivative, if measured
@@ -62,7 +62,8 @@ def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
 def _compare_with_handwritten(timing: Timing, group: Iterable[Timing]) -> Estimate | None:
     """Return the time of `timing` divided by the time of the fastest handwritten derivative in `group`.
 
-    Only those with the same `seeds` as `timing` are used. Return None if there is none, or for mode=value.
+    Use only handwritten derivatives with the same `seeds` as `timing`. Return None if there are none, or if
+    `timing` has mode=value.
     """
     handwritten = (t for t in group if t.case.engine == "jax" and t.case.ad_mode.closed_form)
     # With colored seeds, a handwritten derivative computes only the nonzeros.

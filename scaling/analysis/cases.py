@@ -71,7 +71,7 @@ def with_fields(case: Case, **fields: Any) -> Case:
 
 
 def without_memory_setting(case: Case) -> Case:
-    """Return a copy of a case with the default memory setting, which computes everything at once."""
+    """Return a copy of a case that computes everything at once: `MEMORY_FIELDS` have their default values."""
     return with_fields(case, **defaults(MEMORY_FIELDS))
 
 
@@ -94,7 +94,7 @@ def size_name(case: Case) -> str:
 
 
 def curve_case(case: Case, kind: str) -> Case:
-    """Return the key of a scaling curve: a copy of a case on the curve, with one device and no mesh.
+    """Return the key of the scaling curve of a case: a copy of the case with one device and no mesh.
 
     `kind` is "strong" or "weak". If it is "weak", `points` of the copy is the number of points per device.
     """

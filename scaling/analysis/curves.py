@@ -110,8 +110,8 @@ def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong"
 def select_series(timings: Sequence[Timing], kinds: Sequence[str]) -> list[tuple[str, list[Timing]]]:
     """Return (kind, timings) pairs for the scaling curves of the given kinds.
 
-    Curves with one timing are kept only for the first kind. Even then, a curve is omitted if its timing is on
-    several devices and also belongs to a longer curve.
+    A curve with only one timing is omitted if it is not of the first kind. It is also omitted if its timing
+    is on several devices and belongs to a longer curve.
     """
     pairs = [(kind, series) for kind in kinds for series in series_of_kind(timings, kind)]
     several = (series for _, series in pairs if len(series) > 1)
@@ -210,7 +210,7 @@ def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
 
 
 def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> list[list[Curve]]:
-    """Return the curves of the largest problem, in one list per function, kind of scaling and baseline.
+    """For each function, kind of scaling and baseline, return a list of the curves of the largest problem.
 
     The baseline is the smallest device count of a curve. If `mixed` is true, curves with different baselines
     are in one list. Curves with only one device count are omitted. A problem with three or more device counts
@@ -229,6 +229,6 @@ def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> 
 
 
 def derivative_curves(curves: Iterable[Curve]) -> list[list[Curve]]:
-    """Return `curves_of_largest_problems` for derivatives, each list sorted by most devices, then time."""
+    """Apply `curves_of_largest_problems` to derivatives, and sort each list: most devices, then fastest."""
     problems = curves_of_largest_problems(curve for curve in curves if not curve.case.ad_mode.is_value)
     return [sorted(same, key=lambda c: (-c.points[-1].devices, c.points[-1].seconds)) for same in problems]

@@ -147,7 +147,7 @@ def record_columns(findings: Findings) -> Columns:
 
 
 def _scaling_cells(findings: Findings, record: Record) -> dict[str, Any]:
-    """Return {column: cell} for the longest scaling curve that contains a record, or {} if there is none."""
+    """Return {column: cell} for a record's point on its longest scaling curve, or {} if there is no curve."""
     curves = findings.curves_by_case.get((record.setting, record.case), {}) if record.honest else {}
     if not curves:
         return {}

@@ -24,9 +24,10 @@ class Estimate(NamedTuple):
 
     @property
     def is_determined(self) -> bool:
-        """Return whether the interval is narrow enough to report a ratio. Return True if it is unknown.
+        """Return whether the interval of a ratio is narrow enough to report the ratio.
 
-        An interval is too wide if high / low exceeds 10, or if low < 1/2 and high > 2.
+        An interval is too wide if high / low exceeds 10, or if low < 1/2 and high > 2. Return True if the
+        interval is unknown.
         """
         if self.low is None or self.high is None:
             return True
@@ -34,9 +35,9 @@ class Estimate(NamedTuple):
 
     @property
     def is_determined_share(self) -> bool:
-        """Return whether the interval is narrow enough to report a fraction. Return True if it is unknown.
+        """Return whether the interval of a fraction is narrow enough to report the fraction.
 
-        An interval is too wide if high - low exceeds 0.5.
+        An interval is too wide if high - low exceeds 0.5. Return True if the interval is unknown.
         """
         return self.low is None or self.high is None or self.high - self.low <= _WIDEST_SHARE
 

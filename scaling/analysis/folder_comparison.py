@@ -103,10 +103,10 @@ def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
 
 
 def _load_newest_records(name: str, folder: Path) -> tuple[dict[str, list[Record]], list[str]]:
-    """Return {case key: records}, and sentences that count omitted records and damaged lines.
+    """Return ({case key: records}, sentences on the numbers of omitted records and damaged lines).
 
-    For each workload, only the records from the environment in which it ran last are kept. `name` is the name
-    of the folder in the sentences.
+    For each workload, only the records from the environment in which it ran last are kept. The sentences call
+    the folder `name`.
     """
     loaded = store.load(folder)
     records = [record for record in store.latest(loaded.records) if record.case.kind == "case"]

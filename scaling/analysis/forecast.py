@@ -74,7 +74,7 @@ def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
 def _newest_plan(records: Sequence[Record]) -> list[Record]:
     """Return the records of the most recent plan of each workload.
 
-    A plan consists of the records from one environment. The environment with the newest record comes first.
+    A plan consists of the records from one environment. The plan with the newest record comes first.
     """
     selected = keep_newest_environments(records)
     starts = {r.setting: r.started_at or "" for r in sorted(selected, key=lambda r: r.started_at or "")}
@@ -104,7 +104,7 @@ def _predicted_ratio(top: Timing, bottom: Timing) -> Estimate:
 
 
 def describe_plan(forecast: Forecast) -> str:
-    """Return a sentence that counts the planned cases and names the hardware and software versions."""
+    """Return a sentence with the number of planned cases, the hardware and the software versions."""
     count = Counter(record.status for record in forecast.records)
     unplanned = (f"{count[status]} {status}" for status in ("skipped", "failed") if count[status])
     counts = ", ".join([format_count(count["planned"], "case"), *unplanned])

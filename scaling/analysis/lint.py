@@ -109,7 +109,7 @@ def _disturbed(timing: Timing) -> str | bool:
 
 
 def _trend(timing: Timing) -> str | bool:
-    """Describe the largest significant change of the time within a process, if there is one."""
+    """Describe the largest significant change of the time within a process. Return False if there is none."""
     compilations = (samples_by_compilation(record)[0] for record in timing.records)
     change = max((trend(samples, _TREND) or 0.0 for samples in compilations), key=abs)
     return change != 0 and f"{change:+.1%} from the first third to the last"

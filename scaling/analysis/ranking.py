@@ -97,11 +97,11 @@ def best_device_counts(rows: Iterable[Ranking]) -> list[Ranking]:
 
 
 def recommend_row(rows: Sequence[Ranking]) -> tuple[Ranking, str]:
-    """Return (row, ''), where `row` has the device count that `recommend_devices` recommends.
+    """Return (recommended row, ''), or (fastest row, reason) if no device count is recommended.
 
-    `rows` has one row per device count. If no device count is recommended, return (fastest row, reason).
-    Return (fastest row, '') if devices are oversubscribed, or if the shortest time is not significantly
-    longer than the time of an empty call.
+    `rows` has one row per device count. The recommended row has the device count that `recommend_devices`
+    recommends. If devices are oversubscribed, or if the shortest time is not significantly longer than the
+    time of an empty call, return (fastest row, '').
     """
     fastest = min(rows, key=lambda row: row.first.median)
     if fastest.empty or not fastest.honest:
@@ -201,7 +201,7 @@ class MemoryPoint(NamedTuple):
 def pareto_fronts(timings: Iterable[Timing]) -> list[list[MemoryPoint]]:
     """Return the Pareto front in memory and time of each program with two or more memory settings.
 
-    A front is in ascending order of memory: the smallest setting first, the fastest last. Cases without a
+    A front is sorted by memory in ascending order, and therefore by time in descending order. Cases without a
     derivative, on shared CPU cores, or with unknown memory are omitted.
     """
     derivatives = (t for t in timings if t.honest and not t.case.ad_mode.is_value)

@@ -54,7 +54,7 @@ class Ratio:
 
 
 class _LevelEstimate(NamedTuple):
-    """A time in seconds or a ratio of times, with its squared standard error and degrees of freedom."""
+    """A time in seconds or ratio of times, the squared standard error of its log, and degrees of freedom."""
 
     value: float
     variance: float | None  # squared standard error of log(value); None if there are too few samples
@@ -155,10 +155,10 @@ def _estimate_from_samples(seconds: Sequence[float]) -> _LevelEstimate:
 
 
 def _average_by_process_or_job(runs: Sequence[Sequence[Record]]) -> dict[Hashable, float]:
-    """Return the mean log(time) of each job as {job: mean}, or of each process if there is only one job.
+    """Return {job: mean log(time)}, or {process: mean log(time)} if there is only one job.
 
-    Each item of `runs` is (record,) or (top, bottom). For two records, the ratio of the times of `top` and
-    `bottom` is averaged instead of a time.
+    Each item of `runs` is (record,) or (top, bottom). For two records, the logarithm of the ratio of the
+    times of `top` and `bottom` is averaged instead of log(time).
     """
     jobs = group_by(runs, lambda run: tuple(str(record.environment.get("job")) for record in run))
     groups = jobs if len(jobs) > 1 else group_by(runs, lambda run: run[0].replicate)

@@ -75,10 +75,10 @@ class ScalingFit:
 
 
 class _LinearLaw(NamedTuple):
-    """A scaling law. T is the time on one device, and the factor F is 1 + `columns` @ parameters.
+    """A scaling law. T is the time on one device, and the factor F is 1 + `columns` @ (parameter values).
 
-    The predicted time is T * F / (device count) for strong scaling. For weak scaling, it is T * F or T / F,
-    depending on `sign`.
+    The predicted time is T * F / (device count) for strong scaling. For weak scaling, it is T * F if `sign`
+    is 1, and T / F if `sign` is -1.
     """
 
     name: str

@@ -108,7 +108,7 @@ def _name_other_sizes(swept: Sequence[str], item: Subject) -> str:
 
 
 def _count_values(name: str, items: Iterable[Subject]) -> int:
-    """Return the number of distinct values of the size `name`, on the device count with most of them."""
+    """Return the largest number of distinct values of the size `name` on any one device count."""
     # The number of points may be proportional to the number of devices.
     by_devices = group_by(items, lambda item: item.case.devices).values()
     return max(len({item.all_sizes[name] for item in same}) for same in by_devices)
@@ -191,9 +191,10 @@ def _crossover_between(
     best: Mapping[tuple, Timing],
     comparisons: int,
 ) -> Crossover | None:
-    """Return the crossover between two sizes, or None if the times do not show one.
+    """Return the crossover between the sizes `below` and `above`, or None if the times do not show one.
 
-    A doubt is added if the crossover may be due to chance, given `comparisons` tests (Bonferroni correction).
+    If the crossover may be due to chance, given `comparisons` tests (Bonferroni correction), its `doubts`
+    contain this reason.
     """
     fast_below, fast_above = row_below.first, row_above.first
     before, after = fast_below.base_method, fast_above.base_method

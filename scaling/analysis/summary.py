@@ -92,10 +92,10 @@ def _describe_crossover(crossovers: Sequence[Crossover], swept: str) -> str:
 
 
 def describe_growth(findings: Findings) -> list[str]:
-    """For each function and varied size, return a sentence that states how the time grows with this size.
+    """For each function and varied size, return a sentence on how the time grows with this size.
 
-    The series of measurements with the largest problem is described. Of several such series, the one on the
-    fewest devices is described.
+    The sentence describes the series of measurements with the largest problem. If there are several such
+    series, it describes the one on the fewest devices.
     """
     texts = []
     for sweep in findings.size_sweeps:
@@ -148,8 +148,9 @@ def fastest_curves(curves: Iterable[Curve], fastest: Iterable[Ranking]) -> list[
     """Return the best curve for each kind of scaling of each problem in `derivative_curves(curves)`.
 
     Handwritten derivatives, mode=auto and other AD systems are used only if there is no other curve. The best
-    curve has the largest device count. Of several such curves, the best one ends with the timing `first` of
-    an item of `fastest`. If there is none, the best one has the shortest time on this device count.
+    curve has the largest device count. If several curves have this device count, prefer a curve that ends
+    with the timing `first` of an item of `fastest`. Then prefer the curve with the shortest time on this
+    device count.
     """
     largest = itertools.chain(*derivative_curves(curves))
     firsts = {id(row.first) for row in fastest}
@@ -230,7 +231,7 @@ def _describe_plans(findings: Findings) -> list[str]:
 
 
 def count_unmeasured(findings: Findings) -> list[str]:
-    """Return sentences that count the failed and the skipped cases for each reason."""
+    """Return sentences with the numbers of failed and of skipped cases for each reason."""
     sentences = []
     for status in ("failed", "skipped"):
         records = [record for record in findings.newest_records if record.status == status]

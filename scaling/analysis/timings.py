@@ -97,7 +97,7 @@ def dispatch_floor(timing: Timing) -> float:
 
 
 def near_floor(timing: Timing) -> float | None:
-    """Return the time of an empty call if the measured time is shorter than ten empty calls, else None."""
+    """Return the time of an empty call, or None if the measured time is at least ten times as long."""
     floor = dispatch_floor(timing)
     return floor if timing.median < _LEAST_EMPTY_CALLS * floor else None
 

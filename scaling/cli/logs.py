@@ -62,8 +62,8 @@ def select_keys(study: StudyCases, query: str) -> list[str]:
     """Return the keys of the cases that a query selects, or raise `Refusal` if it selects no case.
 
     A query is the label of a case, the beginning of a label or key, or "", which matches all cases. If some
-    matching cases failed, select only these, latest first. If none failed, select all matching cases, or, if
-    the query is "", only the case that was started last.
+    matching cases failed, select only the failed cases, latest first. If none failed, the query "" selects
+    only the case that was started last, and any other query selects all matching cases.
     """
     query = " ".join(query.split())
     labels = {key: label(case) for key, case in study.cases.items()}

@@ -91,7 +91,7 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
 
 
 def _check_options(config: dict[str, Any], name: str, cluster: ClusterSettings) -> None:
-    """Raise `Refusal` if the study is not a mapping, or if an option has no effect in this run."""
+    """Raise `Refusal` if config["study"] is not a mapping, or an option has no effect or is not supported."""
     study, versus = config["study"], config["versus"]
     if not isinstance(study, dict):
         text = f"study={name} is not a mapping of fields and grids"
@@ -147,9 +147,9 @@ def _print_counts(run: StudyRun, schedule: Schedule, console: Console) -> None:
 
 
 def _settle_submissions(run: StudyRun, console: Console) -> set[tuple[str, int]]:
-    """Return (case key, replicate number) of each case that a submitted task may still run.
+    """Return the (case key, replicate number) pairs of the cases that submitted tasks may still run.
 
-    Except in a dry run, first write a "failed" record for each case that an ended job did not record.
+    Except in a dry run, first write a "failed" record for each case that an ended job did not finish.
     """
     tasks = find_task_states(run)
     if not run.dry_run and (lost := lost_cases.record_lost_cases(run.folder, tasks)):

@@ -18,9 +18,10 @@ from scaling.workers.schedule import REQUEST_NOT_MET, Schedule
 def submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded, bool]:
     """Submit the cases that have no result. If `run.wait` is true, wait until their tasks end.
 
-    After the wait, submit interrupted cases again. Return (schedule, records, is_incomplete). `schedule`
-    was computed last. `records` contains all records (after a cancellation, all records before the wait).
-    `is_incomplete` is true if results are missing because tasks are queued or were cancelled.
+    After the wait, submit interrupted cases again. Return (schedule, records, is_incomplete). `schedule` is
+    the last schedule that was computed. `records` contains all records of the results folder. After a
+    cancellation, it contains only the records from before the wait. `is_incomplete` is true if results are
+    missing because tasks are queued or were cancelled.
     """
     for round_number in range(run.cluster.attempts or 1):
         run = dataclasses.replace(run, retry=run.retry and round_number == 0)

@@ -82,13 +82,13 @@ class TaskState:
 
     @property
     def wait_message(self) -> str:
-        """Return the message of a running task that waits for CPU cores, or "" if the task does not wait."""
+        """Return the message of the task if it runs but waits for CPU cores, or "" if it does not wait."""
         waiting = self.may_run and not self.is_pending and self.journal.last_event == "waiting"
         return self.journal.last_text if waiting else ""
 
     @property
     def running_attempts(self) -> list[TaskAttempt]:
-        """Return the attempts to run a case that the task has begun but not ended.
+        """Return the attempts of the task that have begun but not ended. An attempt runs one case.
 
         Only attempts of the current run of the task are included. The list is empty if the task is pending or
         has ended.
@@ -102,7 +102,7 @@ class TaskState:
 def find_tasks(results: Path, query_scheduler: bool = True) -> list[TaskState]:
     """Return all tasks that were submitted for a results folder, with their states.
 
-    If `query_scheduler` is false, do not query Slurm. Raise `Refusal` if a file submission.json cannot be
+    If `query_scheduler` is false, do not query Slurm. Raise `Refusal` if a submission.json file cannot be
     read, or if the state of a task is unknown because Slurm does not answer.
     """
     tasks, problem = try_find_tasks(results, query_scheduler)
@@ -112,10 +112,10 @@ def find_tasks(results: Path, query_scheduler: bool = True) -> list[TaskState]:
 
 
 def try_find_tasks(results: Path, query_scheduler: bool = True) -> tuple[list[TaskState], str]:
-    """Return (tasks with their states, error message) for all tasks submitted for a results folder.
+    """Find all tasks submitted for a results folder. Return (tasks with their states, error message).
 
     The error message is "" if there is no error. Tasks of unreadable submissions are omitted. The state of a
-    task is `UNKNOWN` if neither Slurm nor files show it. New final states are saved to disk.
+    task is `UNKNOWN` if neither Slurm nor the files of the task show it. New final states are saved to disk.
     """
     submissions, problem = submission_files.read_submissions(results)
     queue, no_answer = None, ""
@@ -297,7 +297,7 @@ def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:
     """Cancel the pending and running tasks among `tasks`, and return the cancelled tasks.
 
     For a task in Slurm, all jobs of its submission are cancelled. If Slurm refuses to cancel a submission,
-    for example of another user, raise `Refusal` after all other tasks are cancelled.
+    for example one of another user, cancel all other tasks, and then raise `Refusal`.
     """
     live, refusals = [task for task in tasks if task.state.live], list[Refusal]()
     for name in {task.submission.name for task in live if task.submission.kind == SLURM}:

@@ -76,9 +76,10 @@ def make_failed_records_of_task(
 ) -> list[Record]:
     """Return a "failed" record for each case that a task began but did not finish.
 
-    `records` contains all records of the results folder. A case whose attempt has a record is omitted. `path`
-    and `definition` are the path and the content of the task file. `reason` is a key of
-    `scaling.core.record.REASONS`, and `text` explains it. If `all_cases`, include the cases that never began.
+    `records` contains all records of the results folder. A case is omitted if its unfinished attempt has a
+    record. `path` and `definition` are the path and the content of the task file. `reason` is a key of
+    `scaling.core.record.REASONS`, and `text` explains it. If `all_cases` is true, include the cases that
+    never began.
     """
     unfinished = {attempt.replicate_key: attempt.attempt for attempt in read_journal(path).unfinished}
     history = _history_of_task(definition, records)

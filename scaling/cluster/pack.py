@@ -31,10 +31,10 @@ def pack(
 ) -> list[PackedTask]:
     """Distribute the cases of a schedule over tasks, and return the tasks. Each task runs in one job.
 
-    Run times are predicted from `records`. A task takes at most `budget` seconds, unless a single group of
-    cases takes longer. The cases of a group stay together. If `nested` is true, a group contains all cases of
-    one function, for all device counts. Otherwise, a group contains the cases of one problem (function,
-    inputs, derivative). In that case, all cases of a task have the same process shape (number of devices,
+    Run times are predicted from `records`. Groups of cases are never split. A task takes at most `budget`
+    seconds, unless a single group takes longer. If `nested` is true, a group contains all cases of one
+    function, for all device counts. If `nested` is false, a group contains the cases of one problem
+    (function, inputs, derivative), and all cases of a task have the same process shape (number of devices,
     nodes, and processes).
     """
     predict = make_predictor(records, settings)
@@ -93,8 +93,9 @@ def _fill_tasks(
 def make_predictor(records: Sequence[Record], settings: RunSettings) -> Callable[[Case], float]:
     """Return a function that predicts the run time of a case in seconds, based on earlier records.
 
-    The prediction is the median over the "ok" records of the case. If there are none, it is
-    `settings.case_seconds` after a timeout, otherwise the maximum over similar cases, or else a default.
+    The prediction is the median over the "ok" records of the case. Without such records, it is
+    `settings.case_seconds` if the case timed out, otherwise the maximum over similar cases. Without similar
+    cases, it is a default.
     """
     sampling = settings.sampling
     default = (_BUILD_SECONDS + sampling.warm_up + sampling.seconds) * sampling.compilations

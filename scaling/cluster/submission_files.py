@@ -99,9 +99,10 @@ def read_submissions(results: Path) -> tuple[list[Submission], str]:
 
 
 def _list_submissions(folder: Path) -> list[Path]:
-    """Return the sorted paths of the submission.json files in subfolders of `folder`, even if not readable.
+    """Return the sorted paths of the submission.json files in subfolders of `folder`, readable or not.
 
-    If `folder` cannot be listed, return the single path `folder`/*/submission.json.
+    If `folder` exists but cannot be listed, return a single path with an asterisk,
+    `folder`/*/submission.json.
     """
     try:
         paths = [each / _SUBMISSION_FILE for each in sorted(folder.iterdir())]

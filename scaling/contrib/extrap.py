@@ -32,7 +32,7 @@ class Experiment:
 
 
 class _SizedTiming(NamedTuple):
-    """A timing and the sizes of its case by name, such as `points`. Sizes can become Extra-P parameters."""
+    """A timing and the named sizes of its case, such as `points`, which can become Extra-P parameters."""
 
     timing: Timing
     sizes: Mapping[str, int]
@@ -44,9 +44,9 @@ class _SizedTiming(NamedTuple):
 def find_experiments(findings: Findings) -> dict[str, Experiment]:
     """Return {file name without suffix: `Experiment`} for all Extra-P files of the results.
 
-    Methods that were measured at the same sizes share a file. If more than four sizes vary, at most four of
-    them are parameters, and there is one file for each combination of values of the other sizes. CPU timings
-    without one core per device are omitted.
+    Methods that were measured at the same sizes share a file. A file has at most four parameters. If more
+    sizes vary, there is one file for each combination of values of the sizes that are not parameters. CPU
+    timings are omitted unless there was one core per device.
     """
     timings = [_add_sizes(timing) for timing in findings.case_timings if timing.honest]
     families = group_by(timings, lambda sized: (sized.timing.family_key, tuple(sized.sizes)))

@@ -100,7 +100,7 @@ class CheckProgress:
                 self.skipped_entries += int(np.count_nonzero(~(error <= spec.tolerance)))
 
     def record_errors(self, points: PointsComparison, error: np.ndarray, is_wrong: np.ndarray) -> None:
-        """Update the largest error and the first wrong point, from arrays with one element per point."""
+        """Update the largest error and the first wrong point. Both arrays have one element per point."""
         if is_wrong.any():
             first = points.start + int(np.argmax(is_wrong))
             if self.first_wrong is None or first < self.first_wrong:
@@ -183,7 +183,7 @@ def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
 
 
 def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: int) -> PointsComparison:
-    """Return a comparison of `result`, the entries at the points [start, stop), with the expected entries."""
+    """Compare the entries `result` at the points [start, stop) with the expected entries at these points."""
     expected, scale = reference.expected_result(spec, start, stop)
     largest_scale = scale.reshape(len(scale), -1).max(axis=1)
     result, note, outside_pattern = result.astype(np.float64), "", []

@@ -322,7 +322,7 @@ def apply_linear_map(
 
 
 def make_seed(like: tuple[Any, ...], index: Any, colors: Any = None) -> tuple[Any, ...]:
-    """Return row `index` of the identity matrix as a seed: a tuple of arrays like the arrays in `like`.
+    """Return row `index` of the identity matrix as a seed, a tuple with the shapes and dtypes of `like`.
 
     If `colors` contains the color of each row, return the sum of all rows with the color `index`.
     """
@@ -344,7 +344,7 @@ def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -
 
 
 def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
-    """Return the sum of `sum_of(indices)` over all chunks of seed indices, added in float32 or wider."""
+    """Sum `sum_of(indices)` over all chunks of seed indices. The additions use float32 or a wider dtype."""
     if seeds.is_one_chunk:
         return sum_of(seeds.indices)
     chunk = seeds.chunk or seeds.count

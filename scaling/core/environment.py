@@ -98,7 +98,7 @@ def describe(
 
 
 def matches_planned(planned: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
-    """Return whether two environments agree in all digest fields that `planned["untold"]` does not list."""
+    """Return whether two environments agree in all digest fields except the fields in `planned["untold"]`."""
     known_fields = set(_DIGEST_FIELDS) - set(planned.get("untold") or ())
     return all(planned.get(name) == actual.get(name) for name in known_fields)
 
@@ -227,7 +227,7 @@ def hide_secrets(text: str) -> str:
 
 
 def _secrets() -> list[tuple[str, str]]:
-    """Return (text, variable name) for each secret in plain, repr, JSON and URL form, longest text first."""
+    """Return (text, variable name) for each secret and form (plain, repr, JSON, URL), longest text first."""
     names: dict[str, str] = {}
     # A variable may have been deleted since the start of the process.
     for name, value in [*_VARIABLES_AT_START.items(), *os.environ.items()]:

@@ -14,7 +14,7 @@ _LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/")
 
 
 def format_number(value: float) -> str:
-    """Format a number with at most two decimals, as '1.50', or as "%.3g" unless 0.1 <= |value| < 1e6."""
+    """Format a number with at most two decimals, as '1.50', if 0.1 <= |value| < 1e6, otherwise as "%.3g"."""
     if value == 0 or not 0.1 <= abs(value) < 1e6:
         return f"{value:.3g}"
     exponent = math.floor(math.log10(abs(float(f"{value:.3g}"))))
@@ -37,7 +37,7 @@ def format_bytes(value: float) -> str:
 
 
 def format_interval(low: float | None, high: float | None) -> str:
-    """Format an interval as " (1.70 to 1.81)", or as " (43.3 or more)" if high is inf. Return "" for None."""
+    """Format an interval: " (1.70 to 1.81)", " (43.3 or more)" if high is inf, or "" if a limit is None."""
     if low is None or high is None:
         return ""
     return f" ({format_number(low)} {'or more' if high == math.inf else f'to {format_number(high)}'})"

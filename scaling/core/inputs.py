@@ -70,7 +70,7 @@ def _draw_rounded(spec: InputSpec, seed: int, name: str, dtype: str, start: int,
 
 
 def _clip_inside(rows: np.ndarray, low: Any, high: Any) -> np.ndarray:
-    """Clip `rows` to the numbers of its dtype that lie strictly inside the interval (low, high)."""
+    """Clip `rows` to the smallest and the largest number of its dtype in the open interval (low, high)."""
     low, high = np.asarray(low, np.float64), np.asarray(high, np.float64)
     lowest, highest = low.astype(rows.dtype), high.astype(rows.dtype)
     lowest = np.where(lowest <= low, np.nextafter(lowest, highest), lowest)

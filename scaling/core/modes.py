@@ -69,7 +69,7 @@ class Mode:
         return self.order == 2 and self.linear_map is None
 
     def sum_quadratic_forms(self, f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-        """Return a function from several seeds v to the sum of v^T H v, where H is the Hessian of f at x."""
+        """Return a function that sums v^T H v over given seeds v, where H is the Hessian of f at x."""
         if self.quadratic_sum is not None:
             return self.quadratic_sum(f, x)
         assert self.linear_map is not None

@@ -39,10 +39,10 @@ class Rounding:
         return np.repeat(largest, self.leaf_sizes, axis=-1)
 
     def scale(self, influence: Array, magnitude: Array) -> Array:
-        """Return the scale that errors are divided by before they are compared with the tolerance.
+        """Return the scale by which errors are divided before they are compared with the tolerance.
 
-        If the entries of J have the relative error t, the result may have the error `influence` * t.
-        `magnitude` is the sum of the absolute values of the terms that are added to compute the result.
+        A relative error t of the entries of J may cause the error `influence` * t of the result. `magnitude`
+        is the sum of the absolute values of the terms that are added to compute the result.
         """
         import numpy as np
 
@@ -57,7 +57,7 @@ class Jacobians:
     values: Array  # of shape (points, outputs, inputs), or (points, nonzeros) in `SparseJacobians`
 
     def by_input(self, values: Array) -> Array:
-        """Sum `values`, an array like `self.values`, over the outputs. Return an array (points, inputs)."""
+        """Sum `values`, shaped like `self.values`, over outputs. The result has shape (points, inputs)."""
         return values.sum(axis=1)
 
     def by_output(self, values: Array, x: Array | None = None) -> Array:
@@ -85,7 +85,7 @@ class SizedEntries:
 
     @property
     def largest(self) -> Array:
-        """Return the maximum of `size` at each point, as an array of shape (points, 1, 1)."""
+        """Return the largest size of an entry at each point, as an array of shape (points, 1, 1)."""
         return self.size.reshape(len(self.size), -1).max(axis=1)[:, None, None]
 
 
@@ -99,7 +99,7 @@ class ReferenceTerms(NamedTuple):
 
 @dataclass(frozen=True)
 class SliceStep:
-    """The function that a reduction applies to a slice (column or row) of J, and how its results are used."""
+    """The function that a reduction applies to a slice (column or row) of J, and how results are combined."""
 
     # A function of a column (..., outputs), or of a row and x, both tuples of one array per input. It returns
     # the contribution of the slice to the reduced J. If None, the slice is used unchanged.
@@ -139,7 +139,7 @@ class Reduction:
 
     @property
     def linear_in_inputs(self) -> bool:
-        """Return whether the result is linear in J (not in the inputs), and has an axis of inputs."""
+        """Return whether the result is a linear function of J (not of the inputs) with an axis of inputs."""
         return self.axes[1] == INPUTS and self.degree == 1
 
     @property

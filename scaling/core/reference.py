@@ -125,9 +125,9 @@ def reduce_jacobians(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Reduce the Jacobians J, and return (result, scale). Errors of the result are divided by `scale`.
 
-    `scale` is derived from the size of each entry of J. The size is the magnitude, or `floor` if that is
+    `scale` is derived from the size of each entry of J, which is its magnitude, or `floor` if `floor` is
     larger. `floor` has the shape (points,). `rounding` contains the numbers of terms in the sums that compute
-    the result. If the reduction multiplies J by vectors, they are in `x`, of shape (points, inputs).
+    the result. If the reduction multiplies J by vectors, `x` contains them, of shape (points, inputs).
     """
     magnitude = np.abs(J.values)
     entries = SizedEntries(J, at_least(magnitude, floor), magnitude, rounding, x)
@@ -224,7 +224,7 @@ def _result_reduction(derivative: Derivative) -> Reduction:
 
 
 def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference] | None:
-    """Return the workload's closed form of values and derivative (`nonzeros` or `reference`), or None."""
+    """Return the function `nonzeros` or `reference` (values and derivative in closed form), or None."""
     return workload.reference if workload.nonzeros is None or case.target in SECOND else workload.nonzeros
 
 
@@ -286,7 +286,7 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return (values, floor) at the points [start, stop). `floor` is the least error scale, or None."""
+    """Return (values, floor) at points [start, stop). `floor` is a lower limit of error scales, or None."""
     reference = _evaluate_form(spec, closed_form(spec.case, spec.workload), start, stop)
     return reference.value, reference.value_terms
 
@@ -348,8 +348,8 @@ def reduce_reference(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Reduce the Jacobians J of the reference, and return (expected result, scale).
 
-    Errors of the result are divided by `scale`. It is derived from the magnitude of each entry of J, or from
-    `floor` if that is larger. For target=hvp, J contains Hessians H, and the result contains products H v.
+    Errors of the result are divided by `scale`, derived from the magnitude of each entry of J, or from
+    `floor` if it is larger. For target=hvp, J contains Hessians H, and the result contains products H v.
     """
     if spec.case.target != "hvp" and not spec.reduction.along_point:
         return reduce_jacobians(spec.reduction, J, spec.rounding, floor)

@@ -120,7 +120,7 @@ def _take_turns(
 def _add_turn(
     time_calls: Callable[[int], float], sampling: Sampling, samples: Samples, elapsed: float, gather: Gather
 ) -> float:
-    """Add one turn of samples to `samples`, and return its seconds. Earlier turns took `elapsed` seconds."""
+    """Add one turn of samples, and return its duration in seconds. Earlier turns took `elapsed` seconds."""
     least_in_turn, most_in_turn = (math.ceil(n / sampling.turns) for n in (sampling.least, sampling.most))
     turn_seconds = 0.0
     if samples.turns and samples.seconds[-1] < _CACHE_REFILL_SECONDS:

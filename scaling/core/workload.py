@@ -120,9 +120,9 @@ class Reference(NamedTuple):
     Attributes:
         value: the function values, of shape (points, outputs).
         derivative: the Jacobians, of shape (points, outputs, inputs), or the Hessians.
-        value_terms: the sum of the absolute values of the terms that add up to an output, of shape (points,).
-            If there are several outputs, it is the largest of these sums. Errors are relative to the value,
-            or to this sum if it is larger. None means that the terms do not cancel.
+        value_terms: an array of shape (points,). An output is a sum of terms. The array contains the sum
+            of their absolute values, or the largest such sum if there are several outputs. Errors are
+            relative to the value, or to this sum if it is larger. None means that the terms do not cancel.
         derivative_terms: like `value_terms`, for the entries of the derivative.
     """
 
@@ -148,20 +148,20 @@ class Workload:
         whole: a JAX function of the whole batch. Per-point inputs have a leading axis of points. The result
             is a scalar (the sum over the points), or an array or pytree of shape (points, *outputs).
         whole_modes: a dict from an AD mode without seeds, such as analytic or vmap_grad, to a JAX function of
-            the batch. It returns the derivative in the shape (points, *outputs, *inputs), or as a pytree
-            like `jax.vmap(jax.jacrev(...))`. For target=hessian, hvp or laplacian, it returns this quantity.
-            For seeds=colored, it returns the nonzeros of `pattern`, of shape (points, nonzeros).
-        reference: a NumPy function that takes a dict of float64 inputs, and returns the `Reference`, in
-            which inputs and outputs are flattened. If None, JAX differentiates `function` in float64.
+            the batch. It returns the derivative in the shape (points, *outputs, *inputs), or as a pytree like
+            `jax.vmap(jax.jacrev(...))`. For target=hessian, hvp or laplacian, it returns a Hessian, H v or
+            Laplacian. For seeds=colored, it returns the nonzeros of `pattern`, of shape (points, nonzeros).
+        reference: a NumPy function that takes a dict of float64 inputs, and returns the `Reference` with
+            flattened inputs and outputs. If None, JAX differentiates `function` in float64.
         second: a function like `reference` for the Hessian of a scalar function.
         terms: the number of terms that are added in one entry of the derivative. It determines the tolerance.
         pattern: a function that returns the possible nonzeros of the Jacobian of one point. The result is two
             int32 arrays, the rows and the columns, sorted by row, then column.
         nonzeros: a function like `reference` for a Jacobian that is too large to be stored. Its derivative
             contains only the nonzeros of `pattern`, of shape (points, 1, nonzeros).
-        default_reduce: the original `reduce`. `build` sets it, and sets `reduce` to the field of the case.
+        default_reduce: the original `reduce`. `build` saves it, and sets `reduce` to the case's reduction.
         direction: the names of the inputs that contain the vector v of a product H v, or J v in forward mode,
-            joined by "+", one for each input in `wrt` in order. By default, v is made of the inputs in `wrt`.
+            joined by "+", one per input in `wrt` (same order). By default, v is made of the inputs in `wrt`.
     """
 
     function: Callable[..., Any]
@@ -215,8 +215,8 @@ def _leaves_of(name: str, leaves: Iterable[str]) -> list[str]:
 def select_leaves(field_name: str, what: str, joined: str, leaves: Collection[str]) -> list[str]:
     """Return the input leaves that the names in `joined` select. The name of a pytree selects all its leaves.
 
-    The names are separated by "+". Raise `Refusal` if a name is unknown, or if a leaf is named twice. The
-    message contains `field_name`, the field with the value `joined`, or `what`, a noun such as "input".
+    Names are separated by "+". Raise `Refusal` if a name is unknown, or if a leaf is named twice. The first
+    message contains `what`, a noun such as "input". The second names `field_name`, the field of `joined`.
     """
     selected: list[str] = []
     for name in joined.split("+"):
@@ -331,7 +331,7 @@ def _top_level_names(names: Iterable[str]) -> list[str]:
 
 
 def _wrt_or_default(case: Case, workload: Workload) -> str:
-    """Return the field `wrt` of the case, or of the workload, or a default: input names joined by "+"."""
+    """Return input names joined by "+": `wrt` of the case, or a default such as `wrt` of the workload."""
     wrt = case.wrt or workload.wrt or _top_level_names(workload.inputs)[0]
     what = f"input to differentiate {case.workload} with respect to (wrt)"
     leaves = set(select_leaves("wrt", what, wrt, _float_leaves(workload.inputs)))
