@@ -247,7 +247,7 @@ def module(name: str) -> types.ModuleType:
     """Import and return the module of a workload, given its built-in name or its import path."""
     names = sorted(built_in("workloads"))
     path = f"scaling.workloads.{name}" if name in names else name
-    imported = import_named("workload", name, path, [*names, "the import path of a module of your own"])
+    imported = import_named("workload", name, path, [*names, "a module in this folder or on PYTHONPATH"])
     if not callable(getattr(imported, "workload", None)):
         text = "has no function workload(case) -> Workload; see README.md, 'A function of your own'"
         raise Refusal(f"workload {name!r} {text}")
