@@ -107,12 +107,11 @@ def _compile_candidates(
 
 
 def _order_to_compile(work: Mapping[Case, float], excess: Collection[Case]) -> list[Case]:
-    """Sort cases in the order of compilation. A plain case has neither chunk nor block.
+    """Return the cases in the order in which to compile them.
 
-    Two plain cases come first, followed by one case with a chunk or block. The other plain cases come next,
-    then the other cases with a chunk or block. The cases in `excess` come last. In each group, cases with few
-    operations come first. `work` maps each case to its number of operations, and `excess` contains the cases
-    with too many operations to be fast.
+    The order is: (1) two cases without chunk and block, (2) one case with a chunk or block, (3) the remaining
+    cases without, (4) the remaining cases with, (5) the cases in `excess`, which need too many operations to
+    be among the fastest. In each group, cases are sorted by their numbers of operations, `work[case]`.
     """
     is_plain = lambda case: not (case.block or case.chunk)  # noqa: E731
     # Chunks and blocks need about as many operations as their plain mode. Blocks are often faster.

@@ -173,7 +173,7 @@ class ColoringGain(NamedTuple):
 
 
 def coloring_gains(timings: Iterable[Timing]) -> list[ColoringGain]:
-    """Return a `ColoringGain` for each JAX timing with colored seeds."""
+    """Return the `ColoringGain` of each JAX timing with colored seeds, compared with uncolored seeds."""
     seeded = (t for t in timings if t.case.ad_mode.has_seeds and t.case.engine == "jax")
     gains = []
     for group in group_by(seeded, lambda t: t.comparison_key).values():

@@ -76,8 +76,8 @@ def make_failed_records_of_task(
 ) -> list[Record]:
     """Return a "failed" record for each case that a task began but did not finish.
 
-    `records` contains all records of the results folder. A case is omitted if its unfinished attempt has a
-    record. `path` and `definition` are the path and the content of the task file. `reason` is a key of
+    `records` contains all records of the results folder. A case is omitted if they contain a record of
+    its attempt. `path` and `definition` are the path and the content of the task file. `reason` is a key of
     `scaling.core.record.REASONS`, and `text` explains it. If `all_cases` is true, include the cases that
     never began.
     """

@@ -185,7 +185,7 @@ def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
 
 
 def without_program(derivative: Derivative) -> CompiledCase:
-    """Return a `CompiledCase` without a program. Its `needs` include only the bytes of inputs and result."""
+    """Return a `CompiledCase` without a program, whose memory (`needs`) is that of inputs and result only."""
     case, offload, step = derivative.case, None, derivative
     if case.storage == "host" and derivative.parts:
         offload = load_option("host_offload").plan_offload(derivative)

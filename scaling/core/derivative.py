@@ -70,7 +70,7 @@ class Derivative:
 
     @property
     def passes(self) -> int:
-        """Return the total number of JVPs and VJPs that the linear maps need."""
+        """Return the number of JVPs and VJPs that are evaluated to compute the derivative."""
         if self.case.ad_mode.pass_per_output:
             return self.seeds * (1 if self.case.target == LAPLACIAN else self.outputs)
         has_columns = any(part.computes_columns for part in self.parts)

@@ -123,7 +123,7 @@ def _list_seed_rules(derivative: Derivative) -> list[_Rule]:
 
 
 def _list_workload_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the rules that decide whether a workload supports the AD mode and batch=whole of a case.
+    """Return the rules that decide whether a workload supports the fields `mode` and `batch` of a case.
 
     With batch=whole, the case differentiates `Workload.whole`, a function of all points.
     """

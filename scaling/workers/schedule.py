@@ -256,9 +256,9 @@ def find_identities(record: Record, environments: Environments) -> list[Identity
 
 
 def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
-    """Return `preflight` with the outcome "skipped" if a library other than JAX would use a GPU or TPU.
+    """Set the outcome to "skipped" if the case uses a library other than JAX and `platform` is not "cpu".
 
-    Return `preflight` unchanged otherwise, or if it already has an outcome.
+    If `preflight` already has an outcome, return it unchanged.
     """
     if platform == "cpu" or preflight.case.engine == "jax" or preflight.outcome:
         return preflight

@@ -73,7 +73,7 @@ class RoundingProperties:
 
 
 def rounding_properties(function: Callable[..., Any], *arguments: Any) -> RoundingProperties:
-    """Return the longest sum, the narrowest dtype and the largest array in `function(*arguments)`.
+    """Return the length of the longest sum, the narrowest dtype and the largest array size in a function.
 
     The arguments are arrays or abstract arrays.
     """
@@ -139,9 +139,9 @@ class _JaxprAnalysis:
                 self.bits = min(self.bits, int(jnp.finfo(aval.dtype).nmant) + 1)
 
     def _terms_to_results(self, equation: Any, operand_terms: list[float | None]) -> list[float]:
-        """Return the largest number of terms that are added to compute each result of an equation.
+        """Return the number of terms that are added to compute each result of an equation.
 
-        It is the maximum over all paths of operations from an input of the jaxpr to the result.
+        Terms accumulate along a chain of operations. The number is that of the longest chain from an input.
         `operand_terms[k]` is the number of terms that were added to compute operand k, or None if operand k
         is a constant.
         """
@@ -172,7 +172,7 @@ def _loop_trips(equation: Any) -> int:
 def _terms_of_operation(equation: Any) -> float:
     """Return the number of terms that an operation sums for each element of its result.
 
-    For an operation that is not a sum, return the length of a sum with the same rounding error.
+    For any other operation, return the number of terms of a sum that has about the same rounding error.
     """
     name = equation.primitive.name
     if name in EXACT:

@@ -238,9 +238,9 @@ def _evaluate_columns(
 ) -> np.ndarray:
     """Return the given columns of the reduced Jacobians, or the function values for mode=value.
 
-    The first axis is the axis of points. If the reduction sums over points, return the sum over the given
-    points, multiplied by sqrt(number of all points / number of given points). With this factor, the rounding
-    error is about as large as that of the sum over all points.
+    The first axis is the axis of points. If the reduction sums over points, return the sum over the points in
+    `arrays`, multiplied by sqrt(number of all points / number of these points). With this factor, the
+    rounding error is about as large as that of the sum over all points.
     """
     if spec.case.ad_mode.is_value:
         return evaluations.values(evaluation, arrays)[:, :, None]
