@@ -50,7 +50,7 @@ class Argument(NamedTuple):
 
 
 def lay_out(derivative: Derivative, devices: Sequence[Any], has_start: bool = False) -> Program:
-    """Return the `Program` of a derivative. If `has_start`, its arguments include the index of its first seed."""
+    """Return the `Program` of a derivative. If `has_start`, its arguments include the first seed index."""
     case = derivative.case
     if len(devices) != case.devices:
         raise Refusal(f"the case needs {case.devices} devices, not {len(devices)}")
