@@ -29,7 +29,7 @@ BAD_INPUTS = {
     "unknown target": ([*RBF, "target=grad_mup", "where=True"], "unknown target of rbf 'grad_mup'.*did you mean 'grad_map'"),
     "unknown variant": ([*RBF, "variant=square", "where=True"], "unknown variant of rbf 'square'.*did you mean 'squared'"),
     "unknown formulation": (
-        [*RBF, "formulation=rowise", "where=True"],
+        [*RBF, "devices=1", "formulation=rowise", "where=True"],
         "unknown formulation of rbf 'rowise'.*did you mean 'rowwise'",
     ),
     "unknown key": ([*RBF, "devises=[1]"], "unknown key 'devises'.*did you mean 'devices'"),
@@ -100,7 +100,7 @@ BAD_INPUTS = {
         [*RBF, "devices=3", "processes=2", "oversubscribe=true"],
         "devices=3 do not divide evenly over processes=2",
     ),
-    "versus unknown": ([*RBF, "versus=main"], "unknown versus='main'.*self, commit:REV, jax:VERSION, python:PATH, xla:FLAGS"),
+    "versus unknown": ([*RBF, "devices=1", "versus=main"], "unknown versus='main'.*self, commit:REV, jax:VERSION, python:PATH, xla:FLAGS"),
     "versus a commit without a revision": ([*RBF, "versus=commit:"], "unknown versus='commit:'"),
     "versus a revision without a repository": ([*RBF, "versus=commit:HEAD~3"], "versus=commit:HEAD~3 needs a git repository"),
     "versus a missing interpreter": ([*RBF, "versus=python:/nowhere/python"], "versus=python:/nowhere/python: no such program"),
