@@ -49,7 +49,7 @@ COMMANDS = {
     ),
     "cancel": _command("cancel the jobs of a study", "results/smoke", _FOLDER_ARGUMENT),
     "report": _command(
-        "write a page of curves, tables and figures", "results/smoke", _FOLDER_ARGUMENT,
+        "write the page DIR/report/index.html", "results/smoke", _FOLDER_ARGUMENT,
         _argument("efficiency", metavar="efficiency=E", nargs="?",
                   help="the efficiency that the recommended device count must reach (default: 0.5)"),
         _argument("--proposal", action="store_true",

@@ -11,10 +11,10 @@ import pytest
 import scaling
 from scaling.core.case import Refusal
 from tests.support import machines
+from tests.support.commands import RBF
 
 pytestmark = [pytest.mark.thin(12, "thorough"), pytest.mark.thin(2, "contract")]
 
-RBF = ("run", "study=rbf")
 BAD_INPUTS = {
     "unknown study": (["run", "study=rbff"], "unknown study 'rbff'.*rbf.*did you mean 'rbf'"),
     "unknown tracking": ([*RBF, "tracking=wand"], "unknown tracking 'wand'.*did you mean 'wandb'"),
@@ -29,7 +29,7 @@ BAD_INPUTS = {
     "unknown target": ([*RBF, "target=grad_mup", "where=True"], "unknown target of rbf 'grad_mup'.*did you mean 'grad_map'"),
     "unknown variant": ([*RBF, "variant=square", "where=True"], "unknown variant of rbf 'square'.*did you mean 'squared'"),
     "unknown formulation": (
-        [*RBF, "devices=1", "formulation=rowise", "where=True"],
+        [*RBF, "formulation=rowise", "where=True"],
         "unknown formulation of rbf 'rowise'.*did you mean 'rowwise'",
     ),
     "unknown key": ([*RBF, "devises=[1]"], "unknown key 'devises'.*did you mean 'devices'"),
@@ -100,7 +100,7 @@ BAD_INPUTS = {
         [*RBF, "devices=3", "processes=2", "oversubscribe=true"],
         "devices=3 do not divide evenly over processes=2",
     ),
-    "versus unknown": ([*RBF, "devices=1", "versus=main"], "unknown versus='main'.*self, commit:REV, jax:VERSION, python:PATH, xla:FLAGS"),
+    "versus unknown": ([*RBF, "versus=main"], "unknown versus='main'.*self, commit:REV, jax:VERSION, python:PATH, xla:FLAGS"),
     "versus a commit without a revision": ([*RBF, "versus=commit:"], "unknown versus='commit:'"),
     "versus a revision without a repository": ([*RBF, "versus=commit:HEAD~3"], "versus=commit:HEAD~3 needs a git repository"),
     "versus a missing interpreter": ([*RBF, "versus=python:/nowhere/python"], "versus=python:/nowhere/python: no such program"),

@@ -22,11 +22,11 @@ from scaling.core.case import CHOICES, OPTIONS
 from scaling.core.record import to_line
 from scaling.plan import plan_study
 from scaling.workers import supervise
+from tests.support.commands import RBF
 
 pytestmark = [pytest.mark.thin(40, "thorough"), pytest.mark.thin(4, "contract")]
 
 LIMIT = 15  # seconds
-RBF = ("run", "study=rbf")
 MINE = ("run", "--config-dir", "my_conf", "study=mine")
 CONCRETE = ("run", "study=function", "workload=linear", "devices=1", "where=True")
 BOTH = (*CONCRETE, "api=shard_map", "split=both")
@@ -544,7 +544,7 @@ TABLES["settings"] = {
     "versus a list": Input((*RBF, "versus=[self]"), "versus"),
     "versus a number": Input((*RBF, "versus=3"), "unknown versus='3'"),
     "versus self with a tail": Input((*RBF, "versus=self:x"), "unknown versus='self:x'"),
-    "versus an interpreter that is a folder": Input((*RBF, "devices=1", "versus=python:/tmp"), "versus=python:/tmp"),
+    "versus an interpreter that is a folder": Input((*RBF, "versus=python:/tmp"), "versus=python:/tmp"),
     "versus unknown flags of XLA": Input((*CONCRETE, "versus=xla:--xla_nonsense=1"), "versus=xla:--xla_nonsense=1"),
     "versus an invalid version": Input((*CONCRETE, "versus=jax:../../x"), "versus=jax:"),
     "versus in a study on a cluster": Input((*RBF, "versus=self", "cluster=local"), "versus=self runs on this machine only"),
