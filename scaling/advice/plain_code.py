@@ -109,12 +109,14 @@ def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -
     batch_definitions, function = _write_batch(case, has_points_axis, derivative)
     text = f"{definitions}{batch_definitions}{problem.target} = jax.jit({function})"
     imports = [line for use, line in _IMPORT_LINES.items() if re.search(use, text)]
-    x64 = ['jax.config.update("jax_enable_x64", True)'] * jax.config.values["jax_enable_x64"]
+    settings = {"jax_enable_x64": jax.config.values["jax_enable_x64"]}
+    settings["jax_num_cpu_devices"] = jax.config.values["jax_num_cpu_devices"] if case.devices > 1 else 0
+    updates = [f'jax.config.update("{name}", {value})' for name, value in settings.items() if value > 0]
     definition = f"# {function_name} is your function of one point"
     if problem.import_line:
         alias = f" as {function_name}" if function_name != problem.name else ""
         definition = problem.import_line + alias
-    return "\n".join([*imports, *x64, definition, "", text])
+    return "\n".join([*imports, *updates, definition, "", text])
 
 
 def execute_code(problem: Problem, code: str) -> Callable[..., Any]:

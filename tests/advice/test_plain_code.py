@@ -244,6 +244,14 @@ def test_the_code_enables_float64_where_jax_does_and_names_the_function():
     assert lines[False][:2] == ["import jax", "# force is your function of one point"]
 
 
+def test_the_code_for_several_cores_of_a_cpu_sets_their_number():
+    problem = make_problem(force, {"x": X}, {"k": K})
+    with registered(problem) as case:
+        one, two = (plain_code.write_code(problem, dataclasses.replace(case, devices=n)) for n in (1, 2))
+    line = f'jax.config.update("jax_num_cpu_devices", {len(jax.devices())})'
+    assert line in two and line not in one
+
+
 @pytest.mark.parametrize("name", ["jax", "force"])
 def test_float64_is_enabled_before_the_module_of_the_function_is_imported(name):
     problem = make_problem(force, {"x": X}, {"k": K}, import_line=f"from springs import {name}")
