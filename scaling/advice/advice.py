@@ -47,10 +47,11 @@ class Advice:
         object.__setattr__(self, "cases", tuple(sorted(self.cases, key=self._rank)))
 
     def _rank(self, case: Case) -> tuple[Any, ...]:
-        """Return a sort key: first measured, then predicted times (each ascending), then unknown times."""
+        """Return a sort key: measured, then predicted times (each ascending), unknown times, failed cases."""
         seconds, options = self.seconds(case), [case.chunk, case.block, case.forward]
+        has_failed = self.fields.get(case, {}).get("status") == "failed"
         is_doubtful = case not in self.records and (bool(self.records) or self.reason(case) is not None)
-        return seconds is None, is_doubtful, seconds or 0.0, case.devices, 3 - options.count(None)
+        return seconds is None, has_failed, is_doubtful, seconds or 0.0, case.devices, 3 - options.count(None)
 
     @property
     def best(self) -> Case:

@@ -39,6 +39,14 @@ def wrong(x):
 wrong.defjvp(lambda primals, tangents: (jnp.sin(primals[0]), 2 * jnp.cos(primals[0]) * tangents[0]))
 
 
+@jax.custom_vjp
+def search(x, k):
+    return jax.lax.while_loop(lambda y: jnp.sum(y) < 9, lambda y: 2 * y + k, x[1:] ** 2)
+
+
+search.defvjp(lambda x, k: (search(x, k), (x, k)), lambda xk, y: (jnp.pad(search(*xk) * y, (1, 0)), y))
+
+
 @pytest.mark.parametrize(("size", "detected"), [(4, True), (400, False)])
 def test_the_pattern_of_a_function_with_many_operations_is_not_detected(size, detected, monkeypatch):
     detections = []
@@ -317,6 +325,7 @@ def test_a_candidate_dropped_as_much_slower_is_not_called_as_fast():
     [
         (force, {"target": "hessian"}, "target=hessian needs a function with one output"),
         (force, {"target": "hvp"}, "target=hvp needs a function with one output"),
+        (search, {}, "not predicted: the number of iterations.*budget=30"),  # not: JVP of a custom_vjp
     ],
 )
 def test_a_function_without_advice_is_refused_with_the_reason(function, options, words):
