@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,7 @@ def main() -> None:
     die_with_parent(parent)
     streams.prepare()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent sends it for any signal
+    sys.unraisablehook = _resend_lost_interrupt
     reply: float | Refusal | None = None  # None if there is no advice yet
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
@@ -260,6 +262,14 @@ def main() -> None:
     (folder / "reply").write_bytes(pickle.dumps(reply))
     sys.stdout.flush()
     os._exit(0)  # without waiting for a compilation that a signal interrupted
+
+
+def _resend_lost_interrupt(lost: Any) -> None:
+    """Send SIGINT again if its exception was raised where Python ignores it, as in JAX's callback of `gc`."""
+    if isinstance(lost.exc_value, KeyboardInterrupt):
+        threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
+    else:
+        sys.__unraisablehook__(lost)
 
 
 def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[int] | None) -> float:
@@ -344,7 +354,7 @@ def import_function(text: str) -> tuple[Callable[..., Any], str]:
     if is_file and Path(getattr(module, "__file__", None) or "").resolve() != path.resolve():
         raise Refusal(f"{where} has the name of another module, {module_name}: rename it")
     if not callable(getattr(module, name, None)):
-        functions = inspect.getmembers(module, inspect.isfunction)
+        functions = inspect.getmembers(module, lambda value: callable(value) and not inspect.isclass(value))
         defined_names = [key for key, value in functions if value.__module__ == module_name]
         raise unknown_name(f"function of {where}", name, defined_names or ["none"])
     return getattr(module, name), f"from {module_name} import {name}"
