@@ -69,6 +69,8 @@ class Advice:
         unchecked = "budget=0, which computes and checks nothing"
         if "is not finite" in text:
             text += f"; omit such points, or use {unchecked}"
+        if "a derivative rule" in text:  # such as stop_gradient
+            text += f"; if this is intended, use {unchecked}"
         if self.problem:  # a user cannot add a reference to a plain function
             wider = "float64 inputs, or " if "values differ between" in text else ""
             text = text.replace("add a reference to the workload", f"use {wider}{unchecked}")

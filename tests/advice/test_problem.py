@@ -68,6 +68,10 @@ def force(x, k, scale=1.0):
         ((force, {"x": X}, {"k": {"a": K}}, "k.a"), ["(wrt) 'k.a'", "x, k"]),
         ((force, {"x": X}, {"k": np.arange(2)}, "k"), ["wrt=k contains int"]),
         ((force, {"x": X}, {"k": K.astype(np.float64)}), ["float32, float64", "use one of"]),
+        (
+            (force, {"x": X}, {"k": K}, "x", "jacobian", "import springs"),
+            ["'from my_model import f', not 'import s"],
+        ),
         ((force, {"x": X}, {"k": K}, "x", "hesian"), ["unknown target 'hesian'", "did you mean 'hessian'"]),
     ],
 )
