@@ -140,7 +140,8 @@ def _describe_fusion_fault() -> str:
     if jax.default_backend() != "cpu" or not lacks_flag:
         return ""
     flag = environment.WRONG_FUSION_FLAG
-    return f"this version of jaxlib computes some sums wrongly on a CPU, unless XLA_FLAGS contains {flag}="
+    fault = "computes some sums wrongly on a CPU, and others slowly"
+    return f"this version of jaxlib {fault}, unless XLA_FLAGS contains {flag}="
 
 
 def _check_options(budget: Any, devices: Sequence[Any], hardware: Hardware | None) -> None:
