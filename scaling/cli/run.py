@@ -130,7 +130,13 @@ def _report_and_publish(run: StudyRun, schedule: Schedule, loaded: store.Loaded,
         print_lines(console, publish(run.folder, run.tracking, loaded).lines)
     keys = {result.case.key for result in run.checked}
     has_failed = any(r.status == "failed" and r.key in keys for r in found.records)
-    return FAILED if has_failed or len(found.missing) > schedule.queued else OK
+    # `found.missing` may belong to another study, which started in this folder and replaced study.json.
+    expected = {
+        (result.case.key, replicate) for result in run.checked
+        for replicate in range(1 if result.outcome else run.settings.replicates)
+    }  # fmt: skip
+    missing = expected - {(r.key, r.replicate) for r in found.records}
+    return FAILED if has_failed or len(missing) > schedule.queued else OK
 
 
 def _run_directly(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:

@@ -14,6 +14,7 @@ from scaling.core.case import Case
 from scaling.core.record import Writer
 from scaling.results.store import load
 from scaling.study.completion import complete
+from scaling.workers.schedule import PreflightResult
 
 TINY = ["run", "study=function", "workload=poisson", "points=16", "devices=1", "mode=jacrev", "results=here"]
 SMALL = ["sampling.seconds=0.01", "sampling.most=7", "sampling.warm_up=0.001"]
@@ -35,13 +36,18 @@ def test_a_failure_in_another_environment_is_reported_but_does_not_fail_the_run(
     assert "long ago" in (tmp_path / "here" / "report" / "index.html").read_text()
 
 
-@pytest.mark.parametrize(("missing", "queued", "status"), [(0, 0, 0), (3, 0, 1), (3, 3, 0)])
+@pytest.mark.parametrize(("missing", "queued", "status"), [(0, 0, 0), (2, 0, 1), (2, 1, 1), (2, 2, 0)])
 def test_a_run_that_ends_with_cases_without_a_record_exits_with_status_1(
-    monkeypatch, missing, queued, status
+    monkeypatch, make_record, missing, queued, status
 ):
-    found = types.SimpleNamespace(records=[], missing=["a case"] * missing)
+    """Cases of another study, which has replaced study.json in the meantime, do not count."""
+    recorded = [make_record(replicate=number) for number in range(3 - missing)]
+    found = types.SimpleNamespace(records=recorded, missing=["a case of another study"])
     monkeypatch.setattr(report, "write_and_print", lambda *_, **__: found)
-    job = types.SimpleNamespace(folder=None, baseline=None, tracking=None, checked=())
+    job = types.SimpleNamespace(
+        folder=None, baseline=None, tracking=None, settings=types.SimpleNamespace(replicates=3),
+        checked=[PreflightResult(recorded[0].case, None, None)],
+    )  # fmt: skip
     schedule = types.SimpleNamespace(environments={}, queued=queued)
     loaded = types.SimpleNamespace(records=[])
     assert run._report_and_publish(job, schedule, loaded, None) == status
