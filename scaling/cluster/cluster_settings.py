@@ -64,11 +64,11 @@ class ClusterSettings:
     def untold(self) -> tuple[str, ...]:
         """Return the names of the environment fields of a record that are unknown until a job runs.
 
-        If `setup` is set, they include "xla_flags" and "glibc_tunables", because the setup commands may
-        change these environment variables. If `python` or `container` is set, they include "versions" (of
-        packages).
+        If `setup` is set, they include "xla_flags", "glibc_tunables" and "jax_settings", because the setup
+        commands may change these environment variables. If `python` or `container` is set, they include
+        "versions" (of packages).
         """
-        set_by_setup = ("xla_flags", "glibc_tunables") if self.setup else ()
+        set_by_setup = ("xla_flags", "glibc_tunables", "jax_settings") if self.setup else ()
         return (*set_by_setup, *(("versions",) if self.python or self.container else ()))
 
     @property

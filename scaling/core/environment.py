@@ -22,14 +22,18 @@ _PACKAGE = Path(__file__).parents[1]
 OF_THE_CASE = ("digest", "setting", "load", "cores", "shape", "job", "restarts")
 # The fields that the digest hashes: records that differ in one of them are not comparable.
 _DIGEST_FIELDS = (
-    "versions", "platform", "device_kind", "xla_flags", "glibc_tunables", "commit", "dirty", "source",
-    "workload_digest", "bound", "driver", "processes", "engine", "hardware",
+    "versions", "platform", "device_kind", "xla_flags", "glibc_tunables", "jax_settings", "commit", "dirty",
+    "source", "workload_digest", "bound", "driver", "processes", "engine", "hardware",
 )  # fmt: skip
-
+# Environment variables of JAX that change the compiled programs or how they run. Workers do not change them.
+_JAX_SETTINGS = (
+    "JAX_CPU_ENABLE_ASYNC_DISPATCH", "JAX_DEBUG_INFS", "JAX_DEBUG_NANS", "JAX_DEFAULT_MATMUL_PRECISION",
+    "JAX_DISABLE_JIT", "JAX_DISABLE_MOST_OPTIMIZATIONS", "JAX_ENABLE_PGLE",
+    "JAX_EXEC_TIME_OPTIMIZATION_EFFORT", "JAX_OPTIMIZATION_LEVEL", "JAX_USE_SHARDY_PARTITIONER",
+)  # fmt: skip
 # An empty value of this flag disables a fusion of jaxlib 0.10 that returns wrong numbers on a CPU.
 WRONG_FUSION_FLAG = "--xla_cpu_experimental_ynn_fusion_type"
 OVERSUBSCRIBE_ADVICE = "oversubscribe=true allows it (results are checked, scaling curves omit them)"
-
 _CGROUPS = Path("/sys/fs/cgroup")
 _VARIABLES_AT_START = dict(os.environ)
 _MIN_SECRET_CHARACTERS = 6  # a shorter value, such as "true", occurs in ordinary text
@@ -44,7 +48,7 @@ _ABSOLUTE_PATH = re.compile(
 
 
 def variables(platform: str) -> dict[str, str]:
-    """Return XLA_FLAGS and GLIBC_TUNABLES for a worker process. They include the user's own settings."""
+    """Return XLA_FLAGS, GLIBC_TUNABLES and settings of JAX for a worker, including those of the user."""
     xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
     from importlib import metadata  # the import takes 40 ms, and `status` does not need it
 
@@ -53,7 +57,8 @@ def variables(platform: str) -> dict[str, str]:
             xla = f"{xla} {WRONG_FUSION_FLAG}=".strip()
         # Each call allocates its temporaries again, which is faster with huge pages.
         glibc = glibc or "glibc.malloc.hugetlb=1"
-    return {"XLA_FLAGS": xla, "GLIBC_TUNABLES": glibc}
+    jax_settings = {name: os.environ[name] for name in _JAX_SETTINGS if name in os.environ}
+    return {"XLA_FLAGS": xla, "GLIBC_TUNABLES": glibc} | jax_settings
 
 
 def describe(
@@ -77,19 +82,17 @@ def describe(
     """
     commit_hash, dirty = commit()
     environment: dict[str, Any] = {
-        "versions": _versions(),
-        "platform": platform,
+        "versions": _versions(), "platform": platform, "bound": bound_to is not None,
         "device_kind": processor() if platform == "cpu" and not hardware else device_kind,
         "xla_flags": scrub(started_with.get("XLA_FLAGS", "")),
         "glibc_tunables": started_with.get("GLIBC_TUNABLES", ""),
-        "commit": commit_hash, "dirty": dirty,
-        "source": source(), "workload_digest": workload_digest, "bound": bound_to is not None,
+        "commit": commit_hash, "dirty": dirty, "source": source(), "workload_digest": workload_digest,
         "driver": None if platform != "gpu" or hardware else load_option("host_monitor").driver_version(),
-        "hosts": [socket.gethostname()],
-        "cores": list(bound_to) if bound_to else None,
-        "load": round(os.getloadavg()[0], 2),
-        "governor": governor(bound_to), "kernel": machine.release(),
+        "hosts": [socket.gethostname()], "cores": list(bound_to) if bound_to else None,
+        "load": round(os.getloadavg()[0], 2), "governor": governor(bound_to), "kernel": machine.release(),
     }  # fmt: skip
+    jax_settings = {name: scrub(started_with[name]) for name in _JAX_SETTINGS if name in started_with}
+    environment |= {"jax_settings": jax_settings} if jax_settings else {}
     environment |= {"hardware": dict(hardware)} if hardware else {}
     environment |= {"processes": processes} if processes not in (None, 1) else {}
     setting = _digest(environment)
@@ -127,10 +130,7 @@ def source(package: Path = _PACKAGE) -> str:
 
 @functools.cache
 def commit() -> tuple[str | None, bool | None]:
-    """Return the last git commit of the package, and whether files of the package have changed since then.
-
-    Return (None, None) if the package is not in a git repository.
-    """
+    """Return (last git commit of the package, whether it has changed since), or (None, None) without git."""
     in_package = ("-c", "safe.directory=*", "-C", str(_PACKAGE))  # another user may own the checkout
     if known := os.environ.get("AD_SCALING_COMMIT"):  # set for a copy of a checkout, see study/variants.py
         return known.removesuffix("+dirty"), known.endswith("+dirty")

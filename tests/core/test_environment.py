@@ -153,6 +153,18 @@ def test_paths_in_xla_flags_are_not_recorded():
     assert "somebody" not in json.dumps(describe(flags="--xla_dump_to=/home/somebody/dump"))
 
 
+def test_settings_of_jax_that_change_programs_are_part_of_the_environment(monkeypatch):
+    monkeypatch.delenv("JAX_DISABLE_MOST_OPTIMIZATIONS")  # conftest.py sets it
+    monkeypatch.setenv("JAX_LOG_COMPILES", "1")
+    before = environment.describe("cpu", None, environment.variables("cpu"), None, (0,))
+    monkeypatch.setenv("JAX_DEBUG_NANS", "1")
+    launcher = environment.describe("cpu", None, environment.variables("cpu"), None, (0,))
+    worker = environment.describe("cpu", None, os.environ | environment.variables("cpu"), None, (0,))
+    assert launcher["jax_settings"] == {"JAX_DEBUG_NANS": "1"} and "jax_settings" not in before
+    assert launcher["digest"] == worker["digest"] != before["digest"]
+    assert launcher["setting"] == worker["setting"] != before["setting"]
+
+
 def test_the_flags_of_the_user_are_kept_and_the_required_flag_is_added_once(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_fast_math=true")
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
