@@ -71,7 +71,8 @@ def _find_revision(revision: str) -> tuple[Path, str]:
     repository = git("rev-parse", "--show-toplevel")
     sha = git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     if repository is None or not Path.cwd().resolve().is_relative_to(top := Path(repository).resolve()):
-        raise Refusal(f"{versus} needs a git repository, and this folder is not in one")
+        problem = f"{versus} needs a git repository, and this folder is not in one"
+        raise Refusal(f"{problem}; `git status` may say why")
     if sha is None:
         raise Refusal(f"{versus}: there is no such revision; `git log` lists the revisions")
     return top, sha
