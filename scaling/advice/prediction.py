@@ -60,7 +60,8 @@ def predict_candidates(
 
     The field `predicted` contains the predicted time. If a case does not fit into memory or is not compiled,
     its `status` is not "planned", and `text` contains the reason. The second dict is empty unless the machine
-    is a CPU. After Ctrl-C, the dicts omit the cases that were not compiled yet.
+    is a CPU. After Ctrl-C, the dicts omit the cases that were not compiled yet. If no case was compiled,
+    `KeyboardInterrupt` is raised.
 
     Args:
         model: the machine. If it is this CPU, the peak rates that limit the programs are measured.
@@ -102,6 +103,8 @@ def _compile_candidates(
             fields[case] = ({"text": excess[case]} if case in excess else {}) | compiled
             note(f"compiled {number} of {len(built)} candidates")
     except KeyboardInterrupt:
+        if all(each["status"] != "planned" for each in fields.values()):
+            raise
         note("interrupted: advice from the candidates that are compiled")
     return fields, {case: each.stages for case, each in built.items() if each.stages}
 

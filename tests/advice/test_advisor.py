@@ -297,6 +297,15 @@ def test_ctrl_c_ends_the_measurement_with_what_there_is(monkeypatch):
     assert 1 <= len(advice.records) <= 3 and advice.best in advice.records
 
 
+def test_ctrl_c_before_a_candidate_is_compiled_is_no_refusal(monkeypatch):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(prediction, "_compile_in_threads", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        scaling.advise(force, {"x": X}, {"k": K}, budget=5)
+
+
 def test_the_notebook_of_the_page_runs(capsys):
     (code,) = re.findall(r"```python\n(.*?)```", (TOP / "docs" / "advise.md").read_text(), re.DOTALL)
     namespace = {}
