@@ -120,11 +120,11 @@ def terminal_report(findings: Findings) -> TerminalReport:
 def describe_totals(findings: Findings) -> str:
     """Return the number of cases of each status as text, such as '2 ok, 0 skipped, 1 failed'.
 
-    Each replicate counts as a case. If there are plans, the text ends with the number of planned cases, such
-    as ', 12 planned'.
+    Each replicate counts as a case. If there are only plans, the text ends with the number of planned cases,
+    such as ', 12 planned'.
     """
     counts = count_statuses(findings)
-    shown = [name for name in STATUSES if counts[name] or name != "planned"]
+    shown = STATUSES if 0 < counts["planned"] == counts.total() else STATUSES[:3]
     return ", ".join(f"{counts[name]} {name}" for name in shown)
 
 
