@@ -171,7 +171,7 @@ def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
     dense = [value for case, value in work.items() if value and case.mode != CODED]
     least = min(dense, default=math.inf)
     return {
-        case: f"it counts {value / least:.0f} times the operations of another candidate"
+        case: f"it counts {value / least:,.0f} times the operations of another candidate"
         for case, value in work.items()
         if value > _MOST_WORK * least
     }

@@ -11,6 +11,7 @@ from rich.console import Console
 from scaling.cli.streams import print_lines
 from scaling.cluster.cluster_settings import SUBMISSIONS
 from scaling.core.case import Refusal
+from scaling.core.formatting import format_count
 from scaling.core.record import Record
 from scaling.report.terminal import print_report
 from scaling.report.text import WIDTH, wrap_text
@@ -92,8 +93,8 @@ def write_and_print(
     else:
         print_report(terminal_report(found), console)
     if other_records := len(latest) + len(lost) - len(found.records):
-        other = "records of other environments (versions, flags or code)"
-        text = f"- {other_records} {other} are in the report, kept apart."
+        other = f"{format_count(other_records, 'record')} of other environments (versions, flags or code)"
+        text = f"- In the report, kept apart: {other}."
         print_lines(console, wrap_text(text, indent="  ") if brief else [text])
     _print_totals(folder, describe_totals(found), console, brief)
     return found

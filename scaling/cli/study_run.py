@@ -135,7 +135,7 @@ def _print_counts(run: StudyRun, schedule: Schedule, console: Console) -> None:
     finally_failed = f"{schedule.lost} failed permanently or {run.settings.attempts} times (cluster.attempts)"
     skipped = f"{len(schedule.skips)} skipped"
     counts = (
-        (True, f"{schedule.missing} cases to run, {schedule.done} already done, {skipped}"),
+        (True, f"{format_count(schedule.missing, 'case')} to run, {schedule.done} already done, {skipped}"),
         (schedule.failures, f"{len(schedule.failures)} failed before the start"),
         (schedule.queued, f"{schedule.queued} in the queue already"),
         (schedule.lost, f"{finally_failed}: retry=true runs them once more"),

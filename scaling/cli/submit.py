@@ -69,13 +69,14 @@ def _submit(run: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Co
         return bool(schedule.queued)
     tasks = _pack_tasks(run, schedule, loaded)
     submission = sbatch.submit(run.folder, run.cluster, tasks, run.settings, schedule, run.nested)
-    jobs = ", ".join(dict.fromkeys((entry.job or "").partition("_")[0] for entry in submission.entries))
+    jobs = list(dict.fromkeys((entry.job or "").partition("_")[0] for entry in submission.entries))
+    named = f"{'jobs' if len(jobs) > 1 else 'job'} {', '.join(jobs)}"
     longest, limit = max(task.seconds for task in tasks), run.cluster.time
     sizes = format_count(len({task.shape for task in tasks}), "allocation size")
     counts = f"{format_count(len(tasks), 'task')} with {sizes}"
     duration = f"each about {format_wait(longest)} or less"
     progress_advice = f"`scaling status {run.folder}` shows their progress"
-    print_lines(console, [f"submitted {counts} as job {jobs}, {duration}; {progress_advice}"])
+    print_lines(console, [f"submitted {counts} as {named}, {duration}; {progress_advice}"])
     if longest > 60 * limit:
         warning = f"one of them may take {format_wait(longest)}, longer than cluster.time={limit:g} minutes"
         fix = f"cluster.time={math.ceil(1.5 * longest / 60)} is enough"

@@ -32,7 +32,7 @@ def test_a_failure_in_another_environment_is_reported_but_does_not_fail_the_run(
     )
     done = scaling_command([*TINY, *SMALL])
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "0 cases to run" in done.stdout and "1 records of other environments" in done.stdout
+    assert "0 cases to run" in done.stdout and "1 record of other environments" in done.stdout
     assert "long ago" in (tmp_path / "here" / "report" / "index.html").read_text()
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scaling.core.formatting import format_count
 from scaling.core.inputs import draw_rows
 from scaling.core.workload import uniform
 from scaling.results.store import latest, load
@@ -251,7 +252,7 @@ def test_failed_cases_run_again_and_good_ones_do_not(command, scaling_command, t
     arguments = command("plain", "raise")
     assert scaling_command(arguments).returncode == 1
     again = scaling_command(arguments)
-    assert again.returncode == 1 and "1 cases to run, 1 already done" in again.stdout
+    assert again.returncode == 1 and "1 case to run, 1 already done" in again.stdout
     attempts = sorted((r.case.variant, r.attempt) for r in load(folder(tmp_path)).records)
     assert attempts == [("plain", 1), ("raise", 1), ("raise", 2)]
 
@@ -294,7 +295,7 @@ def test_sigkill_at_any_moment_loses_no_finished_record(command, start_command, 
         kept = present
     completed = scaling_command(arguments)
     assert completed.returncode == 0, completed.stderr
-    assert f"{8 - len(kept)} cases to run, {len(kept)} already done" in completed.stdout
+    assert f"{format_count(8 - len(kept), 'case')} to run, {len(kept)} already done" in completed.stdout
     good = [record.identity for record in load(folder(tmp_path)).records if record.status != "failed"]
     assert len(good) == len(set(good)) == 8, "one good record per case"
     assert "0 cases to run, 8 already done" in scaling_command(arguments).stdout
@@ -385,7 +386,7 @@ def test_a_damaged_record_is_reported_and_its_case_runs_again(command, scaling_c
     again = scaling_command(arguments)
     assert again.returncode == 0 and "Traceback" not in again.stderr
     assert f"damaged, ignored: {path.name}:3: " in again.stdout
-    assert "1 cases to run, 2 already done" in again.stdout
+    assert "1 case to run, 2 already done" in again.stdout
     assert path.read_bytes() == lines[0] + lines[1] + lines[2][:150], "existing files are not modified"
     assert len(load(folder(tmp_path)).records) == 3 and load(folder(tmp_path)).records[:2] == before
 
@@ -413,7 +414,7 @@ def test_a_full_disk_ends_the_run_in_one_line_and_keeps_existing_records(
     after = scaling_command(arguments)
     assert (
         after.returncode == 0
-        and f"{4 - len(records)} cases to run, {len(records)} already done" in after.stdout
+        and f"{format_count(4 - len(records), 'case')} to run, {len(records)} already done" in after.stdout
     )
 
 
