@@ -192,7 +192,7 @@ def _describe_half_efficiency(curve: Curve) -> str:
         if below.efficiency.value < _HALF_EFFICIENCY:
             between = f"between {above.devices:,} and {below.devices:,} devices"
             return f"its efficiency falls under 50 % {baseline} {between} ({format_efficiency(below)} there)"
-    return f"its efficiency is {format_efficiency(curve.points[-1])} {baseline} there, and nowhere under 50 %"
+    return f"its efficiency is nowhere under 50 % {baseline} ({format_efficiency(curve.points[-1])} there)"
 
 
 def _describe_memory(forecast: Forecast) -> list[str]:

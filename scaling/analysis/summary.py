@@ -46,7 +46,8 @@ def _describe_fastest(findings: Findings) -> list[str]:
     if answers := measured_answers(findings):
         return [answer.sentence for answer in answers]
     if findings.timings:
-        return ["No automatic mode of JAX other than mode=auto was measured: none is called the fastest."]
+        unranked = "mode=auto, values, handwritten derivatives and other AD systems are not ranked"
+        return [f"No mode that is ranked was measured: {unranked}."]
     nothing = (
         "Nothing has been measured: no record in the folder has a time. `scaling status` lists each case."
     )
@@ -82,7 +83,11 @@ def _describe_crossover(crossovers: Sequence[Crossover], swept: str) -> str:
     first, name = crossovers[0], swept.split()[0]
     devices = ", ".join(str(crossover.devices) for crossover in crossovers)
     sizes = sorted(crossover.at for crossover in crossovers)
-    between = " to ".join(dict.fromkeys(format_number(size) for size in (sizes[0], sizes[-1])))
+    between = " to ".join(
+        dict.fromkeys(
+            f"{size:,.0f}" if size >= 1000 else format_number(size) for size in (sizes[0], sizes[-1])
+        )
+    )
     doubts = dict.fromkeys(doubt for crossover in crossovers for doubt in crossover.doubts)
     return (
         f"{first.before.name} is fastest up to {name} = {first.below:,}, "
@@ -103,7 +108,7 @@ def describe_growth(findings: Findings) -> list[str]:
         powers = [f"{format_exponent(*exponent)} in {method.name}" for method, exponent in rows]
         powers.sort(key=lambda power: power.startswith(UNDETERMINED))
         growth = f"Time of {sweep.family} grows with {sweep.swept} on {sweep.devices_text}"
-        text = f"{growth} to the power of {list_first(powers, _MOST_METHODS)}"
+        text = f"{growth}: exponent {list_first(powers, _MOST_METHODS)}"
         if powers:
             texts.append((sweep, sweep.swept, (sweep.case.devices,), text))
     return _select_largest(findings, texts)

@@ -136,7 +136,7 @@ def test_forecast_of_one_study_has_only_its_cases_and_its_baseline():
     study = keep_cases(whole, keys)
     assert [p.devices for p in only(study.curves).points] == [2, 4] and len(study.records) == 2
     first = plan_answers(study)[0]
-    assert "jacrev" not in first and "its efficiency is 80 % of 2 devices" in first
+    assert "jacrev" not in first and "of 2 devices (80 % there)" in first
 
 
 def test_answer_names_the_device_counts_between_which_efficiency_falls_below_half():
@@ -150,7 +150,7 @@ def test_answer_names_the_device_counts_between_which_efficiency_falls_below_hal
 
 def test_efficiency_of_exactly_one_half_is_not_below_half():
     assert answers(*strong(8.0, 8.0))[0].endswith(
-        "its efficiency is 50 % of 1 device there, and nowhere under 50 %."
+        "its efficiency is nowhere under 50 % of 1 device (50 % there)."
     )
     assert "between 1 and 2 devices (49 % there)" in answers(*strong(8.0, 8.1))[0]
     assert "50 % of 2 devices between 2 and 8 devices" in answers(plan(1.0, 2), plan(0.9, 8))[0]
@@ -256,7 +256,7 @@ def test_weak_scaling_has_answers():
     lines = answers(*plans, *more_points, files=WEAK)
     assert len(lines) == 4
     assert "points/device=12" in lines[0] and "between 2 and 4 devices (40 % there)" in lines[0]
-    assert "points/device=24" in lines[2] and "its efficiency is 100 % of 2 devices" in lines[2]
+    assert "points/device=24" in lines[2] and "of 2 devices (100 % there)" in lines[2]
 
 
 def test_first_case_to_run_out_of_memory_is_reported_with_its_bytes():

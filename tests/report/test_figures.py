@@ -363,7 +363,7 @@ def test_apis_of_a_mode_share_color_and_shape_and_differ_in_dash():
 def test_tooltip_of_a_mark_states_the_exponent_of_its_line(read):
     records = [record(points=p, seconds=p / 10) for p in (12, 24, 48)]
     drawing = sizes.draw_sizes(read(records))
-    assert all("to the power of 1" in row["tip"] for row in rows(drawing, "point"))
+    assert all("exponent 1" in row["tip"] for row in rows(drawing, "point"))
 
 
 def test_equal_times_are_drawn_without_warnings(read, tmp_path):

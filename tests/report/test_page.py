@@ -125,7 +125,7 @@ def test_scaling_laws_are_in_a_table_and_growth_exponents_in_a_sentence(tmp_path
     largest = [row for row in tables["laws"] if "m=16384" in row["curve"] and row["law"].startswith("Amdahl")]
     assert float(largest[0]["serial"].split()[0]) == pytest.approx(0.12, abs=0.02)
     (growth,) = summary.describe_growth(study)
-    assert float(re.search(r"to the power of ([\d.]+) ", growth)[1]) == pytest.approx(1.25, abs=0.1)
+    assert float(re.search(r"exponent ([\d.]+) ", growth)[1]) == pytest.approx(1.25, abs=0.1)
 
 
 def test_lost_efficiency_is_divided_in_a_table(tmp_path):

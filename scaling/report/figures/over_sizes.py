@@ -27,7 +27,7 @@ def draw_sizes(findings: Findings) -> Figure | None:
         rows = []
         for method, line in sweep.lines.items():
             exponent = sweep.exponents.get(method)
-            growth = f"grows with the size to the power of {format_exponent(*exponent)}" if exponent else ""
+            growth = f"grows with the size, exponent {format_exponent(*exponent)}" if exponent else ""
             rows += [marks.timing_row(method.name, timing, growth, size=float(size)) for size, timing in line]
         x = marks.log_axis("size", sweep.swept, (row["size"] for row in rows), counts=True)
         y = marks.log_axis("seconds", "time", marks.values_with_bounds(rows, "seconds"), "s")
