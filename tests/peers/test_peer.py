@@ -194,7 +194,7 @@ def test_packages_that_are_not_a_list_of_names_are_rejected(packages, write_peer
 
 
 def test_a_reason_to_skip_that_is_no_text_is_rejected(monkeypatch):
-    monkeypatch.setattr(interface, "module", lambda engine: SimpleNamespace(reason_to_skip=lambda *_: 3))
+    monkeypatch.setattr(interface, "import_peer", lambda engine: SimpleNamespace(reason_to_skip=lambda *_: 3))
     derivative = SimpleNamespace(case=Case("rbf", engine="mine", api="jit", mode="jacfwd"), workload=None)
     with pytest.raises(Refusal, match="reason_to_skip of the peer mine must return text or None, not 3"):
         interface.why_not_offered(derivative)
