@@ -76,7 +76,7 @@ class Findings:
 
     @functools.cached_property
     def case_timings(self) -> list[Timing]:
-        """Return all timings except those of benchmarks, which measure peak rates or empty calls."""
+        """Return all timings except benchmarks, which measure peak rates or empty calls."""
         return [timing for timing in self.timings if timing.case.kind == "case"]
 
     @functools.cached_property

@@ -128,13 +128,10 @@ def _report_and_publish(run: StudyRun, schedule: Schedule, loaded: store.Loaded,
         from scaling.wandb.publish import publish
 
         print_lines(console, publish(run.folder, run.tracking, loaded).lines)
-    keys = {result.case.key for result in run.checked}
-    has_failed = any(r.status == "failed" and r.key in keys for r in found.records)
+    counts = scheduling.replicate_counts(run.checked, run.settings)
+    has_failed = any(r.status == "failed" and r.key in counts for r in found.records)
     # `found.missing` may belong to another study, which started in this folder and replaced study.json.
-    expected = {
-        (result.case.key, replicate) for result in run.checked
-        for replicate in range(1 if result.outcome else run.settings.replicates)
-    }  # fmt: skip
+    expected = {(key, replicate) for key, count in counts.items() for replicate in range(count)}
     missing = expected - {(r.key, r.replicate) for r in found.records}
     return FAILED if has_failed or len(missing) > schedule.queued else OK
 

@@ -75,7 +75,7 @@ def check_cell(cell: GridCell) -> dict[str, Any]:
         completed = complete(scaled, _make_workload)  # some targets always have one point
     built = workload.build(completed, _make_workload)
     if completed.workload not in built_in("workloads"):
-        check_inputs(built)
+        _check_inputs_once(without_layout(completed))
     unused = unused_fields(cell.case)
     is_lower = completed.engine == interface.JAX and completed.precision != "highest"
     if is_lower and not has_matrix_product(completed, built):
@@ -133,6 +133,11 @@ def _why_indivisible(case: Case) -> tuple[str, str] | None:
 
 
 _make_cached_workload = functools.lru_cache(_MAX_WORKLOADS)(workload.make_from_module)
+
+
+@functools.lru_cache(_MAX_WORKLOADS)
+def _check_inputs_once(case: Case) -> None:
+    check_inputs(workload.build(case, _make_workload))
 
 
 def _make_workload(case: Case) -> Any:

@@ -266,6 +266,11 @@ def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightRe
     return dataclasses.replace(preflight, outcome=("skipped", "not_offered", text))
 
 
+def replicate_counts(results: Iterable[PreflightResult], settings: RunSettings) -> dict[str, int]:
+    """Return {case key: number of replicates}. The number is 1 if the preflight check excludes the case."""
+    return {result.case.key: 1 if result.outcome else settings.replicates for result in results}
+
+
 def study_manifest(
     name: str,
     title: str | None,
@@ -276,14 +281,14 @@ def study_manifest(
     """Return the content of study.json. This file describes the study that last ran in a results folder.
 
     `scaling` lists the types of scaling in the study: "strong" or "weak". The file contains each case with
-    its number of replicates, which is 1 if the preflight check excludes the case.
+    its number of replicates.
     """
+    counts = replicate_counts(results, settings)
     return store.schema_and_version() | {
         "study": name, "title": title, "scaling": sorted(set(scaling)), "order_seed": settings.order_seed,
         "sampling": dataclasses.asdict(settings.sampling),
         "cases": [
-            {"key": result.case.key, "replicates": 1 if result.outcome else settings.replicates,
-             "case": to_dict(result.case)}
+            {"key": result.case.key, "replicates": counts[result.case.key], "case": to_dict(result.case)}
             for result in results
         ],
     }  # fmt: skip
