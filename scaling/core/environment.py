@@ -48,7 +48,7 @@ _ABSOLUTE_PATH = re.compile(
 
 
 def variables(platform: str) -> dict[str, str]:
-    """Return XLA_FLAGS, GLIBC_TUNABLES and settings of JAX for a worker, with values that the user has set."""
+    """Return XLA_FLAGS, GLIBC_TUNABLES and settings of JAX for a worker, with the values of the user."""
     xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
     from importlib import metadata  # the import takes 40 ms, and `status` does not need it
 
