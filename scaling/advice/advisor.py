@@ -116,6 +116,10 @@ def advise_case(
     devices = devices if isinstance(devices, Sequence) else [devices]
     other_machine = local_peaks.read_hardware(hardware) if hardware and hardware != "cpu" else None
     _check_options(budget, devices, other_machine)
+    _check_cores("cores", cores)
+    _check_cores("compiling_cores", compiling_cores)
+    if not (note is None or callable(note)):
+        raise Refusal(f"note must be a function of one line of text, such as print, not {note!r}")
     note = note or (lambda text: None)
     cases, excluded, derivative = candidates.list_candidates(base, list(map(int, devices)), may_split_seeds)
     entries = (
@@ -163,6 +167,18 @@ def _check_options(budget: Any, devices: Sequence[Any], hardware: Hardware | Non
             raise Refusal(f"devices={count}: {text}; use fewer, or {fix}")
     if hardware is not None:
         find_compiler(hardware)
+
+
+def _check_cores(name: str, cores: Any) -> None:
+    """Raise `Refusal` if the option `name` is neither None nor a list of CPU cores of this machine."""
+    bound = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, bound if cores is None else cores)
+    except (OSError, OverflowError, TypeError, ValueError):
+        known = f"such as {sorted(bound)}"
+        raise Refusal(f"{name} must be a list of CPU cores, {known}, or None, not {cores!r}") from None
+    finally:
+        os.sched_setaffinity(0, bound)
 
 
 def choose_case(case: Case, group: ProcessGroup) -> Case:

@@ -30,6 +30,10 @@ from scaling.options.pytrees import describe
 TARGETS = ("jacobian", "hessian", "hvp", "gauss_newton")
 PRODUCTS = ("hvp", "gauss_newton")  # targets with an additional argument, a direction for each point
 _workload_numbers = itertools.count(1)  # distinguishes the workloads of functions with equal names
+_UNREADABLE = {  # type of a value that cannot be an input -> what to use instead
+    jax.core.Tracer: "call scaling.advise outside of jit, vmap and grad, or use a jax.ShapeDtypeStruct",
+    np.ma.MaskedArray: "JAX would ignore its mask; use x.filled(0), and the mask as another input",
+}
 _is_floating = lambda array: jnp.issubdtype(array.dtype, jnp.floating)  # noqa: E731
 _leaf_name = lambda path: jax.tree_util.keystr(path, simple=True, separator=".")  # noqa: E731
 
@@ -139,6 +143,9 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
         )
 
     def read(path: Any, leaf: Any) -> Any:
+        for kind, fix in _UNREADABLE.items():
+            if isinstance(leaf, kind):
+                raise Refusal(f"input {_leaf_name(path)!r} is a {kind.__name__}: {fix}")
         is_abstract = isinstance(leaf, jax.ShapeDtypeStruct)
         is_key = jnp.issubdtype(getattr(leaf, "dtype", float), jax.dtypes.extended)
         array = leaf if is_abstract or is_key else np.asarray(leaf)
@@ -154,7 +161,13 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
         dtype = jax.dtypes.canonicalize_dtype(array.dtype)
         return jax.ShapeDtypeStruct(array.shape, dtype) if is_abstract else array.astype(dtype)
 
-    arrays: dict[str, Any] = jax.tree_util.tree_map_with_path(read, dict(inputs))
+    try:
+        arrays: dict[str, Any] = jax.tree_util.tree_map_with_path(read, dict(inputs))
+    except ValueError as error:
+        if isinstance(error, Refusal):
+            raise
+        keys = "JAX cannot sort the keys of a dict in it; use strings as keys"
+        raise Refusal(f"{group} contains no pytree of JAX: {keys}") from None
     for name in inputs:
         if not jax.tree.leaves(arrays[name]):
             text = f"input {name!r} is {describe(inputs[name])}"

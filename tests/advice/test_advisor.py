@@ -183,6 +183,10 @@ def test_a_gauss_newton_product_is_refused_if_only_the_reverse_mode_of_the_funct
     [
         ({"budget": -1}, "budget must be a number of seconds"),
         ({"devices": [0]}, "devices must be positive integers"),
+        ({"note": 3}, "note must be a function of one line of text, such as print, not 3"),
+        ({"cores": []}, r"cores must be a list of CPU cores, such as \[.*\], or None, not \[\]"),
+        ({"compiling_cores": "01"}, "compiling_cores must be a list of CPU cores, .*, not '01'"),
+        ({"compiling_cores": [10**30]}, "compiling_cores must be a list of CPU cores"),
         ({"devices": []}, r"devices must be positive integers, such as \[1, 2\], not \[\]"),
         ({"devices": None}, "devices must be positive integers, such as .*, not None"),
         ({"hardware": 3}, "unknown hardware 3: choose from a100"),

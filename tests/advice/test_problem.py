@@ -72,6 +72,8 @@ def force(x, k, scale=1.0):
             (force, {"x": X}, {"k": K}, "x", "jacobian", "import springs"),
             ["'from my_model import f', not 'import s"],
         ),
+        ((force, {"x": np.ma.masked_less(X, 1)}, {"k": K}), ["'x' is a MaskedArray", "x.filled(0)"]),
+        ((force, {"x": {"a": X, 1: X}}, {"k": K}), ["points contains no pytree of JAX", "strings as keys"]),
         ((force, {"x": X}, {"k": K}, "x", "hesian"), ["unknown target 'hesian'", "did you mean 'hessian'"]),
     ],
 )
@@ -79,6 +81,11 @@ def test_a_bad_input_is_explained_in_one_line(arguments, words):
     with pytest.raises(Refusal) as refusal:
         make_problem(*arguments)
     assert "\n" not in str(refusal.value) and all(each in str(refusal.value) for each in words)
+
+
+def test_a_traced_input_is_refused():
+    with pytest.raises(Refusal, match="'x' is a Tracer: call scaling.advise outside of jit"):
+        jax.jit(lambda x: make_problem(force, {"x": x}, {"k": K}))(X)
 
 
 def test_arguments_are_in_the_order_of_the_parameters():
