@@ -221,7 +221,10 @@ class Advice:
         predicted, samples = fields.get("predicted") or {}, record.seconds if record else []
         low, high = median_interval(samples) or (None, None)
         names = ("mode", "batch", "chunk", "block", "split", "mesh", "devices")
-        return {"method": self.describe(case)} | {name: getattr(case, name) for name in names} | {
+        columns = {"method": self.describe(case)} | {name: getattr(case, name) for name in names}
+        if self.problem and case.mode == candidates.CODED:
+            columns["mode"] = None  # no mode has the code of this method
+        return columns | {
             "predicted_seconds": predicted.get("seconds"), "predicted_low": predicted.get("low"),
             "predicted_high": predicted.get("high"), "samples": len(samples),
             "measured_seconds": statistics.median(samples) if samples else None,

@@ -83,8 +83,8 @@ def _advise_on_devices(name: str, problem: _Problem, options: _Options, console:
     is_bound, usable = platform == "cpu", len(cores.usable_cores())
     for count in devices if is_bound else ():
         if not 0 < count <= usable:
-            available = format_count(usable, "core")
-            raise Refusal(f"devices={count}: this machine has {available}; use 1 to {usable}")
+            valid = f"1 to {usable}" if usable > 1 else "1"
+            raise Refusal(f"devices={count}: this machine has {format_count(usable, 'core')}; use {valid}")
     if not isinstance(problem, Case):
         _split_location(name)  # refuse a missing file before JAX starts
     machine = hardware or f"this machine ({platform})"

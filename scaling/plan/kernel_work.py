@@ -14,6 +14,7 @@ from typing import Any
 
 from scaling.options import hlo
 from scaling.options.hlo import Computations, HloInstruction, HloProgram, Instructions
+from scaling.plan import ynn_fusion
 
 _ANNOTATION_TARGETS = {  # targets of custom calls that do no work
     "AllocateBuffer", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "MoveToHost",
@@ -59,11 +60,6 @@ ROUTINE_ELEMENTS = {
     "gesvd": 8000, "geev": 14_000, "gees": 14_000,
 }  # fmt: skip
 _ROUTINE_TARGET = re.compile(r'custom_call_target="(?:lapack_[sdcz](\w+)_ffi|(TopK))"')
-# The library YNNPACK, on an Intel Xeon where the unit is 17 ps:
-YNN_FUSION_START = 300_000  # the start of a fusion: 1 to 25 us
-YNN_FUSION_START_IN_LOOP = 60_000  # the start of a fusion in a while loop: 0.5 to 1 us
-YNN_SUM = 300  # a result of a reduction: 4 to 10 ns
-YNN_BROADCAST = 4500  # a broadcast, for each index of the first of three or more axes: 40 to 120 ns
 # In a scalar loop of a convolution, each addition waits for the previous one: 0.8 to 1.2 ns a multiplication
 # instead of 0.3. A vectorized loop (on an Intel Xeon, with masked loads) executes fewer operations.
 SLOWDOWN_OF_SCALAR_CONVOLUTION = 3
@@ -264,19 +260,9 @@ def _kernel_overhead(kernel: hlo.Kernel, loop_operations: float, arithmetic: int
     """
     instruction, in_loop = kernel.instruction, kernel.in_loop
     if instruction.opcode == "fusion" and "__ynn_fusion" in instruction.attributes:
-        return (YNN_FUSION_START_IN_LOOP if in_loop else YNN_FUSION_START) + _ynn_overhead(kernel.body)
+        return ynn_fusion.count_overhead(kernel.body, in_loop)
     start = KERNEL_START_IN_LOOP if in_loop else KERNEL_START
     return start if loop_operations else start + _library_overhead(kernel, arithmetic)
-
-
-def _ynn_overhead(fused: Instructions) -> int:
-    """Return the overhead of the reductions and broadcasts in a fusion that the library YNNPACK executes.
-
-    `fused` contains the instructions of the fusion. The unit is the time of a vectorized float32 operation.
-    """
-    reductions = sum(x.size for x in fused.values() if x.opcode == "reduce")
-    broadcasts = (x for x in fused.values() if x.opcode == "broadcast" and fused[x.operands[0]].dims)
-    return YNN_SUM * reductions + YNN_BROADCAST * sum(x.dims[0] for x in broadcasts if len(x.dims) > 2)
 
 
 def _library_overhead(kernel: hlo.Kernel, arithmetic: int) -> int:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from scaling.options import hlo
-from scaling.plan import kernel_work, llvm_instructions
+from scaling.plan import kernel_work, llvm_instructions, ynn_fusion
 from tests.support.hlo_text import fusion_text
 
 
@@ -117,42 +117,79 @@ ENTRY %main (a: f32[8,4]) -> f32[8,4] {
 }
 """
     (kernel,) = count_kernels(text, {})
-    assert kernel.overhead == kernel_work.YNN_FUSION_START
+    assert kernel.overhead == ynn_fusion.START + ynn_fusion.ROW + ynn_fusion.CALL
     (in_loops,) = count_kernels(text.replace("__ynn_fusion", "another"), {"f": 10.0})
     assert (in_loops.overhead, in_loops.operations) == (kernel_work.KERNEL_START, 10)
 
 
-def test_reductions_and_broadcasts_of_a_fusion_take_longer_in_the_library_only():
-    text = """\
-%add (x: f32[], y: f32[]) -> f32[] {
+LIBRARY_FUSION = """\
+%add (x: f32[], y: f32[]) -> f32[] {{
   %x = f32[] parameter(0)
   %y = f32[] parameter(1)
   ROOT %s = f32[] add(%x, %y)
-}
+}}
 
-%fused (p: f32[6,4], q: f32[6,3,4]) -> f32[6,3] {
-  %p = f32[6,4]{1,0} parameter(0)
-  %q = f32[6,3,4]{2,1,0} parameter(1)
-  %e = f32[6,4]{1,0} exponential(%p)
-  %b = f32[6,3,4]{2,1,0} broadcast(%e), dimensions={0,2}
-  %m = f32[6,3,4]{2,1,0} multiply(%q, %b)
+%fused (p: f32[{p}], q: f32[6,5,4]) -> f32[{result}] {{
+  %p = f32[{p}]{{{layout}}} parameter(0)
+  %q = f32[6,5,4]{{2,1,0}} parameter(1)
+  %b = f32[6,5,4]{{2,1,0}} broadcast(%p), dimensions={{{axes}}}
+  %m = f32[6,5,4]{{2,1,0}} {opcode}(%q, %b)
   %zero = f32[] constant(0)
-  ROOT %r = f32[6,3]{1,0} reduce(%m, %zero), dimensions={2}, to_apply=%add
+  ROOT %r = f32[{result}]{{1,0}} reduce(%m, %zero), dimensions={{{summed}}}, to_apply=%add
+}}
+
+ENTRY %main (a: f32[{p}], c: f32[6,5,4]) -> f32[{result}] {{
+  %a = f32[{p}]{{{layout}}} parameter(0)
+  %c = f32[6,5,4]{{2,1,0}} parameter(1)
+  ROOT %f = f32[{result}]{{1,0}} fusion(%a, %c), kind=kCustom, calls=%fused, \
+backend_config={{"fusion_config":{{"kind":"__ynn_fusion"}}}}
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("opcode", "axes", "summed", "rows", "calls", "contracted_rows"),
+    [
+        # rows and calls of the elementwise instruction and of the reduction together
+        ("add", "0,2", "2", 2 * 30, 2 * 6, 0),  # three groups of axes: the broadcast axis ends a group
+        ("add", "0,1", "2", 2 * 30, 2 * 1, 0),  # two groups
+        ("add", "1,2", "1", 2 * 30, 2 * 6, 0),
+        ("multiply", "0,2", "2", 0, 0, 30),  # like a batch of 6 products of a (5, 4) matrix and a vector
+        ("multiply", "1,2", "1", 0, 0, 24),
+        ("multiply", "0,2", "1", 2 * 30, 2 * 6, 0),  # a factor is constant along the summed axis
+    ],
+)
+def test_the_rows_of_a_fusion_in_the_library_end_at_reduced_and_broadcast_axes(
+    opcode, axes, summed, rows, calls, contracted_rows
+):
+    lengths = {"0": "6", "1": "5", "2": "4"}
+    p = ",".join(lengths[axis] for axis in axes.split(","))
+    result = ",".join(length for axis, length in lengths.items() if axis != summed)
+    text = LIBRARY_FUSION.format(p=p, layout="1,0", axes=axes, opcode=opcode, summed=summed, result=result)
+    (in_library,) = count_kernels(text, {})
+    expected = ynn_fusion.ROW * rows + ynn_fusion.CALL * calls + ynn_fusion.CONTRACTED_ROW * contracted_rows
+    assert in_library.overhead == ynn_fusion.START + expected
+    (in_loops,) = count_kernels(text.replace("__ynn_fusion", "another"), {})
+    assert in_loops.overhead == kernel_work.KERNEL_START
+
+
+def test_each_product_of_a_batch_in_the_library_takes_time():
+    text = """\
+%fused (p: f32[7,3,4], q: f32[7,4,5]) -> f32[7,3,5] {
+  %p = f32[7,3,4]{2,1,0} parameter(0)
+  %q = f32[7,4,5]{2,1,0} parameter(1)
+  ROOT %d = f32[7,3,5]{2,1,0} dot(%p, %q), lhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_batch_dims={0}, rhs_contracting_dims={1}
 }
 
-ENTRY %main (a: f32[6,4], c: f32[6,3,4]) -> f32[6,3] {
-  %a = f32[6,4]{1,0} parameter(0)
-  %c = f32[6,3,4]{2,1,0} parameter(1)
-  ROOT %f = f32[6,3]{1,0} fusion(%a, %c), kind=kCustom, calls=%fused, backend_config={"fusion_config":{"kind":"__ynn_fusion"}}
+ENTRY %main (a: f32[7,3,4], c: f32[7,4,5]) -> f32[7,3,5] {
+  %a = f32[7,3,4]{2,1,0} parameter(0)
+  %c = f32[7,4,5]{2,1,0} parameter(1)
+  ROOT %f = f32[7,3,5]{2,1,0} fusion(%a, %c), kind=kCustom, calls=%fused, backend_config={"fusion_config":{"kind":"__ynn_fusion"}}
 }
 """
-    (in_library,) = count_kernels(text, {})
-    (in_loops,) = count_kernels(text.replace("__ynn_fusion", "another"), {})
-    assert (
-        in_library.overhead
-        == kernel_work.YNN_FUSION_START + 6 * 3 * kernel_work.YNN_SUM + 6 * kernel_work.YNN_BROADCAST
-    )
-    assert in_loops.overhead == kernel_work.KERNEL_START
+    (kernel,) = count_kernels(text, {})
+    products = 7 * ynn_fusion.PRODUCT + 7 * 3 * ynn_fusion.PRODUCT_ROW
+    assert kernel.overhead == ynn_fusion.START + products + 7 * 4 * 5 * ynn_fusion.PACKED_ELEMENT
 
 
 def test_a_fusion_of_the_library_starts_faster_in_a_loop():
@@ -185,10 +222,8 @@ ENTRY %main (a: f32[8]) -> (s32[], f32[8]) {
 }
 """
     overheads = {(kernel.times, kernel.overhead) for kernel in count_kernels(text, {})}
-    assert (5, kernel_work.YNN_FUSION_START_IN_LOOP) in overheads
-    assert (
-        kernel_work.KERNEL_START_IN_LOOP < kernel_work.YNN_FUSION_START_IN_LOOP < kernel_work.YNN_FUSION_START
-    )
+    assert (5, ynn_fusion.START_IN_LOOP + ynn_fusion.ROW + ynn_fusion.CALL) in overheads
+    assert kernel_work.KERNEL_START_IN_LOOP < ynn_fusion.START_IN_LOOP < ynn_fusion.START
 
 
 CONVOLUTIONS = {  # the layouts of the arrays -> whether XLA computes the convolution in loops

@@ -1,0 +1,124 @@
+"""Estimate the overhead of a fusion that the library YNNPACK executes on a CPU (`count_overhead`).
+
+XLA does not compile these fusions to loops. The library calls its own kernels for each instruction. A call
+computes a matrix, whose rows are contiguous. Therefore the overhead depends on the lengths of the rows, which
+the broadcast and the reduced axes limit. `kernel_work` counts the operations.
+"""
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+from scaling.options import hlo
+from scaling.options.hlo import HloInstruction, Instructions
+
+# In units of the time of a vectorized arithmetic operation in float32. The times in the comments were
+# measured in float32 on one core of an AMD EPYC with jaxlib 0.10.2, where the unit is 17 ps, in 700 fusions.
+START = 180_000  # the start of a fusion: 1 to 8 us
+START_IN_LOOP = 60_000  # the start of a fusion in a while loop, whose code is in the cache: 0.5 to 1 us
+ROW = 240  # a row of an elementwise instruction or a reduction: 3 to 5 ns
+CALL = 1200  # a matrix of two or more rows: 20 ns
+CONTRACTED_ROW = 1200  # a row of a sum of products of two arrays: 10 to 40 ns
+PRODUCT = 7600  # a product in a batch of matrix products: 130 ns
+PRODUCT_ROW = 300  # a row of the left operand of a matrix product: 5 ns
+PACKED_ELEMENT = 12  # an element of the right operand of a matrix product: 0.2 ns
+
+_NO_LOOP = hlo.NO_KERNEL | {"broadcast", "reshape", "iota", "copy"}
+AxisFlags = tuple[bool, ...]  # one value for each axis of an array
+
+
+def count_overhead(fused: Instructions, in_loop: bool) -> int:
+    """Return the overhead of a fusion, in units of the time of a vectorized arithmetic operation in float32.
+
+    `fused` contains the instructions of the fusion by name. `in_loop` states whether a while loop executes it.
+    """
+    overhead, products = START_IN_LOOP if in_loop else START, set[str]()
+    for instruction in fused.values():
+        if instruction.opcode == "dot":
+            overhead += _dot_overhead(instruction, fused)
+        elif rows := _count_contracted_rows(instruction, fused):
+            overhead += CONTRACTED_ROW * rows
+            products |= {instruction.name, instruction.operands[0]}
+    loops = [x for x in fused.values() if x.opcode not in _NO_LOOP | {"dot"} and x.name not in products]
+    # Instructions of the same shape are executed together, for the longest rows that are possible for all.
+    flags = defaultdict[tuple[int, ...], list[AxisFlags]](list)
+    for instruction in loops:
+        flags[_loop_dims(instruction, fused)] += _axis_flags(instruction, fused)
+    for instruction in loops:
+        dims = _loop_dims(instruction, fused)
+        runs = _contiguous_runs(dims, flags[dims])
+        overhead += ROW * math.prod(runs[1:]) + CALL * math.prod(runs[2:])
+    return overhead
+
+
+def _loop_dims(instruction: HloInstruction, fused: Instructions) -> tuple[int, ...]:
+    """Return the dimensions of the array that an instruction loops over: the larger of result and operand."""
+    is_reduction = instruction.opcode == "reduce" and instruction.operands[0] in fused
+    return fused[instruction.operands[0]].dims if is_reduction else instruction.dims
+
+
+def _axis_flags(instruction: HloInstruction, fused: Instructions) -> list[AxisFlags]:
+    """Return the reduced axes of a reduction, or the axes along which the operands vary, for each operand."""
+    if instruction.opcode == "reduce":
+        reduced = instruction.axes("dimensions") or ()
+        return [tuple(axis in reduced for axis in range(len(_loop_dims(instruction, fused))))]
+    operands = [fused[name] for name in instruction.operands if name in fused]
+    return [_varying_axes(x, fused) for x in operands if x.dims == instruction.dims]
+
+
+def _varying_axes(instruction: HloInstruction, fused: Instructions) -> AxisFlags:
+    """Return for each axis whether the elements may differ along it. They do not along a broadcast axis."""
+    dims, is_long = instruction.dims, lambda length: length > 1
+    source = fused.get(instruction.operands[0]) if instruction.operands else None
+    if instruction.opcode == "broadcast":
+        kept = instruction.axes("dimensions") or ()
+        return tuple(axis in kept and length > 1 for axis, length in enumerate(dims))
+    if instruction.opcode != "bitcast" or source is None:
+        return tuple(map(is_long, dims))
+    if list(filter(is_long, source.dims)) != list(filter(is_long, dims)):
+        return tuple(map(is_long, dims))  # the axes of the source are not those of the result
+    flags = zip(_varying_axes(source, fused), source.dims, strict=True)
+    varies = iter([flag for flag, length in flags if length > 1])
+    return tuple(length > 1 and next(varies) for length in dims)
+
+
+def _contiguous_runs(dims: Sequence[int], flags: Sequence[AxisFlags]) -> list[int]:
+    """Return the numbers of elements of the groups of axes that the library joins, the minor-most group first.
+
+    Adjacent axes are joined if `flags` contains the same values for both.
+    """
+    keys = [(length, tuple(each[axis] for each in flags)) for axis, length in enumerate(dims) if length > 1]
+    groups = itertools.groupby(reversed(keys), key=lambda item: item[1])
+    return [math.prod(length for length, _ in group) for _, group in groups]
+
+
+def _count_contracted_rows(instruction: HloInstruction, fused: Instructions) -> int:
+    """Return the number of rows of a sum of products that the library computes like matrix products.
+
+    Both factors vary along the summed axes, and one factor is broadcast along another axis. Return 0 for any
+    other instruction.
+    """
+    product = fused.get(instruction.operands[0]) if instruction.opcode == "reduce" else None
+    if product is None or product.opcode != "multiply" or len(set(product.operands)) < 2:
+        return 0
+    summed = instruction.axes("dimensions") or ()
+    left, right = (_varying_axes(fused[name], fused) for name in product.operands)
+    long_axes = [axis for axis in summed if product.dims[axis] > 1]
+    if not long_axes or not all(left[axis] and right[axis] for axis in long_axes):
+        return 0
+    rows = [
+        math.prod(product.dims[axis] for axis, varies in enumerate(flags) if varies and axis not in summed)
+        for flags in (left, right)
+    ]
+    return max(rows) if min(rows) < instruction.size else 0
+
+
+def _dot_overhead(instruction: HloInstruction, fused: Instructions) -> int:
+    """Return the overhead of a matrix product, or of a batch of matrix products."""
+    left, right = (fused[name] for name in instruction.operands)
+    batch, summed = (
+        math.prod(left.dims[axis] for axis in instruction.axes(f"lhs_{kind}_dims") or ())
+        for kind in ("batch", "contracting")
+    )
+    return PRODUCT * batch + PRODUCT_ROW * (left.size // max(1, summed)) + PACKED_ELEMENT * right.size
