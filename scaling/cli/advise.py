@@ -356,5 +356,5 @@ def import_function(text: str) -> tuple[Callable[..., Any], str]:
     if not callable(getattr(module, name, None)):
         functions = inspect.getmembers(module, lambda value: callable(value) and not inspect.isclass(value))
         defined_names = [key for key, value in functions if value.__module__ == module_name]
-        raise unknown_name(f"function of {where}", name, defined_names or ["none"])
+        raise unknown_name(f"function of {where}", name, defined_names)
     return getattr(module, name), f"from {module_name} import {name}"

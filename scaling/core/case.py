@@ -60,7 +60,7 @@ class TooLarge(Exception):
 
 def unknown_name(what: str, value: Any, valid_names: Iterable[str]) -> Refusal:
     """Return a `Refusal` that lists the valid names. `what` is the kind of name, such as "mode"."""
-    names = [str(name) for name in valid_names]
+    names = [str(name) for name in valid_names] or ["none"]
     similar = difflib.get_close_matches(str(value).rpartition("/")[2], names, n=1)
     hint = f"; did you mean {similar[0]!r}?" if similar else ""
     return Refusal(f"unknown {what} {value!r}: choose from {', '.join(names)}{hint}")
@@ -70,7 +70,7 @@ def check_names(what: str, names: Iterable[Any], valid_names: Collection[Any]) -
     """Raise a `Refusal` if one of `names` is not in `valid_names`. `what` is the kind of these names."""
     for name in names:
         if name not in valid_names:
-            raise unknown_name(what, name, valid_names or ["none"])
+            raise unknown_name(what, name, valid_names)
 
 
 def _field(view: str, default: Any) -> Any:

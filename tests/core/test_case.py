@@ -15,6 +15,7 @@ from scaling.core.case import (
     from_dict,
     label,
     to_dict,
+    unknown_name,
 )
 
 FULL = Case(
@@ -165,3 +166,7 @@ def test_a_label_contains_a_data_seed_that_is_not_the_default():
         != label(Case("rbf", points=6, data_seed=3))
         == label(Case("rbf", points=6)) + " data_seed=3"
     )
+
+
+def test_an_unknown_name_without_valid_names_is_rejected_with_choose_from_none():
+    assert str(unknown_name("input", "k", ())) == "unknown input 'k': choose from none"
