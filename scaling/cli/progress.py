@@ -40,7 +40,7 @@ def show_run(
     """
     counts = Counter[str]()
     bar = Progress(
-        SpinnerColumn(), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn(),
+        SpinnerColumn(), BarColumn(bar_width=12), MofNCompleteColumn(), TimeRemainingColumn(),
         TextColumn("{task.fields[state]}", markup=False),
         console=console, transient=True, disable=not console.is_terminal,
     )  # fmt: skip
@@ -65,7 +65,7 @@ def show_run(
         done = "planned" if counts["planned"] else "ok"
         state = f"{counts[done]} {done}, {counts['skipped']} skipped, {counts['failed']} failed"
         state += f" · {case_label}" if event["event"] == "begin" else ""
-        bar.update(task, state=state[: max(20, console.width - 60)])
+        bar.update(task, state=state[: max(20, console.width - 36)])
 
     with bar:
         yield listen, counts

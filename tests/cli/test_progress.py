@@ -1,0 +1,19 @@
+"""Tests of the live progress of a run on a terminal."""
+
+import io
+import re
+
+from rich.console import Console
+
+from scaling.cli import progress
+
+
+def test_all_counts_of_a_large_run_are_visible_in_80_columns():
+    shown = io.StringIO()
+    console = Console(file=shown, width=80, force_terminal=True)
+    with progress.show_run(console, {"k": "a case"}, 12_345) as (listen, counts):
+        counts.update(ok=10_000, skipped=1_000, failed=123)
+        listen({"event": "begin", "key": "k"})
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.getvalue())
+    assert "10000 ok, 1000 skipped, 123 failed" in text
+    assert all(len(line) <= 80 for line in re.split(r"[\r\n]+", text))
