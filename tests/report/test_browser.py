@@ -66,6 +66,17 @@ def test_page_and_its_columns_are_never_wider_than_its_window(browser, index, wi
         assert browser.eval(f"Math.max(...{last}) <= {edge} + 1"), f"the last column of {table} is clipped"
 
 
+@pytest.mark.parametrize("width", [390, 820, 1400])
+def test_a_short_table_of_the_fastest_modes_is_not_cut(browser, tmp_path, width):
+    records = [
+        record(1, s, mode=m, points=p) for p in range(1, 7) for m, s in (("jacfwd", 1.0), ("jacrev", 2.0))
+    ]
+    browser.open(write_report.write_report(made_up.write(tmp_path / "made", records)), width=width)
+    box = "document.querySelector('#fastest .scroll')"
+    assert browser.eval(f"{box}.querySelectorAll('tbody tr').length") == 6
+    assert browser.eval(f"{box}.scrollHeight <= {box}.clientHeight")
+
+
 def test_a_long_name_in_a_legend_is_wrapped(browser, tmp_path):
     records = [record(d, 1.0 / d, mode=m, formulation="f" * 80) for d in (1, 2) for m in ("jacfwd", "jacrev")]
     browser.open(write_report.write_report(made_up.write(tmp_path / "made", records)), width=390)
