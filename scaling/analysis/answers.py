@@ -90,7 +90,8 @@ def _list_untimed(findings: Findings, fastest: Ranking) -> list[str]:
     timed = {t.method for t in findings.case_timings if t.comparison_key == fastest.comparison_key}
     reasons = {method_of(r.case).name: r.reason for r in lost if method_of(r.case) not in timed}
     names = [f"{name} ({reason})" for name, reason in sorted(reasons.items())]
-    return [f"Without a time: {list_first(names, _MOST_NAMES)}"] if names else []
+    where = fastest.first.devices_text
+    return [f"Without a time on {where}: {list_first(names, _MOST_NAMES)}"] if names else []
 
 
 def problem_name(findings: Findings, timing: Timing | Ranking) -> str:

@@ -167,7 +167,7 @@ def test_modes_without_a_time_for_the_problem_are_named(tmp_path, make_record):
         make_record(mode="jacrev", points=9, reason="crashed", **lost),  # another problem
     ]
     (first, *_) = summary.answer_sentences(made_up.write(tmp_path, records))
-    assert ". Without a time: jacrev (vmap) (timeout), linearize (vmap) (too_large)." in first
+    assert ". Without a time on 1 device: jacrev (vmap) (timeout), linearize (vmap) (too_large)." in first
 
 
 def test_headline_of_strong_and_weak_grids_uses_the_largest_problem_on_all_device_counts(ask):
