@@ -100,7 +100,7 @@ def _wide_interval(timing: Timing) -> str | bool:
     median, low, high = timing.estimate
     half = max((high or median) - median, median - (low or median)) / median
     stopped = " and ".join(sorted({record.stop_reason or "nothing known" for record in timing.records}))
-    return half > _WIDE and f"{half:.1%}, stopped by {stopped}"
+    return half > _WIDE and f"{100 * half:.1f} %, stopped by {stopped}"
 
 
 def _disturbed(timing: Timing) -> str | bool:
@@ -112,7 +112,7 @@ def _trend(timing: Timing) -> str | bool:
     """Describe the largest significant change of the time within a process. Return False if there is none."""
     compilations = (samples_by_compilation(record)[0] for record in timing.records)
     change = max((trend(samples, _TREND) or 0.0 for samples in compilations), key=abs)
-    return change != 0 and f"{change:+.1%} from the first third to the last"
+    return change != 0 and f"{100 * change:+.1f} % from the first third to the last"
 
 
 def _varying_blocks(timing: Timing) -> str | bool:

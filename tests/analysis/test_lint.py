@@ -98,7 +98,7 @@ FAULTS = [  # rule, severity, study with that fault from (study, clean), words o
     ("intervals wider", "warning", lambda s, _: change(s(), 2, seconds=[2e-3] * 30, stop_reason="most"), "stopped by most"),
     ("foreign load", "warning", lambda s, _: change(s(), 2, marked={"foreign_load": [0, 1], "throttled": [1]}),
      "22 % of its samples, foreign load and throttled"),
-    ("trend within", "warning", lambda s, _: change(s(), 2, seconds=SHIFTED), "+4.9% from the first third to the last"),
+    ("trend within", "warning", lambda s, _: change(s(), 2, seconds=SHIFTED), "+4.9 % from the first third to the last"),
     ("chunk=auto: other blocks", "warning", lambda s, _: change(change(s(), 0, blocks={"chunk": 4}), 1, blocks={"chunk": 2}),
      "4 seeds and all points at a time; 2 seeds and all points at a time"),
     ("no baseline: a plain jit", "warning", lambda s, _: [r for r in s() if r.case.api != "jit" or r.case.mode == "analytic"],
