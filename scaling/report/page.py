@@ -13,7 +13,6 @@ from markupsafe import Markup
 
 from scaling.analysis import summary
 from scaling.analysis.answers import FastestAnswer, measured_answers
-from scaling.analysis.cases import join_words
 from scaling.analysis.curves import KINDS
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import describe_plan, plan_answers
@@ -50,7 +49,7 @@ class Section(NamedTuple):
 def table_section(table: Table, opened: bool = False) -> Section:
     """Return a section that contains a table. If `opened` is true, the section is initially expanded."""
     sentence = "" if opened else _first_sentence(table.note)
-    summary = join_words(format_count(len(table.rows), "row"), sentence)
+    summary = ". ".join([format_count(len(table.rows), "row"), *filter(None, [sentence])])
     return Section(table.anchor, table.title, summary, table.note, table=table, opened=opened)
 
 

@@ -93,6 +93,11 @@ def test_links_of_the_page_have_targets(folder, text):
         assert (folder / "report" / name).is_file()
 
 
+def test_a_sentence_after_the_number_of_rows_is_a_sentence_of_its_own(text):
+    summaries = re.findall(r'<span class="quiet">(\d[^<]*)</span></summary>', text)
+    assert len(summaries) > 5 and all(re.fullmatch(r"[\d,]+ rows?(\. [A-Z].*)?", each) for each in summaries)
+
+
 def test_of_many_functions_the_first_have_a_card_and_the_page_says_so(tmp_path):
     folder = made_up.write(tmp_path / "made", [record(1, 1.0, workload=f"f{n}") for n in range(26)])
     text = write_report.write_report(folder).read_text()
