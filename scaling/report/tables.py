@@ -121,11 +121,12 @@ def describe_totals(findings: Findings) -> str:
     """Return the number of cases of each status as text, such as '2 ok, 0 skipped, 1 failed'.
 
     Each replicate counts as a case. If there are only plans, the text ends with the number of planned cases,
-    such as ', 12 planned'.
+    such as ', 12 planned'; if cases of the study have no record, with their number, such as ', 3 missing'.
     """
     counts = count_statuses(findings)
     shown = STATUSES if 0 < counts["planned"] == counts.total() else STATUSES[:3]
-    return ", ".join(f"{counts[name]} {name}" for name in shown)
+    counts["missing"] = len(findings.missing)
+    return ", ".join(f"{counts[name]:,} {name}" for name in (*shown, *["missing"] * bool(findings.missing)))
 
 
 def count_statuses(findings: Findings) -> Counter[str]:

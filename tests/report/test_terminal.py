@@ -11,7 +11,8 @@ from scaling.analysis import findings
 from scaling.analysis.curves import derivative_curves
 from scaling.analysis.estimate import format_ratio
 from scaling.core.formatting import format_duration
-from scaling.report import tables, terminal
+from scaling.core.record import to_line
+from scaling.report import tables, terminal, write_report
 from tests.support import made_up
 
 
@@ -64,6 +65,16 @@ def test_curve_table_has_times_and_speedups_and_the_fastest_curve_first(large_st
         assert table.rows[0][table.columns.index(str(most))] == (
             f"{format_duration(last.seconds)}, {format_ratio(last.speedup.value)}"
         )
+
+
+def test_totals_count_the_cases_without_a_record_as_the_page_does(tmp_path, make_record):
+    records = [make_record(points=points) for points in range(1, 1003)]
+    folder = made_up.write(tmp_path, records)
+    (folder / "records.jsonl").write_text("".join(to_line(each) + "\n" for each in records[:-2]))
+    totals = tables.describe_totals(findings.read(folder))
+    assert totals == "1,000 ok, 0 skipped, 0 failed, 2 missing"
+    page = write_report.write_report(folder).read_text()
+    assert ">1,000 ok</li>" in page and ">2 missing</a>" in page
 
 
 def test_programs_that_differ_in_the_compilation_cache_have_different_rows(tmp_path, make_record):
