@@ -1,6 +1,7 @@
 """Summarize a results folder in sentences (`answer_sentences`): fastest modes, crossovers, laws, plans."""
 
 import itertools
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -223,8 +224,9 @@ def _describe_comparison(comparison: SettingComparison) -> str:
 
 
 def _name_setting(case: Case, field: str) -> str:
-    """Return the name and the value of a field as text, such as 'mesh=2x4' or 'overlap=True'."""
-    return f"{field}={'x'.join(map(str, case.mesh_shape)) if field == 'mesh' else getattr(case, field)}"
+    """Return the name and the value of a field as text, such as 'mesh=2x4' or 'overlap=true'."""
+    value = "x".join(map(str, case.mesh_shape)) if field == "mesh" else getattr(case, field)
+    return f"{field}={value if isinstance(value, str) else json.dumps(value)}"
 
 
 def _describe_plans(findings: Findings) -> list[str]:

@@ -20,7 +20,14 @@ from scaling.analysis.ranking import Ranking, best_device_counts
 from scaling.analysis.summary import answer_sentences
 from scaling.analysis.timings import Timing, format_time
 from scaling.core.case import PEAKS, label
-from scaling.core.formatting import format_bytes, format_duration, format_interval, format_number, list_first
+from scaling.core.formatting import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_interval,
+    format_number,
+    list_first,
+)
 from scaling.core.grouping import group_by
 from scaling.core.record import COMPILING_STAGES, REASONS, STATUSES, Record
 from scaling.options import machine_peaks
@@ -213,7 +220,7 @@ def _describe_remarks(findings: Findings, timing: Timing) -> str:
     record, dispatch, padding = timing.record, timings.near_floor(timing), timings.padding_share(timing)
     blocks = timings.automatic_blocks(record)
     counts = (record.collectives or {}).items()
-    collectives = " and ".join(f"{count} {name}" for name, count in counts if count)
+    collectives = " and ".join(format_count(count, name) for name, count in counts if count)
     return join_words(
         findings.suffix(timing.environment, timing.honest).strip(" []"),
         dispatch and f"{timings.SHORT}: {format_duration(dispatch)}",

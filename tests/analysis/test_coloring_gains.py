@@ -143,20 +143,20 @@ def test_overlapped_all_reduce_is_compared_with_the_same_case_without_overlap():
 def test_communication_volume_and_overlap_gain_are_reported(tmp_path):
     lines, tables = report(tmp_path, [gradient(3.0, True), gradient(4.0, False)], "Comparison by overlap")
     assert lines[0].endswith(
-        "data split, overlapped, 2 devices: overlap=True takes 3.00 s (3.00 to 3.00); overlap=False takes "
+        "data split, overlapped, 2 devices: overlap=true takes 3.00 s (3.00 to 3.00); overlap=false takes "
         "1.33x (1.33 to 1.33) as long; not sure: measured in one process."
     )
     cells = {row["case"].endswith("overlapped"): row["remarks"] for row in tables["measured"]}
     assert cells == {
         False: "sends 2.00 MB in 1 all-reduce",
-        True: "sends 2.00 MB in 6 all-reduce",
+        True: "sends 2.00 MB in 6 all-reduces",
     }
 
 
 def test_indistinguishable_times_with_and_without_overlap_are_reported_as_such(tmp_path):
     noisy = [1.0, 1.4, 0.8, 1.1, 0.9, 1.3, 1.2, 0.7, 1.05]
     (sentence,) = report(tmp_path, [gradient(noisy, True), gradient(1.0, False)], "Comparison by overlap")[0]
-    assert "; overlap=True takes " in sentence and sentence.endswith("; not distinguished.")
+    assert "; overlap=true takes " in sentence and sentence.endswith("; not distinguished.")
 
 
 def test_no_break_even_is_reported_if_the_ratio_is_not_determined(tmp_path):
