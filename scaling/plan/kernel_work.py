@@ -49,9 +49,12 @@ KERNEL_START_IN_LOOP = 2800  # the start of a kernel in a while loop, whose code
 # The library starts once for each product of a batch.
 PRODUCT_START = 56_000  # the start of a product in the library: 0.5 to 1.1 us
 PACKED_ELEMENT = 10  # an element of the operands or the result of a product in the library: 0.1 to 0.3 ns
-CONVOLUTION_PATCH = 3000  # an output position of a convolution in the library: 25 to 80 ns
+CONVOLUTION_PATCH = 3000  # an output position of a convolution with a one-dimensional window: 25 to 80 ns
+CONVOLUTION_ROW = 1500  # each further row of the window, for each output position: 20 to 35 ns
 SORT_COMPARISON = 700  # a comparison of two elements: 9 ns
-FFT_OPERATION = 3  # the additional time of an operation of a Fourier transform: 30 to 100 ps on an Intel Xeon
+FFT_START = 200_000  # the start of Fourier transforms: 2 to 8 us
+# The additional time of an operation of a Fourier transform: 30 to 100 ps, and twice as long for real numbers.
+FFT_OPERATION = 3
 # An element of the operands of a routine that a custom call executes. The time of a routine of LAPACK is
 # proportional to the number of elements for matrices of 4 x 4 to 300 x 300: 2.5 ns an element for potrf.
 ROUTINE_ELEMENTS = {
@@ -277,14 +280,17 @@ def _library_overhead(kernel: hlo.Kernel, arithmetic: int) -> int:
     operands = [kernel.body[name] for name in instruction.operands]
     operand_size = sum(operand.size for operand in operands)
     if instruction.opcode == "convolution":
-        return CONVOLUTION_PATCH * instruction.size // max(1, instruction.dims[-1])
+        window = _WINDOW_SIZE.search(instruction.attributes)
+        lengths = [length for length in hlo.parse_integers(window[1] if window else "") if length > 1]
+        patch = CONVOLUTION_PATCH + CONVOLUTION_ROW * (math.prod(lengths[:-1]) - 1)
+        return patch * instruction.size // max(1, instruction.dims[-1])
     if instruction.opcode == "dot":
         batch = math.prod(operands[0].dims[axis] for axis in instruction.axes("lhs_batch_dims") or ())
         return PRODUCT_START * batch + PACKED_ELEMENT * (instruction.size + operand_size)
     if instruction.opcode == "custom-call":
         return ROUTINE_ELEMENTS.get(_routine_name(instruction), 0) * operand_size
     if instruction.opcode == "fft":
-        return FFT_OPERATION * arithmetic
+        return FFT_START + FFT_OPERATION * arithmetic * (2 if "RFFT" in instruction.attributes else 1)
     if instruction.opcode == "sort":
         sorted_elements = math.prod(operands[0].dims[axis] for axis in instruction.axes("dimensions") or ())
         return round(SORT_COMPARISON * operands[0].size * math.log2(max(2, sorted_elements)))

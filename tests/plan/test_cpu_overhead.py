@@ -58,17 +58,26 @@ PRODUCTS = {  # result, operands, attributes -> overhead
     "a convolution": (
         "f32[7,9,4]{2,1,0}", "f32[7,9,2]{2,1,0}", "f32[3,2,4]{2,1,0}", "window={size=3 pad=1_1}, dim_labels=b0f_0io->b0f",
         7 * 9 * kernel_work.CONVOLUTION_PATCH),
+    "a convolution of images": (
+        "f32[2,7,9,4]{3,2,1,0}", "f32[2,7,9,2]{3,2,1,0}", "f32[3,5,2,4]{3,2,1,0}",
+        "window={size=3x5 pad=1_1x2_2}, dim_labels=b01f_01io->b01f",
+        2 * 7 * 9 * (kernel_work.CONVOLUTION_PATCH + 2 * kernel_work.CONVOLUTION_ROW)),
     "top k": (
         "f32[5,2]{1,0}", "f32[5,8]{1,0}", "f32[5,8]{1,0}", 'custom_call_target="TopK"',
         2 * 5 * 8 * kernel_work.ROUTINE_ELEMENTS["TopK"]),
     "a sort": (
         "f32[5,8]{1,0}", "f32[5,8]{1,0}", "f32[5,8]{1,0}", "dimensions={1}, to_apply=%less", 5 * 8 * 3 * kernel_work.SORT_COMPARISON),
     "a Fourier transform": (
-        "c64[5,8]{1,0}", "c64[5,8]{1,0}", "c64[5,8]{1,0}", "fft_type=FFT, fft_length={8}", 5 * 5 * 8 * 3 * kernel_work.FFT_OPERATION),
+        "c64[5,8]{1,0}", "c64[5,8]{1,0}", "c64[5,8]{1,0}", "fft_type=FFT, fft_length={8}",
+        kernel_work.FFT_START + 5 * 5 * 8 * 3 * kernel_work.FFT_OPERATION),
+    "a real Fourier transform": (  # half as many operations, each of which takes twice as long
+        "c64[5,5]{1,0}", "f32[5,8]{1,0}", "f32[5,8]{1,0}", "fft_type=RFFT, fft_length={8}",
+        kernel_work.FFT_START + 5 * 5 * 8 * 3 * kernel_work.FFT_OPERATION),
     "random bits": ("u32[5,8]{1,0}", "u32[5,8]{1,0}", "u32[5,8]{1,0}", "algorithm=rng_default", 0),
 }  # fmt: skip
 OPCODES = {
     "a convolution": "convolution", "a sort": "sort", "top k": "custom-call", "a Fourier transform": "fft",
+    "a real Fourier transform": "fft", "a convolution of images": "convolution",
     "random bits": "rng-bit-generator",
 }  # fmt: skip
 
