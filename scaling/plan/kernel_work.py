@@ -53,7 +53,7 @@ CONVOLUTION_PATCH = 3000  # an output position of a convolution with a one-dimen
 CONVOLUTION_ROW = 1500  # each further row of the window, for each output position: 20 to 35 ns
 SORT_COMPARISON = 700  # a comparison of two elements: 9 ns
 FFT_START = 200_000  # the start of Fourier transforms: 2 to 8 us
-# The additional time of an operation of a Fourier transform: 30 to 100 ps, and twice as long for real numbers.
+# The additional time of an operation of a Fourier transform: 30 to 100 ps, for real numbers twice as long
 FFT_OPERATION = 3
 # An element of the operands of a routine that a custom call executes. The time of a routine of LAPACK is
 # proportional to the number of elements for matrices of 4 x 4 to 300 x 300: 2.5 ns an element for potrf.

@@ -31,7 +31,8 @@ AxisFlags = tuple[bool, ...]  # one value for each axis of an array
 def count_overhead(fused: Instructions, in_loop: bool) -> int:
     """Return the overhead of a fusion, in units of the time of a vectorized arithmetic operation in float32.
 
-    `fused` contains the instructions of the fusion by name. `in_loop` states whether a while loop executes it.
+    `fused` contains the instructions of the fusion by name. `in_loop` states whether a while loop executes
+    the fusion.
     """
     overhead, products = START_IN_LOOP if in_loop else START, set[str]()
     for instruction in fused.values():
@@ -84,7 +85,7 @@ def _varying_axes(instruction: HloInstruction, fused: Instructions) -> AxisFlags
 
 
 def _contiguous_runs(dims: Sequence[int], flags: Sequence[AxisFlags]) -> list[int]:
-    """Return the numbers of elements of the groups of axes that the library joins, the minor-most group first.
+    """Return the numbers of elements of the groups of axes that the library joins, minor-most group first.
 
     Adjacent axes are joined if `flags` contains the same values for both.
     """
