@@ -54,7 +54,10 @@ def measured_answers(findings: Findings) -> list[FastestAnswer]:
 
 
 def _describe_problem(findings: Findings, rows: Sequence[Ranking]) -> FastestAnswer:
-    """Return the answer for one problem. `rows` has one row per device count and is sorted by time."""
+    """Return the fastest AD mode and the recommended device count of a problem as a `FastestAnswer`.
+
+    `rows` has one row per device count and is sorted by time.
+    """
     fastest, doubt = recommend_row(rows)
     first, recommended = fastest.first, ""
     mode, layout, ratio = name_with_blocks(first), f"{first.devices_text}, {fastest.call}", ""

@@ -122,7 +122,7 @@ class Subject:
 
     @property
     def base_method(self) -> Method:
-        """Return the differentiation method, with default memory settings (such as `chunk` and `remat`)."""
+        """Return the differentiation method without its memory settings, such as `chunk` and `remat`."""
         return method_of(without_memory_setting(self.case))
 
     @property

@@ -26,7 +26,7 @@ _UNINFORMATIVE_PREFIXES = (
 
 
 def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
-    """Write a "failed" record for each case that an ended job should have recorded but did not.
+    """Write a "failed" record for each case whose job ended before the case was recorded.
 
     `tasks` are the submitted tasks. Return the number of records written.
     """
@@ -36,7 +36,7 @@ def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
 
 
 def make_failed_records(tasks: Sequence[TaskState], records: Sequence[Record]) -> list[Record]:
-    """Return a "failed" record for each case that an ended job should have recorded but did not.
+    """Return a "failed" record for each case whose job ended before the case was recorded.
 
     `records` contains all records of the results folder.
     """

@@ -288,7 +288,7 @@ def apply_linear_map(
     position: DevicePosition,
     colors: Any = None,
 ) -> Slices:
-    """Return the `Slices` (Jacobian columns or rows) that a device computes with the linear map `part`."""
+    """Return the Jacobian columns or rows (`Slices`) of the seeds of one device. `part` is the linear map."""
     x, mode = tuple(inputs[name] for name in part.names), MODES[part.mode]
 
     def f(*z: Any) -> Any:

@@ -152,9 +152,9 @@ def sum_over_devices(case: Case) -> Callable[[Any], Any]:
 def place_inputs(
     program: Program, host: Mapping[str, np.ndarray] | None = None, names: Iterable[str] | None = None
 ) -> list[jax.Array]:
-    """Copy the arguments with the given `names`, by default all, to the devices, and return the JAX arrays.
+    """Copy the arguments of a program to its devices, and return them as JAX arrays.
 
-    `host` contains the values of the per-point inputs. By default, they are generated.
+    `names` selects arguments; None selects all. If `host` is None, the per-point inputs are generated.
     """
     names = program.arguments if names is None else names
     return [_place_argument(program, name, host) for name in names]

@@ -108,7 +108,7 @@ def prepare_case(
 ) -> Attempt:
     """Compile a case, check the result of one call, and return the `Attempt`.
 
-    `blank` is a record of the case without measurements. If an error occurs, the returned attempt has ended.
+    After an error, `Attempt.ended` is true. `blank` is a record of the case without measurements.
     `known_blocks` is the field `blocks` of an earlier record. `expected_digest` is the hash of the workload's
     source when the case was requested. `stages` contains a program already compiled for these devices.
     """

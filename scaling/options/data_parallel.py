@@ -150,12 +150,12 @@ def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
 def gather_sums(
     case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the derivative of the summed loss as a list with one array for each input.
+    """Return the derivative of the summed loss with respect to each input, as a list of arrays.
 
-    The returned arrays have the shape (copies, 1, elements), where elements is the size of the input. The
-    number of copies is the same as in the result of `sum_over_point_devices`. `arrays` contains the results
-    of the linear map `part`: one array in forward mode, or one array for each input in reverse mode. Their
-    shape is (point devices, seed devices, ...). The first two axes are those of the device mesh.
+    Each array has the shape (copies, 1, elements): `elements` is the size of the input, and `copies` the
+    number of devices that hold the sum (see `sum_over_point_devices`). `arrays` contains the results of all
+    devices, with the shape (point devices, seed devices, ...): one array in forward mode, or one for each
+    input in reverse mode.
     """
     if part.computes_columns:
         (x,) = arrays  # (point devices, seed devices, seeds)

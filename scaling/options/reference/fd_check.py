@@ -153,11 +153,11 @@ def _compare_along_all(
 def _describe_worst(
     of: str, names: Groups, points: np.ndarray, derivatives: np.ndarray, comparison: _Comparison
 ) -> str:
-    """Return a description of one wrong derivative, for an error message.
+    """Describe the most informative wrong derivative, for an error message.
 
-    Three sets of directions are searched in this order: (1) the directions that change a single group of
-    inputs, (2) all others except the last, (3) the last. The search ends at the first set with a wrong
-    derivative. Of the wrong derivatives in this set, the one with the largest relative error is described.
+    Directions that change a single group of inputs come first, because they name the wrong input. Then come
+    the random directions, and then the direction whose elements are relative to the inputs. Among the wrong
+    derivatives of the first kind that has any, the one with the largest relative error is described.
 
     `of` is the name of the differentiated quantity, such as "output". `names[k]` are the names of the inputs
     that direction k changes. `points` contains the indices of the points. The other arrays have the shape
