@@ -25,11 +25,12 @@ _DIGEST_FIELDS = (
     "versions", "platform", "device_kind", "xla_flags", "glibc_tunables", "jax_settings", "commit", "dirty",
     "source", "workload_digest", "bound", "driver", "processes", "engine", "hardware",
 )  # fmt: skip
-# Environment variables of JAX that change the compiled programs or how they run. Workers do not change them.
+# Environment variables that change the compiled programs or how they run. Workers do not change them.
 _JAX_SETTINGS = (
     "JAX_CPU_ENABLE_ASYNC_DISPATCH", "JAX_DEBUG_INFS", "JAX_DEBUG_NANS", "JAX_DEFAULT_MATMUL_PRECISION",
-    "JAX_DISABLE_JIT", "JAX_DISABLE_MOST_OPTIMIZATIONS", "JAX_ENABLE_PGLE",
+    "JAX_DISABLE_JIT", "JAX_DISABLE_MOST_OPTIMIZATIONS", "JAX_ENABLE_PGLE", "LIBTPU_INIT_ARGS",
     "JAX_EXEC_TIME_OPTIMIZATION_EFFORT", "JAX_OPTIMIZATION_LEVEL", "JAX_USE_SHARDY_PARTITIONER",
+    "NVIDIA_TF32_OVERRIDE",
 )  # fmt: skip
 # An empty value of this flag disables a fusion of jaxlib 0.10 that returns wrong numbers on a CPU.
 WRONG_FUSION_FLAG = "--xla_cpu_experimental_ynn_fusion_type"
@@ -38,8 +39,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _VARIABLES_AT_START = dict(os.environ)
 _MIN_SECRET_CHARACTERS = 6  # a shorter value, such as "true", occurs in ordinary text
 _SECRET = re.compile(
-    r"key|token|secret|passw|passphrase|credential|auth(?!or)|cookie|private|_(?:pwd|pass|pat|dsn)$",
-    re.IGNORECASE,
+    r"(?i)key|token|secret|passw|passphrase|credential|auth(?!or)|cookie|private|_(?:pwd|pass|pat|dsn)$"
 )
 _ASSIGNMENT = re.compile(r"""\b(\w+)=(?!=)("[^"]*"|'[^']*'|\S+)""")
 _ABSOLUTE_PATH = re.compile(

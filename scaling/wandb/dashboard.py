@@ -62,16 +62,14 @@ def _save_workspace(job: PublishJob, title: str, sections: Mapping[str, list[Any
 
 
 def _save_report(job: PublishJob, title: str, sections: Mapping[str, list[Any]], run_filter: Any) -> str:
-    entity, project = str(job.settings.entity), job.settings.project
-    runset = wr.Runset(entity=entity, project=project, name="current runs", filters=run_filter)
+    location: dict[str, Any] = {"entity": str(job.settings.entity), "project": job.settings.project}
+    runset = wr.Runset(**location, name="current runs", filters=run_filter)
     blocks: list[Any] = [wr.H1("The answer"), wr.UnorderedList(items=list(job.sentences))]
     for name, panels in sections.items():
         blocks += [wr.H1(name), wr.PanelGrid(runsets=[runset], panels=panels)]
     text = f"Written by `scaling publish`, which writes it anew each time (study {job.runs[-1].series})."
-    report = wr.Report(
-        entity=entity, project=project, title=title, width="fluid", description=text, blocks=blocks
-    )
-    earlier_reports = wandb.Api().reports(f"{entity}/{project}")
+    report = wr.Report(**location, title=title, width="fluid", description=text, blocks=blocks)
+    earlier_reports = wandb.Api().reports("/".join(location.values()))
     report.id = next((earlier.id for earlier in earlier_reports if earlier.description == text), "")
     report.save()
     return str(report.url)

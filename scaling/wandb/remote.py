@@ -211,10 +211,8 @@ def _first_difference(run: TrackedRun, stored: Any) -> str:
 def _update_tag(stored: Any, current: dict[str, str], wrong: Iterable[str]) -> bool:
     """Add the tag 'superseded' to a stored W&B run, or remove it. Return whether it was added.
 
-    `current` maps each `TrackedRun.series` to the ID of its current run. `wrong` contains the IDs of uploaded
-    runs with wrong content. The tag is added if the ID of the run is in `wrong`, or if another run is the
-    current run of its series. Otherwise, the tag is removed if the run is the current run of its series. If
-    the series has no current run, and the run is not in `wrong`, nothing changes.
+    Runs whose IDs are in `wrong` (uploaded with wrong content) get the tag. `current` maps a series to the ID
+    of its current run, which loses the tag, while all other runs of this series get it.
     """
     current_id = current.get(stored.config.get("series"))
     is_superseded = stored.id in wrong or current_id not in (None, stored.id)

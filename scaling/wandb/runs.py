@@ -51,8 +51,8 @@ def _plots_over_devices(curves: Iterable[Curve]) -> Iterator[Plot]:
         yield Plot(kind, "time", title, "devices", "devices", "seconds", times)
         speedups = {line: {p.devices: p.speedup for p in points} for line, points in by_line.items()}
         baselines = tuple(sorted({curve.baseline_devices for curve in group}))
-        y_title = f"speed-up over {' or '.join(format_count(base, 'device') for base in baselines)}"
-        y_title = f"scaled {y_title}" if kind == "weak" else y_title
+        bases = " or ".join(format_count(base, "device") for base in baselines)
+        y_title = f"{'scaled ' if kind == 'weak' else ''}speed-up over {bases}"
         yield Plot(kind, "speedup", title, "devices", "devices", y_title, speedups, baselines)
 
 
@@ -102,8 +102,9 @@ def _method_run(
             bounds = {f"{plot.metric}_low": low, f"{plot.metric}_high": high}
             rows[plot.x, x] |= {plot.x: x, plot.metric: value} | bounds
     config = {"method": line.method.name, "environment": line.environment, "kind": "method", "study": study}
+    config |= {"study_digest": digest_of(identity), "series": digest_of([identity, line])}
     tags = (line.workload, line.method.mode, *sorted({record.case.api for record in records}))
-    return _make_run(identity, line, name, records, tags, config, rows)
+    return _make_run(name, records, tags, config, rows)
 
 
 def _study_run(findings: Findings, identity: Any, plots: Iterable[Plot]) -> TrackedRun:
@@ -114,34 +115,27 @@ def _study_run(findings: Findings, identity: Any, plots: Iterable[Plot]) -> Trac
                 rows[devices] |= {"devices": devices, ideal_metric(baseline): devices / baseline}
     name = findings.name[:_MAX_NAME]
     config = {"environments": " ".join(findings.environments), "kind": "study", "study": name}
-    return _make_run(identity, None, name, findings.records, (), config, rows)
+    config |= dict.fromkeys(("study_digest", "series"), digest_of(identity))
+    return _make_run(name, findings.records, (), config, rows)
 
 
 def _make_run(
-    identity: Any,
-    line: Line | None,
-    name: str,
-    records: Sequence[Record],
-    tags: Iterable[str],
-    config: Fields,
-    rows: Mapping[Any, Fields],
+    name: str, records: Sequence[Record], tags: Iterable[str], config: Fields, rows: Mapping[Any, Fields]
 ) -> TrackedRun:
-    """Return the content of the W&B run of a workload and AD method, or of a study if `line` is None.
+    """Return the content of a W&B run. Fields that are equal in all records are added to `config`.
 
-    `identity` is a JSON value that identifies the study. `rows` maps sort keys to history rows. Fields that
-    are equal in all records are added to `config`.
+    `rows` maps sort keys to history rows.
     """
     newest = newest_by_replicate(records).values()
-    series = digest_of([identity, line] if line else identity)
     status_counts = Counter(record.status for record in newest)
     first, *others = [_config_fields(record) for record in records]
     common = {name: value for name, value in first.items() if all(row.get(name) == value for row in others)}
-    config = _encode_fields(common | config | {"study_digest": digest_of(identity), "series": series})
+    config = _encode_fields(common | config)
     history = [_encode_fields(rows[key]) for key in sorted(rows)]
     summary = {"cases": len(newest), **status_counts}
     all_tags = tuple(tag[:64] for tag in (config["kind"], *tags, *["failures"][: status_counts["failed"]]))
     config["digest"] = digest = digest_of((name, all_tags, config, history, summary))
-    return TrackedRun(digest, series, _encode(name), all_tags, config, history, summary)
+    return TrackedRun(digest, config["series"], _encode(name), all_tags, config, history, summary)
 
 
 def _config_fields(record: Record) -> Fields:

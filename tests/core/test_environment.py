@@ -153,14 +153,15 @@ def test_paths_in_xla_flags_are_not_recorded():
     assert "somebody" not in json.dumps(describe(flags="--xla_dump_to=/home/somebody/dump"))
 
 
-def test_settings_of_jax_that_change_programs_are_part_of_the_environment(monkeypatch):
+@pytest.mark.parametrize("name", ["JAX_DEBUG_NANS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE"])
+def test_variables_that_change_programs_are_part_of_the_environment(name, monkeypatch):
     monkeypatch.delenv("JAX_DISABLE_MOST_OPTIMIZATIONS")  # conftest.py sets it
     monkeypatch.setenv("JAX_LOG_COMPILES", "1")
     before = environment.describe("cpu", None, environment.variables("cpu"), None, (0,))
-    monkeypatch.setenv("JAX_DEBUG_NANS", "1")
+    monkeypatch.setenv(name, "1")
     launcher = environment.describe("cpu", None, environment.variables("cpu"), None, (0,))
     worker = environment.describe("cpu", None, os.environ | environment.variables("cpu"), None, (0,))
-    assert launcher["jax_settings"] == {"JAX_DEBUG_NANS": "1"} and "jax_settings" not in before
+    assert launcher["jax_settings"] == {name: "1"} and "jax_settings" not in before
     assert launcher["digest"] == worker["digest"] != before["digest"]
     assert launcher["setting"] == worker["setting"] != before["setting"]
 
