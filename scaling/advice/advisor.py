@@ -115,11 +115,8 @@ def advise_case(
     """
     devices = devices if isinstance(devices, Sequence) else [devices]
     other_machine = local_peaks.read_hardware(hardware) if hardware and hardware != "cpu" else None
-    _check_options(budget, devices, other_machine)
-    _check_cores("cores", cores)
-    _check_cores("compiling_cores", compiling_cores)
-    if not (note is None or callable(note)):
-        raise Refusal(f"note must be a function of one line of text, such as print, not {note!r}")
+    _check_options(budget, devices, other_machine, note)
+    _check_cores(cores=cores, compiling_cores=compiling_cores)
     note = note or (lambda text: None)
     cases, excluded, derivative = candidates.list_candidates(base, list(map(int, devices)), may_split_seeds)
     entries = (
@@ -148,13 +145,15 @@ def _describe_fusion_fault() -> str:
     return f"this version of jaxlib {fault}, unless XLA_FLAGS contains {flag}="
 
 
-def _check_options(budget: Any, devices: Sequence[Any], hardware: Hardware | None) -> None:
-    """Raise `Refusal` if the budget is invalid, a device count is not available, or a compiler is missing.
+def _check_options(budget: Any, devices: Sequence[Any], hardware: Hardware | None, note: Any) -> None:
+    """Raise `Refusal` if an option is invalid, a device count is not available, or a compiler is missing.
 
     `hardware` is another machine to compile for, or None for this machine.
     """
     if isinstance(budget, bool) or not isinstance(budget, numbers.Real) or not 0 <= float(budget) < math.inf:
         raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
+    if not (note is None or callable(note)):
+        raise Refusal(f"note must be a function of one line of text, such as print, not {note!r}")
     available = jax.devices()
     for count in devices or [devices]:
         if not isinstance(count, numbers.Integral) or isinstance(count, bool) or int(count) < 1:
@@ -169,16 +168,17 @@ def _check_options(budget: Any, devices: Sequence[Any], hardware: Hardware | Non
         find_compiler(hardware)
 
 
-def _check_cores(name: str, cores: Any) -> None:
-    """Raise `Refusal` if the option `name` is neither None nor a list of CPU cores of this machine."""
+def _check_cores(**options: Any) -> None:
+    """Raise `Refusal` if an option is neither None nor a list of CPU cores of this machine."""
     bound = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, bound if cores is None else cores)
-    except (OSError, OverflowError, TypeError, ValueError):
-        known = f"such as {sorted(bound)}"
-        raise Refusal(f"{name} must be a list of CPU cores, {known}, or None, not {cores!r}") from None
-    finally:
-        os.sched_setaffinity(0, bound)
+    for name, cores in options.items():
+        try:
+            os.sched_setaffinity(0, bound if cores is None else cores)
+        except (OSError, OverflowError, TypeError, ValueError):
+            known = f"such as {sorted(bound)}"
+            raise Refusal(f"{name} must be a list of CPU cores, {known}, or None, not {cores!r}") from None
+        finally:
+            os.sched_setaffinity(0, bound)
 
 
 def choose_case(case: Case, group: ProcessGroup) -> Case:

@@ -141,28 +141,8 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
         raise Refusal(
             f"{group} must be a dict such as {{'x': x}} by names of parameters, not {describe(inputs)}"
         )
-
-    def read(path: Any, leaf: Any) -> Any:
-        for kind, fix in _UNREADABLE.items():
-            if isinstance(leaf, kind):
-                raise Refusal(f"input {_leaf_name(path)!r} is a {kind.__name__}: {fix}")
-        is_abstract = isinstance(leaf, jax.ShapeDtypeStruct)
-        is_key = jnp.issubdtype(getattr(leaf, "dtype", float), jax.dtypes.extended)
-        array = leaf if is_abstract or is_key else np.asarray(leaf)
-        if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
-            raise Refusal(
-                f"input {_leaf_name(path)!r} is {describe(leaf)}: inputs are arrays of real numbers; "
-                "bind other values by functools.partial"
-            )
-        is_wide = not is_abstract and array.size and array.dtype in (np.int64, np.uint64)
-        if is_wide and not -(2**31) <= int(array.min()) <= int(array.max()) < 2**31:
-            excess = f"has integers from {array.min()} to {array.max()}, but integers have 32 bits here"
-            raise Refusal(f"input {_leaf_name(path)!r} {excess}: use smaller ones, or floating point")
-        dtype = jax.dtypes.canonicalize_dtype(array.dtype)
-        return jax.ShapeDtypeStruct(array.shape, dtype) if is_abstract else array.astype(dtype)
-
     try:
-        arrays: dict[str, Any] = jax.tree_util.tree_map_with_path(read, dict(inputs))
+        arrays: dict[str, Any] = jax.tree_util.tree_map_with_path(_read_leaf, dict(inputs))
     except ValueError as error:
         if isinstance(error, Refusal):
             raise
@@ -173,6 +153,27 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
             text = f"input {name!r} is {describe(inputs[name])}"
             raise Refusal(f"{text}: an input is an array or a pytree of arrays")
     return {name: arrays[name] for name in inputs}  # JAX sorts the keys
+
+
+def _read_leaf(path: Any, leaf: Any) -> Any:
+    """Convert a leaf of an input to an array of a JAX dtype, or raise `Refusal`. `path` is its pytree path."""
+    for kind, fix in _UNREADABLE.items():
+        if isinstance(leaf, kind):
+            raise Refusal(f"input {_leaf_name(path)!r} is a {kind.__name__}: {fix}")
+    is_abstract = isinstance(leaf, jax.ShapeDtypeStruct)
+    is_key = jnp.issubdtype(getattr(leaf, "dtype", float), jax.dtypes.extended)
+    array = leaf if is_abstract or is_key else np.asarray(leaf)
+    if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
+        raise Refusal(
+            f"input {_leaf_name(path)!r} is {describe(leaf)}: inputs are arrays of real numbers; "
+            "bind other values by functools.partial"
+        )
+    is_wide = not is_abstract and array.size and array.dtype in (np.int64, np.uint64)
+    if is_wide and not -(2**31) <= int(array.min()) <= int(array.max()) < 2**31:
+        excess = f"has integers from {array.min()} to {array.max()}, but integers have 32 bits here"
+        raise Refusal(f"input {_leaf_name(path)!r} {excess}: use smaller ones, or floating point")
+    dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+    return jax.ShapeDtypeStruct(array.shape, dtype) if is_abstract else array.astype(dtype)
 
 
 def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
