@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from scaling.report.text import Table, clean_text, keep_numbers_whole
 
@@ -45,8 +45,13 @@ def load_template(name: str) -> jinja2.Template:
         lstrip_blocks=True, undefined=jinja2.StrictUndefined,
         finalize=_to_markdown if name.endswith(".md.jinja") else None,
     )  # fmt: skip
-    environment.filters |= {"table": to_markdown_table, "whole": keep_numbers_whole}
+    environment.filters |= {"table": to_markdown_table, "whole": _to_html}
     return environment.get_template(name)
+
+
+def _to_html(text: str) -> Markup:
+    """Escape a text for HTML, keep its quantities on one line, and put text in backticks in code elements."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(keep_numbers_whole(text)))))
 
 
 def _to_markdown(value: Any) -> Markup:

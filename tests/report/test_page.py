@@ -72,6 +72,12 @@ def test_page_has_only_its_own_scripts_and_no_element_from_a_record(text):
     assert "<u>study</u>" in shown
 
 
+def test_a_command_in_a_sentence_or_a_cell_is_a_code_element(text):
+    visible = outside_script(text)
+    assert "`" not in visible
+    assert "which <code>scaling lint</code> explains" in visible
+
+
 def test_content_security_policy_forbids_all_requests(text):
     text = without_vega(text)
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)[1]

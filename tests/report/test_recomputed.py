@@ -14,7 +14,7 @@ from scaling.report import write_report
 from tests.support.paths import TOP
 
 UNITS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
-NUMBER = r"([\d.]+(?:e-?\d+)?)"
+NUMBER = r"([\d.,]+(?:e-?\d+)?)"
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def tables(tmp_path_factory):
                 row_anchor,
                 dict(
                     zip(
-                        columns, map(plain, [first, *re.findall(r"<td[^>]*>([^<]*)</td>", rest)]), strict=True
+                        columns, map(plain, [first, *re.findall(r"<td[^>]*>(.*?)</td>", rest)]), strict=True
                     )
                 ),
             )
@@ -76,7 +76,7 @@ def mean_time(lines):
 def seconds(text):
     """Return the time and, if present, the ends of its interval in a cell, in seconds."""
     value, unit, low, high = re.match(rf"{NUMBER} (\w+)(?: \({NUMBER} to {NUMBER}\))?", text).groups()
-    return [float(number) * UNITS[unit] for number in (value, low, high) if number]
+    return [float(number.replace(",", "")) * UNITS[unit] for number in (value, low, high) if number]
 
 
 def rank_interval(samples):
