@@ -14,11 +14,11 @@ _LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/")
 
 
 def format_number(value: float) -> str:
-    """Format a number with at most two decimals, as '1.50', if 0.1 <= |value| < 1e6, otherwise as "%.3g"."""
+    """Format a number as '1.50' or '1,054', at most two decimals, if 0.1 <= |value| < 1e6, else as "%.3g"."""
     if value == 0 or not 0.1 <= abs(value) < 1e6:
         return f"{value:.3g}"
     exponent = math.floor(math.log10(abs(float(f"{value:.3g}"))))
-    return f"{value:.{max(0, min(2, 2 - exponent))}f}"
+    return f"{value:,.{max(0, min(2, 2 - exponent))}f}"
 
 
 def format_duration(seconds: float, low: float | None = None, high: float | None = None) -> str:

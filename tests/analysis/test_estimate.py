@@ -9,13 +9,14 @@ from scaling.analysis import estimate
 
 def test_ratios_are_formatted_with_their_interval():
     assert estimate.format_ratio(1.768, 1.7, 1.81) == "1.77x (1.70 to 1.81)"
-    assert estimate.format_ratio(5700.0) == "5700x"
+    assert estimate.format_ratio(5700.0) == "5,700x"
 
 
 @pytest.mark.parametrize("value, low, high, expected", [
     (1.72, 0.59, 37.2, "not determined (0.59 to 37.2)"), (1.0, 0.4, 2.4, "not determined (0.40 to 2.40)"),
     (30.0, 2.0, 40.0, "not determined (2.00 to 40.0)"), (1.72, 1.7, 1.8, "1.72x (1.70 to 1.80)"),
     (1.1, 0.6, 2.4, "1.10x (0.60 to 2.40)"), (6.0, 3.0, 12.0, "6.00x (3.00 to 12.0)"), (1.72, None, None, "1.72x"),
+    (1103.0, 1054.0, 1154.0, "1,103x (1,054 to 1,154)"), (5e3, 34.7, 107563.0, "not determined (34.7 to 107,563)"),
     (255.0, 43.3, math.inf, "not determined (43.3 or more)"),
 ])  # fmt: skip
 def test_ratio_with_a_wide_interval_is_formatted_as_not_determined(value, low, high, expected):

@@ -197,9 +197,9 @@ def test_cheapest_device_count_within_twice_the_least_time_has_its_price():
     cheap = answers(*strong(8.0, 4.4, 2.4, 1.3))[1]
     hours = 2.4 * 4 / 3600 * 1e6
     assert "within twice the least time (2.60 s) the cheapest is jacfwd (vmap) on 4 devices" in cheap
-    interval = f"({hours / 2:.0f} to {hours * 2:.0f})"
+    interval = f"({hours / 2:,.0f} to {hours * 2:,.0f})"
     assert (
-        f"{hours:.0f} {interval} device-hours for a million calls, {hours * 3.6:.0f} at the price given."
+        f"{hours:,.0f} {interval} device-hours for a million calls, {hours * 3.6:,.0f} at the price given."
         in cheap
     )
     unpriced = {"mine": {"hardware": {"price": None}}}
