@@ -1,5 +1,6 @@
 """Define `Estimate` (a number with its confidence interval), and format ratios, exponents and fractions."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from scaling.core.formatting import format_interval, format_number
@@ -54,19 +55,32 @@ def format_ratio(value: float, low: float | None = None, high: float | None = No
 
 
 def format_exponent(value: float, low: float | None, high: float | None) -> str:
-    """Return text such as '1.02 (0.98 to 1.05)', or 'not determined (-2 to 8)' for a wide interval."""
-    return format_share(value, low, high, _WIDEST_EXPONENT)
+    """Return text such as '1.30 (1.28 to 1.32)', or 'not determined (-2.65 to 8.48)' for a wide interval.
+
+    Each number except 0 has three digits.
+    """
+    return format_share(value, low, high, _WIDEST_EXPONENT, _three_digits)
 
 
-def format_share(value: float, low: float | None, high: float | None, widest: float = _WIDEST_SHARE) -> str:
+def format_share(
+    value: float,
+    low: float | None,
+    high: float | None,
+    widest: float = _WIDEST_SHARE,
+    format_end: Callable[[float], str] = "{:.3g}".format,
+) -> str:
     """Return text such as '0.12 (0.1 to 0.15)', or 'not determined (0.1 to 0.9)' for a wide interval.
 
-    An interval is wide if `high` - `low` exceeds `widest`.
+    An interval is wide if `high` - `low` exceeds `widest`. `format_end` formats each number.
     """
     if low is None or high is None:
-        return f"{value:.3g}"
-    text = f"{value:.3g}" if high - low <= widest else UNDETERMINED
-    return f"{text} ({low:.3g} to {high:.3g})"
+        return format_end(value)
+    text = format_end(value) if high - low <= widest else UNDETERMINED
+    return f"{text} ({format_end(low)} to {format_end(high)})"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:#.3g}".removesuffix(".") if value else "0"
 
 
 def format_percentage(value: float) -> str:

@@ -93,8 +93,8 @@ def test_growth_is_reported_with_the_exponent_of_each_mode(ask):
         for n in (16, 32, 64, 128, 256)
     ]
     sentence = next(line for line in ask(*rows) if "grows with" in line)
-    assert "grows with points on 1 device: exponent 1 (" in sentence
-    assert "in jacrev (vmap), 2 (" in sentence
+    assert "grows with points on 1 device: exponent 1.00 (" in sentence
+    assert "in jacrev (vmap), 2.00 (" in sentence
 
 
 def test_scaling_law_is_reported_with_its_limit(ask):

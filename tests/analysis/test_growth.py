@@ -75,8 +75,8 @@ def test_growth_with_each_size_of_a_grid_is_reported(make_record, tmp_path):
     ]
     study = findings.read(made_up.write(tmp_path / "made", records, scaling=("strong",)))
     assert summary.describe_growth(study) == [
-        "Time of linear grows with o on 1 device: exponent 2 (2 to 2) in jacfwd (vmap).",
-        "Time of linear grows with p on 1 device: exponent 1 (1 to 1) in jacfwd (vmap).",
+        "Time of linear grows with o on 1 device: exponent 2.00 (2.00 to 2.00) in jacfwd (vmap).",
+        "Time of linear grows with p on 1 device: exponent 1.00 (1.00 to 1.00) in jacfwd (vmap).",
     ]
 
 
@@ -98,5 +98,5 @@ def test_exponent_with_a_wide_interval_is_reported_as_not_determined(make_record
 
     both, unknown = describe(jacfwd=(16, 32, 64), jacrev=(10, 200, 90)), describe(jacrev=(10, 200, 90))
     wide = r"not determined \(-[\d.]+ to [\d.]+\) in jacrev \(vmap\)\."
-    assert re.search(rf"exponent 1 \(.*\) in jacfwd \(vmap\), {wide}", both)
+    assert re.search(rf"exponent 1.00 \(.*\) in jacfwd \(vmap\), {wide}", both)
     assert re.search(rf"exponent {wide}", unknown)
