@@ -195,7 +195,7 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
      "`scaling run study=...` on a machine of that kind"),
     (WARNING, "failed cases", lambda f: _failed_cases(f, False),
      "fix the cause, then repeat the command; on a cluster with retry=true"),
-    (WARNING, "cases without a record", lambda f: f.missing, "repeat the command, which runs them"),
+    (WARNING, "missing cases", lambda f: f.missing, "repeat the command, which runs them"),
     (WARNING, "study.json that cannot be read", lambda f: [f.study_problem] if f.study_problem else [],
      "repeat the `scaling run` command, which writes study.json again"),
     (WARNING, "damaged lines", lambda f: f.damaged,

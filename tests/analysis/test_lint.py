@@ -179,8 +179,8 @@ def test_single_process_is_reported(study, remarks_on):
 
 def test_missing_records_and_damaged_lines_are_reported(study, clean, remarks_on):
     remarks = remarks_on(study(), missing=[clean(points=99).case], line='{"half')
-    assert set(remarks) == {"cases without a record", "damaged lines"}
-    assert "points=99" in remarks["cases without a record"].text
+    assert set(remarks) == {"missing cases", "damaged lines"}
+    assert "points=99" in remarks["missing cases"].text
     assert "one.jsonl:" in remarks["damaged lines"].text
     reasons = ("too_large", "error", "error")
     failed = [clean(status="failed", reason=r, seconds=[], replicate=i) for i, r in enumerate(reasons)]

@@ -187,7 +187,7 @@ def test_damaged_lines_and_missing_records_are_listed(tmp_path):
     (folder / "torn.jsonl").write_text('{"half')
     text = page_text(folder)
     assert ">Damaged lines</h2>".lstrip(">") in text and "torn.jsonl:1" in text and "points=99" in text
-    problems = "cases without a record (1), damaged lines (1)"
+    problems = "missing cases (1), damaged lines (1)"
     assert any(problems in line for line in summary.answer_sentences(folder))
 
 
