@@ -166,7 +166,7 @@ def _list_missing(expected: Mapping[str, tuple[Case, int]], records: Sequence[Re
     """
     recorded = store.newest_by_replicate(records)
     return [
-        label(case) + (f" replicate {number}" if number else "")
+        label(case) + (f" replicate {number + 1}" if number else "")
         for key, (case, replicates) in expected.items()
         for number in range(replicates)
         if (key, number) not in recorded

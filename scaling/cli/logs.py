@@ -102,7 +102,7 @@ def logs_of_case(study: StudyCases, key: str, every: bool = False) -> Iterator[t
 
 def _describe_record(record: Record) -> str:
     started_at = (record.started_at or "").partition("+")[0].partition(".")[0].replace("T", " ")
-    replicate = f" of replicate {record.replicate}" if record.replicate else ""
+    replicate = f" of replicate {record.replicate + 1}" if record.replicate else ""
     explanation = f", {record.reason}: {record.text}" if record.reason else ""
     return f"{started_at}  attempt {record.attempt}{replicate}: {record.status}{explanation}"
 

@@ -163,7 +163,7 @@ def case_lines(status: StudyStatus, every: bool = False) -> list[str]:
 
 
 def _format_line(line: StatusLine) -> str:
-    name = label(line.case) + (f" replicate {line.replicate}" if line.replicate else "")
+    name = label(line.case) + (f" replicate {line.replicate + 1}" if line.replicate else "")
     return f"{line.state:7} {line.case.key[:_KEY_LENGTH]}  {name}  {line.explanation}".rstrip()
 
 

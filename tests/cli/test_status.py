@@ -626,9 +626,9 @@ def test_each_replicate_without_a_record_is_missing_in_status_report_and_lint(
     shutil.rmtree(study.folder / "jobs")
     summary = status.load_status(study.folder)
     assert (count(summary)["ok"], count(summary)["missing"]) == (1, 3)
-    assert any(line.startswith("missing") and line.endswith("replicate 2") for line in status_lines(summary))
+    assert any(line.startswith("missing") and line.endswith("replicate 3") for line in status_lines(summary))
     for verb in ("report", "lint"):
-        assert "cases without a record (3)" in scaling_command([verb, "here"]).stdout
+        assert "missing cases (3)" in scaling_command([verb, "here"]).stdout
 
 
 def test_report_and_lint_count_lost_cases_like_status_and_write_no_record(
