@@ -29,6 +29,8 @@ _EXPLANATIONS = {
         "{0} refers to itself, as ${{...}}: write a value",
     r"Interpolation key '(\S+)' not found full_key: (\S+)":
         "{1} refers to ${{{0}}}, which no file sets: write a value, or quote the $ for the shell",
+    r"Environment variable '(.*?)' not found.* full_key: (\S+)":
+        "{1} refers to ${{oc.env:{0}}}, and {0} is not set: set it, or give a default, ${{oc.env:{0},VALUE}}",
     r"Cannot merge DictConfig with ListConfig full_key: sampling":
         "sampling must be a mapping such as {{seconds: 1.0}}, not a list",
     r"Cannot merge DictConfig with ListConfig full_key: (\S+)":
