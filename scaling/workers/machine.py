@@ -81,6 +81,9 @@ class Machine:
         `oversubscribe` allows more devices than cores on the CPUs of this host.
         """
         shapes = [self.shape(count, processes) for count in sorted(set(devices))]
+        if isinstance(processes, int) and processes > (largest := shapes[-1].devices):
+            fix = f"use devices={processes}, or leave processes out"
+            raise Refusal(f"processes={processes} exceed the devices of every case, {largest} at most: {fix}")
         too_many = [shape.devices for shape in shapes if shape.devices > self.devices]
         uneven = [s.devices for s in shapes if s.nodes > self.nodes and s.devices <= self.devices]
         valid = ",".join(str(s.devices) for s in shapes if s.devices not in too_many + uneven) or "1"

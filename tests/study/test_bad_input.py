@@ -95,6 +95,7 @@ BAD_INPUTS = {
     "unknown cache": ([*RBF, "cache=hot"], "unknown cache 'hot'.*cold, warm"),
     "replicates": ([*RBF, "replicates=0"], "replicates must be an integer, 1 or more, not 0"),
     "processes": ([*RBF, "processes=two"], "processes must be device or an integer, 1 or more, not 'two'"),
+    "more processes than devices": ([*RBF, "devices=1", "processes=2"], "processes=2 exceed the devices of every case, 1 at most"),
     "a path that no job can use": ([*RBF, "cluster=local", "results=a:b"], "'.*a:b' contains ':'.*results=PATH"),
     "devices that do not divide evenly over processes": (
         [*RBF, "devices=3", "processes=2", "oversubscribe=true"],
