@@ -379,5 +379,6 @@ def environment_table(findings: Findings) -> Table:
         cells += [("first case started", start_times[0]), ("last case started", start_times[-1])]
         for name, pairs in group_by(dict.fromkeys(cells), lambda cell: cell[0]).items():
             row = rows.setdefault(name, {"environment": name, **dict.fromkeys(findings.environments)})
-            row[digest] = list_first([text for _, text in pairs], _MAX_VALUES, "; ")
+            texts = [{"True": "yes", "False": "no"}.get(text, text) for _, text in pairs]
+            row[digest] = list_first(texts, _MAX_VALUES, "; ")
     return make_table("environments", "Where it was measured", "", rows.values())

@@ -78,6 +78,14 @@ def test_a_command_in_a_sentence_or_a_cell_is_a_code_element(text):
     assert "which <code>scaling lint</code> explains" in visible
 
 
+def test_the_table_of_environments_says_yes_or_no(tmp_path):
+    measured = record(1, 1.0)
+    measured.environment.update(bound=True, dirty=False)
+    folder = made_up.write(tmp_path / "made", [measured])
+    rows = dict(report_tables.environment_table(findings.read(folder)).rows)
+    assert (rows["bound"], rows["dirty"]) == ("yes", "no")
+
+
 def test_content_security_policy_forbids_all_requests(text):
     text = without_vega(text)
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)[1]
