@@ -26,7 +26,8 @@ def test_ratio_with_a_wide_interval_is_formatted_as_not_determined(value, low, h
 @pytest.mark.parametrize("value, low, high, expected", [
     (2.91, -2.65, 8.48, "not determined (-2.65 to 8.48)"), (1.0, 0.4, 1.41, "not determined (0.400 to 1.41)"),
     (1.02, 0.98, 1.05, "1.02 (0.980 to 1.05)"), (-0.5, -0.9, 0.0, "-0.500 (-0.900 to 0)"), (2.0, None, None, "2.00"),
-    (0.1 - 1e-12, 0.1, 0.1, "0.100 (0.100 to 0.100)"), (0.8, 0.797, 0.803, "0.800 (0.797 to 0.803)"), (1.28, 1.26, 1.3, "1.28 (1.26 to 1.30)"), (0.0, 0.0, 0.03, "0 (0 to 0.0300)"),
+    (0.1 - 1e-12, 0.1, 0.1, "0.100 (0.100 to 0.100)"), (0.8, 0.797, 0.803, "0.800 (0.797 to 0.803)"),
+    (1.28, 1.26, 1.3, "1.28 (1.26 to 1.30)"), (0.0, 0.0, 0.03, "0 (0 to 0.0300)"),
     (120.0, None, None, "120"), (2e-6, 1e-6, 3.1e-6, "2.00e-06 (1.00e-06 to 3.10e-06)"),
 ])  # fmt: skip
 def test_exponent_with_a_wide_interval_is_formatted_as_not_determined(value, low, high, expected):

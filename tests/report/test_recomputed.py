@@ -54,9 +54,7 @@ def tables(tmp_path_factory):
             (
                 row_anchor,
                 dict(
-                    zip(
-                        columns, map(plain, [first, *re.findall(r"<td[^>]*>(.*?)</td>", rest)]), strict=True
-                    )
+                    zip(columns, map(plain, [first, *re.findall(r"<td[^>]*>(.*?)</td>", rest)]), strict=True)
                 ),
             )
             for row_anchor, first, rest in rows

@@ -454,7 +454,7 @@ TABLES["words"] = {
         ((*RBF, "where=devices = 1"), "where='devices = 1' cannot be read: .*; compare with =="),
         ((*RBF, "where=points // 0 == 1"), "where='points // 0 == 1' cannot be evaluated"),
         ((*RBF, "study=linear"), "study is given twice.*--multirun study=A,B"),
-        ((*RBF, "points=${oc.env:NOWHERE_AT_ALL}"), r"^scaling: points refers to \$\{oc.env:NOWHERE_AT_ALL\}, and NOWHERE_AT_ALL is not set: set it"),
+        ((*RBF, "points=${oc.env:NOWHERE_AT_ALL}"), r"points refers to \$\{oc.env:NOWHERE_AT_ALL\}, and NOWHERE_AT_ALL is not set"),
         ((*RBF, "points=${nothing}"), r"points refers to \$\{nothing\}, which no file sets"),
         ((*RBF, "sizes=[]"), "sizes must be a mapping such as {p: 64}, not a list"),
         ((*RBF, "sampling=[]"), "sampling must be a mapping such as {seconds: 1.0}, not a list"),
