@@ -156,7 +156,7 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
 
 
 def _read_leaf(path: Any, leaf: Any) -> Any:
-    """Convert a leaf of an input to an array of a JAX dtype, or raise `Refusal`. `path` is its pytree path."""
+    """Convert a leaf of an input to an array of a JAX dtype, or raise `Refusal`. `path` is its key path."""
     for kind, fix in _UNREADABLE.items():
         if isinstance(leaf, kind):
             raise Refusal(f"input {_leaf_name(path)!r} is a {kind.__name__}: {fix}")

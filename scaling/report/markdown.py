@@ -45,13 +45,18 @@ def load_template(name: str) -> jinja2.Template:
         lstrip_blocks=True, undefined=jinja2.StrictUndefined,
         finalize=_to_markdown if name.endswith(".md.jinja") else None,
     )  # fmt: skip
-    environment.filters |= {"table": to_markdown_table, "whole": _to_html}
+    environment.filters |= {"table": to_markdown_table, "code": _to_html, "whole": _to_whole_html}
     return environment.get_template(name)
 
 
 def _to_html(text: str) -> Markup:
-    """Escape a text for HTML, keep its quantities on one line, and put text in backticks in code elements."""
-    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(keep_numbers_whole(text)))))
+    """Escape a text for HTML, and put text in backticks in code elements."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def _to_whole_html(text: str) -> Markup:
+    """Convert a text to HTML as `_to_html` does, with each quantity on one line."""
+    return _to_html(keep_numbers_whole(text))
 
 
 def _to_markdown(value: Any) -> Markup:
