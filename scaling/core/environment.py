@@ -26,11 +26,11 @@ _DIGEST_FIELDS = (
     "source", "workload_digest", "bound", "driver", "processes", "engine", "hardware",
 )  # fmt: skip
 # Environment variables that change the compiled programs or how they run. Workers do not change them.
-_JAX_SETTINGS = (
+PROGRAM_VARIABLES = (
     "JAX_CPU_ENABLE_ASYNC_DISPATCH", "JAX_DEBUG_INFS", "JAX_DEBUG_NANS", "JAX_DEFAULT_MATMUL_PRECISION",
-    "JAX_DISABLE_JIT", "JAX_DISABLE_MOST_OPTIMIZATIONS", "JAX_ENABLE_PGLE", "LIBTPU_INIT_ARGS",
+    "JAX_DISABLE_JIT", "JAX_DISABLE_MOST_OPTIMIZATIONS", "JAX_ENABLE_PGLE",
     "JAX_EXEC_TIME_OPTIMIZATION_EFFORT", "JAX_OPTIMIZATION_LEVEL", "JAX_USE_SHARDY_PARTITIONER",
-    "NVIDIA_TF32_OVERRIDE",
+    "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE",
 )  # fmt: skip
 # An empty value of this flag disables a fusion of jaxlib 0.10 that returns wrong numbers on a CPU.
 WRONG_FUSION_FLAG = "--xla_cpu_experimental_ynn_fusion_type"
@@ -57,7 +57,7 @@ def variables(platform: str) -> dict[str, str]:
             xla = f"{xla} {WRONG_FUSION_FLAG}=".strip()
         # Each call allocates its temporaries again, which is faster with huge pages.
         glibc = glibc or "glibc.malloc.hugetlb=1"
-    jax_settings = {name: os.environ[name] for name in _JAX_SETTINGS if name in os.environ}
+    jax_settings = {name: os.environ[name] for name in PROGRAM_VARIABLES if name in os.environ}
     return {"XLA_FLAGS": xla, "GLIBC_TUNABLES": glibc} | jax_settings
 
 
@@ -91,7 +91,7 @@ def describe(
         "hosts": [socket.gethostname()], "cores": list(bound_to) if bound_to else None,
         "load": round(os.getloadavg()[0], 2), "governor": governor(bound_to), "kernel": machine.release(),
     }  # fmt: skip
-    jax_settings = {name: scrub(started_with[name]) for name in _JAX_SETTINGS if name in started_with}
+    jax_settings = {name: scrub(started_with[name]) for name in PROGRAM_VARIABLES if name in started_with}
     environment |= {"jax_settings": jax_settings} if jax_settings else {}
     environment |= {"hardware": dict(hardware)} if hardware else {}
     environment |= {"processes": processes} if processes not in (None, 1) else {}

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from scaling.core.environment import PROGRAM_VARIABLES
 from scaling.workers.machine import ProcessShape
 
 # Prefixes of the environment variables from which srun would read the options of the enclosing job.
@@ -14,7 +15,9 @@ JOB_OPTION_PREFIXES = (
     "SLURM_EXCLUSIVE", "SLURM_OVERLAP",
 )  # fmt: skip
 # Prefixes of the environment variables that are forwarded to a remote shell.
-_FORWARDED_PREFIXES = ("JAX_", "XLA_", "CUDA_", "NCCL_", "TPU_", "LIBTPU_", "PYTHONPATH", "GLIBC_TUNABLES")
+_FORWARDED_PREFIXES = (
+    "JAX_", "XLA_", "CUDA_", "NCCL_", "TPU_", "LIBTPU_", "PYTHONPATH", "GLIBC_TUNABLES", *PROGRAM_VARIABLES,
+)  # fmt: skip
 _STEP_END_SECONDS = 30  # srun --wait: time for the other workers to end after the first one has ended
 # Prefixes of messages of Slurm, and of the message of task.py at the time limit of a local task.
 _SLURM_PREFIXES = ("srun:", "slurmstepd", "scaling: CANCELLED")

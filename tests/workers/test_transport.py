@@ -71,6 +71,13 @@ def test_a_remote_shell_starts_workers_in_this_folder_with_the_variables_of_jax(
     assert not any("hidden" in argument for argument in command)
 
 
+@pytest.mark.parametrize("name", environment.PROGRAM_VARIABLES)
+def test_a_remote_shell_forwards_each_variable_that_is_part_of_the_environment(name):
+    # Otherwise the environment of the worker would not be the one that the launcher expects.
+    (command,) = SshShells(("a",), ("ssh",)).commands(ProcessShape(1, 1, 1), WORKER, {name: "1"})
+    assert f"{name}=1" in shlex.split(command[2])
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
