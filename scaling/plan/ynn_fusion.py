@@ -7,9 +7,9 @@ the broadcast and the reduced axes limit. `kernel_work` counts the operations.
 
 import itertools
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 
+from scaling.core.grouping import group_by
 from scaling.options import hlo
 from scaling.options.hlo import HloInstruction, Instructions
 
@@ -43,20 +43,15 @@ def count_overhead(fused: Instructions, in_loop: bool) -> int:
             products |= {instruction.name, instruction.operands[0]}
     loops = [x for x in fused.values() if x.opcode not in _NO_LOOP | {"dot"} and x.name not in products]
     # Instructions of the same shape are executed together, for the longest rows that are possible for all.
-    flags = defaultdict[tuple[int, ...], list[AxisFlags]](list)
-    for instruction in loops:
-        flags[_loop_dims(instruction, fused)] += _axis_flags(instruction, fused)
-    for instruction in loops:
-        dims = _loop_dims(instruction, fused)
-        runs = _contiguous_runs(dims, flags[dims])
-        overhead += ROW * math.prod(runs[1:]) + CALL * math.prod(runs[2:])
+    for dims, group in group_by(loops, lambda instruction: _loop_dims(instruction, fused)).items():
+        runs = _contiguous_runs(dims, [flags for each in group for flags in _axis_flags(each, fused)])
+        overhead += len(group) * (ROW * math.prod(runs[1:]) + CALL * math.prod(runs[2:]))
     return overhead
 
 
 def _loop_dims(instruction: HloInstruction, fused: Instructions) -> tuple[int, ...]:
     """Return the dimensions of the array that an instruction loops over: the larger of result and operand."""
-    is_reduction = instruction.opcode == "reduce" and instruction.operands[0] in fused
-    return fused[instruction.operands[0]].dims if is_reduction else instruction.dims
+    return (fused[instruction.operands[0]] if instruction.opcode == "reduce" else instruction).dims
 
 
 def _axis_flags(instruction: HloInstruction, fused: Instructions) -> list[AxisFlags]:
@@ -64,24 +59,23 @@ def _axis_flags(instruction: HloInstruction, fused: Instructions) -> list[AxisFl
     if instruction.opcode == "reduce":
         reduced = instruction.axes("dimensions") or ()
         return [tuple(axis in reduced for axis in range(len(_loop_dims(instruction, fused))))]
-    operands = [fused[name] for name in instruction.operands if name in fused]
+    operands = (fused[name] for name in instruction.operands)
     return [_varying_axes(x, fused) for x in operands if x.dims == instruction.dims]
 
 
 def _varying_axes(instruction: HloInstruction, fused: Instructions) -> AxisFlags:
     """Return for each axis whether the elements may differ along it. They do not along a broadcast axis."""
-    dims, is_long = instruction.dims, lambda length: length > 1
-    source = fused.get(instruction.operands[0]) if instruction.operands else None
+    dims = instruction.dims
     if instruction.opcode == "broadcast":
         kept = instruction.axes("dimensions") or ()
         return tuple(axis in kept and length > 1 for axis, length in enumerate(dims))
-    if instruction.opcode != "bitcast" or source is None:
-        return tuple(map(is_long, dims))
-    if list(filter(is_long, source.dims)) != list(filter(is_long, dims)):
-        return tuple(map(is_long, dims))  # the axes of the source are not those of the result
-    flags = zip(_varying_axes(source, fused), source.dims, strict=True)
-    varies = iter([flag for flag, length in flags if length > 1])
-    return tuple(length > 1 and next(varies) for length in dims)
+    if instruction.opcode == "bitcast":
+        source = fused[instruction.operands[0]]
+        if [n for n in source.dims if n > 1] == [n for n in dims if n > 1]:  # the same axes
+            flags = zip(_varying_axes(source, fused), source.dims, strict=True)
+            varies = iter([flag for flag, length in flags if length > 1])
+            return tuple(length > 1 and next(varies) for length in dims)
+    return tuple(length > 1 for length in dims)
 
 
 def _contiguous_runs(dims: Sequence[int], flags: Sequence[AxisFlags]) -> list[int]:
@@ -100,8 +94,10 @@ def _count_contracted_rows(instruction: HloInstruction, fused: Instructions) -> 
     Both factors vary along the summed axes, and one factor is broadcast along another axis. Return 0 for any
     other instruction.
     """
-    product = fused.get(instruction.operands[0]) if instruction.opcode == "reduce" else None
-    if product is None or product.opcode != "multiply" or len(set(product.operands)) < 2:
+    if instruction.opcode != "reduce":
+        return 0
+    product = fused[instruction.operands[0]]
+    if product.opcode != "multiply" or len(set(product.operands)) < 2:
         return 0
     summed = instruction.axes("dimensions") or ()
     left, right = (_varying_axes(fused[name], fused) for name in product.operands)
