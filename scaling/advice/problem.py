@@ -143,9 +143,9 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
         )
     try:
         arrays: dict[str, Any] = jax.tree_util.tree_map_with_path(_read_leaf, dict(inputs))
-    except ValueError as error:
-        if isinstance(error, Refusal):
-            raise
+    except Refusal:
+        raise
+    except ValueError:
         keys = "JAX cannot sort the keys of a dict in it; use strings as keys"
         raise Refusal(f"{group} contains no pytree of JAX: {keys}") from None
     for name in inputs:

@@ -49,7 +49,8 @@ class Section(NamedTuple):
 def table_section(table: Table, opened: bool = False) -> Section:
     """Return a section that contains a table. If `opened` is true, the section is initially expanded."""
     sentence = "" if opened else _first_sentence(table.note)
-    summary = ". ".join([format_count(len(table.rows), "row"), *filter(None, [sentence])])
+    rows = format_count(len(table.rows), "row")
+    summary = f"{rows}. {sentence}" if sentence else rows
     return Section(table.anchor, table.title, summary, table.note, table=table, opened=opened)
 
 
@@ -78,7 +79,6 @@ def render_report(findings: Findings, title: str, folded_tables: Iterable[Table]
 
 def _list_badges(findings: Findings) -> list[tuple[str, str]]:
     counts = tables.count_statuses(findings)
-    counts["missing"] = len(findings.missing)
     statuses = [status for status in (*STATUSES, "missing") if counts[status]]
     badges = [(status, f"{counts[status]:,} {status}") for status in statuses]
     return [*badges, ("review", f"reviewed: {verdict(lint_findings(findings))}")]

@@ -131,15 +131,16 @@ def describe_totals(findings: Findings) -> str:
     such as ', 12 planned'; if cases of the study have no record, with their number, such as ', 3 missing'.
     """
     counts = count_statuses(findings)
-    shown = STATUSES if 0 < counts["planned"] == counts.total() else STATUSES[:3]
-    counts["missing"] = len(findings.missing)
-    return ", ".join(f"{counts[name]:,} {name}" for name in (*shown, *["missing"] * bool(findings.missing)))
+    has_only_plans = 0 < counts["planned"] == counts.total() - counts["missing"]
+    shown = [*(STATUSES if has_only_plans else STATUSES[:3]), *(["missing"] if counts["missing"] else [])]
+    return ", ".join(f"{counts[name]:,} {name}" for name in shown)
 
 
 def count_statuses(findings: Findings) -> Counter[str]:
-    """Return {status: number of cases}, including planned cases. Each replicate counts as a case."""
+    """Return {status: number of cases}, with "planned" and "missing". Each replicate counts as a case."""
     planned = (r for forecast in findings.forecasts for r in forecast.records if r.status == "planned")
-    return Counter(record.status for record in (*findings.newest_records, *planned))
+    counts = Counter(record.status for record in (*findings.newest_records, *planned))
+    return counts + Counter(missing=len(findings.missing))
 
 
 def folded_tables(findings: Findings) -> list[Table]:
