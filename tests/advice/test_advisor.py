@@ -69,11 +69,8 @@ def test_without_a_budget_nothing_runs_and_all_candidates_are_predicted(monkeypa
     monkeypatch.setattr(advisor.measurement, "measure_candidates", None)
     advice = scaling.advise(force, {"x": X}, {"k": K}, budget=0)
     table = advice.table
-    assert (
-        {"jacfwd", "jacrev"} == set(table["mode"].dropna())
-        and len(table) == 3
-        and (table["samples"] == 0).all()
-    )
+    assert {"jacfwd", "jacrev"} == set(table["mode"].dropna()) and len(table) == 3
+    assert (table["samples"] == 0).all()
     assert table["predicted_seconds"].notna().all() and table["predicted_seconds"].is_monotonic_increasing
     assert (table["memory_bytes"] >= X.nbytes + K.nbytes + 40 * 4 * 5 * 4).all()
     assert "predicted on this machine" in str(advice) and "nothing was measured" in str(advice)
