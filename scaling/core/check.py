@@ -65,7 +65,7 @@ class CheckProgress:
     allowed: float  # the largest tolerance so far
     largest_error: float = 0.0  # the largest relative error so far
     first_wrong: int | None = None  # the index of the first wrong point
-    note: str = ""  # the note of the `PointsComparison` of this point
+    note: str = ""  # the error and the tolerance of this point, and the note of its `PointsComparison`
     entries: int = 0  # the number of compared entries
     undecided_entries: int = 0  # the number of entries with a rounding error too large to compare
     # The comparisons with an error over the tolerance. rounding_check.py evaluates their entries again.
@@ -102,9 +102,11 @@ class CheckProgress:
     def record_errors(self, points: PointsComparison, error: np.ndarray, is_wrong: np.ndarray) -> None:
         """Update the largest error and the first wrong point. Both arrays have one element per point."""
         if is_wrong.any():
-            first = points.start + int(np.argmax(is_wrong))
-            if self.first_wrong is None or first < self.first_wrong:
-                self.first_wrong, self.note = first, points.note
+            first = int(np.argmax(is_wrong))
+            if self.first_wrong is None or points.start + first < self.first_wrong:
+                tolerance = self.spec.tolerance + points.step_error[first]
+                text = f"; its relative error is {error[first]:.3g}, the tolerance {tolerance:.2g}"
+                self.first_wrong, self.note = points.start + first, text + points.note
         self.largest_error = max(self.largest_error, float(np.max(error, initial=0.0)))
         if step_error := float(np.max(points.step_error, where=error > 0, initial=0.0)):
             self.allowed = max(self.allowed, self.spec.tolerance + step_error)
@@ -116,11 +118,8 @@ class CheckProgress:
         if spec.case.ad_mode.finite_step and self.allowed > spec.max_tolerance:
             reason, text = "no_digits", "a finite difference with this step and dtype has no correct digit"
         elif self.first_wrong is not None:
-            error = (
-                f"the largest relative error is {self.largest_error:.3g}, the tolerance {self.allowed:.2g}"
-            )
             reason = "wrong_answer"
-            text = f"{_point_or_copy(spec)} {self.first_wrong} is wrong; {error}{self.note}"
+            text = f"{_point_or_copy(spec)} {self.first_wrong} is wrong{self.note}"
         elif self.skipped_entries:
             skipped = f"{self.skipped_entries} entries with an error over the tolerance"
             reason, text = "no_digits", f"{skipped} were not evaluated again, to save time or memory"

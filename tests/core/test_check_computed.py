@@ -632,3 +632,16 @@ def test_a_right_derivative_of_an_unusual_function_is_accepted(name, monkeypatch
         Workload(RIGHT[name], {"x": uniform(low=0.1)}, wrt="x"), monkeypatch, points=40, mode="jacfwd"
     )
     assert record.status == "ok", record.text
+
+
+# Finite differences.
+
+
+def test_a_wrong_answer_has_the_error_and_the_tolerance_of_its_point(compute_result):
+    start = lambda generator, rows: np.linspace(0.0, 2.0, len(rows))[:, None]  # noqa: E731
+    built = Workload(lambda x: jnp.exp(5 * x), {"x": InputSpec((1,), start)}, wrt="x")
+    derivative, got = compute_result(built, mode="finite_difference", dtype="float64")
+    got[0] += 1e-4
+    got[-1] *= 1 + 1e-3
+    verdict = check.verdict(derivative, got, "cpu")
+    assert verdict.text.startswith("point 0 is wrong; its relative error is 2.25e-05, the tolerance ")
