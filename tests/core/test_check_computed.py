@@ -12,6 +12,7 @@ from scaling.core import check, layout, workload
 from scaling.core import reference as references
 from scaling.core.case import Case
 from scaling.core.derivative import describe_derivative
+from scaling.core.modes import STEPS
 from scaling.core.workload import InputSpec, Workload, normal, uniform
 from scaling.options.reference import evaluations, fd_check, rounding_check, sampled_check
 from scaling.study import completion
@@ -635,6 +636,20 @@ def test_a_right_derivative_of_an_unusual_function_is_accepted(name, monkeypatch
 
 
 # Finite differences.
+
+
+def kinked(jump, fraction, dtype):
+    """Return a workload with a kink at the given fraction of a step after each point, where JAX returns 1."""
+    start = lambda generator, rows: np.full((len(rows), 3), -fraction * STEPS[dtype])  # noqa: E731
+    return Workload(lambda x: x + jump * jax.nn.relu(x), {"x": InputSpec((3,), start)}, wrt="x")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("fraction", [0.0, 0.125, 0.25, 0.5, 0.75])
+@pytest.mark.parametrize("jump, reason", [(1.0, "no_digits"), (-0.5, "no_digits"), (0.005, None)])
+def test_a_kink_within_a_finite_step_is_no_wrong_answer(jump, reason, fraction, dtype, monkeypatch):
+    record = measure(kinked(jump, fraction, dtype), monkeypatch, mode="finite_difference", dtype=dtype)
+    assert record.reason == reason, record.text
 
 
 def test_a_wrong_answer_has_the_error_and_the_tolerance_of_its_point(compute_result):

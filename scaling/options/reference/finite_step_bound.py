@@ -130,11 +130,14 @@ def _largest_slope_and_curvature(
     The derivatives are estimated at shift = 0 and at shift = `step`. If there are several outputs, the
     result is the largest absolute derivative, or the sum of the absolute derivatives if the outputs are
     summed. `x` is the value of the shifted coordinate at shift = 0.
+
+    The curvature is also estimated with half of the step, to detect a kink at or between the two shifts. Then
+    1.5 * step / 2 * curvature is at least the error that the kink causes.
     """
     slope = curvature = np.zeros(())
-    for end in (0.0, step):
-        h = 1e-3 * np.where(x + end == 0, 1.0, np.abs(x + end))
-        left, center, right = (values_at(end + sign * h) for sign in (-1, 0, 1))
+    lengths = [(end, 1e-3 * np.where(x + end == 0, 1.0, np.abs(x + end))) for end in (0.0, step)]
+    for center_shift, h in [*lengths, *((k * step / 2, np.full(len(x), step / 2)) for k in (0, 1, 2))]:
+        left, center, right = (values_at(center_shift + sign * h) for sign in (-1, 0, 1))
         slope = np.maximum(slope, _output_magnitude(spec, right - left) / (2 * h))
         curvature = np.maximum(curvature, _output_magnitude(spec, right - 2 * center + left) / h**2)
     return np.nan_to_num(slope, nan=np.inf), np.nan_to_num(curvature, nan=np.inf)
