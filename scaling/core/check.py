@@ -194,8 +194,9 @@ def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
         expected = np.where(spec.common.has, expected[..., spec.common.at], 0.0)
     step_error = np.zeros(len(result))
     if spec.case.ad_mode.finite_step:  # one error bound holds for all entries, so they have the same scale
-        bounds = load_option("finite_step").result_bounds(spec, start, stop)
         scale = largest_scale[:, None, None]
+        errors = np.abs(result - expected) - spec.tolerance * scale
+        bounds = load_option("finite_step").result_bounds(spec, start, stop, errors)
         step_error = reference.relative_error(bounds, largest_scale)
     exact_inputs = inputs.exact_inputs(spec.case, spec.workload, start, stop)
     comparisons = [EntryComparison(result, expected, scale), *outside_pattern]

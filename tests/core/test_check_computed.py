@@ -1,5 +1,6 @@
 """Tests of the check of functions without a closed form: errors are detected, correct derivatives pass."""
 
+import re
 import time
 from types import SimpleNamespace
 
@@ -650,6 +651,29 @@ def kinked(jump, fraction, dtype):
 def test_a_kink_within_a_finite_step_is_no_wrong_answer(jump, reason, fraction, dtype, monkeypatch):
     record = measure(kinked(jump, fraction, dtype), monkeypatch, mode="finite_difference", dtype=dtype)
     assert record.reason == reason, record.text
+
+
+def curved_at_some_inputs(reduction):
+    """Return a workload of 200 inputs. Some inputs that are not among 64 evenly spread ones are strongly curved."""
+    frequencies = np.ones(200)
+    frequencies[np.setdiff1d(np.arange(200), np.linspace(0, 199, 64).astype(int))[5:105:10]] = 1000.0
+    function = lambda x, w: jnp.outer(x, jnp.sin(frequencies * w) / frequencies).sum(1)  # noqa: E731
+    inputs = {"x": uniform(2, low=0.5)}, {"w": uniform(200)}
+    return Workload(function, *inputs, wrt="w", reduce=reduction)
+
+
+@pytest.mark.parametrize("reduction", [None, "outputs", "points"])
+def test_the_curvature_of_each_input_with_a_large_error_is_taken(reduction, compute_result):
+    fields = {"mode": "finite_difference", "dtype": "float64"}
+    derivative, got = compute_result(curved_at_some_inputs(reduction), **fields)
+    assert check.verdict(derivative, got, "cpu").reason is None
+    for index in (0, 20, 199):
+        wrong = got.copy()
+        wrong[-1, :, index] += 0.02
+        verdict = check.verdict(derivative, wrong, "cpu")
+        assert verdict.reason == "wrong_answer", index
+        error, tolerance = re.search(r"error is ([^,]+), the tolerance ([^;]+)", verdict.text).groups()
+        assert float(error) > float(tolerance)
 
 
 def test_a_wrong_answer_has_the_error_and_the_tolerance_of_its_point(compute_result):

@@ -6,6 +6,7 @@ The slopes and curvatures of the function are estimated from central differences
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -23,16 +24,43 @@ _MAX_VALUES = 2**24  # limit on the product of the numbers of sampled inputs, po
 ValuesAtShift = Callable[[np.ndarray], np.ndarray]  # shift along a direction -> values of the function
 
 
-def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
-    """Return a bound on the error of a forward-difference result at each of the points [start, stop)."""
-    bounds = input_bounds(spec, start, stop, spec.rounding.terms)
+def result_bounds(spec: ReferenceSpec, start: int, stop: int, errors: np.ndarray | None = None) -> np.ndarray:
+    """Return a bound on the error of a forward-difference result at each of the points [start, stop).
+
+    `errors` are the absolute errors of all entries minus the errors due to rounding of the result, or None.
+    """
+    estimate_bounds = functools.partial(input_bounds, spec, start, stop, spec.rounding.terms)
+    bounds = estimate_bounds()
     J = Jacobians(np.zeros((stop - start, 1, 1)))
     if spec.reduction.degree > 1:  # otherwise the bound does not depend on the Jacobian
         J, _ = references.reference_jacobians(spec, start, stop)
-    return np.asarray(spec.reduction.step_bound(J, bounds))
+    bound = np.asarray(spec.reduction.step_bound(J, bounds))
+    if errors is None or not spec.reduction.linear_in_inputs:
+        return bound
+    columns: Any = (
+        range(errors.shape[2]) if spec.pattern is None or spec.common is None else spec.pattern.cols
+    )
+    return cover_errors(bound, errors, lambda entry: estimate_bounds(int(columns[entry]))[:, 0])
 
 
-def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.ndarray:
+def cover_errors(bound: np.ndarray, errors: np.ndarray, bound_at: Callable[[int], np.ndarray]) -> np.ndarray:
+    """Return `bound`, of shape (points,), raised until it covers `errors` as far as possible.
+
+    `errors` has the shape (points, outputs, entries). The bound is estimated from a sample of the inputs. The
+    input with the largest uncovered error is added to the sample, until no error is uncovered or the bound of
+    this input, `bound_at(entry)` of shape (points,), does not explain the error.
+    """
+    while True:
+        uncovered = (errors - bound[:, None, None]).max(axis=(0, 1))
+        entry = int(np.argmax(uncovered))
+        if not uncovered[entry] > 0 or not ((raised := np.maximum(bound, bound_at(entry))) > bound).any():
+            return bound
+        bound = raised
+
+
+def input_bounds(
+    spec: ReferenceSpec, start: int, stop: int, terms: int, single_input: int | None = None
+) -> np.ndarray:
     """Return upper bounds on the errors of forward differences at the points [start, stop).
 
     The shape is (points, inputs). If the result is the product J x of the Jacobian and the point x, there is
@@ -42,7 +70,8 @@ def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.n
     truncation error    h / 2 times the larger of the absolute second derivatives at x and at x + h
     rounding error      the effect of rounding x + h and both function values on the difference, divided by h
 
-    `terms` is the number of terms that are summed to compute a function value.
+    `terms` is the number of terms that are summed to compute a function value. If `single_input` is the index
+    of an input, all bounds are the bound of this input.
     """
     workload, points = spec.workload, stop - start
     arrays, step = inputs.exact_inputs(spec.case, workload, start, stop), STEPS[spec.case.dtype]
@@ -50,6 +79,8 @@ def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.n
     elements = flat_inputs.shape[1]
     count = min(_MAX_SAMPLED_INPUTS, max(8, _MAX_VALUES // (points * spec.derivative.values)))
     sampled_inputs = np.unique(np.linspace(0, elements - 1, count).astype(int))
+    if single_input is not None:
+        sampled_inputs = np.array([single_input])
     truncation, input_rounding = np.zeros((2, points, len(sampled_inputs)))
     for k, index in enumerate(sampled_inputs):
         values_at = functools.partial(_values_along, spec, arrays, flat_inputs, np.eye(1, elements, index))
@@ -59,7 +90,7 @@ def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.n
     largest = np.maximum(_value_magnitude(spec, arrays), input_rounding.max(axis=1))
     value_rounding, roundoff = 4 * np.sqrt(terms) * largest, ROUNDOFF[spec.case.dtype]
     is_complete = len(sampled_inputs) == elements
-    safety = 1.5 if is_complete else 2.0
+    safety = 1.5 if is_complete or single_input is not None else 2.0
     if workload.reduction.along_point:
         values_at = functools.partial(_values_along, spec, arrays, flat_inputs, flat_inputs)
         _, curvature = _largest_slope_and_curvature(spec, np.ones(points), values_at, step)
