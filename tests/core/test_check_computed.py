@@ -684,3 +684,10 @@ def test_a_wrong_answer_has_the_error_and_the_tolerance_of_its_point(compute_res
     got[-1] *= 1 + 1e-3
     verdict = check.verdict(derivative, got, "cpu")
     assert verdict.text.startswith("point 0 is wrong; its relative error is 2.25e-05, the tolerance ")
+
+
+@pytest.mark.parametrize("dtype, reason", [("float32", "no_digits"), ("float64", None)])
+def test_a_finite_difference_of_rounded_intermediate_results_has_no_digits(dtype, reason, monkeypatch):
+    built = Workload(lambda x: jnp.log(1 - jnp.exp(-x)), {"x": uniform(3, low=13.0, high=15.0)}, wrt="x")
+    record = measure(built, monkeypatch, mode="finite_difference", dtype=dtype)
+    assert record.reason == reason, record.text

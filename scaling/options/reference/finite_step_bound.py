@@ -16,10 +16,12 @@ from scaling.core.inputs import InputArrays
 from scaling.core.modes import STEPS
 from scaling.core.reductions import Jacobians
 from scaling.core.reference import ROUNDOFF, ReferenceSpec, flatten_inputs
-from scaling.core.workload import Reference
+from scaling.core.workload import Reference, cached
+from scaling.options.reference import evaluations
 
 _MAX_SAMPLED_INPUTS = 64  # limit on the number of input elements for which the curvature is estimated
 _MAX_VALUES = 2**24  # limit on the product of the numbers of sampled inputs, points and function values
+_RUNS = 8  # the number of evaluations with random rounding errors
 
 ValuesAtShift = Callable[[np.ndarray], np.ndarray]  # shift along a direction -> values of the function
 
@@ -68,7 +70,8 @@ def input_bounds(
     the outputs are summed, for the sum. A bound is a safety factor times the sum of two errors, for a step h:
 
     truncation error    h / 2 times the larger of the absolute second derivatives at x and at x + h
-    rounding error      the effect of rounding x + h and both function values on the difference, divided by h
+    rounding error      the effect of rounding x + h, both function values, and the intermediate results of a
+                        function without a closed form on the difference, divided by h
 
     `terms` is the number of terms that are summed to compute a function value. If `single_input` is the index
     of an input, all bounds are the bound of this input.
@@ -89,6 +92,10 @@ def input_bounds(
         input_rounding[:, k] = (np.abs(flat_inputs[:, index]) + step) * slope
     largest = np.maximum(_value_magnitude(spec, arrays), input_rounding.max(axis=1))
     value_rounding, roundoff = 4 * np.sqrt(terms) * largest, ROUNDOFF[spec.case.dtype]
+    if spec.computed:
+        make_noise = functools.partial(_measure_noise, spec, arrays)
+        noise = cached("value noise", (spec.case, spec.workload_key, start, stop), make_noise, 64)
+        value_rounding = np.maximum(value_rounding, noise / roundoff)
     is_complete = len(sampled_inputs) == elements
     safety = 1.5 if is_complete or single_input is not None else 2.0
     if workload.reduction.along_point:
@@ -126,6 +133,17 @@ def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
         return magnitude
     outputs = spec.derivative.values if reduction.sums_outputs else 1
     return np.maximum(magnitude, reference.value_terms * outputs)
+
+
+def _measure_noise(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
+    """Return the range of the values at each point that random rounding of intermediate results causes.
+
+    An intermediate result, and hence its rounding error, may be much larger than the function value.
+    """
+    native, generator = spec.computed.native, np.random.default_rng(0)
+    with evaluations.evaluation_context(native.dtype):
+        measured = evaluations.measure_with_noise(evaluations.values, native, arrays, 0.0, generator, _RUNS)
+    return np.nan_to_num(_output_magnitude(spec, measured[1]), nan=np.inf)
 
 
 def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
