@@ -18,7 +18,7 @@ from scaling.analysis.cases import Method, Subject, join_words, with_fields
 from scaling.analysis.curves import keep_fastest_meshes
 from scaling.analysis.estimate import Estimate
 from scaling.analysis.ranking import Ranking
-from scaling.analysis.ratios import estimate_ratio, p_value
+from scaling.analysis.ratios import Ratio, estimate_ratio, p_value
 from scaling.analysis.timings import Timing, is_empty_call, near_floor, reasons_for_doubt
 from scaling.core.formatting import format_count
 from scaling.core.grouping import group_by, least_by
@@ -171,47 +171,61 @@ def fastest_mode_maps(fastest: Iterable[Ranking], timings: Iterable[Timing]) -> 
 def _find_crossovers(
     line: Sequence[tuple[int, Ranking]], best: Mapping[tuple, Timing], comparisons: int
 ) -> list[Crossover]:
+    methods = [row.first.base_method for _, row in line]
+    slower = [_slower_methods(row.first, set(methods), best) for _, row in line]
     crossovers: list[Crossover] = []
     start = 0  # the index of the size above the last crossover
-    for index, upper in enumerate(line):
-        found = (
-            _crossover_between(*lower, *upper, best, comparisons) for lower in reversed(line[start:index])
-        )
-        if crossover := next(filter(None, found), None):
-            crossovers.append(crossover)
-            start = index
+    for upper, after in enumerate(methods):
+        for lower in reversed(range(start, upper)):
+            if after in slower[lower] and methods[lower] in slower[upper]:
+                pairs = slower[lower][after], slower[upper][methods[lower]]
+                crossovers.append(_crossover_between(line[lower], line[upper], pairs, comparisons))
+                start = upper
+                break
     return crossovers
 
 
+def _slower_methods(
+    fast: Timing, methods: Iterable[Method], best: Mapping[tuple, Timing]
+) -> dict[Method, tuple[Timing, Ratio]]:
+    """Return {method: (its timing, ratio to the time of `fast`)} for significantly slower methods."""
+    if is_empty_call(fast):
+        return {}
+    slow = {
+        method: best.get((*fast.comparison_key, method)) for method in methods if method != fast.base_method
+    }
+    pairs = {
+        method: (timing, estimate_ratio(timing.records, fast.records))
+        for method, timing in slow.items()
+        if timing
+    }
+    return {method: pair for method, pair in pairs.items() if pair[1].estimate.above_one}
+
+
 def _crossover_between(
-    below: int,
-    row_below: Ranking,
-    above: int,
-    row_above: Ranking,
-    best: Mapping[tuple, Timing],
+    below: tuple[int, Ranking],
+    above: tuple[int, Ranking],
+    slower: Sequence[tuple[Timing, Ratio]],
     comparisons: int,
-) -> Crossover | None:
-    """Return the crossover between the sizes `below` and `above`, or None if the times do not show one.
+) -> Crossover:
+    """Return the crossover between two sizes. `slower` has the slower of the two methods at each size.
 
     If the crossover may be due to chance, given `comparisons` tests (Bonferroni correction), its `doubts`
     contain this reason.
     """
-    fast_below, fast_above = row_below.first, row_above.first
-    before, after = fast_below.base_method, fast_above.base_method
-    slow_below = best.get((*fast_below.comparison_key, after))
-    slow_above = best.get((*fast_above.comparison_key, before))
-    if before == after or slow_below is None or slow_above is None:
-        return None
-    pairs = ((fast_below, slow_below), (fast_above, slow_above))
-    ratios = [estimate_ratio(slow.records, fast.records) for fast, slow in pairs]
-    above_one = all(ratio.estimate.above_one for ratio in ratios)
-    if not above_one or any(is_empty_call(fast) for fast, _ in pairs):
-        return None
-    doubts = [reason for pair in pairs for reason in reasons_for_doubt(*pair)]
-    if not (row_below.distinguished and row_above.distinguished):
+    rows = below[1], above[1]
+    doubts = [
+        reason
+        for row, (slow, _) in zip(rows, slower, strict=True)
+        for reason in reasons_for_doubt(row.first, slow)
+    ]
+    if not all(row.distinguished for row in rows):
         doubts.append("another mode is not distinguished")
-    if any((p_value(ratio) or 0.0) * comparisons > _FALSE_CROSSOVERS for ratio in ratios):
+    if any((p_value(ratio) or 0.0) * comparisons > _FALSE_CROSSOVERS for _, ratio in slower):
         doubts.append(f"chance may explain it among {format_count(comparisons, 'comparison')}")
-    gap_below, gap_above = (math.log(ratio.value) for ratio in ratios)
-    at = below * (above / below) ** (gap_below / (gap_below + gap_above))
-    return Crossover(fast_below.case.devices, before, after, below, above, at, tuple(dict.fromkeys(doubts)))
+    gap_below, gap_above = (math.log(ratio.value) for _, ratio in slower)
+    at = below[0] * (above[0] / below[0]) ** (gap_below / (gap_below + gap_above))
+    before, after = (row.first.base_method for row in rows)
+    return Crossover(
+        rows[0].case.devices, before, after, below[0], above[0], at, tuple(dict.fromkeys(doubts))
+    )

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from scaling.analysis import size_series
 from scaling.analysis.cases import method_of
 from scaling.analysis.ranking import fastest_methods
+from scaling.analysis.ratios import estimate_ratio
 from scaling.analysis.size_series import fastest_mode_maps
 from scaling.analysis.timings import pool_processes
 
@@ -174,3 +176,23 @@ def test_chance_differences_among_many_comparisons_make_no_sure_crossover(make_r
         ]
         doubts += [crossover.doubts for crossover in maps_of(records)[0].crossovers]
     assert doubts and set(doubts) == {("chance may explain it among 24 comparisons",)}
+
+
+def test_the_number_of_estimated_ratios_is_proportional_to_the_number_of_sizes(make_record, monkeypatch):
+    """The fastest of two indistinguishable modes changes by chance from size to size."""
+    ratios = []
+    monkeypatch.setattr(
+        size_series, "estimate_ratio", lambda *pair: ratios.append(pair) or estimate_ratio(*pair)
+    )
+    rng, counts = np.random.default_rng(0), {}
+    for sizes in (20, 40):
+        ratios.clear()
+        records = [
+            make_record(mode=mode, points=n, seconds=list(n * rng.uniform(1, 1.1, 7)), replicate=i)
+            for n in range(1, sizes + 1)
+            for mode in ("jacfwd", "jacrev")
+            for i in range(2)
+        ]
+        maps_of(records)
+        counts[sizes] = len(ratios)
+    assert counts[20] >= 20 and counts[40] <= 2 * counts[20]
