@@ -78,7 +78,7 @@ def modes_in_turn():
     return [(name, next(second if has_second_derivatives(name) else first)) for name in PROBLEMS]
 
 
-@pytest.mark.thin(2, "contract")
+@pytest.mark.thin(4, "contract")
 @pytest.mark.parametrize(("name", "mode"), modes_in_turn())
 def test_a_linear_map_that_is_a_thousandth_off_is_a_wrong_answer(name, mode, monkeypatch):
     right = modes.MODES[mode].linear_map
@@ -95,7 +95,7 @@ def test_a_linear_map_that_is_a_thousandth_off_is_a_wrong_answer(name, mode, mon
     assert not record.seconds
 
 
-@pytest.mark.thin(5, "contract")
+@pytest.mark.thin(10, "contract")
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("reference", ["closed form", "computed"])

@@ -112,6 +112,7 @@ def hessian_of(name):
     return jax.jit(jax.jacfwd(jax.jacfwd(FUNCTIONS[name])))(np.array(POINT))
 
 
+@pytest.mark.thin(2, "contract")
 @pytest.mark.parametrize(
     ("mode", "name"),
     [("forward_laplacian", name) for name in FUNCTIONS] + [("jet", name) for name in sorted(KNOWN_TO_JET)],
@@ -167,7 +168,7 @@ def test_the_forward_laplacian_never_stores_second_derivatives_along_single_dire
     assert len(by_direction) == 2 < len(products)  # the derivatives alone, in both hidden layers
 
 
-@pytest.mark.thin(3, "contract")
+@pytest.mark.thin(9, "contract")
 @pytest.mark.parametrize("mode", LAPLACIAN_MODES)
 def test_a_laplacian_that_is_a_thousandth_off_is_a_wrong_answer(mode, monkeypatch):
     right = modes.MODES[mode].sum_quadratic_forms

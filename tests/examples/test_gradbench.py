@@ -21,7 +21,7 @@ def make_case(cell, **fields):
     return completion.complete(Case(f"examples.{cell.problem}", **fields))
 
 
-@pytest.mark.thin(2, "contract")
+@pytest.mark.thin(5, "contract")
 @pytest.mark.parametrize("cell", CELLS, ids=NAMES)
 def test_each_example_passes_the_check_in_its_modes(cell):
     for mode in MODES.get(cell.problem, ("jacrev",)):

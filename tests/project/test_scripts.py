@@ -171,6 +171,7 @@ def test_help_of_a_benchmark_needs_no_environment(clone):
     assert process.stdout.strip() and not (clone / ".venv").exists()
 
 
+@pytest.mark.contract
 def test_an_active_environment_that_is_out_of_date_is_made_anew(clone):
     shutil.rmtree(clone / ".venv")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", ".venv"], cwd=clone, check=True)
