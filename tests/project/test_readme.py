@@ -25,6 +25,7 @@ FEW = [
     "where='mode == \"jacrev\"'",
 ]  # one pair of processes in a comparison, one mode
 NO_PEAKS = ["study.ceilings=false"]  # does not measure the peaks of the machine
+QUICK_ADVICE = ["budget=2"]  # seconds of measurement
 PLANNED = ['where=\'workload == "linear" and mode == "jacrev" and devices == 8960\'']  # one case of the plan
 SMALLER = {"points=1000": "points=60", "memory_limit=500MB": "memory_limit=4MB"}  # of a run
 SMALLEST = {  # some cases of a study
@@ -76,6 +77,7 @@ def test_a_command_of_the_readme_succeeds(command, readme_folder, scaling_comman
         arguments += NO_PEAKS if "study=linear" in arguments else []
         arguments += [word for name in SMALLEST.keys() & {*arguments} for word in SMALLEST[name]]
         arguments += ["wait=true", *SUBMITTED] if tier_of(command) == "slurm" else []
+    arguments += QUICK_ADVICE if arguments[0] == "advise" and "hardware=h100" not in arguments else []
     done = scaling_command(arguments, cwd=readme_folder)
     expected = (0, 1) if arguments[0] == "compare" else (0,)  # a difference may appear by chance
     assert done.returncode in expected, done.stdout + done.stderr
