@@ -696,3 +696,12 @@ def test_a_finite_difference_of_rounded_intermediate_results_has_no_digits(dtype
     built = Workload(lambda x: jnp.log(1 - jnp.exp(-x)), {"x": uniform(3, low=13.0, high=15.0)}, wrt="x")
     record = measure(built, monkeypatch, mode="finite_difference", dtype=dtype)
     assert record.reason == reason, record.text
+
+
+@pytest.mark.parametrize("mode, is_named", [("jacfwd", True), ("finite_difference", False)])
+def test_a_derivative_rule_is_named_as_a_cause_only_if_the_mode_uses_it(mode, is_named, compute_result):
+    built = Workload(lambda x: jax.nn.relu(x) * 2, {"x": uniform(3, low=0.5)}, wrt="x")
+    derivative, got = compute_result(built, mode=mode, dtype="float64")
+    got[0, 0, 0] += 0.1
+    verdict = check.verdict(derivative, got, "cpu")
+    assert verdict.reason == "wrong_answer" and ("custom_jvp" in verdict.text) == is_named

@@ -6,7 +6,6 @@ The slopes and curvatures of the function are estimated from central differences
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -39,9 +38,8 @@ def result_bounds(spec: ReferenceSpec, start: int, stop: int, errors: np.ndarray
     bound = np.asarray(spec.reduction.step_bound(J, bounds))
     if errors is None or not spec.reduction.linear_in_inputs:
         return bound
-    columns: Any = (
-        range(errors.shape[2]) if spec.pattern is None or spec.common is None else spec.pattern.cols
-    )
+    pattern = None if spec.common is None else spec.pattern
+    columns = np.arange(errors.shape[2]) if pattern is None else pattern.cols
     return cover_errors(bound, errors, lambda entry: estimate_bounds(int(columns[entry]))[:, 0])
 
 

@@ -119,7 +119,8 @@ def describe_first_wrong(spec: ReferenceSpec, comparison: EntryComparison, is_wr
     values = (array[(point, *index)] for array in (comparison.result, expected))
     text = "; {} is {:.7g}, expected {:.7g}".format(entry, *values)
     structs = point_structs(spec.case, spec.workload)
-    if not spec.case.ad_mode.is_value and has_custom_rules(spec.workload.function, structs):
+    mode = spec.case.ad_mode
+    if not (mode.is_value or mode.finite_step) and has_custom_rules(spec.workload.function, structs):
         text += "; a custom_jvp or custom_vjp of the function may be wrong in this mode or dtype"
     return text
 
