@@ -3,7 +3,7 @@
 import functools
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from scaling.advice import candidates, measurement, plain_code
@@ -39,7 +39,7 @@ class Advice:
     fields: Mapping[Case, RecordFields]  # candidate -> record fields, such as its status and predicted time
     records: Mapping[Case, Record]  # measured candidate -> record
     machine: str  # name of the machine for which the times are valid
-    warning: str = ""  # a fault of this jaxlib that can cause wrong results, or "" if none is known
+    xla_options: Mapping[str, str] = field(default_factory=dict)  # with which the candidates were compiled
     problem: Problem | None = None  # the function with its inputs, or None for a workload
     coloring: Coloring | None = None  # the coloring of the candidate that compresses the Jacobian, or None
 
@@ -94,8 +94,7 @@ class Advice:
     def code(self) -> str:
         """Return Python code of the derivative, or a `scaling run` command for advice on a workload."""
         if self.problem is not None:
-            coloring = self.coloring if self.best.mode == candidates.CODED else None
-            return plain_code.write_code(self.problem, self.best, coloring)
+            return self._write_code(self.problem, self.xla_options)
         fields = {"devices": 1} | non_default_fields(self.best)
         fields |= {f"sizes.{name}": size for name, size in fields.pop("sizes", {}).items()}
         return " ".join(
@@ -110,13 +109,19 @@ class Advice:
         same pytree as that of `jax.vmap(jax.jacfwd(function))` or, for target=hessian, that of
         `jax.vmap(jax.hessian(function))`. For target=hvp and target=gauss_newton, the last argument contains
         one direction per point. Directions and results then have the structure of the differentiated inputs,
-        with a leading axis of points. Raise `Refusal` if `problem` is None.
+        with a leading axis of points. Within another JAX transformation, the function is compiled without
+        `xla_options`, with a warning. Raise `Refusal` if `problem` is None.
         """
         if self.problem is None:
             raise Refusal(
                 "advice on a workload has no function: call scaling.advise with a function of your own"
             )
-        return plain_code.execute_code(self.problem, self.code)
+        function = plain_code.execute_code(self.problem, self._write_code(self.problem))
+        return plain_code.compile_with(function, self.xla_options)
+
+    def _write_code(self, problem: Problem, xla_options: Mapping[str, str] | None = None) -> str:
+        coloring = self.coloring if self.best.mode == candidates.CODED else None
+        return plain_code.write_code(problem, self.best, coloring, xla_options)
 
     def seconds(self, case: Case) -> float | None:
         """Return the time of a call in seconds: the measured median, or else the predicted time.
@@ -138,9 +143,6 @@ class Advice:
         text = record.text if record else self.fields.get(case, {}).get("text")
         if self.records and not record:
             text = text or "not measured: no time was left, or predicted to be slow"
-        # If the error is None, no result was compared, because the derivative of the function is wrong.
-        if record and record.reason == "wrong_answer" and record.error is not None and self.warning:
-            text = f"{text}; {self.warning}"
         return name_user_function(self.excluded.get(case) or text or "") or None
 
     def describe(self, case: Case) -> str:
@@ -174,14 +176,13 @@ class Advice:
         if uncompiled := sum(fields.get("reason") == "no_time" for fields in self.fields.values()):
             count = format_count(uncompiled, "candidate")
             certainty += f"; {count} not compiled in half of the budget or 30 s: raise it"
-        warning = f"The derivative was not checked: {self.warning}.\n" if self.warning and not record else ""
         duration = format_duration(self.seconds(best) or 0.0, *(interval or ()))
         needed = bytes_while_running(self.fields.get(best, {}))
         return (
             f"Use {self.describe(best)}: {duration} per call, {how} on {self.machine}.\n"
             f"For comparison, {self._compare_obvious_choices()}.\n"
             f"It needs {format_bytes(needed or 0)} of memory per device; {certainty}.\n"
-            f"{warning}\n{self.code}"
+            f"\n{self.code}"
         )
 
     @property

@@ -129,20 +129,11 @@ def advise_case(
         seconds = max(_COMPILING_SECONDS, budget / 2)
         fields, stages = prediction.predict_candidates(cases, model, cores, compiling_cores, note, seconds)
     machine = other_machine.title if other_machine else f"this machine ({jax.devices()[0].platform})"
-    warning = "" if other_machine else _describe_fusion_fault()
+    platform = other_machine.platform if other_machine else jax.default_backend()
+    xla_options = environment.fusion_options() if platform == "cpu" else {}
     if budget and not other_machine and len(fields) == len(cases):  # not interrupted
         records = measurement.measure_candidates(fields, stages, budget, cores, note)
-    return Advice(tuple(cases), excluded, derivative, fields, records, machine, warning)
-
-
-def _describe_fusion_fault() -> str:
-    """Return a warning if kernel fusions of this jaxlib may give wrong results in this process, else ''."""
-    lacks_flag = environment.variables("cpu")["XLA_FLAGS"] != os.environ.get("XLA_FLAGS", "")
-    if jax.default_backend() != "cpu" or not lacks_flag:
-        return ""
-    flag = environment.WRONG_FUSION_FLAG
-    fault = "computes some sums wrongly on a CPU, and others slowly"
-    return f"this version of jaxlib {fault}, unless XLA_FLAGS contains {flag}="
+    return Advice(tuple(cases), excluded, derivative, fields, records, machine, xla_options)
 
 
 def _check_options(budget: Any, devices: Sequence[Any], hardware: Hardware | None, note: Any) -> None:

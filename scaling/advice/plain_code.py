@@ -5,7 +5,9 @@ The code defines one function with the name of the target, such as `jacobian` or
 """
 
 import base64
+import functools
 import re
+import warnings
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,6 +28,9 @@ _IMPORT_LINES = {  # regular expression for a name that the code uses -> import 
     r"\bravel_pytree": "from jax.flatten_util import ravel_pytree",
     r"\bMesh\(": "from jax.sharding import Mesh, PartitionSpec as P",
 }
+_FLAGS = """
+if jax.__version__.startswith("0.10."):  # it computes some sums wrongly on a CPU without this flag
+    os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " {flags}"  # before JAX starts"""
 _DERIVATIVE = """\
 def derivative({parameters}):
     g, z = lambda z: {value}, {point}
@@ -88,15 +93,20 @@ _TEMPLATES = (_DERIVATIVE, _COLUMNS, _ROWS, _CHUNKED, _MASKED, _SCATTERED, _SPLI
 _RESERVED_NAMES = {  # names that the code defines or uses; a function or argument with such a name is renamed
     *re.findall(r"\w+", " ".join([*_TEMPLATES, *_PRODUCT_CODE.values(), *_IMPORT_LINES.values()])),
     *TARGETS,
-    *("function", "colors", "batch", "mesh", "sum", "map"),
+    *("function", "colors", "batch", "mesh", "os", "sum", "map"),
 }
 
 
-def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -> str:
+def write_code(
+    problem: Problem,
+    case: Case,
+    coloring: Coloring | None = None,
+    xla_options: Mapping[str, str] | None = None,
+) -> str:
     """Return Python code that defines the derivative of `problem.function` for a batch of points.
 
     `case` determines the AD mode, the chunk, the block and the number of devices. `coloring` determines how
-    the columns or rows of the Jacobian are compressed.
+    the columns or rows of the Jacobian are compressed. The code adds `xla_options` to XLA_FLAGS.
     """
     names, function_name = list(problem.arguments), name_in_code(problem)
     if (_RESERVED_NAMES | {function_name}) & set(names):
@@ -112,6 +122,10 @@ def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -
     settings = {"jax_enable_x64": jax.config.values["jax_enable_x64"]}
     settings["jax_num_cpu_devices"] = jax.config.values["jax_num_cpu_devices"] if case.devices > 1 else 0
     updates = [f'jax.config.update("{name}", {value})' for name, value in settings.items() if value > 0]
+    if xla_options:
+        flags = " ".join(f"--{name}={value}" for name, value in xla_options.items())
+        imports.insert(0, "import os\n")
+        updates.insert(0, _FLAGS.format(flags=flags))
     definition = f"# {function_name} is your function of one point"
     if problem.import_line:
         alias = f" as {function_name}" if function_name != problem.name else ""
@@ -127,6 +141,31 @@ def execute_code(problem: Problem, code: str) -> Callable[..., Any]:
     exec(code, namespace)
     function: Callable[..., Any] = namespace[problem.target]
     return function
+
+
+def compile_with(function: Callable[..., Any], xla_options: Mapping[str, str]) -> Callable[..., Any]:
+    """Return a function that is compiled with `xla_options`.
+
+    JAX does not accept options within another transformation. There the function is compiled without them,
+    with a warning.
+    """
+    if not xla_options:
+        return function
+    compiled = jax.jit(function, compiler_options=dict(xla_options))
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return compiled(*args, **kwargs)
+        except ValueError as error:
+            if "compiler_options" not in str(error):
+                raise
+            flags = " ".join(f"--{name}={value}" for name, value in xla_options.items())
+            text = "this jaxlib computes some sums wrongly on a CPU, unless XLA_FLAGS contains"
+            warnings.warn(f"{text} {flags} before JAX starts", stacklevel=2)
+            return function(*args, **kwargs)
+
+    return call
 
 
 def name_in_code(problem: Problem) -> str:

@@ -21,7 +21,7 @@ _PACKAGE = Path(__file__).parents[1]
 # Fields that are derived from others, or that differ between the cases of one environment.
 OF_THE_CASE = ("digest", "setting", "load", "cores", "shape", "job", "restarts")
 # The fields that the digest hashes: records that differ in one of them are not comparable.
-_DIGEST_FIELDS = (
+DIGEST_FIELDS = (
     "versions", "platform", "device_kind", "xla_flags", "glibc_tunables", "jax_settings", "commit", "dirty",
     "source", "workload_digest", "bound", "driver", "processes", "engine", "hardware",
 )  # fmt: skip
@@ -32,8 +32,7 @@ PROGRAM_VARIABLES = (
     "JAX_EXEC_TIME_OPTIMIZATION_EFFORT", "JAX_OPTIMIZATION_LEVEL", "JAX_USE_SHARDY_PARTITIONER",
     "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE",
 )  # fmt: skip
-# An empty value of this flag disables a fusion of jaxlib 0.10 that returns wrong numbers on a CPU.
-WRONG_FUSION_FLAG = "--xla_cpu_experimental_ynn_fusion_type"
+_WRONG_FUSION = "xla_cpu_experimental_ynn_fusion_type"
 OVERSUBSCRIBE_ADVICE = "oversubscribe=true allows it (results are checked, scaling curves omit them)"
 _CGROUPS = Path("/sys/fs/cgroup")
 _VARIABLES_AT_START = dict(os.environ)
@@ -47,14 +46,19 @@ _ABSOLUTE_PATH = re.compile(
 )
 
 
+def fusion_options() -> dict[str, str]:
+    """Return the XLA option without which jaxlib 0.10 computes wrong sums on a CPU, unless XLA_FLAGS has it."""
+    from importlib import metadata  # the import takes 40 ms, and `status` does not need it
+
+    is_chosen = _WRONG_FUSION in os.environ.get("XLA_FLAGS", "")
+    return {_WRONG_FUSION: ""} if metadata.version("jaxlib").startswith("0.10.") and not is_chosen else {}
+
+
 def variables(platform: str) -> dict[str, str]:
     """Return XLA_FLAGS, GLIBC_TUNABLES and settings of JAX for a worker, with the values of the user."""
     xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
-    from importlib import metadata  # the import takes 40 ms, and `status` does not need it
-
     if platform == "cpu":
-        if metadata.version("jaxlib").startswith("0.10.") and WRONG_FUSION_FLAG not in xla:
-            xla = f"{xla} {WRONG_FUSION_FLAG}=".strip()
+        xla = " ".join([xla, *(f"--{name}={value}" for name, value in fusion_options().items())]).strip()
         # Each call allocates its temporaries again, which is faster with huge pages.
         glibc = glibc or "glibc.malloc.hugetlb=1"
     jax_settings = {name: os.environ[name] for name in PROGRAM_VARIABLES if name in os.environ}
@@ -100,12 +104,6 @@ def describe(
     return environment | {"digest": _digest(environment), "setting": setting} | dict(more or {})
 
 
-def matches_planned(planned: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
-    """Return whether two environments agree in all digest fields except the fields in `planned["untold"]`."""
-    known_fields = set(_DIGEST_FIELDS) - set(planned.get("untold") or ())
-    return all(planned.get(name) == actual.get(name) for name in known_fields)
-
-
 @functools.cache
 def _versions() -> dict[str, str]:
     from importlib import metadata
@@ -115,7 +113,7 @@ def _versions() -> dict[str, str]:
 
 
 def _digest(environment: Mapping[str, Any]) -> str:
-    hashed = {name: environment[name] for name in _DIGEST_FIELDS if name in environment}
+    hashed = {name: environment[name] for name in DIGEST_FIELDS if name in environment}
     return hashlib.sha256(dumps(hashed, sort_keys=True).encode()).hexdigest()[:12]
 
 

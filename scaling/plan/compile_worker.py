@@ -173,7 +173,7 @@ class BuiltCase:
             if self.hardware.platform != "cpu":
                 return compile_stages(program.function, arguments, options)
             with tempfile.TemporaryDirectory() as folder:
-                options = llvm_instructions.dump_options(folder)
+                options = llvm_instructions.dump_options(folder) | environment.fusion_options()
                 stages = compile_stages(program.function, arguments, options)
                 self.operations[stages.compiled] = llvm_instructions.count_operations(Path(folder))
                 return stages

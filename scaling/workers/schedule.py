@@ -251,8 +251,14 @@ def find_identities(record: Record, environments: Environments) -> list[Identity
     return [
         (record.key, planned["digest"], record.replicate) for planned in environments.values()
         if planned["digest"] == actual["digest"]
-        or ("untold" in planned and environment.matches_planned(planned, actual))
+        or ("untold" in planned and _agree_where_known(planned, actual))
     ]  # fmt: skip
+
+
+def _agree_where_known(planned: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
+    """Return whether two environments agree in all digest fields except the fields in `planned["untold"]`."""
+    known_fields = set(environment.DIGEST_FIELDS) - set(planned["untold"] or ())
+    return all(planned.get(name) == actual.get(name) for name in known_fields)
 
 
 def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:

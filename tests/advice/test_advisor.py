@@ -1,7 +1,11 @@
 """Advice: every candidate is listed, the measured ones are checked, and the best is returned as a function."""
 
 import dataclasses
+import functools
+import os
 import re
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -391,15 +395,55 @@ def test_a_function_at_one_point_has_no_candidate_on_two_devices_because_the_cod
     assert "do not divide evenly over 2 devices" in str(list(advice.table["left_out"]))
 
 
-def test_unchecked_advice_warns_of_a_jaxlib_that_computes_wrong_sums(monkeypatch):
+def test_the_jacobian_and_the_code_are_compiled_without_a_wrong_fusion(monkeypatch):
+    """The option is one that every version of jaxlib accepts."""
     assert "XLA_FLAGS" not in str(advisor.advise(force, {"x": X}, {"k": K}, budget=0))
-    monkeypatch.setattr(advisor.environment, "variables", lambda platform: {"XLA_FLAGS": "--a-flag="})
+    monkeypatch.setattr(advisor.environment, "fusion_options", lambda: {"xla_cpu_prefer_vector_width": "256"})
     advice = advisor.advise(force, {"x": X}, {"k": K}, budget=0)
-    assert "was not checked: this version of jaxlib computes some sums wrongly on a CPU" in str(advice)
-    refused = {"status": "failed", "reason": "wrong_answer", "text": "point 3 is wrong", "error": 0.5}
-    wrong = dataclasses.replace(record(), **refused)
-    best = advice.best
-    advice = dataclasses.replace(advice, records={best: wrong})
-    assert advice.reason(best).startswith("point 3 is wrong; this version of jaxlib")
-    wrong_rule = dataclasses.replace(wrong, error=None)  # if the function's own derivative is wrong
-    assert dataclasses.replace(advice, records={best: wrong_rule}).reason(best) == "point 3 is wrong"
+    assert 'os.environ.get("XLA_FLAGS", "") + " --xla_cpu_prefer_vector_width=256"' in advice.code
+    before = dict(os.environ)
+    expected = jax.vmap(jax.jacfwd(force), (0, None))(X, K)
+    np.testing.assert_allclose(advice.jacobian(X, K), expected, rtol=1e-6)
+    assert os.environ == before
+    with pytest.warns(UserWarning, match="unless XLA_FLAGS contains --xla_cpu_prefer_vector_width=256"):
+        nested = jax.jit(lambda x: advice.jacobian(x, K))(X)
+    np.testing.assert_allclose(nested, expected, rtol=1e-6)
+
+
+ACCELERATIONS = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def accelerations(x):
+    d = x[:, None] - x[None]
+    r = jnp.sqrt((d**2).sum(-1) + 1e-2)
+    return (d / r[..., None] ** 3).sum(1)
+"""
+ADVISE = """
+import scaling
+
+x = np.random.default_rng(0).random((16, 20, 3), np.float32)
+advice = scaling.advise(accelerations, {"x": x}, budget=0)
+open("code.py", "w").write(advice.code)
+np.save("x.npy", x)
+np.save("jacobian.npy", advice.jacobian(x))
+"""
+
+
+@pytest.mark.process
+def test_unchecked_advice_is_right_for_sums_that_jaxlib_0_10_computes_wrongly(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    environment |= {"XDG_CACHE_HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}
+    run = functools.partial(subprocess.run, cwd=tmp_path, env=environment, check=True, capture_output=True)
+    run([sys.executable, "-c", ACCELERATIONS + ADVISE])
+    use = "\nnp.save('pasted.npy', jacobian(np.load('x.npy')))\n"
+    run([sys.executable, "-c", ACCELERATIONS + (tmp_path / "code.py").read_text() + use])
+    x, got, pasted = (np.load(tmp_path / f"{name}.npy") for name in ("x", "jacobian", "pasted"))
+    namespace = {}
+    exec(ACCELERATIONS, namespace)
+    with jax.enable_x64(True):
+        expected = jax.vmap(jax.jacfwd(namespace["accelerations"]))(x.astype(np.float64))
+    for result in (got, pasted):
+        np.testing.assert_allclose(result, expected, atol=1e-4 * np.abs(expected).max())

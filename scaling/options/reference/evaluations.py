@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from scaling.core import environment
 from scaling.core.inputs import InputArrays
 from scaling.options.reference.jaxpr_rounding import with_random_rounding
 
@@ -247,7 +248,8 @@ def _compiled(evaluation: Evaluation, quantity: str) -> Callable[..., jax.Array]
         function = with_random_rounding(batched, key) if evaluation.rounding_key else batched
         return function(*arguments)
 
-    return jax.jit(at_points, compiler_options=None if evaluation.optimized else _UNOPTIMIZED)
+    options = environment.fusion_options() | ({} if evaluation.optimized else _UNOPTIMIZED)
+    return jax.jit(at_points, compiler_options=options)
 
 
 def _make_jvp(evaluation: Evaluation, f: ArrayFunction, x: jax.Array) -> ArrayFunction:
