@@ -62,7 +62,7 @@ EAGER = [
 ]
 
 
-@pytest.mark.thin(2, "contract")
+@pytest.mark.thin(4, "contract")
 @pytest.mark.parametrize("case", EAGER)
 def test_every_supported_case_equals_the_reference_at_every_point(case):
     record = run_once(case)

@@ -104,6 +104,7 @@ def test_a_wrong_answer_is_reported_with_its_error_and_fails_the_script(run_scri
     assert done.stdout.splitlines()[-1] == "0 ok, 0 skipped, 1 failed"
 
 
+@pytest.mark.thin(3, "contract")
 @pytest.mark.parametrize(
     "option",
     ["--seconds=nan", "dtype=float23", "devises=1", "dtype", "devices=4096", "where=devices == 4096"],
