@@ -7,8 +7,6 @@ For each function, all candidates that fit are measured for `truth` seconds. The
 over that of the fastest, minus one. The choices are those of the advice by compiling alone, of the advice with
 a budget of seconds, and of rules that people use. A choice that was not compiled or measured is a lost case.
 Prints a Markdown table, and the cases where the advice loses more than 10 %.
-
-XLA_FLAGS remain as they are, as for `scaling advise FILE:FUNCTION` and in a notebook.
 """
 
 import contextlib
