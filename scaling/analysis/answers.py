@@ -5,12 +5,11 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from scaling.analysis.cases import is_candidate, method_of
+from scaling.analysis.cases import method_of
 from scaling.analysis.curves import Curve
 from scaling.analysis.estimate import format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.ranking import (
-    OUT_OF_MEMORY_REASONS,
     Ranking,
     find_runner_up,
     largest_problems,
@@ -80,18 +79,10 @@ def _list_untimed(findings: Findings, fastest: Ranking) -> list[str]:
 
     These modes failed or ran out of memory for the problem and the device count of `fastest`.
     """
-    lost = [
-        record
-        for record in findings.newest_records
-        if (record.status == "failed" or record.reason in OUT_OF_MEMORY_REASONS)
-        and is_candidate(record.case)
-        and record.case.devices == fastest.case.devices
-        and (record.setting, problem(record.case)) == (fastest.environment, problem(fastest.case))
-    ]
-    if not lost:
-        return []
-    timed = {t.method for t in findings.case_timings if t.comparison_key == fastest.comparison_key}
-    reasons = {method_of(r.case).name: r.reason for r in lost if method_of(r.case) not in timed}
+    case, timed = fastest.case, findings.timings_by_comparison[fastest.comparison_key]
+    lost = findings.lost_records.get((fastest.environment, problem(case), case.devices), [])
+    methods = {timing.method for timing in timed}
+    reasons = {method_of(r.case).name: r.reason for r in lost if method_of(r.case) not in methods}
     names = [f"{name} ({reason})" for name, reason in sorted(reasons.items())]
     where = fastest.first.devices_text
     return [f"Without a time on {where}: {list_first(names, _MOST_NAMES)}"] if names else []
@@ -141,7 +132,7 @@ def _describe_devices(
     on_more, ratio = find_runner_up(first, (t for t in others if t.case.devices > first.case.devices))
     if on_more and ratio:
         pay = f"More devices {'do not pay' if ratio.above_one else 'are not distinguished'}"
-        timed = {t.base_method for t in findings.case_timings if t.comparison_key == on_more.comparison_key}
+        timed = {t.base_method for t in findings.timings_by_comparison[on_more.comparison_key]}
         if first.base_method not in timed:  # such as a case that failed
             pay = f"{first.method.name} has no time on {on_more.devices_text}"
         slower = describe_slower(f"the fastest mode on {on_more.devices_text}", on_more, first)

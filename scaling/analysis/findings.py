@@ -7,11 +7,11 @@ from pathlib import Path
 
 from scaling.analysis import curves, forecast, ranking, size_series
 from scaling.analysis.baselines import Baseline, EfficiencyBreakdown, efficiency_breakdowns, find_baselines
-from scaling.analysis.cases import curve_case
+from scaling.analysis.cases import curve_case, is_candidate
 from scaling.analysis.curves import Curve, CurvePoint
 from scaling.analysis.scaling_fits import ScalingFit, fit_laws
 from scaling.analysis.timings import Timing, pool_processes
-from scaling.core.case import Case, label
+from scaling.core.case import Case, label, problem
 from scaling.core.grouping import group_by
 from scaling.core.record import Record
 from scaling.results import store
@@ -78,6 +78,19 @@ class Findings:
     def case_timings(self) -> list[Timing]:
         """Return all timings except benchmarks, which measure peak rates or empty calls."""
         return [timing for timing in self.timings if timing.case.kind == "case"]
+
+    @functools.cached_property
+    def timings_by_comparison(self) -> dict[tuple, list[Timing]]:
+        """Return {`Timing.comparison_key`: the timings in `case_timings` with this key}."""
+        return group_by(self.case_timings, lambda timing: timing.comparison_key)
+
+    @functools.cached_property
+    def lost_records(self) -> dict[tuple, list[Record]]:
+        """Return {(environment, problem, device count): records} of modes that failed or did not fit."""
+        reasons = ranking.OUT_OF_MEMORY_REASONS
+        lost = (r for r in self.newest_records if r.status == "failed" or r.reason in reasons)
+        ranked = (record for record in lost if is_candidate(record.case))
+        return group_by(ranked, lambda record: (record.setting, problem(record.case), record.case.devices))
 
     @functools.cached_property
     def best_fits(self) -> list[tuple[Curve, ScalingFit]]:

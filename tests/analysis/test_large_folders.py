@@ -1,0 +1,60 @@
+"""Tests that the work of a report is proportional to the number of records; they count calls of functions, not seconds."""
+
+import sys
+
+import pytest
+
+from scaling.analysis import answers
+from scaling.analysis.findings import read
+from tests.support import made_up
+
+ENOUGH = 9  # samples
+
+
+def count_calls(function, *arguments):
+    """Return the number of calls of functions while `function(*arguments)` runs."""
+    count = 0
+
+    def note(_frame, event, _argument):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        function(*arguments)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.fixture
+def read_records(tmp_path, make_record):
+    """Return a function from the fields of records to their findings."""
+
+    def write_and_read(rows):
+        records = [
+            make_record(api="shard_map", **{"seconds": [row["devices"]] * ENOUGH} | row) for row in rows
+        ]
+        return read(made_up.write(tmp_path / str(len(records)), records))
+
+    return write_and_read
+
+
+def functions(count):
+    """Return the fields of records of `count` functions: one mode is slower on two devices, and the other one failed there."""
+    failure = {"status": "failed", "reason": "error"}
+    return [
+        {"workload": f"function{i}", "mode": mode, "devices": devices} | (failure if mode == "jacrev" else {})
+        for i in range(count)
+        for mode in ("jacfwd", "jacrev")
+        for devices in (1, 2)
+    ]
+
+
+@pytest.mark.parametrize(
+    "use, make_rows",
+    [(answers.measured_answers, functions)],
+)
+def test_work_for_twice_as_many_records_is_about_twice_as_large(read_records, use, make_rows):
+    few, many = (count_calls(use, read_records(make_rows(count))) for count in (60, 120))
+    assert few > 60 and many < 2.3 * few
