@@ -61,10 +61,18 @@ class Findings:
 
         Only the scaling curve of this kind ("strong" or "weak") that contains `timing` is considered.
         """
-        curve = timing.environment, curve_case(timing.case, kind)
+        return self._too_large.get((timing.environment, kind, curve_case(timing.case, kind)))
+
+    @functools.cached_property
+    def _too_large(self) -> dict[tuple[str, str, Case], int]:
+        """Return {(environment, kind of scaling, `curve_case`): smallest device count that is too few}."""
         too_large = (r for r in self.records if r.reason in ranking.OUT_OF_MEMORY_REASONS)
-        counts = (r.case.devices for r in too_large if (r.setting, curve_case(r.case, kind)) == curve)
-        return min(counts, default=None)
+        return {
+            (r.setting, kind, curve_case(r.case, kind)): r.case.devices
+            for r in sorted(too_large, key=lambda r: -r.case.devices)  # the smallest count is last
+            for kind in curves.KINDS
+            if kind == "strong" or r.case.points % r.case.devices == 0  # as in `curves.series_of_kind`
+        }
 
     @functools.cached_property
     def newest_records(self) -> list[Record]:

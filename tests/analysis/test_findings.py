@@ -70,6 +70,15 @@ def test_two_device_counts_and_two_sizes_have_no_fit_and_no_exponent(findings_of
     assert not any(sweep.exponents for sweep in study.size_sweeps)
 
 
+def test_one_point_that_ran_out_of_memory_on_two_devices_belongs_to_no_weak_curve(findings_of):
+    """A folder may contain a problem with one point beside a weak curve whose points are proportional to the devices."""
+    weak = [{"devices": d, "points": 6 * d, "seconds": 1.0} for d in (2, 4)]
+    failed = {"points": 1, "devices": 2, "split": "seeds", "status": "failed", "reason": "out_of_memory"}
+    study = findings_of([*weak, failed | {"seconds": 1.0}], ["weak"])
+    (curve,) = study.curves
+    assert study.too_large_on(curve.timings[0], "weak") is None
+
+
 @pytest.mark.parametrize(
     "content, kinds",
     [

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from scaling.analysis import answers
+from scaling.analysis import answers, lint
 from scaling.analysis.findings import read
 from tests.support import made_up
 
@@ -51,9 +51,19 @@ def functions(count):
     ]
 
 
+def too_large_on_one_device(count):
+    """Return the fields of records of `count` curves on two and four devices whose program ran out of memory on one."""
+    failure = {"status": "failed", "reason": "out_of_memory"}
+    return [
+        {"points": 4 * i, "devices": devices} | (failure if devices == 1 else {})
+        for i in range(1, count + 1)
+        for devices in (1, 2, 4)
+    ]
+
+
 @pytest.mark.parametrize(
     "use, make_rows",
-    [(answers.measured_answers, functions)],
+    [(answers.measured_answers, functions), (lint.lint_findings, too_large_on_one_device)],
 )
 def test_work_for_twice_as_many_records_is_about_twice_as_large(read_records, use, make_rows):
     few, many = (count_calls(use, read_records(make_rows(count))) for count in (60, 120))
