@@ -129,16 +129,15 @@ class EfficiencyBreakdown(NamedTuple):
     serial: float  # the remainder: serial work, contention, and the losses that are None
 
 
-def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[EfficiencyBreakdown, ...]:
+def efficiency_breakdowns(curve: Curve, rates: Rates) -> tuple[EfficiencyBreakdown, ...]:
     """Return an `EfficiencyBreakdown` for each device count above one.
 
-    `peaks` contains timings of the benchmarks of peak rates. Device counts on which a call takes no longer
-    than an empty call are omitted. Return () if the time on a single device is missing or omitted.
+    `rates` is the result of `measured_rates`. Device counts on which a call takes no longer than an empty
+    call are omitted. Return () if the time on a single device is missing or omitted.
     """
     points = [point for point in curve.points if dispatch_floor(point.timing) < point.seconds]
     if not points or points[0].devices > 1:
         return ()
-    rates = measured_rates(peaks)
     return tuple(_break_down(point, points[0].timing, rates) for point in points[1:])
 
 

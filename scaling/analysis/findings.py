@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scaling.analysis import curves, forecast, ranking, size_series
-from scaling.analysis.baselines import Baseline, EfficiencyBreakdown, efficiency_breakdowns, find_baselines
+from scaling.analysis.baselines import (
+    Baseline,
+    EfficiencyBreakdown,
+    efficiency_breakdowns,
+    find_baselines,
+    measured_rates,
+)
 from scaling.analysis.cases import curve_case, is_candidate
 from scaling.analysis.curves import Curve, CurvePoint
 from scaling.analysis.scaling_fits import ScalingFit, fit_laws
@@ -153,7 +159,7 @@ def read(
     studied = [timing for timing in timings if timing.case.kind == "case"]
     fastest = ranking.fastest_methods(studied)
     scaling_curves = curves.scaling_curves(studied, kinds)
-    peaks = [timing for timing in timings if timing.case.kind == "ceiling"]
+    rates = measured_rates(timings)
     return Findings(
         name=str(study.content.get("study") or folder.resolve().name),
         records=records,
@@ -168,7 +174,7 @@ def read(
         weak_refusals=curves.weak_refusals(studied) if "weak" in kinds else [],
         scaling_fits=[(curve, fits) for curve in scaling_curves if (fits := fit_laws(curve))],
         efficiency_breakdowns=[
-            (curve, losses) for curve in scaling_curves if (losses := efficiency_breakdowns(curve, peaks))
+            (curve, losses) for curve in scaling_curves if (losses := efficiency_breakdowns(curve, rates))
         ],
         pareto_fronts=ranking.pareto_fronts(studied),
         comparisons=ranking.compare_settings(timings),

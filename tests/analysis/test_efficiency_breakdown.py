@@ -3,7 +3,7 @@
 import pytest
 
 from scaling.analysis import curves
-from scaling.analysis.baselines import EfficiencyBreakdown, efficiency_breakdowns
+from scaling.analysis.baselines import EfficiencyBreakdown, efficiency_breakdowns, measured_rates
 from scaling.analysis.timings import pool_processes
 
 STEADY = 9  # samples
@@ -21,7 +21,7 @@ def breakdowns_of(make_record):
             rows.append(make_record(devices=devices, points=total_points, seconds=[seconds] * STEADY, seconds_min=[fastest] * STEADY,
                                     **{"flops": 1e6, "compulsory_bytes": 1000} | fields))  # fmt: skip
         (curve,) = curves.scaling_curves(pool_processes(rows), [kind])
-        return efficiency_breakdowns(curve, pool_processes([*rows, *peaks]))
+        return efficiency_breakdowns(curve, measured_rates(pool_processes([*rows, *peaks])))
 
     return break_down
 

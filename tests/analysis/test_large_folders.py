@@ -6,6 +6,7 @@ import pytest
 
 from scaling.analysis import answers, lint
 from scaling.analysis.findings import read
+from scaling.options import machine_peaks
 from tests.support import made_up
 
 ENOUGH = 9  # samples
@@ -68,3 +69,20 @@ def too_large_on_one_device(count):
 def test_work_for_twice_as_many_records_is_about_twice_as_large(read_records, use, make_rows):
     few, many = (count_calls(use, read_records(make_rows(count))) for count in (60, 120))
     assert few > 60 and many < 2.3 * few
+
+
+def test_the_peak_rates_of_the_machine_are_computed_as_often_for_many_curves_as_for_few(
+    read_records, monkeypatch
+):
+    computed, peak_work = [], machine_peaks.peak_work
+    monkeypatch.setattr(machine_peaks, "peak_work", lambda case: computed.append(case) or peak_work(case))
+    sizes = {"k": 10, "terms": 1}
+    peak = {"workload": "ceiling", "target": "copy", "mode": "value", "sizes": sizes, "points": 2}
+    counts = []
+    for count in (2, 4):
+        computed.clear()
+        rows = [{"points": 4 * i, "devices": devices} for i in range(1, count + 1) for devices in (1, 2)]
+        found = read_records([*rows, peak | {"devices": 2}])
+        assert len(found.efficiency_breakdowns) == count
+        counts.append(len(computed))
+    assert counts[0] == counts[1] > 0
