@@ -371,8 +371,9 @@ def _format_rate(peak: Timing) -> str:
 def environment_table(findings: Findings) -> Table:
     """Return a table of the recorded hardware and software, with one column per environment."""
     rows: dict[str, Row] = {}
+    groups = group_by(findings.records, lambda record: record.setting)
     for digest in findings.environments:
-        records = [record for record in findings.records if record.setting == digest]
+        records = groups[digest]
         columns = (column for record in records for column in environment_columns(record.environment))
         cells = [(name, text) for name, text in columns if text and name != "load"]
         start_times = sorted(record.started_at or "" for record in records)

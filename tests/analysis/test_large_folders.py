@@ -7,6 +7,7 @@ import pytest
 from scaling.analysis import answers, lint
 from scaling.analysis.findings import read
 from scaling.options import machine_peaks
+from scaling.report import tables
 from tests.support import made_up
 
 ENOUGH = 9  # samples
@@ -62,9 +63,18 @@ def too_large_on_one_device(count):
     ]
 
 
+def environments(count):
+    """Return the fields of records of one case in `count` environments."""
+    return [{"devices": 1, "digest": f"{i:012x}"} for i in range(count)]
+
+
 @pytest.mark.parametrize(
     "use, make_rows",
-    [(answers.measured_answers, functions), (lint.lint_findings, too_large_on_one_device)],
+    [
+        (answers.measured_answers, functions),
+        (lint.lint_findings, too_large_on_one_device),
+        (tables.environment_table, environments),
+    ],
 )
 def test_work_for_twice_as_many_records_is_about_twice_as_large(read_records, use, make_rows):
     few, many = (count_calls(use, read_records(make_rows(count))) for count in (60, 120))
