@@ -52,20 +52,20 @@ def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
     rates, baselines = measured_rates(timings), []
     for group in groups.values():
         fastest = least_time(t for t in group if t.case.engine == "jax" and not t.case.ad_mode.closed_form)
+        handwritten = [t for t in group if t.case.engine == "jax" and t.case.ad_mode.closed_form]
         for timing in group:
-            by_hand, bound = _compare_with_handwritten(timing, group), _limiting_peak(timing, rates)
+            by_hand, bound = _compare_with_handwritten(timing, handwritten), _limiting_peak(timing, rates)
             jax = fastest if timing.case.engine != "jax" else None
             baselines.append(Baseline(timing, by_hand, bound, jax, time_ratio(timing, jax) if jax else None))
     return baselines
 
 
-def _compare_with_handwritten(timing: Timing, group: Iterable[Timing]) -> Estimate | None:
-    """Return the time of `timing` divided by the time of the fastest handwritten derivative in `group`.
+def _compare_with_handwritten(timing: Timing, handwritten: Iterable[Timing]) -> Estimate | None:
+    """Return the time of `timing` divided by the time of the fastest of the `handwritten` derivatives.
 
     Use only handwritten derivatives with the same `seeds` as `timing`. Return None if there are none, or if
     `timing` has mode=value.
     """
-    handwritten = (t for t in group if t.case.engine == "jax" and t.case.ad_mode.closed_form)
     # With colored seeds, a handwritten derivative computes only the nonzeros.
     fastest = least_time(t for t in handwritten if t.case.seeds == timing.case.seeds)
     return time_ratio(timing, fastest) if fastest and not timing.case.ad_mode.is_value else None

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from scaling.analysis import answers, lint
+from scaling.analysis import answers, baselines, lint
 from scaling.analysis.findings import read
 from scaling.options import machine_peaks
 from scaling.report import tables
@@ -68,12 +68,22 @@ def environments(count):
     return [{"devices": 1, "digest": f"{i:012x}"} for i in range(count)]
 
 
+def chunks(count):
+    """Return the fields of records of `count` chunk sizes."""
+    return [{"devices": 1, "chunk": chunk} for chunk in range(1, count + 1)]
+
+
+def find_baselines(found):
+    return baselines.find_baselines(found.timings)
+
+
 @pytest.mark.parametrize(
     "use, make_rows",
     [
         (answers.measured_answers, functions),
         (lint.lint_findings, too_large_on_one_device),
         (tables.environment_table, environments),
+        (find_baselines, chunks),
     ],
 )
 def test_work_for_twice_as_many_records_is_about_twice_as_large(read_records, use, make_rows):
