@@ -1,6 +1,7 @@
 """Implement `scaling logs`: select cases by key or label, and print their attempts and log files."""
 
 import argparse
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from scaling.cluster import lost_cases
 from scaling.cluster.job_state import TaskState, try_find_tasks
 from scaling.core.case import Case, Refusal, label
 from scaling.core.environment import hide_secrets
+from scaling.core.grouping import group_by
 from scaling.core.record import Record
 from scaling.results import store
 
@@ -29,6 +31,11 @@ class StudyCases:
     cases: dict[str, Case]  # key -> case
     damaged: list[str]  # a message for each unreadable line of a record file; attempts may be missing
     problem: str  # why the state of some tasks is unknown, or ""
+
+    @functools.cached_property
+    def records_by_key(self) -> dict[str, list[Record]]:
+        """Return {case key: records}."""
+        return group_by(self.records, lambda record: record.key)
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
@@ -73,7 +80,8 @@ def select_keys(study: StudyCases, query: str) -> list[str]:
     if not matches:
         raise Refusal(f"no case {query!r} in {study.results}: `scaling status --all` shows the keys")
     latest = sorted(store.latest(study.records), key=lambda record: record.started_at or "", reverse=True)
-    failed = [record.key for record in latest if record.status == "failed" and record.key in matches]
+    matching = set(matches)
+    failed = [record.key for record in latest if record.status == "failed" and record.key in matching]
     if failed or query:
         return list(dict.fromkeys(failed)) or matches
     attempts = [attempt for task in study.tasks for attempt in task.journal.attempts if attempt.key in labels]
@@ -88,9 +96,8 @@ def logs_of_case(study: StudyCases, key: str, every: bool = False) -> Iterator[t
     If `every` is false, yield only the last lines of long log files.
     """
     tasks = [task for task in study.tasks if key in task.cases]
-    records = sorted(
-        (r for r in study.records if r.key == key), key=lambda r: (r.started_at or "", r.attempt)
-    )
+    records = study.records_by_key.get(key, [])
+    records = sorted(records, key=lambda r: (r.started_at or "", r.attempt))
     lines = [*map(_describe_record, records), *(_describe_task(task, key) for task in tasks)]
     text = hide_secrets("\n".join(lines)) or "it has no record, and no task will run it"
     yield f"{key}  {label(study.cases[key])}", text

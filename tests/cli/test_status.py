@@ -714,3 +714,21 @@ def test_progress_counts_all_cases_of_a_submission(make_study, make_record):
         "0 of 4 cases have ended",
         "2 of 4 cases have ended",
     ]
+
+
+def test_the_logs_of_all_cases_read_the_records_as_often_as_the_logs_of_one_case(tmp_path, make_record):
+    class CountedList(list):
+        count = 0
+
+        def __iter__(self):
+            self.count += 1
+            return super().__iter__()
+
+    records = CountedList(make_record("failed", points=points, reason="error") for points in range(1, 4))
+    cases = {record.key: record.case for record in records}
+    study, counts = logs.StudyCases(tmp_path, records, [], cases, [], ""), []
+    for key in cases:
+        ((_, text),) = logs.logs_of_case(study, key)
+        assert "failed, error" in text
+        counts.append(records.count)
+    assert counts[0] == counts[2]
