@@ -17,6 +17,7 @@ from scaling.analysis.lint import lint_findings, verdict
 from scaling.analysis.summary import count_unmeasured, describe_fit, fastest_curves
 from scaling.analysis.timings import format_time, nodes_of, recommend_devices
 from scaling.core.formatting import format_count, format_interval, format_number, list_first
+from scaling.core.grouping import group_by
 from scaling.report.figures import files, over_devices
 from scaling.report.markdown import render_markdown
 from scaling.report.tables import environment_table
@@ -38,12 +39,12 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
     figures = [figure for kind in kinds if (figure := over_devices.draw_scaling(kind, findings, curves))]
     files.write_figures(figures, findings, proposal_folder, "png")
     scores = {score.hardware: score for score in findings.plan_scores}
+    pairs = [(forecast, planned) for forecast in findings.forecasts for planned in forecast.curves]
+    by_program = group_by(pairs, lambda pair: pair[1].program)
     predictions = [  # each curve at its largest planned device count; the score is None without measurements
         (curve, forecast, planned.points[-1].timing, scores.get(forecast.hardware))
         for curve in curves
-        for forecast in findings.forecasts
-        for planned in forecast.curves
-        if planned.program == curve.program
+        for forecast, planned in by_program.get(curve.program, [])
     ]
     long_curves = [curve for curve in findings.curves if len(curve.points) > 1]
     text = render_markdown(

@@ -5,10 +5,12 @@ import sys
 import pytest
 
 from scaling.analysis import answers, baselines, lint
+from scaling.analysis.curves import Curve
 from scaling.analysis.findings import read
+from scaling.core.case import to_dict
 from scaling.options import machine_peaks
-from scaling.report import tables
-from tests.support import made_up
+from scaling.report import proposal, tables
+from tests.support import made_up, planned
 
 ENOUGH = 9  # samples
 
@@ -106,3 +108,23 @@ def test_the_peak_rates_of_the_machine_are_computed_as_often_for_many_curves_as_
         assert len(found.efficiency_breakdowns) == count
         counts.append(len(computed))
     assert counts[0] == counts[1] > 0
+
+
+def test_a_proposal_looks_up_each_curve_in_the_plans_instead_of_comparing_all_pairs(
+    tmp_path, make_record, monkeypatch
+):
+    compared, counts, get_program = [], [], Curve.program.fget
+    monkeypatch.setattr(proposal.files, "write_figures", lambda *arguments: [])
+    monkeypatch.setattr(
+        Curve, "program", property(lambda curve: compared.append(curve) or get_program(curve))
+    )
+    for count in (10, 20):
+        plans = [planned.plan(1.0, devices, workload=f"f{i}") for i in range(count) for devices in (1, 2)]
+        records = [make_record(seconds=[1.0] * ENOUGH, **to_dict(plan.case)) for plan in plans]
+        folder = made_up.write(tmp_path / str(count), [*plans, *records])
+        found = read(folder)
+        compared.clear()
+        text = proposal.write_proposal(folder, found).read_text()
+        assert f"f{count - 1}" in text
+        counts.append(len(compared))
+    assert 0 < counts[1] <= 2 * counts[0]
