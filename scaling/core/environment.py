@@ -140,7 +140,7 @@ def commit() -> tuple[str | None, bool | None]:
 
 def git(*arguments: str, **variables: str) -> str | None:
     """Return the standard output of git, or None if git fails. `variables` extend the environment."""
-    env = os.environ | variables
+    env = {k: v for k, v in os.environ.items() if not re.match("GIT_(DIR|INDEX|WORK_TREE)", k)} | variables
     try:
         process = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False, env=env)
     except OSError:

@@ -214,3 +214,12 @@ def test_the_commit_of_a_checkout_that_another_user_owns_is_known(monkeypatch):
     expected = find_commit()
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # git refuses such a checkout by default
     assert find_commit() == expected
+
+
+def test_the_commit_is_that_of_the_package_inside_a_hook_of_git(monkeypatch, tmp_path):
+    """Git sets these variables for a hook, and for `git rebase --exec`."""
+    find_commit = environment.commit.__wrapped__  # without its cache
+    expected = find_commit()
+    for name in ("GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE"):
+        monkeypatch.setenv(name, str(tmp_path))
+    assert find_commit() == expected
