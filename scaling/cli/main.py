@@ -91,6 +91,13 @@ def _run_command(words: list[str], console: Console) -> int:
         os.getcwd()
     except FileNotFoundError:
         raise Refusal("the working directory was deleted: change to a folder that exists") from None
+    if name in ("run", "plan", "advise") and not os.environ.get("PYTHONSAFEPATH"):  # these start workers
+        for file in filter(os.path.isfile, ("scaling.py", "scaling/__init__.py")):
+            if not os.path.samefile(file, scaling.__file__):
+                problem = f"{file} hides the package of this command from its processes"
+                raise Refusal(
+                    f"{problem}: rename it, change to another folder, or use the command of that copy"
+                )
     arguments = parse(name, rest) if COMMANDS[name].arguments else rest
     status: int | None = importlib.import_module(f"scaling.cli.{name}").execute(arguments, console)
     return status or OK

@@ -1,9 +1,11 @@
 """Tests of the table of commands: each command has a module, and its help lists the valid values."""
 
 import importlib
+from pathlib import Path
 
 import pytest
 
+import scaling
 from scaling.cli.commands import COMMANDS
 from scaling.cli.main import main
 from scaling.report import export
@@ -26,3 +28,22 @@ def test_a_deleted_working_directory_is_one_clear_line(words, tmp_path, monkeypa
     (tmp_path / "gone").rmdir()
     assert main(words) == 2
     assert "the working directory was deleted: change to a folder that exists" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("file", ["scaling.py", "scaling/__init__.py"])
+def test_another_package_of_this_name_in_the_working_directory_is_refused(file, tmp_path, monkeypatch, capfd):
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).touch()
+    monkeypatch.chdir(tmp_path)
+    assert (
+        main(["run", "study=smoke", "dry_run=true"]) == 2
+    )  # a worker would import it instead of this package
+    assert f"{file} hides the package of this command" in capfd.readouterr().err
+    assert main(["status", "nowhere"]) == 2  # starts no worker
+    assert "no results in 'nowhere'" in capfd.readouterr().err
+
+
+def test_the_package_itself_in_the_working_directory_is_accepted(monkeypatch, tmp_path):
+    (tmp_path / "scaling").symlink_to(Path(scaling.__file__).parent)
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "--help"]) == 0
