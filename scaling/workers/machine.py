@@ -105,7 +105,12 @@ def local_machine() -> Machine:
     platform = find_platform()
     if platform == "cpu":
         return Machine(platform, None, len(cores.usable_cores()))
-    return dataclasses.replace(_query_jax_devices(), platform=platform)
+    machine = _query_jax_devices()
+    if machine.platform == "cpu":
+        requested = f"{platform} of JAX_PLATFORMS={os.environ['JAX_PLATFORMS']}"
+        fix = "install its plugin, such as ad-scaling[cuda], or JAX_PLATFORMS=cpu runs on the CPU"
+        raise Refusal(f"JAX cannot start {requested}: it found only the CPU; {fix}")
+    return dataclasses.replace(machine, platform=platform)
 
 
 def find_platform() -> str:
@@ -126,7 +131,8 @@ def find_platform() -> str:
 @functools.cache
 def _query_jax_devices() -> Machine:
     code = "import jax, json; d = jax.devices(); print(json.dumps([d[0].platform, d[0].device_kind, len(d)]))"
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-P", "-c", code]  # without the user's modules in the working directory
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         backend, device_kind, devices = json.loads(process.stdout.strip().splitlines()[-1])
     except (IndexError, ValueError):

@@ -52,3 +52,22 @@ def test_a_platform_that_jax_cannot_start_is_named_with_the_variable_that_reques
         Refusal, match=r"JAX_PLATFORMS=no_such_platform: .*; JAX_PLATFORMS=cpu runs on the CPU"
     ):
         machine.local_machine()
+
+
+def test_a_requested_accelerator_that_jax_replaces_by_the_cpu_is_refused(monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda,cpu")
+    monkeypatch.setattr(machine, "_query_jax_devices", lambda: machine.Machine("cpu", "cpu", 1))
+    with pytest.raises(
+        Refusal, match=r"JAX_PLATFORMS=cuda,cpu: it found only the CPU; .*JAX_PLATFORMS=cpu runs"
+    ):
+        machine.local_machine()
+
+
+@pytest.mark.process
+def test_the_query_of_the_devices_imports_no_file_of_the_working_directory(monkeypatch, tmp_path):
+    """The preflight names such a file, and a user with an accelerator sees the same message."""
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "types.py").touch()
+    machine._query_jax_devices.cache_clear()
+    assert machine._query_jax_devices().platform == "cpu"
