@@ -1,5 +1,6 @@
 """Find the module of `workload=NAME`, read its SIZES, VARIANTS and other constants, check its `Workload`."""
 
+import importlib.util
 import math
 import os
 import re
@@ -43,6 +44,9 @@ def find_module(name: str) -> ModuleType:
         )
     if name in built_in("workloads"):
         check_not_shadowed(name)
+    if sys.flags.safe_path and Path(f"{name}.py").is_file() and importlib.util.find_spec(name) is None:
+        problem = f"PYTHONSAFEPATH excludes this folder, with {name}.py, from the import path"
+        raise Refusal(f"{problem}: unset it, or set PYTHONPATH=.")
     return workload.module(name)
 
 
@@ -58,11 +62,12 @@ def check_not_shadowed(name: str) -> None:
 
 
 def advise_renaming() -> str:
-    """Return advice to rename a user's file that hides a module of Python, JAX or NumPy ("" if none does)."""
-    hidden = sys.stdlib_module_names | {"jax", "jaxlib", "numpy"}
+    """Return advice to rename a file or folder that hides a module of Python or JAX ("" if none does)."""
+    hidden = sys.stdlib_module_names | {"jax", "jaxlib", "ml_dtypes", "numpy", "opt_einsum"}
     files = (file for folder in _module_folders() for file in sorted(folder.glob("*.py")))
-    file = next((file for file in files if file.stem in hidden), None)
-    return f"; {file} hides the module {file.stem}: rename it, such as my_{file.stem}.py" if file else ""
+    packages = (file.parent for folder in _module_folders() for file in sorted(folder.glob("*/__init__.py")))
+    file = next((file for file in (*files, *packages) if file.stem in hidden), None)
+    return f"; {file} hides the module {file.stem}: rename it, such as my_{file.name}" if file else ""
 
 
 def _module_folders() -> list[Path]:

@@ -631,9 +631,19 @@ TABLES["workloads"] = {
     for name in ("linear", "arrowhead")
 } | {
     "a user file that hides a module of Python": Input(
-        ("run", "study=function", "workload=mine"),
+        ("run", "study=function", "workload=mine", "devices=1"),
         "cannot be examined: .*; select.py hides the module select: rename it, such as my_select.py",
         {"mine.py": GOOD, "select.py": ""},
+    ),
+    "a user file that hides a package that JAX needs": Input(
+        ("run", "study=function", "workload=mine", "devices=1"),
+        "cannot be examined: .*; ml_dtypes.py hides the module ml_dtypes: rename it, such as my_ml_dtypes",
+        {"mine.py": GOOD, "ml_dtypes.py": ""},
+    ),
+    "a user folder that hides a package that JAX needs": Input(
+        ("run", "study=function", "workload=mine", "devices=1"),
+        "cannot be examined: .*; opt_einsum hides the module opt_einsum: rename it, such as my_opt_einsum",
+        {"mine.py": GOOD, "opt_einsum/__init__.py": ""},
     ),
     "a user file whose name is not a module name": Input(
         ("run", "study=function", "workload=my-mine"), "my-mine.py cannot be imported: .*rename it", {"my-mine.py": GOOD}
