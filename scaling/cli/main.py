@@ -13,6 +13,7 @@ import contextlib
 import errno
 import importlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -21,7 +22,7 @@ import scaling
 from scaling.cli import streams
 from scaling.cli.commands import BAD_INPUT, COMMANDS, FAILED, INTERRUPTED, OK, overview, parse
 from scaling.core.case import Refusal, unknown_name
-from scaling.core.environment import hide_secrets
+from scaling.core.environment import hide_secrets, source
 from scaling.study.arguments import Parser
 from scaling.workers.machine import AllocationLost
 
@@ -91,16 +92,22 @@ def _run_command(words: list[str], console: Console) -> int:
         os.getcwd()
     except FileNotFoundError:
         raise Refusal("the working directory was deleted: change to a folder that exists") from None
-    if name in ("run", "plan", "advise") and not os.environ.get("PYTHONSAFEPATH"):  # these start workers
-        for file in filter(os.path.isfile, ("scaling.py", "scaling/__init__.py")):
-            if not os.path.samefile(file, scaling.__file__):
-                problem = f"{file} hides the package of this command from its processes"
-                raise Refusal(
-                    f"{problem}: rename it, change to another folder, or use the command of that copy"
-                )
+    if name in ("run", "plan", "advise"):
+        _refuse_other_package()
     arguments = parse(name, rest) if COMMANDS[name].arguments else rest
     status: int | None = importlib.import_module(f"scaling.cli.{name}").execute(arguments, console)
     return status or OK
+
+
+def _refuse_other_package() -> None:
+    """Raise `Refusal` if the processes of this command would import another `scaling` from this folder."""
+    if os.environ.get("PYTHONSAFEPATH"):
+        return
+    for file in filter(os.path.isfile, ("scaling.py", "scaling/__init__.py")):
+        if file == "scaling.py" or source(Path(file).resolve().parent) != source():
+            problem = f"{file} hides the package of this command from its processes"
+            fix = "rename it, change to another folder, or use the command of that copy"
+            raise Refusal(f"{problem}: {fix}")
 
 
 def _print_error(text: str, status: int) -> int:

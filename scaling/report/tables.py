@@ -373,7 +373,7 @@ def environment_table(findings: Findings) -> Table:
     rows: dict[str, Row] = {}
     groups = group_by(findings.records, lambda record: record.setting)
     for digest in findings.environments:
-        records = groups[digest]
+        records = groups.get(digest, [])
         columns = (column for record in records for column in environment_columns(record.environment))
         cells = [(name, text) for name, text in columns if text and name != "load"]
         start_times = sorted(record.started_at or "" for record in records)
