@@ -47,7 +47,7 @@ _ABSOLUTE_PATH = re.compile(
 
 
 def fusion_options() -> dict[str, str]:
-    """Return the XLA option without which jaxlib 0.10 computes wrong sums on a CPU, unless XLA_FLAGS has it."""
+    """Return the XLA option without which sums of jaxlib 0.10 may be wrong on a CPU ({} if not needed)."""
     from importlib import metadata  # the import takes 40 ms, and `status` does not need it
 
     is_chosen = _WRONG_FUSION in os.environ.get("XLA_FLAGS", "")
