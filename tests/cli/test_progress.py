@@ -8,7 +8,8 @@ from rich.console import Console
 from scaling.cli import progress
 
 
-def test_all_counts_of_a_large_run_are_visible_in_80_columns():
+def test_all_counts_of_a_large_run_are_visible_in_80_columns(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")  # rich shows no progress in a dumb terminal
     shown = io.StringIO()
     console = Console(file=shown, width=80, force_terminal=True)
     with progress.show_run(console, {"k": "a case"}, 12_345) as (listen, counts):
