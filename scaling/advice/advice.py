@@ -181,8 +181,8 @@ class Advice:
         return (
             f"Use {self.describe(best)}: {duration} per call, {how} on {self.machine}.\n"
             f"For comparison, {self._compare_obvious_choices()}.\n"
-            f"It needs {format_bytes(needed or 0)} of memory per device; {certainty}.\n"
-            f"\n{self.code}"
+            f"It needs {format_bytes(needed or 0)} of memory per device; {certainty}.\n\n"
+            f"{self.code}"
         )
 
     @property

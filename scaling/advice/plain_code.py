@@ -123,9 +123,8 @@ def write_code(
     settings["jax_num_cpu_devices"] = jax.config.values["jax_num_cpu_devices"] if case.devices > 1 else 0
     updates = [f'jax.config.update("{name}", {value})' for name, value in settings.items() if value > 0]
     if xla_options:
-        flags = " ".join(f"--{name}={value}" for name, value in xla_options.items())
         imports.insert(0, "import os\n")
-        updates.insert(0, _FLAGS.format(flags=flags))
+        updates.insert(0, _FLAGS.format(flags=_as_flags(xla_options)))
     definition = f"# {function_name} is your function of one point"
     if problem.import_line:
         alias = f" as {function_name}" if function_name != problem.name else ""
@@ -160,12 +159,15 @@ def compile_with(function: Callable[..., Any], xla_options: Mapping[str, str]) -
         except ValueError as error:
             if "compiler_options" not in str(error):
                 raise
-            flags = " ".join(f"--{name}={value}" for name, value in xla_options.items())
             text = "this jaxlib computes some sums wrongly on a CPU, unless XLA_FLAGS contains"
-            warnings.warn(f"{text} {flags} before JAX starts", stacklevel=2)
+            warnings.warn(f"{text} {_as_flags(xla_options)} before JAX starts", stacklevel=2)
             return function(*args, **kwargs)
 
     return call
+
+
+def _as_flags(xla_options: Mapping[str, str]) -> str:
+    return " ".join(f"--{name}={value}" for name, value in xla_options.items())
 
 
 def name_in_code(problem: Problem) -> str:

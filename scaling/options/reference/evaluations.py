@@ -146,7 +146,7 @@ def is_traceable(evaluation: Evaluation, arrays: InputArrays, quantity: str) -> 
     """Return whether JAX can trace the computation of the "columns" or "rows" of the Jacobian."""
     first_point = {name: x[:1] if name in evaluation.per_point else x for name, x in arrays.items()}
     key = min(1, evaluation.rounding_key)
-    traced = dataclasses.replace(evaluation, optimized=True, rounding_key=key)  # without compiler options
+    traced = dataclasses.replace(evaluation, optimized=True, rounding_key=key)  # it does not change the trace
     arguments = np.uint32(key), *_cast(evaluation, first_point), np.zeros(1, np.int32)
     try:
         jax.eval_shape(_compiled(traced, quantity), *arguments)
