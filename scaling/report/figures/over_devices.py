@@ -85,10 +85,11 @@ def _draw_curves(
 ) -> Figure | None:
     """Draw the curves of the largest problem of each function. Return None if no curve can be drawn.
 
-    There is one panel for each problem and field. A field is the quantity on the y-axis: 'seconds', or a
-    ratio of a `CurvePoint` such as 'speedup'.
+    There is one panel for each problem and field, and the problems with most device counts come first. A
+    field is the quantity on the y-axis: 'seconds', or a ratio of a `CurvePoint` such as 'speedup'.
     """
     problems = curves_of_largest_problems(curves, mixed="seconds" in fields)  # times have no baseline
+    problems.sort(key=_drawing_order)
     groups = [_limit_curves(group) for group in problems[: marks.MAX_PANELS]]
     laws = {id(curve): law for curve, law in findings.best_fits}
     names = {curve.program_name: curve.case for curve in itertools.chain(*groups)}
@@ -102,6 +103,10 @@ def _draw_curves(
                 panel_title += (_RATIO_NAMES[field],) if field == "against_jit" else ()
                 panels.append(Panel(panel_title, _draw_chart(group, rows, styles, field, fits)))
     return make_figure(name, title, caption, panels, styles, len(problems))
+
+
+def _drawing_order(problem: Sequence[Curve]) -> tuple[bool, int]:
+    return problem[0].case.ad_mode.is_value, -max(len(curve.points) for curve in problem)
 
 
 def _draw_chart(
