@@ -1,6 +1,7 @@
 """Format numbers, durations, bytes, counts and tracebacks as text, and find the last line of an output."""
 
 import math
+import re
 import sysconfig
 import traceback
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from scaling.core.environment import scrub
 TRACEBACK_MARK = "| "  # the start of each line of a traceback in the log of a worker
 _INTERNAL_PREFIXES = ("<", str(Path(__file__).resolve().parents[1]), f"{sysconfig.get_path('stdlib')}/")
 _LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/")
+_XLA_LOG_PREFIX = re.compile(r"[IWEF]\d{4} [\d:.]+ +\d+ \S+:\d+\] ")  # level, date, time, thread, line
 
 
 def format_number(value: float) -> str:
@@ -63,9 +65,9 @@ def list_first(names: Sequence[str], count: int, separator: str = ", ") -> str:
 
 
 def last_line(text: str, otherwise: str = "no output") -> str:
-    """Return the last line of `text`, cleaned by `scrub`, or return `otherwise` if `text` is blank."""
+    """Return the last line of `text` without log prefix and secrets, or `otherwise` if `text` is blank."""
     lines = text.strip().splitlines()
-    return scrub(lines[-1].strip()) if lines else otherwise
+    return scrub(_XLA_LOG_PREFIX.sub("", lines[-1].strip())) if lines else otherwise
 
 
 def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:

@@ -44,6 +44,7 @@ def main() -> None:
     channel = Channel()
     die_with_parent(loads(channel.requests.readline())["parent"])
     environment.limit_process()
+    jax.devices()  # an unknown flag of XLA_FLAGS ends the process here, before any case runs
     find_changes = module_side_effects.watch_for_changes()
     channel.send_event(event="started")
     for line in channel.requests:

@@ -139,5 +139,6 @@ def _query_jax_devices() -> Machine:
         platforms = os.environ.get("JAX_PLATFORMS")
         requested = f"the platform of JAX_PLATFORMS={platforms}" if platforms else "a backend"
         reason = f"JAX cannot start {requested}: {last_line(process.stderr)}"
-        raise Refusal(f"{reason}; JAX_PLATFORMS=cpu runs on the CPU") from None
+        fix = "correct or unset it" if "XLA_FLAGS" in reason else "JAX_PLATFORMS=cpu runs on the CPU"
+        raise Refusal(f"{reason}; {fix}") from None
     return Machine(_PLATFORM_NAMES.get(backend, backend), device_kind, devices)

@@ -54,6 +54,19 @@ def test_a_platform_that_jax_cannot_start_is_named_with_the_variable_that_reques
         machine.local_machine()
 
 
+@pytest.mark.process
+def test_an_unknown_flag_of_xla_is_named_before_any_case_runs(restore_signals, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_nope=1")
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.chdir(tmp_path)
+    assert main.main([*ARGUMENTS, "results=here"]) == 2
+    message = "cannot be examined: the process ended with status 1: Unknown flag in XLA_FLAGS: --xla_nope=1"
+    assert message in capsys.readouterr().err and not (tmp_path / "here").exists()
+    machine._query_jax_devices.cache_clear()
+    with pytest.raises(Refusal, match="Unknown flag in XLA_FLAGS: --xla_nope=1; correct or unset it"):
+        machine._query_jax_devices()
+
+
 def test_a_requested_accelerator_that_jax_replaces_by_the_cpu_is_refused(monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cuda,cpu")
     monkeypatch.setattr(machine, "_query_jax_devices", lambda: machine.Machine("cpu", "cpu", 1))
