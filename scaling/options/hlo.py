@@ -90,12 +90,12 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Message:
+class Collective:
     """A collective operation, such as an all-reduce, that a group of devices executes together."""
 
     kind: str  # the opcode, such as "all-reduce"
     bytes: int  # the bytes of the input or of the output of a device, whichever is larger, in one execution
-    group: int  # the number of participating devices
+    group: int  # the number of devices in the group
     times: float = 1.0  # the number of executions, or infinity if it is unknown
 
 
@@ -104,8 +104,8 @@ class HloProgram:
     """The kernels and collectives of a compiled program."""
 
     computations: Computations
-    kernels: Sequence[Kernel] | None  # None if unknown
-    messages: Sequence[Message] | None  # the executed collectives, or None if unknown
+    kernels: Sequence[Kernel] | None  # the executed kernels, or None if unknown
+    messages: Sequence[Collective] | None  # the executed collectives, or None if unknown
     collectives: dict[str, int]  # the opcode of a collective, such as "all-reduce" -> number of instructions
 
     @property
@@ -119,11 +119,11 @@ class HloProgram:
         return _known_bytes(self.messages)
 
 
-def _total_bytes(executed: Iterable[Kernel | Message]) -> float:
+def _total_bytes(executed: Iterable[Kernel | Collective]) -> float:
     return sum(item.bytes * item.times for item in executed if item.bytes)
 
 
-def _known_bytes(executed: Iterable[Kernel | Message] | None) -> int | None:
+def _known_bytes(executed: Iterable[Kernel | Collective] | None) -> int | None:
     total = math.inf if executed is None else _total_bytes(executed)
     return None if math.isinf(total) else int(total)
 
@@ -143,16 +143,16 @@ def read(text: str) -> HloProgram:
     except (LookupError, ValueError):  # the format of another version of XLA
         return HloProgram(computations, None, None, collectives)
     kernels = [item for item in executed if isinstance(item, Kernel)]
-    messages = [item for item in executed if isinstance(item, Message)]
+    messages = [item for item in executed if isinstance(item, Collective)]
     return HloProgram(computations, kernels, messages, collectives)
 
 
-def _list_executed(computations: Computations, entry: str, devices: int) -> list[Kernel | Message]:
-    """Return the kernels and collectives that the computation `entry` executes, directly or by calls."""
+def _list_executed(computations: Computations, entry: str, devices: int) -> list[Kernel | Collective]:
+    """Return the kernels and collectives that the computation `entry` and its called computations execute."""
 
     @functools.cache
-    def executed_by(name: str, in_loop: bool = False) -> list[Kernel | Message]:
-        executed, instructions = list[Kernel | Message](), computations[name]
+    def executed_by(name: str, in_loop: bool = False) -> list[Kernel | Collective]:
+        executed, instructions = list[Kernel | Collective](), computations[name]
         for instruction in instructions.values():
             kind, called = instruction.kind, instruction.called
             if kind in ("call", "async"):
@@ -210,7 +210,7 @@ def _executes_kernel(instruction: HloInstruction) -> bool:
 
 
 def _as_fusion(instruction: HloInstruction, instructions: Instructions) -> dict[str, HloInstruction]:
-    """Return the body of a fusion that contains only `instruction`. The operands become parameters."""
+    """Return the body of a fusion that contains only `instruction`. Its operands become parameters."""
     operands = (instructions[name] for name in instruction.operands)
     parameters = {x.name: x._replace(opcode="parameter", operands=[], root=False) for x in operands}
     return parameters | {instruction.name: instruction._replace(root=True)}
@@ -237,14 +237,14 @@ def _flatten(body: Instructions, computations: Computations) -> dict[str, HloIns
     return flat
 
 
-def _find_collectives(body: Instructions, devices: int) -> Iterator[Message]:
-    """Yield a `Message` for each collective in a fusion. Without replica groups, all devices participate."""
+def _find_collectives(body: Instructions, devices: int) -> Iterator[Collective]:
+    """Yield each collective in a fusion. Without replica groups, all `devices` participate."""
     for instruction in body.values():
         if instruction.kind in COLLECTIVES:
             match = _GROUPS.search(instruction.attributes)
             group = devices if match is None else int(match[1]) if match[1] else len(match[2].split(","))
             inputs = sum(body[name].unpadded_bytes for name in set(instruction.operands))
-            yield Message(instruction.kind, max(instruction.unpadded_bytes, inputs), group)
+            yield Collective(instruction.kind, max(instruction.unpadded_bytes, inputs), group)
 
 
 def _count_kernel_bytes(body: Instructions) -> int:
@@ -278,9 +278,9 @@ def _root(instructions: Instructions) -> HloInstruction:
 
 
 def source_of(name: str, instructions: Instructions, opcodes: Sequence[str] = ("bitcast",)) -> HloInstruction:
-    """Return the first instruction whose opcode is not in `opcodes`.
+    """Return the first instruction whose opcode is not in `opcodes`, in a chain of operands.
 
-    The search starts at the instruction `name`, and goes from each instruction to its first operand.
+    The chain starts at the instruction `name`. Each instruction is followed by its first operand.
     """
     while instructions[name].opcode in opcodes:
         name = instructions[name].operands[0]
@@ -291,11 +291,11 @@ def parse(text: str) -> tuple[dict[str, dict[str, HloInstruction]], str]:
     """Return {computation: {name: instruction}} of an HLO module, and the name of its entry computation."""
     computations = dict[str, dict[str, HloInstruction]]()
     instructions, entry = dict[str, HloInstruction](), ""
-    for row in text.splitlines():
-        if header := _COMPUTATION_HEADER.match(row):
+    for line in text.splitlines():
+        if header := _COMPUTATION_HEADER.match(line):
             instructions = computations[header[2]] = {}
             entry = header[2] if header[1] else entry
-        elif match := _INSTRUCTION.match(row):
+        elif match := _INSTRUCTION.match(line):
             instruction = _parse_instruction(match, instructions)
             instructions[instruction.name] = instruction
     assert entry, "not the text of an HLO module"
@@ -305,23 +305,23 @@ def parse(text: str) -> tuple[dict[str, dict[str, HloInstruction]], str]:
 def _parse_instruction(match: re.Match[str], instructions: Instructions) -> HloInstruction:
     root, name, shape, opcode, argument_text, attributes = match.groups()
     operands, called = _NAME.findall(argument_text), _NAME.findall(" ".join(_CALLED.findall(attributes)))
-    arrays = _ARRAY.findall(_SCRATCH.sub(")", shape) if opcode == "custom-call" else shape)
-    parsed_arrays = [_parse_array(*array) for array in arrays] or [(0, 0, (), "", None)]
-    padded, unpadded = sum(array[0] for array in parsed_arrays), sum(array[1] for array in parsed_arrays)
+    shapes = _ARRAY.findall(_SCRATCH.sub(")", shape) if opcode == "custom-call" else shape)
+    arrays = [_parse_array(*groups) for groups in shapes] or [(0, 0, (), "", None)]
+    padded, unpadded = sum(array[0] for array in arrays), sum(array[1] for array in arrays)
     if opcode.endswith("-start"):
-        included = [instructions[x] for x in operands if x in instructions]
+        inputs = [instructions[operand] for operand in operands if operand in instructions]
         is_copy = opcode == "copy-start"
-        padded = _exclude_operands(padded, sum(x.bytes for x in included), is_copy)
-        unpadded = _exclude_operands(unpadded, sum(x.unpadded_bytes for x in included), is_copy)
-    sizes = (padded, unpadded, *parsed_arrays[0][2:])
-    return HloInstruction(name, *sizes, opcode, operands, called, bool(root), argument_text, attributes)
+        padded = _exclude_operands(padded, sum(x.bytes for x in inputs), is_copy)
+        unpadded = _exclude_operands(unpadded, sum(x.unpadded_bytes for x in inputs), is_copy)
+    result = (padded, unpadded, *arrays[0][2:])
+    return HloInstruction(name, *result, opcode, operands, called, bool(root), argument_text, attributes)
 
 
 def _exclude_operands(result_bytes: int, operand_bytes: int, is_copy: bool) -> int:
-    """Return the size in bytes of the result tuple of an asynchronous HLO instruction, without the operands.
+    """Return the size in bytes of the result of an asynchronous HLO instruction, without its operands.
 
-    `result_bytes` is the size of the tuple, and `operand_bytes` is the size of the operands. The tuple
-    contains the operands if `is_copy` is true, or if `result_bytes` is larger than `operand_bytes`.
+    `result_bytes` is the size of the result tuple, and `operand_bytes` is the size of the operands. The tuple
+    is assumed to contain the operands if it is larger than they are, and always if `is_copy` is true.
     """
     # A copy-start always contains its operand. Some asynchronous all-reduces contain no operands.
     has_operands = is_copy or result_bytes > operand_bytes
@@ -329,11 +329,11 @@ def _exclude_operands(result_bytes: int, operand_bytes: int, is_copy: bool) -> i
 
 
 def _parse_array(
-    letters: str, bits: str, _: str, dims_text: str, order_text: str, layout: str
+    dtype_letters: str, bits: str, _: str, dims_text: str, order_text: str, layout: str
 ) -> tuple[int, int, tuple[int, ...], str, int | None]:
-    """Parse an array shape, given the groups of a match of the regular expression `_ARRAY`.
+    """Return (bytes, unpadded_bytes, dims, dtype, minor_axis) of an array, as in `HloInstruction`.
 
-    Return the fields (bytes, unpadded_bytes, dims, dtype, minor_axis) of an `HloInstruction`.
+    The arguments are the groups of a match of the regular expression `_ARRAY` with the shape of the array.
     """
     dims, tile = parse_integers(dims_text), _TILE.search(layout)
     order = parse_integers(order_text) or tuple(reversed(range(len(dims))))
@@ -346,7 +346,7 @@ def _parse_array(
         lengths = [dims[axis] for axis in order]  # from minor to major, like the reversed tile below
         pairs = itertools.zip_longest(lengths, parse_integers(tile[1])[::-1], fillvalue=1)
         padded = math.prod(-(-length // side) * side for length, side in pairs) * item_bits // 8
-    return padded, unpadded, dims, letters + bits, minor_axis
+    return padded, unpadded, dims, dtype_letters + bits, minor_axis
 
 
 def parse_integers(text: str) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
 """Count the operations of each HLO kernel by kind (`KernelWork`), and estimate the overhead of CPU kernels.
 
-The kernels are compiled for a CPU, GPU or TPU. Each element of a result counts once, although the loops of
-XLA may evaluate it several times. Among custom calls, only matrix products, convolutions, TopK and common
-routines of LAPACK are counted. options/hlo.py counts the bytes.
+The kernels are compiled for a CPU, GPU or TPU. Each element of a result counts once, although the loops that
+XLA generates may compute an element several times. Among custom calls, only matrix products, convolutions,
+TopK and common routines of LAPACK are counted. options/hlo.py counts the bytes.
 """
 
 import math
@@ -103,19 +103,19 @@ def count_kernels(program: HloProgram, operations: Mapping[str, float] | None = 
     return [_count_kernel(kernel, by_name) for kernel in program.kernels]
 
 
-def as_work(work: KernelWork | hlo.Message) -> dict[str, Any]:
-    """Return {field name: value} for a kernel or collective.
+def as_work(work: KernelWork | hlo.Collective) -> dict[str, Any]:
+    """Return the fields of a kernel or collective as {field name: value}.
 
-    Fields with the value 0 or "" are omitted. The field `times` is also omitted if its value is 1.
+    Fields with the value 0 or "" are omitted, and `times` is omitted if its value is 1.
     """
     return {name: value for name, value in vars(work).items() if value and (name, value) != ("times", 1)}
 
 
 def _operations_by_name(computations: Computations, operations: Mapping[str, float]) -> dict[str, float]:
-    """Return a copy of `operations` ({kernel name: number of operations}) that has an entry for each fusion.
+    """Return a copy of `operations` ({kernel name: number of operations}) with entries for all fusions.
 
-    XLA compiles identical fusions only once. `operations` has an entry for one of them, and its number is
-    copied to the others.
+    XLA compiles identical fusions only once, so that `operations` has an entry for only one of them. Its
+    number is copied to the others.
     """
     fusion_keys = dict[str, tuple[Any, ...]]()  # name of a fusion -> a value that is equal for equal fusions
     for instructions in computations.values():
@@ -135,9 +135,9 @@ def _count_kernel(kernel: hlo.Kernel, operations: Mapping[str, float] | None) ->
     """
     work, library = Counter[str](), ""
     for instruction in kernel.body.values():
-        kind, amount = _count_instruction(instruction, kernel.body)
-        if kind:
-            work[kind] += amount
+        field_name, amount = _count_instruction(instruction, kernel.body)
+        if field_name:
+            work[field_name] += amount
         else:
             library = _library_name(instruction) or library
     if operations is not None:
@@ -151,7 +151,7 @@ def _count_kernel(kernel: hlo.Kernel, operations: Mapping[str, float] | None) ->
 
 
 def _count_instruction(instruction: HloInstruction, instructions: Instructions) -> tuple[str, int]:
-    """Return the work of an HLO instruction as (name of a field of `KernelWork`, number to add to it).
+    """Return the work of an HLO instruction as (name of a field of `KernelWork`, number to add to the field).
 
     The name is "" if the work is unknown or 0. `instructions` contains the instructions of the computation
     by name.
@@ -177,7 +177,7 @@ def _count_instruction(instruction: HloInstruction, instructions: Instructions) 
 
 
 def _count_sums(instruction: HloInstruction, summed: HloInstruction) -> tuple[str, int]:
-    """Return the work of a reduction of the array `summed` as (kind of operation, number of operations)."""
+    """Return the work of a reduction of the array `summed` as (field of `KernelWork`, number of terms)."""
     if instruction.opcode == "reduce":
         axes, terms = instruction.axes("dimensions"), summed.size
     else:
@@ -204,7 +204,10 @@ def _count_routine(instruction: HloInstruction, operands: Sequence[HloInstructio
 
 
 def _count_product(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> tuple[str, int]:
-    """Return ("products", number of operations) for a matrix product or convolution, otherwise ("", 0)."""
+    """Return ("products", number of operations) of a matrix product or convolution.
+
+    Return ("", 0) for a custom call that is neither.
+    """
     cudnn = _CUDNN_TARGET.search(instruction.attributes)
     if cudnn or instruction.opcode == "convolution":
         roles = _CUDNN_ROLES[cudnn[1] if cudnn else "Forward"]
@@ -244,8 +247,8 @@ def _is_transposing(instruction: HloInstruction, operand: HloInstruction) -> boo
 def _library_name(instruction: HloInstruction) -> str:
     """Return the name of an instruction whose work is unknown, or "" for an instruction without work.
 
-    The name is the target of a custom call, or the opcode if the instruction is not a custom call.
-    `_count_instruction` must return ("", 0) for `instruction`.
+    The name is the target of a custom call, or the opcode of another instruction. `_count_instruction` must
+    return ("", 0) for `instruction`.
     """
     if instruction.opcode != "custom-call":
         return instruction.opcode if instruction.opcode in _UNCOUNTED_OPCODES else ""
@@ -255,7 +258,7 @@ def _library_name(instruction: HloInstruction) -> str:
 
 
 def _kernel_overhead(kernel: hlo.Kernel, loop_operations: float, arithmetic: int) -> int:
-    """Return the overhead of a CPU kernel: the time to start it, plus the overhead of its library call.
+    """Return the overhead of a CPU kernel: the time to start it, and the overhead of its library call.
 
     The unit is the time of a vectorized float32 operation. `loop_operations` is the number of operations in
     compiled loops, or 0 if a library computes the result. `arithmetic` is the number of arithmetic operations

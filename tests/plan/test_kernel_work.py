@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from scaling.options import hlo
-from scaling.options.hlo import Message
+from scaling.options.hlo import Collective
 from scaling.plan.kernel_work import KernelWork, as_work, count_kernels
 
 jax.config.update("jax_num_cpu_devices", 8)  # as in test_contract.py
@@ -269,7 +269,7 @@ TWELVE_DEVICES = "HloModule written, num_partitions=6, replica_count=2"
 )
 def test_a_message_is_sent_to_its_replica_group_or_to_all_devices(groups, devices):
     line = f"%sum = f32[256]{{0}} all-reduce(%x), {groups}, to_apply=%add"
-    assert messages(line, header=TWELVE_DEVICES) == [Message("all-reduce", 1024, devices)]
+    assert messages(line, header=TWELVE_DEVICES) == [Collective("all-reduce", 1024, devices)]
 
 
 ASYNCHRONOUS = {
@@ -283,7 +283,7 @@ def test_an_asynchronous_collective_is_one_message(kind):
     start, size = ASYNCHRONOUS[kind], {"all-reduce": 1024, "all-gather": 2048}[kind]
     entry = f"%x = f32[256]{{0}} parameter(0)\n{start}\n%done = f32[{size // 4}]{{0}} {kind}-done(%start)"
     stats = hlo.read(module(entry))
-    assert stats.messages == [Message(kind, size, 2)]
+    assert stats.messages == [Collective(kind, size, 2)]
     assert kernels(entry) == [KernelWork(1024 + size)]
     assert stats.collectives[kind] == 1
 
@@ -385,7 +385,7 @@ def test_a_message_in_a_loop_is_sent_in_every_iteration():
     inside = """%sum = f32[64]{0} all-reduce(%numbers), replica_groups=[2,4]<=[8], to_apply=%add
   %minus = f32[64]{0} negate(%sum)"""
     stats = hlo.read(loop_module(body=inside))
-    assert stats.messages == [Message("all-reduce", 256, 4, 10.0)]
+    assert stats.messages == [Collective("all-reduce", 256, 4, 10.0)]
     assert stats.collective_bytes == 2560
     assert stats.collectives["all-reduce"] == 1, "the text contains one"
     unknown = hlo.read(loop_module(body=inside, one="0"))
