@@ -1,9 +1,10 @@
 """Implement `chunk=auto`: find the largest `BlockSizes` (points and seeds at a time) that fit into memory.
 
-The candidates are all points with all seeds, fewer points with all seeds, all points with fewer seeds and, if
-none of these fits, a single point with fewer seeds. Each candidate is compiled, because the memory of its
-program can increase when fewer points or seeds are computed at a time. The first candidate that fits is
-enlarged by half if the larger program also fits.
+First, the number of points is halved, with all seeds, until the program fits. Then the number of seeds is
+halved, with all points, until the program fits. Both results are enlarged by half if the larger program also
+fits. The result that computes more (point, seed) pairs at a time is selected. If neither search finds a
+program that fits, the number of seeds is halved for a single point. Each candidate is compiled, because the
+memory of a program can increase when fewer points or seeds are computed at a time.
 """
 
 import dataclasses
@@ -20,16 +21,16 @@ from scaling.core.record import bytes_while_running
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """The numbers of points and seeds that a device processes at a time, and the memory for the arrays."""
+    """The numbers of points and seeds that a device processes at a time, and where the arrays are stored."""
 
     block: int | None = None  # points (batch elements); None: all points of the device
     chunk: int | None = None  # seeds (tangents or cotangents); None: all seeds of the device
-    storage: str = DEVICE  # the memory that contains the inputs and the result, "device" or "host"
+    storage: str = DEVICE  # the memory that stores the inputs and the result: "device" or "host"
 
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """The memory that a program needs on each device, and whether this memory is available."""
+    """The memory that a program needs on each device, and whether the device has this much memory."""
 
     bytes: int | None  # the bytes on each device, or None if they are unknown
     fits: bool  # whether the program fits into memory
@@ -46,8 +47,8 @@ def compile_largest(
 ) -> CompiledCase:
     """Compile a case with the largest `BlockSizes` that fit into memory, and return the compiled case.
 
-    `known_blocks` is the field `blocks` of an earlier record. Its sizes are tried first. Raise `TooLarge` if
-    no sizes fit.
+    `known_blocks` is the field `blocks` of an earlier record, or None. The sizes in `known_blocks` are tried
+    first. Raise `TooLarge` if no sizes fit.
     """
 
     def compile_and_measure(blocks: BlockSizes) -> MemoryNeed:
@@ -66,7 +67,7 @@ def compile_largest(
     earlier = BlockSizes(**{name: known_blocks[name] for name in names}) if known_blocks else None
     blocks, needs = find_blocks(derivative, compile_and_measure, earlier)
     if blocks is not None:
-        probes = [vars(probed) | {"bytes": need.bytes} for probed, need in needs.items()]
+        probes = [vars(sizes) | {"bytes": need.bytes} for sizes, need in needs.items()]
         record = vars(blocks) | {"limit_bytes": derivative.case.memory_limit, "probes": probes}
         return dataclasses.replace(needs[blocks].compiled, blocks=record)
     error = list(needs.values())[-1].error
@@ -80,10 +81,10 @@ def compile_largest(
 def find_blocks(
     derivative: Derivative, measure: Callable[[BlockSizes], MemoryNeed], earlier: BlockSizes | None = None
 ) -> tuple[BlockSizes | None, dict[BlockSizes, MemoryNeed]]:
-    """Return the largest `BlockSizes` that fit (or None), and a dict from all tried sizes to `MemoryNeed`.
+    """Return (sizes, needs): the largest `BlockSizes` that fit into memory, or None, and all tried sizes.
 
-    `measure` compiles a program with given sizes and returns its `MemoryNeed`. If the sizes `earlier` fit,
-    return them without trying others.
+    `needs` maps each of the tried sizes to its `MemoryNeed`. `measure(sizes)` compiles a program with these
+    sizes, and returns the `MemoryNeed` of the program. If the sizes `earlier` fit, no others are tried.
     """
     needs: dict[BlockSizes, MemoryNeed] = {}
     case, sums_points = derivative.case, derivative.workload.reduction.sums_points
@@ -91,7 +92,7 @@ def find_blocks(
     points = ceil_div(case.points, case.mesh_shape[0])
     seeds = max(ceil_div(part.seeds, case.mesh_shape[1]) for part in derivative.parts)
 
-    def probe(blocks: BlockSizes) -> MemoryNeed:
+    def measure_once(blocks: BlockSizes) -> MemoryNeed:
         if blocks not in needs:
             needs[blocks] = measure(blocks)
         return needs[blocks]
@@ -104,13 +105,14 @@ def find_blocks(
         undivided = [BlockSizes()] if storage == DEVICE else []
         fewer_points = [BlockSizes(block, None, storage) for block in _halves(points) if can_divide_points]
         fewer_seeds = [BlockSizes(None, chunk, storage) for chunk in _halves(seeds)]
-        fitting = [_first_fitting(undivided + blocks, probe) for blocks in (fewer_points, fewer_seeds)]
-        io_exceeds_memory = storage == DEVICE and probe(BlockSizes()).io_exceeds_memory
+        fitting = [_first_fitting(undivided + x, measure_once) for x in (fewer_points, fewer_seeds)]
+        io_exceeds_memory = storage == DEVICE and measure_once(BlockSizes()).io_exceeds_memory
         if not any(fitting) and can_divide_points and points > 1 and not io_exceeds_memory:
-            fitting = [_first_fitting([BlockSizes(1, chunk, storage) for chunk in _halves(seeds)], probe)]
+            single_point = [BlockSizes(1, chunk, storage) for chunk in _halves(seeds)]
+            fitting = [_first_fitting(single_point, measure_once)]
         return max(filter(None, fitting), key=work_per_step, default=None)
 
-    if earlier is not None and probe(earlier).fits:
+    if earlier is not None and measure_once(earlier).fits:
         return earlier, needs
     # If `case.storage` is None, host memory is tried only if no candidate fits into device memory.
     can_use_host = case.batch == "vmap" and not sums_points
@@ -119,23 +121,23 @@ def find_blocks(
 
 
 def _first_fitting(
-    candidates: Iterable[BlockSizes], probe: Callable[[BlockSizes], MemoryNeed]
+    candidates: Iterable[BlockSizes], measure_once: Callable[[BlockSizes], MemoryNeed]
 ) -> BlockSizes | None:
     """Return the first candidate that fits into memory, or None if none fits.
 
-    The candidates must be in decreasing order, and differ only in `block` or only in `chunk`. If the first
-    candidate is too large, multiply the `block` or `chunk` of the candidate that fits by 1.5. If this
-    enlarged candidate also fits, return it instead.
+    The candidates must be in decreasing order, and differ only in `block` or only in `chunk`. If the result
+    is not the first candidate, its `block` or `chunk` is multiplied by 1.5, provided that the enlarged sizes
+    also fit.
     """
     too_large = None
     for blocks in candidates:
-        need = probe(blocks)
+        need = measure_once(blocks)
         if need.fits:
             field = "block" if blocks.chunk is None else "chunk"
             if too_large is None:
                 return blocks
             enlarged = dataclasses.replace(blocks, **{field: getattr(blocks, field) * 3 // 2})
-            return enlarged if enlarged != too_large and probe(enlarged).fits else blocks
+            return enlarged if enlarged != too_large and measure_once(enlarged).fits else blocks
         if need.io_exceeds_memory and blocks.storage == DEVICE:
             return None
         too_large = blocks

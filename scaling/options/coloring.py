@@ -5,11 +5,13 @@ valid for all inputs. One seed (tangent or cotangent) computes a compressed slic
 of all rows, that have the same color. Each nonzero is read from one compressed slice. Two columns must have
 different colors if both have nonzeros in the same row that are read from columns. The same applies to rows.
 
-With `mode=mixed`, either the rows with the most nonzeros are read from compressed rows, and all others from
-columns, or the columns with the most nonzeros are read from columns, and all others from rows. This is a
-special case of the bicoloring of T. F. Coleman and A. Verma, "The efficient computation of sparse Jacobian
-matrices using automatic differentiation", SIAM J. Sci. Comput. 19(4), 1998. Finding the fewest colors is
-NP-hard.
+With `mode=mixed`, both columns and rows have colors. The nonzeros are divided in one of two ways. In the
+first, the nonzeros of the fullest rows are read from compressed rows, and all others from compressed columns.
+In the second, those of the fullest columns are read from compressed columns, and all others from compressed
+rows. Finding the fewest colors is NP-hard.
+
+Source: T. F. Coleman, A. Verma, "The efficient computation of sparse Jacobian matrices using automatic
+differentiation", SIAM J. Sci. Comput. 19(4), 1998. The division is a special case of their bicoloring.
 """
 
 import dataclasses
@@ -174,16 +176,16 @@ def color(pattern: Pattern, compress: str) -> Coloring:
 
 
 def _divide_nonzeros(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield several ways to divide the nonzeros between rows and columns, as pairs (min_colors, by_row).
+    """Yield pairs (min_colors, by_row): ways to divide the nonzeros between compressed rows and columns.
 
-    `by_row` is a boolean array: true for a nonzero that is read from a compressed row, false for one that is
-    read from a compressed column. `min_colors` is a lower bound on the number of colors that are needed.
+    The boolean array `by_row` is true for each nonzero that is read from a compressed row, and false for each
+    nonzero that is read from a compressed column. `min_colors` is a lower bound on the number of colors.
     """
     for lines, is_row in ((pattern.rows, True), (pattern.cols, False)):
-        entries_in_line = np.bincount(lines)[lines]
-        for threshold in np.unique(entries_in_line)[-_MAX_THRESHOLDS:]:
+        nonzeros_in_line = np.bincount(lines)[lines]  # of the row or column that contains each nonzero
+        for threshold in np.unique(nonzeros_in_line)[-_MAX_THRESHOLDS:]:
             # the nonzeros of the fullest rows, or of all but the fullest columns
-            by_row = (entries_in_line > threshold) == is_row
+            by_row = (nonzeros_in_line > threshold) == is_row
             colors_of_columns = np.bincount(pattern.rows[~by_row]).max(initial=0)
             colors_of_rows = np.bincount(pattern.cols[by_row]).max(initial=0)
             yield int(colors_of_columns + colors_of_rows), by_row
@@ -227,7 +229,7 @@ def validate_coloring(coloring: Coloring) -> None:
     """Raise `ValueError` if a color is out of range, or if a nonzero of the pattern cannot be read.
 
     A nonzero can be read if its column or row has a color, and if no other nonzero is added to the same
-    element of the compressed Jacobian.
+    element of the compressed Jacobian. `coloring.by_row` determines whether the column or the row is used.
     """
     pattern, by_row = coloring.pattern, coloring.by_row
     for name, colors, count, lines, positions, is_read in (

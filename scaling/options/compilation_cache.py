@@ -9,19 +9,20 @@ from jax.experimental.compilation_cache import compilation_cache
 from scaling.core.compile_case import Stages
 from scaling.core.run_case import CaseEnded
 
-_hits: list[str] = []  # the JAX monitoring events of compilation cache hits
+_cache_hits: list[str] = []  # the JAX monitoring events of compilation cache hits
 jax.monitoring.register_event_listener(
-    lambda event, **_: _hits.append(event) if event.endswith("/cache_hits") else None
+    lambda event, **_: _cache_hits.append(event) if event.endswith("/cache_hits") else None
 )
 
 
 def compile_with_cache(state: str, compile_once: Callable[[], Stages]) -> Stages:
-    """Compile a program with JAX's persistent compilation cache in a new temporary folder.
+    """Compile a program with JAX's persistent compilation cache, and return its compilation stages.
 
-    If `state` is "cold", the cache is empty. If it is "warm", the cache contains the program. Raise
-    `CaseEnded` if JAX finds a program in a cold cache, or finds none in a warm cache.
+    The cache is a new temporary folder. If `state` is "cold", the cache is empty. If `state` is "warm", the
+    cache contains the program. Raise `CaseEnded` if JAX finds a program in a cold cache, or finds none in a
+    warm cache.
     """
-    _hits.clear()
+    _cache_hits.clear()
     with tempfile.TemporaryDirectory() as folder:
         settings = {
             "jax_enable_compilation_cache": True,
@@ -29,7 +30,7 @@ def compile_with_cache(state: str, compile_once: Callable[[], Stages]) -> Stages
             "jax_persistent_cache_min_compile_time_secs": 0.0,
             "jax_persistent_cache_min_entry_size_bytes": -1,
         }
-        previous = {name: getattr(jax.config, name) for name in settings}
+        previous_settings = {name: getattr(jax.config, name) for name in settings}
         try:
             for name, value in settings.items():
                 jax.config.update(name, value)
@@ -39,10 +40,10 @@ def compile_with_cache(state: str, compile_once: Callable[[], Stages]) -> Stages
             jax.clear_caches()  # the in-memory caches of this process
             stages = compile_once()
         finally:
-            for name, value in previous.items():
+            for name, value in previous_settings.items():
                 jax.config.update(name, value)
             compilation_cache.reset_cache()
-    if bool(_hits) != (state == "warm"):
+    if bool(_cache_hits) != (state == "warm"):
         text = "this backend does not store compiled programs in the persistent cache"
         if state == "cold":
             text = "compiling this program reads a part from the cache that it has just stored there"

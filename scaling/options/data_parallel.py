@@ -49,11 +49,11 @@ def sum_derivative(
 ) -> Any:
     """Return the gradient of the loss summed over points, or the summed loss for mode=value.
 
-    With split=data, the sum is over the points of all devices. With any other split, it is over `points`, the
-    points of this device.
+    With split=data, the loss is summed over the points of all devices. With any other split, the loss is
+    summed over `points`, the points of this device.
 
-    The gradient is a tuple with one item for each linear map. In forward mode, an item is an array of shape
-    (seeds,). In reverse mode, an item contains one array for each differentiated input.
+    The gradient is a tuple with one item for each linear map of the AD mode. In forward mode, an item is an
+    array of shape (seeds,). In reverse mode, an item contains one array for each differentiated input.
     """
     case = derivative.case
     count = ceil_div(case.points, case.mesh_shape[0])
@@ -62,7 +62,7 @@ def sum_derivative(
     def sum_over_points(transform: Callable[[Loss], Any]) -> Any:
         """Return the sum of `transform(loss)` over all blocks, where `loss` is the loss of one block.
 
-        With split=data, also sum over all devices.
+        With split=data, the sum includes the blocks of all devices.
         """
 
         def sum_of_block(rows: Any) -> Any:
@@ -87,7 +87,7 @@ def sum_derivative(
 
 
 def _loss(derivative: Derivative, points: NamedArrays, shared: NamedArrays, valid: Any) -> Any:
-    """Return the sum of all outputs at the points where `valid` is true (if it is None, at all points)."""
+    """Return the sum of all outputs at the points where `valid` is true. If it is None, use all points."""
     workload = derivative.workload
     if derivative.case.batch == "whole" and workload.whole is not None and valid is None:
         return jnp.sum(workload.whole(**points, **shared))
@@ -104,7 +104,10 @@ def _derivative_in_pieces(
     shared: NamedArrays,
     position: DevicePosition,
 ) -> Any:
-    """Return the gradient of the summed loss, computed in pieces so that all-reduces overlap computation."""
+    """Return the gradient of the summed loss, computed in `_PIECES` pieces.
+
+    While an all-reduce sums one piece over the devices, the next piece can be computed.
+    """
 
     def piece_for_seeds(start: int, stop: int, loss: Loss) -> Any:
         slices = apply_linear_map(case, part, loss, shared, position)
@@ -136,12 +139,12 @@ def _derivative_in_pieces(
 
 
 def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
-    """Return the sum of `x` over the devices that process different points, of shape (copies, ...).
+    """Return the copies of the sum of `x` over the devices that process different points.
 
     `x` has the shape (point devices, seed devices, ...). Its first two axes are those of the device mesh.
-    Only index 0 of the second axis is used. With split=data, each point device has already computed the sum,
-    and the result contains the copies of all point devices. With any other split, the sum is computed here,
-    and there is one copy.
+    Only index 0 of the second axis is used. The result has the shape (copies, ...). With split=data, each
+    point device has already computed the sum, and there is a copy for each point device. With any other
+    split, the sum is computed here, and there is one copy.
     """
     x = x[:, 0]
     return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
@@ -152,10 +155,10 @@ def gather_sums(
 ) -> list[np.ndarray]:
     """Return the derivative of the summed loss with respect to each input, as a list of arrays.
 
-    Each array has the shape (copies, 1, elements): `elements` is the size of the input, and `copies` the
-    number of devices that hold the sum (see `sum_over_point_devices`). `arrays` contains the results of all
-    devices, with the shape (point devices, seed devices, ...): one array in forward mode, or one for each
-    input in reverse mode.
+    Each array has the shape (copies, 1, elements). `copies` is the number of devices that hold the sum (see
+    `sum_over_point_devices`), and `elements` is the size of the input. `arrays` contains the results of all
+    devices: one array in forward mode, or one for each input in reverse mode. These arrays have the shape
+    (point devices, seed devices, ...).
     """
     if part.computes_columns:
         (x,) = arrays  # (point devices, seed devices, seeds)
@@ -166,10 +169,10 @@ def gather_sums(
 
 
 def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
-    """Compare one or more copies of a sum over points with the expected sum.
+    """Compare each copy of a sum over points with the expected sum, and return a `PointsComparison`.
 
-    `result` has the shape (copies, 1, inputs). With split=data, it contains the copy of every device. With
-    any other split, it contains only one copy.
+    `result` has the shape (copies, 1, inputs). With split=data, each device has a copy. With any other split,
+    there is one copy.
     """
     rounding, points = spec.rounding, spec.case.points
     term_rounding = dataclasses.replace(rounding, added=rounding.added // points)
@@ -190,14 +193,14 @@ def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
     provable = np.maximum(spec.max_tolerance * rounding.largest_by_leaf(size), tolerance * size.max())
     expected, leaf_scale = (np.broadcast_to(array, result.shape) for array in (expected, leaf_scale))
     comparison = EntryComparison(result.astype(np.float64), expected, leaf_scale, provable=provable)
-    repeated = min(_REEVALUATED_POINTS, points)
-    repeated_inputs = inputs.exact_inputs(spec.case, spec.workload, 0, repeated) if spec.repeatable else None
+    count = min(_REEVALUATED_POINTS, points)
+    reevaluated_inputs = inputs.exact_inputs(spec.case, spec.workload, 0, count) if spec.repeatable else None
     bounds = np.full(len(result), step_bound.max())
     if spec.case.ad_mode.finite_step:
         errors = np.abs(comparison.result - expected) - spec.tolerance * largest
         bounds = cover_errors(bounds, errors, functools.partial(_step_bound_of_sum, spec))
     step_error = references.relative_error(bounds, largest)
-    return PointsComparison(0, repeated_inputs, [comparison], step_error)
+    return PointsComparison(0, reevaluated_inputs, [comparison], step_error)
 
 
 def _step_bound_of_sum(spec: ReferenceSpec, index: int) -> np.ndarray:
@@ -209,11 +212,10 @@ def _step_bound_of_sum(spec: ReferenceSpec, index: int) -> np.ndarray:
 def _terms_of_sum(
     spec: ReferenceSpec, rounding: Rounding, start: int, stop: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the terms that the points [start, stop) add to the expected result, and the scale of each term.
+    """Return (terms, scales) of the points [start, stop). The expected result is the sum of all terms.
 
-    The expected result is a sum over all points. A scale is the number that an error is divided by before it
-    is compared with the tolerance. Both arrays have the shape (points, inputs), or (points, 1) for
-    mode=value.
+    An error is divided by the scale before it is compared with the tolerance. Both arrays have the shape
+    (points, inputs), or (points, 1) for mode=value.
     """
     if spec.case.ad_mode.is_value:
         value, floor = references.reference_values(spec, start, stop)
@@ -222,8 +224,9 @@ def _terms_of_sum(
     if spec.sampled:
         evaluation = dataclasses.replace(spec.computed.evaluation, summed=True)
         arrays = inputs.exact_inputs(spec.case, spec.workload, start, stop)
-        kind, count = ("rows", 1) if spec.computed.has_reverse_mode else ("columns", spec.derivative.inputs)
-        gradient = evaluations.slices(evaluation, arrays, kind, np.arange(count))[:, 0]
+        is_reverse = spec.computed.has_reverse_mode
+        quantity, slice_count = ("rows", 1) if is_reverse else ("columns", spec.derivative.inputs)
+        gradient = evaluations.slices(evaluation, arrays, quantity, np.arange(slice_count))[:, 0]
         return gradient, np.abs(gradient)
     J, floor = references.reference_jacobians(spec, start, stop)
     value, scale = references.reduce_jacobians(spec.reduction, J, rounding, floor)

@@ -10,8 +10,9 @@ import numpy as np
 def color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int, max_colors: int) -> np.ndarray | None:
     """Return a color for each column, such that no row has entries in two columns of the same color.
 
-    The colors have the shape (inputs,), with -1 for a column without an entry. Return None if `max_colors`
-    colors do not suffice. The memory is linear in `inputs * max_colors`.
+    `rows` and `cols` are the positions of the entries. The colors are an array of shape (inputs,), with -1
+    for a column without an entry. Return None if `max_colors` colors do not suffice. The memory is linear in
+    `inputs * max_colors`.
     """
     by_column, by_row = np.argsort(cols, kind="stable"), np.argsort(rows, kind="stable")
     column_start, row_start = (np.cumsum(np.bincount(lines + 1)) for lines in (cols, rows))
@@ -25,7 +26,7 @@ def color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int, max_colors: i
 
 @numba.njit(cache=True)
 def _insert(links, node, head):
-    """Insert `node` after `head` in a doubly linked list. `links` are arrays of next and previous nodes."""
+    """Insert `node` after `head` in a doubly linked list. `links` contains the next and previous nodes."""
     following, preceding = links
     following[node], preceding[node] = following[head], head
     preceding[following[head]], following[head] = node, node
@@ -45,10 +46,10 @@ def _color_by_saturation(graph, colors, is_used):
     column with the highest saturation is colored next. It gets the lowest color that no conflicting column
     has.
 
-    `graph` contains the columns that need a color, and then the index pointers and indices of the sparsity
-    pattern in CSC and in CSR format. Initially, `colors` contains -1 for each column, and `is_used`, of shape
-    (columns, colors), contains False. `is_used[i, c]` becomes True if a column that conflicts with column i
-    gets the color c.
+    `graph` contains five arrays: the columns that need a color, the index pointers and the row indices of the
+    pattern in CSC format, and the index pointers and the column indices in CSR format. Initially, `colors`
+    contains -1 for each column, and `is_used`, of shape (columns, colors), contains False. `is_used[i, c]`
+    becomes True if a column that conflicts with column i gets the color c.
     """
     order, column_start, row_of, row_start, column_of = graph
     n, max_colors = is_used.shape

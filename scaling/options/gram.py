@@ -46,8 +46,8 @@ def multiply_rows(row: Callable[[Any], Any], seeds: SeedRange) -> Any:
     `row(k)` returns row k of J as a tuple with one array for each input.
     """
 
-    def multiply(numbers: Any) -> Any:
-        device_rows = jnp.concatenate([a.reshape(a.shape[0], -1) for a in jax.vmap(row)(numbers)], axis=1)
+    def multiply(indices: Any) -> Any:
+        device_rows = jnp.concatenate([a.reshape(a.shape[0], -1) for a in jax.vmap(row)(indices)], axis=1)
         return device_rows.T @ device_rows
 
     return sum_over_seeds(multiply, seeds)
@@ -66,9 +66,9 @@ def reference_gram(entries: SizedEntries) -> ReferenceTerms:
 
 
 def step_bound(J: Jacobians, bound: Any) -> Any:
-    """Return bounds on the errors of J^T J, of shape (points,). Each holds for all entries at a point.
+    """Return a bound for each point, of shape (points,), on the error of every entry of J^T J at the point.
 
-    The error of J[p, o, i] (point, output, input) is assumed to be at most `bound[p, i]`.
+    The error of the Jacobian entry J[p, o, i] (point, output, input) is assumed to be at most `bound[p, i]`.
     """
     columns, pairs = J.by_input(abs(J.values)), bound[:, :, None] * bound[:, None, :]
     crossed = bound[:, :, None] * columns[:, None, :]

@@ -1,8 +1,8 @@
 """Read the load, clock rates, throttling and CPU times of the host and its GPUs, and find disturbances.
 
-The values come from /proc, cpufreq and, for an NVIDIA GPU, the management library NVML. Unknown values are
-None. Other processes are not detected if they run on the GPU, or on the other hardware thread (SMT sibling)
-of a core that this process is bound to.
+The values come from /proc, cpufreq and, for NVIDIA GPUs, the management library NVML. Unknown values are
+None. A disturbance is throttling, or a large load by other processes. Other processes are not detected if
+they run on the GPU, or on the second hardware thread (SMT sibling) of a core that this process is bound to.
 """
 
 import ctypes
@@ -31,7 +31,7 @@ _THROTTLE_REASONS = {  # bit in NVML -> name. Idling and clocks set by the user 
 
 @dataclass(frozen=True)
 class HostReading:
-    """Measurements of this process, the GPUs and the monitored CPU cores at one moment, such as CPU times.
+    """CPU times and event counts of this process, the GPUs and the monitored CPU cores at one moment.
 
     The monitored cores are all cores that this process may run on.
     """
@@ -49,7 +49,10 @@ class HostReading:
 
 
 def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
-    """Return the host's load, the clock rates and frequency governors of cores `bound_to`, and GPU states."""
+    """Return a dict with the load of the host, the states of the GPUs, and the state of the CPU cores.
+
+    The state of the cores `bound_to` consists of their clock rates in MHz and their frequency governor.
+    """
     gpus = {"gpus": [_gpu_state(handle) for handle in _gpus()]} if platform == "gpu" else {}
     return {
         "load": round(os.getloadavg()[0], 2),
@@ -60,15 +63,15 @@ def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
 
 
 def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
-    """Read CPU times, throttling events and similar counters, and return them as a `HostReading`.
+    """Return a `HostReading` of the current CPU times, throttling events and similar counters.
 
     `bound_to` contains the monitored CPU cores. If it is None, all cores that this process may run on are
     monitored.
     """
     cores = sorted(bound_to or os.sched_getaffinity(0))
     times, usage = _core_times(cores), resource.getrusage(resource.RUSAGE_SELF)
-    path = "/sys/devices/system/cpu/cpu{}/thermal_throttle/{}_throttle_count"
-    counts = [environment.contents(path.format(core, unit)) for core in cores for unit in ("core", "package")]
+    path, units = "/sys/devices/system/cpu/cpu{}/thermal_throttle/{}_throttle_count", ("core", "package")
+    throttle_counts = [environment.contents(path.format(core, unit)) for core in cores for unit in units]
     gpus = _gpus() if platform == "gpu" else ()
     return HostReading(
         platform,
@@ -79,13 +82,13 @@ def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
         process_seconds=usage.ru_utime + usage.ru_stime,
         clock_seconds=time.perf_counter(),
         preemptions=usage.ru_nivcsw,
-        slowdowns=sum(int(count) for count in counts if count and count.isdigit()),
+        slowdowns=sum(int(count) for count in throttle_counts if count and count.isdigit()),
         throttled=any(_throttle_reasons(handle) for handle in gpus),
     )
 
 
 def find_disturbances(start: HostReading) -> list[str]:
-    """Return the names of the disturbances between the reading `start` and now, in the order of `MARKS`.
+    """Return the names of the disturbances since the reading `start`, in the order of `MARKS`.
 
     "throttled"       the clock rate of a CPU core or GPU was reduced
     "foreign_load"    other processes or the hypervisor used a large part of the time of the cores
@@ -106,12 +109,14 @@ def find_disturbances(start: HostReading) -> list[str]:
 
 
 def _core_times(cores: Sequence[int]) -> list[list[int]]:
-    """Return the CPU times, in clock ticks, of each core in `cores` that /proc/stat contains."""
+    """Return the CPU times, in clock ticks, of each core in `cores` that /proc/stat contains.
+
+    The times of a core are: user, nice, system, idle, iowait, irq, softirq and steal.
+    """
     names, times = {f"cpu{core}" for core in cores}, []
     for line in (environment.contents("/proc/stat") or "").splitlines():
         name, _, fields = line.partition(" ")
         if name in names and set(fields.split()) != {"0"}:  # a sandbox may report zeros
-            # user, nice, system, idle, iowait, irq, softirq and steal time
             times.append([int(field) for field in fields.split()[:8]])
     return times
 
@@ -145,9 +150,9 @@ def _nvml_library() -> Any:
 
 @functools.cache
 def _gpus() -> tuple[ctypes.c_void_p, ...]:
-    """Return the NVML handles of the GPUs in CUDA_VISIBLE_DEVICES, or of all GPUs if it is not set.
+    """Return the NVML handles of the visible GPUs: those in CUDA_VISIBLE_DEVICES, or all if it is not set.
 
-    MIG instances are not supported.
+    MIG instances (parts of a GPU) are not supported.
     """
     gpus: list[tuple[str, ctypes.c_void_p]] = []  # (UUID, or "" if it is unknown; handle)
     for index in range(_query_number("nvmlDeviceGetCount_v2", ctypes.c_uint) or 0):

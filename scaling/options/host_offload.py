@@ -1,9 +1,9 @@
 """Implement `storage=host`: divide a case into steps (`StepPlan`), run them, and collect results on the host.
 
 A step computes the Jacobians of some points (batch elements), or the columns or rows of these Jacobians for
-some seeds. The points of a step are copied from the host to the devices. The shared inputs are copied only
-once. All steps run the same program on arrays of the same shapes, so that the last step may repeat points or
-seeds of the previous step. The result of a step is copied to the host while the next step is computed.
+some seeds. Each step copies its points from the host to the devices. The shared inputs are copied only once.
+The result of a step is copied to the host while the next step is computed. All steps run the same program on
+arrays of the same shapes. Therefore the last step may repeat points or seeds of the previous step.
 """
 
 import dataclasses
@@ -31,11 +31,11 @@ class StepPlan:
     seeds: int | None  # the number of seeds (tangents or cotangents) of a step, or None for all seeds
     count: int  # the number of steps
     host_bytes: int  # the bytes of all per-point inputs and of the result on the host
-    moved_bytes: int  # the bytes copied from and to the host by each device, except the inputs of one step
+    moved_bytes: int  # the bytes that each device copies from and to the host, without the inputs of one step
 
 
 def plan_offload(derivative: Derivative) -> StepPlan:
-    """Divide a case with storage=host into steps of `case.block` points and `case.chunk` seeds per device."""
+    """Return a `StepPlan` with steps of `case.block` points and `case.chunk` seeds per device."""
     case = derivative.case
     points = case.points if case.block is None else min(case.points, case.mesh_shape[0] * case.block)
     step_count, seeds = ceil_div(case.points, points), _seeds_per_step(derivative)
@@ -67,7 +67,7 @@ def _seeds_per_step(derivative: Derivative) -> int | None:
 
 
 def _result_dtype(derivative: Derivative) -> np.dtype:
-    """Return the dtype of the result: float64 if the host sums partial results, else that of the case."""
+    """Return the dtype of the result: float64 if the host adds partial sums, else the dtype of the case."""
     is_summed = any(is_summed_on_host(derivative.workload, part) for part in derivative.parts)
     if is_summed and derivative.case.mesh_shape[1] > 1:
         return np.dtype(np.float64)
@@ -75,7 +75,7 @@ def _result_dtype(derivative: Derivative) -> np.dtype:
 
 
 def iterate_steps(points: int, block: int, seeds: int, chunk: int) -> Iterator[tuple[int, int]]:
-    """Yield the index of the first point and the index of the first seed for each step.
+    """Yield (index of the first point, index of the first seed) for each step.
 
     Every step has `block` points and `chunk` seeds. The last step may therefore repeat some points or seeds.
     """
@@ -85,9 +85,9 @@ def iterate_steps(points: int, block: int, seeds: int, chunk: int) -> Iterator[t
 
 
 def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
-    """Return a function without arguments that runs all steps of a case and returns the whole result.
+    """Return a function without arguments that runs all steps of a case and returns the result.
 
-    Each call overwrites the NumPy array that the previous call returned.
+    The result is a NumPy array. Each call overwrites the array that the previous call returned.
     """
     derivative, plan, program = compiled.derivative, compiled.offload, compiled.program
     case, workload = derivative.case, derivative.workload
@@ -98,33 +98,35 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
     result = np.empty(derivative.result_shape, _result_dtype(derivative))
 
     names_on_device = [name for name in program.arguments if name not in host_inputs]
-    placed = dict(zip(names_on_device, layout.place_inputs(program, None, names_on_device), strict=True))
-    starts: dict[int, Any] = {}  # index of the first seed of a step -> the argument with this index
+    device_arguments = dict(
+        zip(names_on_device, layout.place_inputs(program, None, names_on_device), strict=True)
+    )
+    seed_starts: dict[int, Any] = {}  # index of the first seed of a step -> the argument with this index
     if plan.seeds:
         start = program.arguments[layout.START]
         for _, seed in iterate_steps(1, 1, seeds, chunk):
-            starts[seed] = jax.device_put(np.full(start.shape, seed, start.dtype), start.sharding)
+            seed_starts[seed] = jax.device_put(np.full(start.shape, seed, start.dtype), start.sharding)
 
     def run() -> np.ndarray:
-        pending: list[tuple[int, int, Any]] = []  # the steps whose results have not been copied to the host
-        arguments = dict(placed)
+        uncopied: list[tuple[int, int, Any]] = []  # the steps whose results have not been copied to the host
+        arguments = dict(device_arguments)
         for point, seed in iterate_steps(case.points, block, seeds, chunk):
-            if not pending or point != pending[0][0]:
+            if not uncopied or point != uncopied[0][0]:
                 rows = {name: x[point : point + block] for name, x in host_inputs.items()}
                 arguments.update(zip(rows, layout.place_inputs(program, rows, rows), strict=True))
             if plan.seeds:
-                arguments[layout.START] = starts[seed]
-            pending.append((point, seed, compiled.stages.call(*[arguments[x] for x in program.arguments])))
-            if len(pending) > 1:
-                _copy_to_host(compiled, result, *pending.pop(0))
-        _copy_to_host(compiled, result, *pending.pop())
+                arguments[layout.START] = seed_starts[seed]
+            uncopied.append((point, seed, compiled.stages.call(*[arguments[x] for x in program.arguments])))
+            if len(uncopied) > 1:
+                _copy_to_host(compiled, result, *uncopied.pop(0))
+        _copy_to_host(compiled, result, *uncopied.pop())
         return result
 
     return run
 
 
 def _copy_to_host(compiled: CompiledCase, result: np.ndarray, point: int, seed: int, output: Any) -> None:
-    """Copy the output of one step to the host array `result`. The step starts at (`point`, `seed`)."""
+    """Copy the output of a step to the host array `result`. The step begins with `point` and `seed`."""
     assert compiled.program is not None
     pieces, chunk = compiled.program.pieces(output), compiled.offload.seeds
     target = result[point : point + len(pieces[0])]

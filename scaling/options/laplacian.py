@@ -1,8 +1,8 @@
 """Implement `target=laplacian`: sum v^T H v over directions v, by JVPs, `jet` or a forward Laplacian.
 
-H is the Hessian, and the vectors v are the directions. A mode that computes H v multiplies it by v^T.
-`nested_jvp` differentiates twice in forward mode. `jet` computes the second derivative along each direction
-separately, with `jax.experimental.jet`.
+H is the Hessian, and the vectors v are the directions. With a mode that computes the products H v,
+`sum_products` sums v^T (H v). `nested_jvp` differentiates twice in forward mode. `jet` computes the second
+derivative along each direction separately, with `jax.experimental.jet`.
 
 `forward_laplacian`, also known as collapsed Taylor mode, propagates two quantities for each intermediate
 result: its derivatives along all directions, and the sum of its second derivatives. Let y = g(x) be an
@@ -18,6 +18,7 @@ Sources: Li et al., "A computational framework for neural network-based variatio
 Laplacian" (2024); Dangel et al., "Collapsing Taylor mode automatic differentiation" (2025).
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -58,18 +59,22 @@ def _sum_over_directions(quadratic_form: LinearMap) -> LinearMap:
 def sum_products(column: LinearMap) -> LinearMap:
     """Return a function of V that sums v^T H v over all directions v in V. `column(v)` returns H v.
 
-    V is a tuple of arrays whose leading axis is the axis of directions. v contains one slice of each array.
+    V is a tuple of arrays with a leading axis of directions. A direction v is a tuple of slices of the
+    arrays.
     """
     return _sum_over_directions(lambda v: (ravel(v) * column(v)).sum())
 
 
 def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over all v in V by nested JVPs. H is the Hessian of f at x."""
+    """Return a function of V that sums v^T H v over all directions v in V by nested JVPs.
+
+    H is the Hessian of f at x.
+    """
     return _sum_over_directions(lambda v: jacfwd(lambda *z: jacfwd(f, z)(v), x)(v))
 
 
 def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over all v in V. It uses `jax.experimental.jet`.
+    """Return a function of V that sums v^T H v over all directions v in V with `jax.experimental.jet`.
 
     H is the Hessian of f at x. The function raises `Refusal` if `jax.experimental.jet` has no working rule
     for an operation of f. Custom derivative rules of f are ignored.
@@ -99,7 +104,10 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over all v in V in one pass. H is the Hessian of f at x."""
+    """Return a function of V that sums v^T H v over all directions v in V in one forward pass.
+
+    H is the Hessian of f at x.
+    """
     closed_jaxpr = jax.make_jaxpr(f)(*x)
 
     def propagate(V: tuple[Any, ...]) -> Any:
@@ -111,7 +119,7 @@ def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def _apply_to_laplacian_values(equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """Evaluate a jaxpr equation for operands that are arrays or `LaplacianValue`, and return the results.
+    """Return the results of a jaxpr equation whose operands are arrays or `LaplacianValue`.
 
     If an operand is a `LaplacianValue`, each float or complex result is a `LaplacianValue`. All other results
     are arrays.
@@ -147,13 +155,13 @@ def _propagate_elementwise(g: Callable[[Any], Any], x: LaplacianValue) -> Laplac
 def _propagate(
     g: Callable[..., list[Any]], inputs: Sequence[LaplacianValue], is_inexact: Sequence[bool], is_linear: bool
 ) -> list[Any]:
-    """Evaluate g, propagate the first and second derivatives of the inputs, and return the results.
+    """Return the results of g with the first and second derivatives that follow from those of the inputs.
 
     Result k is a `LaplacianValue` if `is_inexact[k]` is true, and an array otherwise. `is_linear` states
     whether g is jointly linear in all inputs.
     """
     values, tangents, seconds = (tuple(fields) for fields in zip(*inputs, strict=True))
-    inexact_results = lambda *z: [y for y, keep in zip(g(*z), is_inexact, strict=True) if keep]  # noqa: E731
+    inexact_results = lambda *z: list(itertools.compress(g(*z), is_inexact))  # noqa: E731
     jvp = lambda *t: jax.jvp(inexact_results, values, t)[1]  # noqa: E731
     second = jvp(*seconds)
     if is_linear:
@@ -162,14 +170,15 @@ def _propagate(
         second_jvp = lambda *t: jax.jvp(lambda *z: jax.jvp(inexact_results, z, t)[1], values, t)  # noqa: E731
         firsts, curvatures = jax.vmap(second_jvp)(*tangents)
         second = [s + jnp.sum(c, axis=0) for s, c in zip(second, curvatures, strict=True)]
-    pairs = zip(firsts, second, strict=True)
+    derivatives = zip(firsts, second, strict=True)
     return [
-        LaplacianValue(y, *next(pairs)) if keep else y for y, keep in zip(g(*values), is_inexact, strict=True)
+        LaplacianValue(y, *next(derivatives)) if inexact else y
+        for y, inexact in zip(g(*values), is_inexact, strict=True)
     ]
 
 
 def reference_trace(H: SizedEntries) -> ReferenceTerms:
-    """Return the expected trace of the Hessian at each point, as `ReferenceTerms`.
+    """Return the expected trace of the Hessian H at each point, as `ReferenceTerms`.
 
     The fields `influence` and `magnitude` of the result determine the allowed errors of the trace.
     """

@@ -1,7 +1,7 @@
 """Choose the peak benchmarks (`ceiling` cases such as copy and matmul) of a study, and count their work.
 
 A peak benchmark is a case of the workload `ceiling` (workloads/ceiling.py), such as a copy of an array. The
-measured peaks yield lower bounds on the run times of the other cases.
+measured peaks yield lower bounds on the run times of the other cases of the study.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,12 +32,12 @@ _ACCELERATOR_SIZES = _CPU_SIZES | {
 
 
 def enables_peaks(study: Mapping[str, Any]) -> bool:
-    """Return whether the configuration of a study, or of one of its parts, enables peak benchmarks."""
+    """Return whether a study, or one of its parts, has `ceilings: true`, which enables peak benchmarks."""
     return bool(study.get("ceilings")) or any(map(enables_peaks, (study.get("parts") or {}).values()))
 
 
 def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
-    """Return the peak benchmarks that give lower bounds on the run times of the given cases."""
+    """Return the peak benchmarks from which lower bounds on the run times of `cases` are calculated."""
     peaks: dict[Case, None] = {}
     for case in sorted(cases, key=lambda case: case.devices):
         single_device = case.devices == 1
@@ -64,9 +64,9 @@ def _cases_of_target(target: str, bounded: Case, api: str, platform: str) -> lis
 
 
 def peak_dtype_and_precision(target: str, case: Case) -> tuple[str, str]:
-    """Return the dtype and the matmul precision of the peak benchmark `target` for the given case.
+    """Return (dtype, matmul precision) of the peak benchmark `target` for a case.
 
-    With these settings, the measured peak gives a lower bound on the run time of `case`.
+    The peak that is measured with these settings yields a lower bound on the run time of the case.
     """
     if target == "matmul":
         return case.dtype, case.precision
@@ -74,7 +74,9 @@ def peak_dtype_and_precision(target: str, case: Case) -> tuple[str, str]:
 
 
 def peak_work(case: Case) -> int:
-    """Return the amount of work that each device does in one call of a peak benchmark, in these units:
+    """Return the amount of work that each device does in one call of a peak benchmark.
+
+    The target of the benchmark determines the unit:
 
     "copy", "transpose", "all_reduce"            bytes
     "matmul", "arithmetic"                       floating-point operations

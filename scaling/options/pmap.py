@@ -20,7 +20,7 @@ from scaling.core.layout import POINTS, POSITIONS, Argument, OnDevice, sum_over_
 def wrap_in_pmap(
     case: Case, on_device: OnDevice, arguments: Mapping[str, Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], NamedArrays]:
-    """Return a `jax.pmap` function that runs `on_device` on all devices, and its abstract arguments.
+    """Return (a `jax.pmap` function that runs `on_device` on all devices, its abstract arguments by name).
 
     `arguments` have the shapes that one device needs. The abstract arguments have an additional leading axis
     of devices.

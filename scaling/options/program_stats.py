@@ -1,8 +1,8 @@
-"""Count flops and loop trips in a jaxpr, evaluate it with inlined calls, and check a program's collectives.
+"""Count the flops of a jaxpr, evaluate a jaxpr with inlined calls, and check the collectives of a program.
 
-The operations are counted in each equation of the jaxpr, before XLA optimizes the program. Equations with
-unused results are not counted, and the body of a loop is counted once per iteration. plan/kernel_work.py
-counts the operations of the optimized program instead.
+Flops are counted in the equations of the jaxpr, before XLA optimizes the program. Equations with unused
+results are not counted. The body of a loop is counted once per iteration. plan/kernel_work.py counts the
+operations of the optimized program instead.
 """
 
 import math
@@ -47,16 +47,16 @@ NON_MATRIX_PRIMITIVES = {*_RULE_OF, "integer_pow", "one_minus_square", "polynomi
 
 
 class OperationCounts(NamedTuple):
-    """The numbers of flops and of transcendental evaluations on one device. None means unknown."""
+    """The numbers of flops and of transcendental function evaluations on one device. None means unknown."""
 
     flops: int | None
     transcendentals: int | None
 
 
 def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[dict[str, Any], str | None]:
-    """Return the `Record` fields that count the work of a case, and an error message or None.
+    """Return (the `Record` fields that count the work of a case, error message or None).
 
-    The message states that collectives are unexpected, or that required collectives are missing.
+    The message states that the program has unexpected collectives, or that it lacks required collectives.
     """
     executable = compiled.stages.compiled
     program = None if executable is None else hlo.read(executable.as_text())
@@ -72,8 +72,9 @@ def program_work(
     """Return the `Record` fields that count the operations, memory traffic and collectives on one device.
 
     The device runs the program once or several times to compute one result. The operations and bytes are
-    totals over these runs. The field "collectives" counts instructions of the program. A value is None if it
-    is unknown. If `compiled` has no jaxpr, trace the program for `devices`.
+    totals over these runs. The field "collectives" contains the number of instructions in the program for
+    each kind of collective. A value is None if it is unknown. If `compiled` has no jaxpr, the program is
+    traced for `devices`.
     """
     operations = count_operations(compiled.stages.jaxpr or trace_program(compiled, devices))
     work: dict[str, Any] = {
@@ -85,9 +86,10 @@ def program_work(
 
 
 def padding_share(derivative: Derivative) -> float | None:
-    """Return the fraction of all (point, seed) pairs that are padding.
+    """Return the fraction of the computed (point, seed) pairs that are padding.
 
-    Return None if the case has neither split=both nor a coloring.
+    Padding makes the numbers of points and seeds equal on all devices. Return None if the case has neither
+    split=both nor a coloring.
     """
     case = derivative.case
     if case.split != "both" and derivative.coloring is None:
@@ -113,7 +115,7 @@ def describe_wrong_collectives(case: Case, collectives: Mapping[str, int]) -> st
 
 
 def _count_convolution(params: dict[str, Any], operands: list[Any], results: list[Any]) -> int:
-    """Return the number of operations of a convolution. Products with zeros from dilation are not counted."""
+    """Return the number of operations of a convolution, without products with the zeros from dilation."""
     kernel = operands[1]
     output_features = kernel.shape[params["dimension_numbers"].rhs_spec[0]]
     return 2 * results[0].size * kernel.size // output_features // math.prod(params["lhs_dilation"])
@@ -173,7 +175,7 @@ def count_operations(jaxpr: Any) -> OperationCounts:
 
 
 def _count_jaxpr(jaxpr: Any) -> tuple[int, int]:
-    """Return (flops, transcendentals) of a jaxpr. Equations with unused results are not counted."""
+    """Return (flops, transcendentals) of a jaxpr, without equations whose results are not used."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0].eqns
     flops, transcendentals = zip((0, 0), *map(_count_equation, used), strict=True)
@@ -181,7 +183,7 @@ def _count_jaxpr(jaxpr: Any) -> tuple[int, int]:
 
 
 def _count_equation(equation: Any) -> tuple[int, int]:
-    """Return the numbers of flops and transcendentals of an equation, including the jaxprs that it calls."""
+    """Return (flops, transcendentals) of an equation, including the jaxprs that the equation calls."""
     name, params = equation.primitive.name, equation.params
     if name in ("scan", "while"):
         body, trips = ("jaxpr", params["length"]) if name == "scan" else ("body_jaxpr", trip_count(equation))
@@ -210,9 +212,9 @@ def called_jaxpr(equation: Any, per_device: bool = False) -> Any:
     """Return the jaxpr that an equation calls, such as a nested `jax.jit`, or None if it calls none.
 
     The jaxpr takes the operands and returns the results of the equation. For a `shard_map` or `pmap`, return
-    None if `per_device` is false. If it is true, return the jaxpr for the arrays of one device.
+    None if `per_device` is false. If `per_device` is true, return the jaxpr for the arrays of one device.
     """
-    name, jaxprs = equation.primitive.name, _parameter_jaxprs(equation)
+    name, jaxprs = equation.primitive.name, subjaxprs(equation)
     if len(jaxprs) != 1 or name == "scan":
         return None
     if name in ("shard_map", "xla_pmap"):
@@ -228,16 +230,11 @@ def called_jaxpr(equation: Any, per_device: bool = False) -> Any:
 
 
 def subjaxprs(equation: Any) -> list[Any]:
-    """Return the jaxprs in the parameters of an equation.
+    """Return each `Jaxpr` and `ClosedJaxpr` in the parameters of an equation.
 
     If the primitive of the equation defines its operations in a method `expand`, as custom primitives of
-    `jax.experimental.hijax` do, return only the jaxpr of this method.
+    `jax.experimental.hijax` do, return only the `ClosedJaxpr` of this method.
     """
-    return [getattr(jaxpr, "jaxpr", jaxpr) for jaxpr in _parameter_jaxprs(equation)]
-
-
-def _parameter_jaxprs(equation: Any) -> list[Any]:
-    """Return the same jaxprs as `subjaxprs`, but leave each `ClosedJaxpr` closed, with its constants."""
     # `jax.custom_remat` uses such a primitive since JAX 0.11, and `jnp.interp` since JAX 0.12.
     primitive = equation.params.get("_prim")
     if hasattr(primitive, "expand"):
@@ -260,45 +257,49 @@ def trip_count(equation: Any) -> int:
         body.outvars,
         strict=True,
     )
-    for start, tested, before, after in carried:
-        ends = _second_operands(condition, "lt", tested, condition.outvars)
-        steps = _second_operands(body, "add", before, [after])
+    for start, tested_counter, counter, next_counter in carried:
+        ends = _second_operands(condition, "lt", tested_counter, condition.outvars)
+        steps = _second_operands(body, "add", counter, [next_counter])
         literals = [v.val for v in (start, *ends, *steps) if isinstance(v, Literal)]
-        values = [int(value) for value in literals if isinstance(value, int | np.integer)]
-        if len(ends) == len(steps) == 1 and len(values) == 3 and values[2] > 0:
-            return max(0, math.ceil((values[1] - values[0]) / values[2]))
+        integers = [int(value) for value in literals if isinstance(value, int | np.integer)]
+        if len(ends) == len(steps) == 1 and len(integers) == 3 and integers[2] > 0:
+            return max(0, math.ceil((integers[1] - integers[0]) / integers[2]))
     raise KeyError("trip count")
 
 
 def _second_operands(jaxpr: Any, primitive: str, first: Any, results: list[Any]) -> list[Any]:
-    """Return the second operand of each equation `results = primitive(first, second)` in a jaxpr."""
-    wanted = primitive, [first], results
-    return [e.invars[1] for e in jaxpr.eqns if (e.primitive.name, e.invars[:1], e.outvars) == wanted]
+    """Return `second` of each equation `results = primitive(first, second)` in a jaxpr."""
+    form = primitive, [first], results
+    return [e.invars[1] for e in jaxpr.eqns if (e.primitive.name, e.invars[:1], e.outvars) == form]
 
 
 def evaluate_inlined(
-    jaxpr: Any, inputs: Sequence[Any], apply: Callable[[Any, list[Any]], list[Any]], kept: Sequence[str] = ()
+    jaxpr: Any,
+    inputs: Sequence[Any],
+    apply: Callable[[Any, list[Any]], list[Any]],
+    not_inlined: Sequence[str] = (),
 ) -> list[Any]:
-    """Evaluate a jaxpr and return its outputs. Each call is replaced by the equations of the called function.
+    """Return the outputs of a jaxpr. Each call is inlined: replaced by the equations of the called function.
 
-    `apply(equation, operands)` evaluates an equation that is not replaced, and returns the results. A call
-    whose primitive is in `kept` is not replaced. A jaxpr that is not a `ClosedJaxpr` must have no constants.
+    `apply(equation, operands)` evaluates all other equations, and returns their results. Calls whose
+    primitive is in `not_inlined` are also evaluated by `apply`. A jaxpr that is not a `ClosedJaxpr` must have
+    no constants.
     """
     constants, jaxpr = getattr(jaxpr, "consts", ()), getattr(jaxpr, "jaxpr", jaxpr)
     value_of_variable = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *inputs], strict=True))
     read_atom = lambda atom: atom.val if isinstance(atom, Literal) else value_of_variable[atom]  # noqa: E731
     for equation in jaxpr.eqns:
         operands = [read_atom(atom) for atom in equation.invars]
-        if equation.primitive.name in kept or (called := called_jaxpr(equation)) is None:
+        if equation.primitive.name in not_inlined or (called := called_jaxpr(equation)) is None:
             results = apply(equation, operands)
         else:
-            results = evaluate_inlined(called, operands, apply, kept)
+            results = evaluate_inlined(called, operands, apply, not_inlined)
         value_of_variable.update(zip(equation.outvars, results, strict=True))
     return [read_atom(atom) for atom in jaxpr.outvars]
 
 
 def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """Evaluate a jaxpr equation for operands that are arrays or tracers of JAX, and return the results."""
+    """Return the results of a jaxpr equation for operands that are JAX arrays or tracers."""
     primitive = equation.primitive
     results = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
     return list(results) if primitive.multiple_results else [results]

@@ -24,19 +24,16 @@ from scaling.options.coloring import Coloring
 
 @dataclass(frozen=True)
 class NonzeroIndices:
-    """The indices that each device uses to read nonzeros from its compressed slices."""
+    """The indices with which each device reads nonzeros from its compressed slices."""
 
     # Name of a program argument -> colors of a linear map, or positions of the nonzeros in its slices.
     arguments: dict[str, np.ndarray]
-    # entries[k][d] contains the pattern indices of the nonzeros that device d reads with linear map k.
+    # entries[k][d] contains the indices in the pattern of the nonzeros that device d reads with linear map k.
     entries: list[list[np.ndarray]]
 
 
 def compute_nonzero_indices(derivative: Derivative) -> NonzeroIndices:
-    """Return the indices that each device uses to read nonzeros from its compressed slices.
-
-    The derivative must have a coloring.
-    """
+    """Return the `NonzeroIndices` of a derivative that has a coloring."""
     indices, devices = NonzeroIndices({}, []), derivative.case.mesh_shape[1]
     for number, part in enumerate(derivative.parts):
         colors, positions, entries = _indices_of_part(derivative.coloring, part, devices)
@@ -49,11 +46,11 @@ def compute_nonzero_indices(derivative: Derivative) -> NonzeroIndices:
 def _indices_of_part(
     coloring: Coloring, part: LinearMapPart, devices: int
 ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-    """Return (colors, positions, entries), the indices to read the nonzeros that one linear map computes.
+    """Return (colors, positions, entries) for the nonzeros that one linear map computes.
 
-    `colors` contains the color of each column or row. `positions[d]` contains the flat indices of nonzeros in
-    the slices that device d computes, padded with zeros. `entries[d]` contains the indices of the same
-    nonzeros in the sparsity pattern.
+    `colors` contains the color of each column or row of the Jacobian. `positions[d]` contains the indices of
+    nonzeros in the flattened slices that device d computes, padded with zeros. `entries[d]` contains the
+    indices of the same nonzeros in the sparsity pattern.
     """
     pattern, seeds_per_device = coloring.pattern, ceil_div(part.seeds, devices)
     nonzeros = np.flatnonzero(coloring.by_row != part.computes_columns)
@@ -74,10 +71,10 @@ def _indices_of_part(
 
 
 def read_nonzeros(slices: Slices, colors: Any, positions: Any) -> Any:
-    """Compute the compressed slices of one device, and return their entries at `positions`.
+    """Return the nonzeros at `positions` in the compressed slices that one device computes.
 
     `positions` contains indices into the flattened slices. `colors` contains the color of each column or row
-    of the Jacobian. It does not affect the result. It is used only to keep XLA from recomputing slices.
+    of the Jacobian. It keeps XLA from recomputing the slices, and does not affect the result.
     """
     compute = lambda: jax.tree.leaves(map_seeds(slices.compute, slices.seeds))  # noqa: E731
     # The condition is always true, but XLA cannot know that and does not fuse across a conditional. Without a
@@ -93,38 +90,39 @@ def read_nonzeros(slices: Slices, colors: Any, positions: Any) -> Any:
 def gather_nonzeros(
     indices: NonzeroIndices, shape: tuple[int, int, int], result: Sequence[Any]
 ) -> np.ndarray:
-    """Return the nonzeros from all devices as one array of the given shape, in the order of the pattern.
+    """Return the nonzeros of all devices as one array of shape `shape`, in the order of the pattern.
 
     `result` contains an array for each linear map, of shape (point devices, seed devices, points per device,
     nonzeros per device).
     """
-    parts = [np.asarray(part) for part in result]
+    arrays = [np.asarray(array) for array in result]
     join_points = lambda a: a.reshape(a.shape[0] * a.shape[1], -1)[: shape[0]]  # noqa: E731
-    if len(parts) == 1 and len(indices.entries[0]) == 1:
-        return join_points(parts[0][:, 0]).reshape(shape)
-    gathered = np.zeros((shape[0], shape[2]), parts[0].dtype)
-    for part, entries_by_device in zip(parts, indices.entries, strict=True):
+    if len(arrays) == 1 and len(indices.entries[0]) == 1:
+        return join_points(arrays[0][:, 0]).reshape(shape)
+    gathered = np.zeros((shape[0], shape[2]), arrays[0].dtype)
+    for array, entries_by_device in zip(arrays, indices.entries, strict=True):
         for device, nonzeros in enumerate(entries_by_device):
-            gathered[:, nonzeros] = join_points(part[:, device])[:, : len(nonzeros)]
+            gathered[:, nonzeros] = join_points(array[:, device])[:, : len(nonzeros)]
     return gathered.reshape(shape)
 
 
 class CommonNonzeros(NamedTuple):
-    """The entries of a sparsity pattern that a reference pattern also contains."""
+    """The nonzeros that a sparsity pattern and a reference pattern have in common."""
 
-    at: np.ndarray  # the position of each entry in the reference pattern; arbitrary where `has` is false
-    has: np.ndarray  # whether the reference pattern contains the entry
-    lacking: np.ndarray  # the positions of the reference entries that the other pattern lacks
+    at: np.ndarray  # the index of each nonzero in the reference pattern; arbitrary where `has` is false
+    has: np.ndarray  # for each nonzero of the pattern, whether the reference pattern contains it
+    lacking: np.ndarray  # the indices of the reference nonzeros that the pattern lacks
 
 
 def compare_outside(
     common: CommonNonzeros, expected: np.ndarray, scale: np.ndarray
 ) -> tuple[list[EntryComparison], str]:
-    """Check that the expected entries are zero where the detected pattern has no entries.
+    """Return (comparisons, note) for the reference entries that the sparsity pattern of the result lacks.
 
-    Return (comparisons, note). If the pattern contains all reference entries, `comparisons` is empty. The
-    note states how many nonzero entries are missing from the pattern. It is "" if none is missing. `expected`
-    and `scale` have the shape (points, 1, reference entries). Errors are divided by `scale`.
+    The result is zero at these entries. A comparison compares the zeros with `expected`. If the pattern lacks
+    no entry, `comparisons` is empty. The note states how many of the missing entries are nonzero, and is ""
+    if none is. `expected` and `scale` have the shape (points, 1, reference entries). Errors are divided by
+    `scale`.
     """
     if not common.lacking.size:
         return [], ""
@@ -142,7 +140,7 @@ def match_patterns(
     workload pattern     the nonzeros that `Workload.pattern` lists
     result pattern       the nonzeros that the result contains with seeds=colored
     reference pattern    the nonzeros that the closed form `Workload.nonzeros` computes
-    common nonzeros      the nonzeros that are in both the result pattern and the reference pattern
+    common nonzeros      the nonzeros that the result pattern and the reference pattern have in common
 
     A value is None if it does not exist or is not needed. Raise `Refusal` if a result with seeds=colored has
     no pattern.
@@ -165,7 +163,10 @@ def match_patterns(
 
 
 def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: int) -> Pattern:
-    """Return the `Pattern` of the entries. Raise `Refusal` unless they are distinct, sorted and in range."""
+    """Return the `Pattern` of nonzeros at (rows, cols) in an outputs x inputs matrix.
+
+    Raise `Refusal` unless the nonzeros are distinct, in range, and sorted by row and then by column.
+    """
     rows, cols = np.asarray(rows), np.asarray(cols)
     pattern, is_valid = Pattern(rows, cols, outputs, inputs), rows.shape == cols.shape == (rows.size,)
     if is_valid and rows.size and min(rows.min(), cols.min()) >= 0:
@@ -180,7 +181,7 @@ def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: 
 
 
 def common_nonzeros(pattern: Pattern, reference: Pattern) -> CommonNonzeros:
-    """Find the nonzeros of `pattern` that `reference`, a pattern of the same shape, also contains."""
+    """Return the `CommonNonzeros` of `pattern` and `reference`, a pattern of the same shape."""
     indices, reference_indices = _flat_indices(pattern), _flat_indices(reference)
     at = np.minimum(np.searchsorted(reference_indices, indices), len(reference_indices) - 1)
     has = reference_indices[at] == indices
@@ -215,5 +216,5 @@ class SparseJacobians(Jacobians):
 
 
 def _sum_by_index(index: np.ndarray, count: int, values: np.ndarray) -> np.ndarray:
-    """Return an array (points, count) whose column i is the sum of all `values[:, k]` with index[k] = i."""
+    """Return an array of shape (points, count). Column i is the sum of all values[:, k] with index[k] = i."""
     return np.stack([np.bincount(index, weights=entries, minlength=count) for entries in values])

@@ -1,8 +1,8 @@
 """Read the source code of the user's modules that a workload imports, so that changes can be detected.
 
-Modules are found from the `import` statements in the sources, also inside functions. Nothing is imported, so
-that the result does not depend on the modules that a process has loaded. Installed packages, data files, and
-modules whose name is computed at run time (`importlib.import_module(name)`) are not included.
+Modules are found from the `import` statements in the sources, including those inside functions. No module is
+imported. Therefore the result does not depend on the modules that a process has loaded. Installed packages
+and data files are not included, nor are modules whose name is computed at run time.
 """
 
 import ast
@@ -20,14 +20,17 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 
 def imported_sources(name: str) -> list[bytes]:
-    """Return the sources of all user modules that module `name` imports (also indirectly), sorted by name."""
+    """Return the sources of all user modules that module `name` imports, sorted by module name.
+
+    Indirectly imported modules are included.
+    """
     sources: dict[str, bytes] = {}
-    found_modules, pending = set(), [name]
+    user_modules, pending = set(), [name]
     while pending:
         for module in itertools.accumulate(pending.pop().split("."), "{}.{}".format):
-            if module in found_modules or (spec := _find_user_module(module)) is None:
+            if module in user_modules or (spec := _find_user_module(module)) is None:
                 continue
-            found_modules.add(module)
+            user_modules.add(module)
             with contextlib.suppress(OSError):  # a file that cannot be read, or a namespace without a file
                 sources[module] = Path(spec.origin or "").read_bytes()
                 pending += _imported_names(sources[module], spec.parent or "")
@@ -48,7 +51,7 @@ def _find_user_module(name: str) -> ModuleSpec | None:
 
 @functools.cache  # a study asks for the digest of each of its cases
 def _imported_names(source: bytes, package: str) -> list[str]:
-    """Return the absolute names that the `import` statements in `source` import, both modules and members.
+    """Return the absolute names of the modules and members that the `import` statements in `source` import.
 
     Relative imports are relative to `package`.
     """

@@ -1,10 +1,16 @@
-"""Compute a `ComputedReference` with JAX for a workload without a closed form, and verify its derivative.
+"""Compute the expected derivative (reference) of a workload without a closed form with JAX, and verify it.
 
-A workload without a closed form is differentiated by JAX in float64. If the function has different values in
-float64 and in the dtype of the case, the constants that it computes, such as random numbers, are computed in
-the dtype of the case. If the values still differ (because of a cast, or a loop carry with a fixed dtype), the
-function is differentiated in the dtype of the case. Each reference is verified by finite differences, once
-for each function and size.
+JAX computes the reference in one of three ways. The first way that is valid is used.
+
+1. Differentiate the function in float64. This is invalid if the function cannot be evaluated in float64, or
+if
+   its values in float64 and in the dtype of the case differ by more than rounding errors.
+2. The same, but the constants that the function computes, such as random numbers, are computed in the dtype
+of
+   the case. Values can still differ because of a cast, or a loop carry with a fixed dtype.
+3. Differentiate the function in the dtype of the case.
+
+Each reference is verified by finite differences, once for each function and size.
 """
 
 import contextlib
@@ -38,7 +44,7 @@ _MAX_DTYPE_DIFFERENCE = 2.0  # relative to the rounding error; a larger differen
 
 @dataclass(frozen=True)
 class ComputedReference:
-    """A reference that JAX computes for a workload without a closed form, and its verification."""
+    """A reference that JAX computes for a workload without a closed form, and whether it is correct."""
 
     evaluation: Evaluation  # computes the reference
     native: Evaluation  # evaluates the function in the dtype of the case
@@ -56,22 +62,22 @@ class ComputedReference:
 
 
 class LazyReference:
-    """A `scaling.core.workload.Reference` whose arrays JAX computes when they are first accessed."""
+    """A reference, like `scaling.core.workload.Reference`, whose arrays are computed when first accessed."""
 
     value_terms = derivative_terms = None
 
-    def __init__(self, differentiated: Evaluation, function: Evaluation, arrays: InputArrays) -> None:
-        self._differentiated, self._function, self._arrays = differentiated, function, arrays
+    def __init__(self, of_derivative: Evaluation, of_value: Evaluation, arrays: InputArrays) -> None:
+        self._of_derivative, self._of_value, self._arrays = of_derivative, of_value, arrays
 
     @functools.cached_property
     def value(self) -> np.ndarray:
         """Return the function values as an array of shape (points, outputs)."""
-        return evaluations.values(self._function, self._arrays)
+        return evaluations.values(self._of_value, self._arrays)
 
     @functools.cached_property
     def derivative(self) -> np.ndarray:
         """Return the Jacobian at each point as an array of shape (points, outputs, inputs)."""
-        return evaluations.jacobian(self._differentiated, self._arrays)
+        return evaluations.jacobian(self._of_derivative, self._arrays)
 
 
 def add_reference(
@@ -81,8 +87,8 @@ def add_reference(
 
     `workload_key` is a cache key that is equal for equal workloads.
     """
-    make = functools.partial(make_verified_reference, case, workload)
-    computed: ComputedReference = cached("computed reference", (case, workload_key), make, 8)
+    make_reference = functools.partial(make_verified_reference, case, workload)
+    computed: ComputedReference = cached("computed reference", (case, workload_key), make_reference, 8)
     function = dataclasses.replace(computed.evaluation, function=computed.fixed or workload.function)
     reference: Any = functools.partial(LazyReference, computed.evaluation, function)
     terms = max(workload.terms, computed.terms)
@@ -90,7 +96,7 @@ def add_reference(
 
 
 def make_verified_reference(case: Case, workload: Workload) -> ComputedReference:
-    """Compute and verify the reference of a case, in float64 if possible, else in the dtype of the case."""
+    """Return a verified reference of a case, in float64 if possible, else in the dtype of the case."""
     arrays = sample_inputs(case, workload)
     with evaluations.evaluation_context(case.dtype):
         native = _make_unverified_reference(case, workload, case.dtype, arrays)
@@ -100,9 +106,11 @@ def make_verified_reference(case: Case, workload: Workload) -> ComputedReference
         native_values, noise = evaluations.measure_with_noise(
             evaluations.values, native.native, arrays, relative, generator, _NATIVE_EVALUATIONS
         )
-    make = functools.partial(_make_float64_reference, case, native, arrays, native_values, noise)
+    make_float64_reference = functools.partial(
+        _make_float64_reference, case, native, arrays, native_values, noise
+    )
     with evaluations.evaluation_context("float64"):
-        reference = make(workload)
+        reference = make_float64_reference(workload)
         if not reference.float64_obstacle:
             return _verify_reference(reference, case, workload, arrays)
     native = dataclasses.replace(native, float64_obstacle=reference.float64_obstacle)
@@ -112,7 +120,7 @@ def make_verified_reference(case: Case, workload: Workload) -> ComputedReference
         fixed = fixed_constants.with_constants(workload.function, constants)
         with_fixed = dataclasses.replace(workload, function=fixed)
         with evaluations.evaluation_context("float64"):
-            reference = dataclasses.replace(make(with_fixed), fixed=fixed)
+            reference = dataclasses.replace(make_float64_reference(with_fixed), fixed=fixed)
             if not reference.float64_obstacle:
                 return _verify_reference(reference, case, with_fixed, arrays)
     with evaluations.evaluation_context(case.dtype):
@@ -127,9 +135,12 @@ def _make_float64_reference(
     noise: np.ndarray,
     workload: Workload,
 ) -> ComputedReference:
-    """Return an unverified reference in float64. If it is invalid, `float64_obstacle` contains the reason.
+    """Return an unverified reference in float64.
 
-    `native_values` are the values of the reference `native`, and `noise` their rounding errors.
+    If the function cannot be evaluated in float64, or if its values in float64 differ from `native_values`,
+    the field `float64_obstacle` of the result contains the reason. `native_values` are the function values in
+    the dtype of the case, and `noise` contains their rounding errors. `native` is the reference in this
+    dtype.
     """
     try:
         reference = _make_unverified_reference(case, workload, "float64", arrays)
@@ -144,7 +155,7 @@ def _make_float64_reference(
 
 
 def native_evaluation(case: Case, workload: Workload, arrays: InputArrays) -> Evaluation:
-    """Return the `Evaluation` of a workload's function and derivative in the dtype of the case."""
+    """Return an `Evaluation` of the function and derivative of a workload in the dtype of the case."""
     with evaluations.evaluation_context(case.dtype):
         return _make_unverified_reference(case, workload, case.dtype, arrays).native
 
@@ -168,7 +179,10 @@ def _inputs_at(case: Case, workload: Workload, points: np.ndarray) -> dict[str, 
 
 @functools.lru_cache(maxsize=8)  # the cache of compiled programs compares functions by identity
 def gradient_of_sum(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
-    """Return a function that computes the raveled gradient of the summed outputs with respect to `names`."""
+    """Return a function that computes the gradient of the summed outputs with respect to the inputs `names`.
+
+    The gradient is a vector.
+    """
 
     def gradient(**named: Any) -> Any:
         total = lambda *x: jax.numpy.sum(function(**named | dict(zip(names, x, strict=True))))  # noqa: E731
@@ -235,10 +249,10 @@ def _rounding_properties_with_jvp(
 def _describe_dtype_difference(
     reference: ComputedReference, float64_values: np.ndarray, native_values: np.ndarray, noise: np.ndarray
 ) -> str | None:
-    """Return a message if values in the dtype of the case and in float64 differ too much, else None.
+    """Return a message if function values differ by more than rounding errors, else None.
 
-    Differences within rounding errors are allowed. `noise` contains the rounding errors of `native_values`.
-    An error is NaN if rounding makes a value invalid, such as an argument of arccos that exceeds 1.
+    `native_values` are the values in the dtype of the case, and `noise` contains their rounding errors. A
+    rounding error is NaN if rounding makes a value invalid, such as an argument of arccos that exceeds 1.
     """
     dtype = reference.native.dtype
     roundoff = max(ROUNDOFF[dtype], reference.evaluation.roundoff)
@@ -253,18 +267,18 @@ def _describe_dtype_difference(
     if not differs.any():
         return None
     first = tuple(np.argwhere(differs)[0])
-    pair = f"{native_values[first]:.6g} and {float64_values[first]:.6g}"
-    return f"its values differ between {dtype} and float64 ({pair})"
+    both_values = f"{native_values[first]:.6g} and {float64_values[first]:.6g}"
+    return f"its values differ between {dtype} and float64 ({both_values})"
 
 
 def _verify_reference(
     computed: ComputedReference, case: Case, workload: Workload, arrays: InputArrays
 ) -> ComputedReference:
-    """Verify a reference by finite differences, and return a copy of the reference with the outcome.
+    """Verify a reference by finite differences, and return a copy that contains the result.
 
-    If the verification fails, the field `wrong` or `unsure` contains an error message. If it succeeds, the
-    field `seconds` contains the estimated time to compute the derivative at all points. With mode=value,
-    there is no derivative to verify.
+    If the verification fails, the field `wrong` or `unsure` of the copy contains an error message. If it
+    succeeds, the field `seconds` contains the estimated time to compute the derivative at all points. With
+    mode=value, there is no derivative to verify, and `computed` is returned.
     """
     if case.ad_mode.is_value or computed.unsure:
         return computed
@@ -272,8 +286,8 @@ def _verify_reference(
     if case.target in SECOND:  # verify the gradient in reverse mode if possible, and then its derivative
         function = dataclasses.replace(evaluation, function=workload.function, transposed=True)
         differentiated = [evaluations.with_pushforward(function, arrays) or function, evaluation]
-    for differentiable, of in zip(differentiated, ("output", "gradient element"), strict=False):
-        result = _confirm_at_points(differentiable, case, workload, arrays, of)
+    for differentiable, output_name in zip(differentiated, ("output", "gradient element"), strict=False):
+        result = _confirm_at_points(differentiable, case, workload, arrays, output_name)
         if objection := _describe_objection(computed, case, workload, result):
             return dataclasses.replace(computed, **objection)
     return dataclasses.replace(computed, seconds=_estimate_seconds(evaluation, case, arrays))
@@ -284,8 +298,8 @@ def _describe_objection(
 ) -> dict[str, Any]:
     """Return {"wrong": message} or {"unsure": message} if the derivative is or may be wrong, else {}.
 
-    The outcome of the comparison with finite differences selects the row of this table. The column depends
-    on whether the function is evaluated in float64, and on custom derivative rules such as `jax.custom_jvp`.
+    `result` is the result of the comparison with finite differences. A function may have custom derivative
+    rules, such as `jax.custom_jvp`.
 
     comparison                      float64, no custom rules   any other function
     confirmed                       {}                         {}
@@ -317,15 +331,16 @@ def _describe_objection(
 
 
 def _confirm_at_points(
-    evaluation: Evaluation, case: Case, workload: Workload, sampled: InputArrays, of: str
+    evaluation: Evaluation, case: Case, workload: Workload, sampled: InputArrays, output_name: str
 ) -> fd_check.Confirmation:
-    """Compare a derivative with finite differences at sampled points, and then at suspicious points.
+    """Compare a derivative with finite differences at sampled and at suspicious points.
 
-    `sampled` contains the inputs at the sampled points. `_screen_points` finds the suspicious points. `of` is
-    the name of the differentiated quantity, such as "output".
+    Return a `Confirmation`. `sampled` contains the inputs at the sampled points. The suspicious points are
+    the result of `_screen_points`. `output_name` is the name of the differentiated quantity, such as
+    "output".
     """
     generator = np.random.default_rng(case.data_seed)
-    confirm = functools.partial(fd_check.confirm, evaluation, generator, of)
+    confirm = functools.partial(fd_check.confirm, evaluation, generator, output_name)
     result = confirm(_sample_points(case), sampled)
     is_settled = result.is_wrong.any() or result.confirmed_share < _MIN_CONFIRMED_SHARE
     is_inexact = evaluation.roundoff > ROUNDOFF["float64"]  # differences are too inaccurate to screen points
@@ -353,7 +368,11 @@ def _screen_points(
     sampled: InputArrays,
     generator: np.random.Generator,
 ) -> np.ndarray:
-    """Return the indices of points at which the derivative differs from finite differences, worst first."""
+    """Return the indices of the suspicious points, beginning with the largest difference.
+
+    At these points, the derivative differs from second-order finite differences by more than
+    `fd_check.SCREENING_THRESHOLD` (a relative difference).
+    """
     count = min(case.points, max(1, _MAX_SCREENED_ELEMENTS // (evaluation.width * len(evaluation.names))))
     block_size = max(1, min(count, _MAX_ELEMENTS_PER_CALL // evaluation.width))
     starts = np.linspace(0, case.points - block_size, -(-count // block_size)).astype(int)

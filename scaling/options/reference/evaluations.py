@@ -1,4 +1,4 @@
-"""Evaluate a function, its JVPs, and its Jacobian's columns and rows with JAX on the CPU, in any dtype.
+"""Evaluate a function, its JVPs, and the columns and rows of its Jacobian with JAX on the CPU, in any dtype.
 
 Derivatives are computed in forward mode. If a function has only a rule for reverse mode (`jax.custom_vjp`),
 its JVP is computed by transposing its VJP. The argument `arrays` of most functions is a dict from input name
@@ -75,7 +75,7 @@ def values(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
 
 
 def choose_optimization(evaluation: Evaluation, arrays: InputArrays) -> Evaluation:
-    """Return a copy of `evaluation` in which the field `optimized` is set.
+    """Return a copy of `evaluation` whose field `optimized` states whether LLVM should optimize its programs.
 
     The field is true if the function takes long to run, but compiles fast. To measure both times, the
     function is evaluated twice at the inputs `arrays`, without optimization.
@@ -110,14 +110,16 @@ def slices(evaluation: Evaluation, arrays: InputArrays, quantity: str, seeds: np
     """
     seeds = seeds.astype(jnp.dtype(evaluation.dtype) if quantity == "gram" else np.int32)
     points = len(arrays[next(iter(evaluation.per_point))])
-    block_size = min(len(seeds), seeds_per_call(evaluation, points))
-    axis = 1 if quantity == "rows" else 2
-    blocks = []
-    for start in range(0, len(seeds), block_size):
-        block = seeds[np.minimum(np.arange(start, start + block_size), len(seeds) - 1)]  # padded to one size
-        blocks.append(_evaluate(evaluation, arrays, quantity, block))
-    results = blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis)
-    return results if results.shape[axis] == len(seeds) else results.take(range(len(seeds)), axis)
+    chunk = min(len(seeds), seeds_per_call(evaluation, points))
+    seed_axis = 1 if quantity == "rows" else 2
+    results = []
+    for start in range(0, len(seeds), chunk):
+        indices = np.minimum(
+            np.arange(start, start + chunk), len(seeds) - 1
+        )  # with padding in the last chunk
+        results.append(_evaluate(evaluation, arrays, quantity, seeds[indices]))
+    joined = results[0] if len(results) == 1 else np.concatenate(results, seed_axis)
+    return joined if joined.shape[seed_axis] == len(seeds) else joined.take(range(len(seeds)), seed_axis)
 
 
 def jacobian(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
@@ -126,7 +128,10 @@ def jacobian(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
 
 
 def jacobian_in_few_passes(evaluation: Evaluation, arrays: InputArrays, outputs: int) -> np.ndarray:
-    """Return the Jacobian at each point. Use reverse mode if there are far fewer outputs than inputs."""
+    """Return the Jacobians as an array of shape (points, outputs, inputs).
+
+    If there are far fewer outputs than inputs, they are computed in reverse mode, otherwise in forward mode.
+    """
     if has_few_rows(outputs, evaluation.inputs) and is_traceable(evaluation, arrays, "rows"):
         return slices(evaluation, arrays, "rows", np.arange(outputs))
     return jacobian(evaluation, arrays)
@@ -138,7 +143,7 @@ def has_few_rows(outputs: int, inputs: int) -> bool:
 
 
 def seeds_per_call(evaluation: Evaluation, points: int) -> int:
-    """Return the number of seeds (at least 1) for which a call at `points` points fits the memory limit."""
+    """Return the number of seeds, at least 1, for which a call at `points` points fits `_MAX_ELEMENTS`."""
     return max(1, _MAX_ELEMENTS // (points * evaluation.width))
 
 
@@ -158,26 +163,26 @@ def is_traceable(evaluation: Evaluation, arrays: InputArrays, quantity: str) -> 
 def with_pushforward(evaluation: Evaluation, arrays: InputArrays) -> Evaluation | None:
     """Return a copy of `evaluation` for which JAX can compute JVPs, or None if that is impossible.
 
-    If the field `transposed` is true, JVPs are computed from VJPs. The copy keeps the value of `transposed`
-    if JAX can compute JVPs with this value. Otherwise, the copy has the opposite value.
+    The copy differs at most in the field `transposed`, which states whether JVPs are computed from VJPs. The
+    value in `evaluation` is preferred.
     """
     candidates = evaluation, dataclasses.replace(evaluation, transposed=not evaluation.transposed)
-    return next((each for each in candidates if is_traceable(each, arrays, "columns")), None)
+    return next((candidate for candidate in candidates if is_traceable(candidate, arrays, "columns")), None)
 
 
 def with_rounding(
     evaluation: Evaluation, arrays: InputArrays, relative: float, generator: np.random.Generator, count: int
 ) -> Iterator[tuple[Evaluation, InputArrays]]:
-    """Yield `count` pairs (evaluation, inputs). Each pair has different random rounding errors.
+    """Yield `count` copies of (evaluation, inputs), each with different random rounding errors.
 
     The relative error of each floating-point element of the inputs is `relative` or -`relative`.
     """
     for seed in range(1, count + 1):
-        perturbed = dict(arrays)
+        rounded = dict(arrays)
         for name, x in arrays.items():
             if name not in evaluation.integers:
-                perturbed[name] = x * (1 + relative * generator.choice([-1.0, 1.0], x.shape))
-        yield dataclasses.replace(evaluation, rounding_key=seed), perturbed
+                rounded[name] = x * (1 + relative * generator.choice([-1.0, 1.0], x.shape))
+        yield dataclasses.replace(evaluation, rounding_key=seed), rounded
 
 
 @np.errstate(invalid="ignore")  # the range of infinite values is NaN
@@ -189,22 +194,22 @@ def measure_with_noise(
     generator: np.random.Generator,
     count: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return `measure(evaluation, arrays)`, and an estimate of the rounding error of each element.
+    """Return (`measure(evaluation, arrays)`, an estimate of the rounding error of each element).
 
-    The estimate is the range of the element in `count` evaluations with random rounding errors. In these
-    evaluations, each floating-point input also has the relative error `relative` or -`relative`. The returned
-    value is not part of the range. Otherwise, a derivative rule that is wrong only at one input value, such
-    as 1, would increase the estimate, and would not be detected.
+    The estimate is the range (maximum minus minimum) of the element in `count` evaluations with random
+    rounding errors. In these evaluations, each floating-point input has the relative error `relative` or
+    -`relative`. The range does not include the returned value. Otherwise, a derivative rule that is wrong
+    only at one input value, such as 1, would increase the estimate, and would not be detected.
     """
-    pairs = with_rounding(evaluation, arrays, relative, generator, count)
-    return measure(evaluation, arrays), np.ptp([measure(*pair) for pair in pairs], axis=0)
+    perturbed = with_rounding(evaluation, arrays, relative, generator, count)
+    return measure(evaluation, arrays), np.ptp([measure(*copy) for copy in perturbed], axis=0)
 
 
 def _evaluate(evaluation: Evaluation, arrays: InputArrays, quantity: str, *seeds: Any) -> np.ndarray:
-    """Compute a quantity at each point. `quantity` is its name in `_QUANTITIES`, such as "jvp".
+    """Return a quantity at each point as a float64 array of shape (points, ...).
 
-    `seeds` contains the tangents, indices or vectors that the quantity requires. Return a float64 array of
-    shape (points, ...).
+    `quantity` is a key of `_QUANTITIES`, such as "jvp". `seeds` contains the tangents, indices or vectors
+    that the quantity requires.
     """
     key = evaluation.rounding_key  # all nonzero keys share one program, which takes the key as an argument
     compiled = _compiled(dataclasses.replace(evaluation, rounding_key=min(1, key)), quantity)

@@ -1,8 +1,9 @@
-"""Confirm, refute or screen derivatives by finite differences of the function, despite noise and kinks.
+"""Compare derivatives with finite differences of the function, which may have rounding errors and kinks.
 
-`confirm` uses fourth-order central differences along random directions, and `screen` second-order ones. A
-wrong derivative rule of the function (`jax.custom_jvp`, `jax.custom_vjp`, `stop_gradient`) yields the same
-wrong derivative in every dtype and AD mode. It can be detected only from the function values.
+`confirm` confirms or refutes derivatives at a few points, with fourth-order central differences along random
+directions. `screen` estimates the errors at many points, with second-order differences, to find suspicious
+points. A wrong derivative rule of the function (`jax.custom_jvp`, `jax.custom_vjp`, `stop_gradient`) yields
+the same wrong derivative in every dtype and AD mode. It can be detected only from the function values.
 """
 
 import functools
@@ -53,7 +54,7 @@ class Confirmation:
 
 
 class _Comparison(NamedTuple):
-    """The comparison of derivatives with finite differences, in arrays of shape (points, outputs)."""
+    """The result of comparing derivatives with finite differences, as arrays of shape (points, outputs)."""
 
     is_wrong: np.ndarray
     is_confirmed: np.ndarray
@@ -67,9 +68,12 @@ class _Comparison(NamedTuple):
 
 
 class _MeasuredValues(NamedTuple):
-    """Function values, with a lower and an upper estimate of their rounding errors."""
+    """Function values, and a lower and an upper estimate of their rounding errors.
 
-    center: np.ndarray  # the values without a step, of shape (points, outputs) like the other arrays
+    All arrays have the shape (points, outputs).
+    """
+
+    center: np.ndarray  # the values at step 0
     # roundoff times the magnitude of the value, plus the range due to random rounding, plus `finfo.tiny`
     least_noise: np.ndarray
     # the larger of `least_noise` and half the fourth differences at short steps, which are rounding errors
@@ -78,12 +82,16 @@ class _MeasuredValues(NamedTuple):
 
 @np.errstate(invalid="ignore", over="ignore")  # at infinite values
 def confirm(
-    evaluation: Evaluation, generator: np.random.Generator, of: str, points: np.ndarray, arrays: InputArrays
+    evaluation: Evaluation,
+    generator: np.random.Generator,
+    output_name: str,
+    points: np.ndarray,
+    arrays: InputArrays,
 ) -> Confirmation:
     """Compare derivatives along random directions with finite differences, and return a `Confirmation`.
 
-    `of` is the name of the differentiated quantity, such as "output". `arrays` contains the inputs at some
-    points. `points` contains the indices of these points in the batch.
+    `output_name` is the name of the differentiated quantity, such as "output". `arrays` contains the inputs
+    at some points. `points` contains the indices of these points in the batch.
     """
     directions = [random_direction(evaluation, arrays, generator) for _ in range(_DIRECTIONS)]
     if len(evaluation.names) > 1:
@@ -91,21 +99,22 @@ def confirm(
         directions += split_direction(directions[0], groups)
     directions.append(random_direction(evaluation, arrays, generator, is_relative=True))
     compare = functools.partial(_compare_along_all, evaluation, generator, directions)
-    derivatives, compared, is_nonzero = compare(arrays)
-    if compared.is_wrong.any():
+    derivatives, comparison, is_nonzero = compare(arrays)
+    if comparison.is_wrong.any():
         # Where elements tie, as in a median, the function is not differentiable: its slopes jump nearby.
         shift = random_direction(evaluation, arrays, generator, is_relative=True)
         shifted = {name: arrays[name] + _SHIFT * x for name, x in shift.items()}
-        slopes, near, _ = compare({**arrays, **shifted})
-        jumps = np.any(np.abs(slopes - compared.expected) > _CONFIRMING_ERROR * compared.size, axis=0)
-        is_wrong = compared.is_wrong & (near.is_wrong.any(axis=0) | ~jumps)
-        is_unresolved = compared.is_unresolved | compared.is_wrong & ~is_wrong
-        compared = compared._replace(is_wrong=is_wrong, is_unresolved=is_unresolved)
-    share = float(np.mean(compared.is_confirmed.max(axis=0)[is_nonzero])) if is_nonzero.any() else 1.0
+        nearby_derivatives, nearby, _ = compare({**arrays, **shifted})
+        change = np.abs(nearby_derivatives - comparison.expected)
+        jumps = np.any(change > _CONFIRMING_ERROR * comparison.size, axis=0)
+        is_wrong = comparison.is_wrong & (nearby.is_wrong.any(axis=0) | ~jumps)
+        is_unresolved = comparison.is_unresolved | comparison.is_wrong & ~is_wrong
+        comparison = comparison._replace(is_wrong=is_wrong, is_unresolved=is_unresolved)
+    share = float(np.mean(comparison.is_confirmed.max(axis=0)[is_nonzero])) if is_nonzero.any() else 1.0
     names = [[name for name, x in direction.items() if x.any()] for direction in directions]
-    is_wrong = compared.is_wrong.max(axis=(0, 2))
-    worst = _describe_worst(of, names, points, derivatives, compared) if is_wrong.any() else ""
-    is_unresolved = compared.is_unresolved.any(axis=(0, 2))
+    is_wrong = comparison.is_wrong.max(axis=(0, 2))
+    worst = _describe_worst(output_name, names, points, derivatives, comparison) if is_wrong.any() else ""
+    is_unresolved = comparison.is_unresolved.any(axis=(0, 2))
     unresolved = int(points[np.argmax(is_unresolved)]) if is_unresolved.any() else None
     return Confirmation(is_wrong, share, worst, unresolved)
 
@@ -116,11 +125,11 @@ def _compare_along_all(
     directions: Sequence[InputArrays],
     arrays: InputArrays,
 ) -> tuple[np.ndarray, _Comparison, np.ndarray]:
-    """Compare the derivatives along the given directions with finite differences.
+    """Return (derivatives, comparison, is_nonzero): a comparison along each of the given directions.
 
-    Return (derivatives, comparison, has_derivative). `derivatives` and the arrays in `comparison` have the
-    shape (directions, points, outputs). `has_derivative`, of shape (points, outputs), is true where the
-    derivative along at least one direction is much larger than its error.
+    `derivatives` and the arrays in `comparison` have the shape (directions, points, outputs). `is_nonzero`,
+    of shape (points, outputs), is true where the derivative along at least one direction is much larger than
+    its error.
 
     The first `_DIRECTIONS` directions must be random. The root mean square of the derivatives along these
     directions is used as the typical size of a derivative. The last direction must be a result of
@@ -151,17 +160,22 @@ def _compare_along_all(
 
 
 def _describe_worst(
-    of: str, names: Groups, points: np.ndarray, derivatives: np.ndarray, comparison: _Comparison
+    output_name: str, names: Groups, points: np.ndarray, derivatives: np.ndarray, comparison: _Comparison
 ) -> str:
-    """Describe the most informative wrong derivative, for an error message.
+    """Return the part of an error message that describes one of the wrong derivatives.
 
-    Directions that change a single group of inputs come first, because they name the wrong input. Then come
-    the random directions, and then the direction whose elements are relative to the inputs. Among the wrong
-    derivatives of the first kind that has any, the one with the largest relative error is described.
+    There are three kinds of directions, in this order of preference:
 
-    `of` is the name of the differentiated quantity, such as "output". `names[k]` are the names of the inputs
-    that direction k changes. `points` contains the indices of the points. The other arrays have the shape
-    (directions, points, outputs).
+    1. directions that change a single group of inputs, because they name the wrong input
+    2. random directions
+    3. the last direction, whose elements are relative to the inputs
+
+    The derivative is along a direction of the first kind for which there are wrong derivatives. Among these
+    wrong derivatives, it has the largest relative error.
+
+    `output_name` is the name of the differentiated quantity, such as "output". `names[k]` are the names of
+    the inputs that direction k changes. `points` contains the indices of the points. The other arrays have
+    the shape (directions, points, outputs).
     """
     is_wrong, size = comparison.is_wrong, comparison.size
     first = _DIRECTIONS if is_wrong[_DIRECTIONS:-1].any() else 0
@@ -176,7 +190,7 @@ def _describe_worst(
     arrays = (derivatives, comparison.expected, errors, tolerances)
     derivative, expected, error, tolerance = (float(array[k, point, output]) for array in arrays)
     return (
-        f"at point {points[point]}, the derivative of {of} {output} with respect to "
+        f"at point {points[point]}, the derivative of {output_name} {output} with respect to "
         f"{list_first(names[k], 3)} in a random direction is {derivative:.7g}, but finite differences give "
         f"{expected:.7g} (relative error {error:.3g}, tolerance {tolerance:.2g})"
     )
@@ -190,13 +204,13 @@ def _compare_along(
     value_rounding: np.ndarray,
     rounding: np.ndarray,
 ) -> _Comparison:
-    """Compare the derivative along one direction with finite differences of `values_at`.
+    """Return a comparison of the derivative along one direction with finite differences of `values_at`.
 
     `values_at(step)` returns the function values at x + step * direction, where x contains the inputs.
     `measured` contains the values at step 0, and their rounding errors. `typical_size` is the typical
-    magnitude of the derivative. `rounding` is the rounding error of the derivative, and `value_rounding` that
-    of the function value. The tolerance includes both errors, because a derivative may contain the function
-    value, such as the derivative of exp.
+    magnitude of the derivative. `rounding` is the rounding error of the derivative, and `value_rounding` is
+    the rounding error of the function value. The tolerance includes both errors, because a derivative may
+    contain the function value, as for exp.
     """
     center, least_noise, noise = measured
     differences = _central_differences(values_at)
@@ -204,7 +218,7 @@ def _compare_along(
     size = np.maximum(typical_size, np.abs(difference))
     allowed = _RELATIVE_TOLERANCE * size + value_rounding + 4 * rounding
     agrees = np.abs(derivative - difference) <= allowed + 4 * error
-    # Agreement at two steps is reliable near kinks, where fourth differences overestimate the rounding error.
+    # Agreement at two steps is reliable even near kinks, where fourth differences overestimate the rounding.
     agrees_twice, agrees_once, is_refuted = _compare_steps(differences, derivative, allowed, least_noise)
     is_visible = 8 * value_rounding <= _CONFIRMING_ERROR * size * _STEPS
     changes = np.abs(np.diff(differences, axis=0)) > _CONFIRMING_ERROR * size
@@ -229,14 +243,14 @@ def _compare_along(
 def screen(
     evaluation: Evaluation, generator: np.random.Generator, arrays: InputArrays, groups: Groups
 ) -> np.ndarray:
-    """Return the estimated relative error of directional derivatives, of shape (groups + 1, points).
+    """Return estimates of the relative errors of directional derivatives, of shape (groups + 1, points).
 
     Row k is for a direction that changes only the inputs in `groups[k]`. The last row is for a direction that
     changes all inputs, each element in proportion to its magnitude.
 
-    The relative error of a derivative d is max(0, |d - f| - rounding error) / (|d| + |f|). f is the finite
-    difference with the step size that gives the smallest error. At a kink, the error is 0 if d is between the
-    one-sided slopes. The error at a point is the largest error of all outputs.
+    The relative error of a derivative d is max(0, |d - f| - rounding error) / (|d| + |f|), where f is a
+    finite difference. The step size with the smallest error is used. At a kink, the error is 0 if d is
+    between the one-sided slopes. The error at a point is the largest error of all outputs.
     """
     center, errors_by_group = values(evaluation, arrays), []
     noise = _ROUNDINGS_OF_VALUE * evaluation.roundoff * np.abs(center)
@@ -270,11 +284,11 @@ def random_direction(
     generator: np.random.Generator,
     is_relative: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Return a random direction as {name: array} for the differentiated inputs.
+    """Return a random direction as {input name: array} for the differentiated inputs.
 
-    Each element of the direction is ±u times the scale of the input element, with u uniform in [0.5, 1). The
-    scale is the result of `element_sizes`. If `is_relative` is true, the scale of a nonzero element is its
-    absolute value instead, even if that is tiny.
+    Each element of the direction is ±u times the size of the input element, with u uniform in [0.5, 1). The
+    sizes are the result of `element_sizes`. If `is_relative` is true, the size of a nonzero element is its
+    absolute value instead, even if this value is tiny.
     """
     direction = {}
     for name in evaluation.names:
@@ -286,26 +300,28 @@ def random_direction(
 
 
 def element_sizes(x: np.ndarray, axes: tuple[int, ...] | None = None) -> np.ndarray:
-    """Return max(|x|, 0.001 r) for each element of x, where r is the root mean square over `axes`.
+    """Return the size max(|x|, 0.001 r) of each element of x, where r is the root mean square over `axes`.
 
     By default, `axes` are all axes. If r is 0, the size is 1.
     """
     if not x.size:
         return x
-    least = _LEAST_RELATIVE_SIZE * np.sqrt(np.mean(x**2, axis=axes, keepdims=True))
-    return np.where(np.abs(x) > least, np.abs(x), np.where(least > 0, least, 1.0))
+    smallest_size = _LEAST_RELATIVE_SIZE * np.sqrt(np.mean(x**2, axis=axes, keepdims=True))
+    return np.where(np.abs(x) > smallest_size, np.abs(x), np.where(smallest_size > 0, smallest_size, 1.0))
 
 
 def group_inputs(evaluation: Evaluation, arrays: InputArrays, generator: np.random.Generator) -> Groups:
-    """Divide the inputs into at most `_MAX_GROUPS` groups. Finite differences change one group at a time."""
+    """Return the names of the differentiated inputs in at most `_MAX_GROUPS` groups.
+
+    Finite differences change the inputs of one group at a time.
+    """
     names = [[name] for name in evaluation.names]
     if len(names) <= _MAX_GROUPS:
         return names
     # A group contains derivatives of similar size, because a large one could hide an error in a small one.
-    singles = split_direction(random_direction(evaluation, arrays, generator), names)
-    sizes = np.array(
-        [np.linalg.norm(directional_derivative(evaluation, arrays, direction)) for direction in singles]
-    )
+    directions = split_direction(random_direction(evaluation, arrays, generator), names)
+    derivatives = (directional_derivative(evaluation, arrays, direction) for direction in directions)
+    sizes = np.array(list(map(np.linalg.norm, derivatives)))
     order = np.argsort(sizes)
     ratios = np.diff(np.log(np.maximum(sizes[order], 1e-300)))
     groups = np.split(np.array(evaluation.names)[order], np.sort(np.argsort(ratios)[1 - _MAX_GROUPS :]) + 1)
@@ -313,7 +329,7 @@ def group_inputs(evaluation: Evaluation, arrays: InputArrays, generator: np.rand
 
 
 def split_direction(direction: dict[str, np.ndarray], groups: Groups) -> list[dict[str, np.ndarray]]:
-    """Return a copy of `direction` for each group of inputs, with zeros for all other inputs."""
+    """Return a copy of `direction` for each group of inputs, with zeros for the inputs of other groups."""
     zeros = {name: np.zeros_like(x) for name, x in direction.items()}
     return [zeros | {name: direction[name] for name in group} for group in groups]
 
@@ -373,11 +389,11 @@ def _select_difference(differences: np.ndarray, noise: np.ndarray) -> tuple[np.n
 
 
 def _smallest_jump(differences: np.ndarray) -> np.ndarray:
-    """Return the smallest nonzero change of each output among all steps, or 0 if no step changes it."""
-    # If the function rounds an intermediate result, the values change in jumps of about this height.
+    """Return the smallest nonzero change of each output among all steps, or 0 if there is none."""
+    # If the function rounds an intermediate result, its values change in jumps of about this height.
     changes = np.abs(differences) * _STEPS
-    least = np.min(np.where(changes > 0, changes, np.inf), axis=0)
-    return np.where(np.isfinite(least), least, 0.0)
+    smallest = np.min(np.where(changes > 0, changes, np.inf), axis=0)
+    return np.where(np.isfinite(smallest), smallest, 0.0)
 
 
 def _compare_steps(
@@ -385,7 +401,7 @@ def _compare_steps(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (agrees_twice, agrees_once, is_refuted) as boolean arrays of shape (points, outputs).
 
-    The error of a step is |derivative - finite difference|. A pair is two consecutive steps.
+    The error of a step is |derivative - finite difference with this step|. A pair is two consecutive steps.
 
     agrees_twice    both errors of at least one pair are at most `allowed`
     agrees_once     the error of at least one step is at most `allowed`
@@ -405,7 +421,7 @@ def _compare_steps(
 
 
 def _oscillates(values_at: ValuesAtStep, measured: _MeasuredValues) -> np.ndarray:
-    """Return whether each output oscillates too fast for finite differences."""
+    """Return whether each output oscillates too fast for finite differences, of shape (points, outputs)."""
     # Short steps change the output by more than rounding errors, and almost as much as the longest step.
     center, least_noise, noise = measured
     change = np.max([np.abs(values_at(sign * _STEPS.flat[0]) - center) for sign in (-1, 1)], axis=0)
@@ -415,7 +431,11 @@ def _oscillates(values_at: ValuesAtStep, measured: _MeasuredValues) -> np.ndarra
 def _compare_one_sided_slopes(
     values_at: ValuesAtStep, measured: _MeasuredValues, derivative: np.ndarray, allowed: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return whether each derivative is between the one-sided slopes, and whether these slopes differ."""
+    """Return (is_between, has_kink) as boolean arrays of shape (points, outputs).
+
+    is_between    whether the derivative is between the slopes on both sides of the point, within `allowed`
+    has_kink      whether these slopes differ
+    """
     is_between, has_kink = np.zeros((2, *derivative.shape), bool)
     for step in _KINK_STEPS:
         slopes = []

@@ -1,6 +1,7 @@
-"""Bound the truncation and rounding errors of a result of `mode=finite_difference` at each point and input.
+"""Calculate bounds on the truncation and rounding errors of results of `mode=finite_difference`.
 
-The slopes and curvatures of the function are estimated from central differences of its values in float64.
+The slopes and curvatures of the function, on which the errors depend, are estimated from central differences
+of its values in float64.
 """
 
 import functools
@@ -28,7 +29,8 @@ ValuesAtShift = Callable[[np.ndarray], np.ndarray]  # shift along a direction ->
 def result_bounds(spec: ReferenceSpec, start: int, stop: int, errors: np.ndarray | None = None) -> np.ndarray:
     """Return a bound on the error of a forward-difference result at each of the points [start, stop).
 
-    `errors` are the absolute errors of all entries minus the errors due to rounding of the result, or None.
+    If `errors` is not None, the bound is raised by `cover_errors`. `errors` contains the absolute errors of
+    all entries, minus the tolerance for rounding.
     """
     estimate_bounds = functools.partial(input_bounds, spec, start, stop, spec.rounding.terms)
     bounds = estimate_bounds()
@@ -44,18 +46,20 @@ def result_bounds(spec: ReferenceSpec, start: int, stop: int, errors: np.ndarray
 
 
 def cover_errors(bound: np.ndarray, errors: np.ndarray, bound_at: Callable[[int], np.ndarray]) -> np.ndarray:
-    """Return `bound`, of shape (points,), raised until it covers `errors` as far as possible.
+    """Return the error bound of each point, raised to cover `errors` as far as possible.
 
-    `errors` has the shape (points, outputs, entries). The bound is estimated from a sample of the inputs. The
-    input with the largest uncovered error is added to the sample, until no error is uncovered or the bound of
-    this input, `bound_at(entry)` of shape (points,), does not explain the error.
+    `bound` is estimated from a sample of the inputs, and may be too low for the other inputs. While an error
+    exceeds the bound, the bound of the input with the largest excess, `bound_at(entry)`, is calculated. If it
+    is not higher than the current bound, the errors remain uncovered. All bounds have the shape (points,),
+    and `errors` has the shape (points, outputs, entries).
     """
     while True:
         uncovered = (errors - bound[:, None, None]).max(axis=(0, 1))
         entry = int(np.argmax(uncovered))
-        if not uncovered[entry] > 0 or not ((raised := np.maximum(bound, bound_at(entry))) > bound).any():
+        raised_bound = np.maximum(bound, bound_at(entry)) if uncovered[entry] > 0 else bound
+        if not (raised_bound > bound).any():
             return bound
-        bound = raised
+        bound = raised_bound
 
 
 def input_bounds(
@@ -63,16 +67,17 @@ def input_bounds(
 ) -> np.ndarray:
     """Return upper bounds on the errors of forward differences at the points [start, stop).
 
-    The shape is (points, inputs). If the result is the product J x of the Jacobian and the point x, there is
-    only one difference for each point, and the shape is (points, 1). Each bound holds for all outputs or, if
-    the outputs are summed, for the sum. A bound is a safety factor times the sum of two errors, for a step h:
+    The bounds have the shape (points, inputs). If the result is the product J x of the Jacobian and the point
+    x, there is only one difference for each point, and the shape is (points, 1). Each bound holds for all
+    outputs. If the outputs are summed, it holds for the sum. A bound is a safety factor times the sum of two
+    errors, for a step h:
 
     truncation error    h / 2 times the larger of the absolute second derivatives at x and at x + h
     rounding error      the effect of rounding x + h, both function values, and the intermediate results of a
                         function without a closed form on the difference, divided by h
 
     `terms` is the number of terms that are summed to compute a function value. If `single_input` is the index
-    of an input, all bounds are the bound of this input.
+    of an input, all bounds are equal to the bound of this input.
     """
     workload, points = spec.workload, stop - start
     arrays, step = inputs.exact_inputs(spec.case, workload, start, stop), STEPS[spec.case.dtype]
@@ -94,15 +99,15 @@ def input_bounds(
         make_noise = functools.partial(_measure_noise, spec, arrays)
         noise = cached("value noise", (spec.case, spec.workload_key, start, stop), make_noise, 64)
         value_rounding = np.maximum(value_rounding, noise / roundoff)
-    is_complete = len(sampled_inputs) == elements
-    safety = 1.5 if is_complete or single_input is not None else 2.0
+    samples_all_inputs = len(sampled_inputs) == elements
+    safety = 1.5 if samples_all_inputs or single_input is not None else 2.0
     if workload.reduction.along_point:
         values_at = functools.partial(_values_along, spec, arrays, flat_inputs, flat_inputs)
         _, curvature = _largest_slope_and_curvature(spec, np.ones(points), values_at, step)
         all_inputs = input_rounding.sum(axis=1) * elements / len(sampled_inputs)
         return safety * (step / 2 * curvature + roundoff * (value_rounding + all_inputs) / step)[:, None]
     bounds = safety * (truncation + roundoff * (value_rounding[:, None] + input_rounding) / step)
-    if is_complete:
+    if samples_all_inputs:
         return bounds
     # All inputs have the largest bound of the sampled inputs.
     return np.broadcast_to(bounds.max(axis=1, keepdims=True), (points, elements))
@@ -117,10 +122,13 @@ def _evaluate_reference(spec: ReferenceSpec, arrays: InputArrays) -> Reference:
 def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
     """Return the magnitude of the function value at each point, for a bound on its rounding error.
 
-    If the function returns the sum over all points, the magnitude is the sum of |output| over all points.
-    Otherwise, it is the largest |output|, or the sum of |output| if the outputs are summed. If the reference
-    has `value_terms` (the sum of the absolute values of the terms of an output), this second magnitude is at
-    least `value_terms`, or `value_terms` times the number of outputs if the outputs are summed.
+    the points are summed     the sum of |output| over all points
+    the outputs are summed    the sum of |output|
+    otherwise                 the largest |output|
+
+    If the reference has `value_terms`, the sum of the absolute values of the terms of an output, the
+    magnitude is at least `value_terms` in the last case. In the second case, it is at least `value_terms`
+    times the number of outputs.
     """
     reference, reduction = _evaluate_reference(spec, arrays), spec.workload.reduction
     magnitude = _output_magnitude(spec, reference.value)
@@ -134,7 +142,7 @@ def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
 
 
 def _measure_noise(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
-    """Return the range of the values at each point that random rounding of intermediate results causes.
+    """Return the range of the function values at each point under random rounding of intermediate results.
 
     An intermediate result, and hence its rounding error, may be much larger than the function value.
     """
@@ -172,11 +180,11 @@ def _values_along(
 def _largest_slope_and_curvature(
     spec: ReferenceSpec, x: np.ndarray, values_at: ValuesAtShift, step: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the largest absolute first and second derivatives of `values_at`, each of shape (points,).
+    """Return (slope, curvature): the largest absolute first and second derivative of `values_at`.
 
-    The derivatives are estimated at shift = 0 and at shift = `step`. If there are several outputs, the
-    result is the largest absolute derivative, or the sum of the absolute derivatives if the outputs are
-    summed. `x` is the value of the shifted coordinate at shift = 0.
+    Both have the shape (points,). The derivatives are estimated at shift = 0 and at shift = `step`. They are
+    the largest of all outputs. If the outputs are summed, they are the sums over the outputs. `x`, of shape
+    (points,), is the value of the shifted coordinate at shift = 0.
 
     The curvature is also estimated with half of the step, to detect a kink at or between the two shifts. Then
     1.5 * step / 2 * curvature is at least the error that the kink causes.

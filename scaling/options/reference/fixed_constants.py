@@ -1,7 +1,8 @@
 """Evaluate a function in float64 with the constants that it computes in the dtype of the case.
 
-From the same key, JAX draws different random numbers in float64 and float32. A function that draws them has
-the same values in both dtypes if the arrays that do not depend on an input are computed in the same dtype.
+A constant is an array that does not depend on an input. From the same key, JAX draws different random numbers
+in float64 and float32. A function that draws random numbers has the same values in both dtypes only if its
+constants are computed in the same dtype.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,10 @@ from scaling.options.program_stats import CUSTOM_CALLS, bind, called_jaxpr, eval
 
 
 def computed_constants(function: Callable[..., Any], structs: Mapping[str, Any]) -> list[np.ndarray]:
-    """Return the arrays that `function(**structs)` computes from constants and combines with an input."""
+    """Return the constant arrays that `function(**structs)` computes and combines with an input.
+
+    `structs` are abstract arrays by input name.
+    """
     constants: list[np.ndarray] = []
 
     def keep(constant: jax.Array) -> jax.Array:
@@ -28,9 +32,10 @@ def computed_constants(function: Callable[..., Any], structs: Mapping[str, Any])
 
 
 def with_constants(function: Callable[..., Any], constants: Sequence[np.ndarray]) -> Callable[..., Any]:
-    """Return a copy of `function` in which `constants` replace the results of `computed_constants`.
+    """Return a copy of `function` that uses `constants` instead of the constants that it computes.
 
-    The copy raises `ValueError` if its computed constants differ from `constants` in number or shape.
+    `constants` must have the order of `computed_constants`. The copy raises `ValueError` if its computed
+    constants differ from `constants` in number or shape.
     """
 
     def fixed(**named: Any) -> Any:
@@ -52,9 +57,9 @@ def with_constants(function: Callable[..., Any], constants: Sequence[np.ndarray]
 def _evaluate_with(
     change: Callable[[jax.Array], jax.Array], function: Callable[..., Any], named: dict[str, Any]
 ) -> Any:
-    """Return `function(**named)`. Each constant array x that is combined with an input becomes `change(x)`.
+    """Return `function(**named)`, but replace each constant array x by `change(x)`.
 
-    The values in `named` are tracers.
+    Only constants that are combined with an input are replaced. The values in `named` are tracers.
     """
 
     def apply(equation: Any, operands: list[Any]) -> list[Any]:
@@ -62,12 +67,12 @@ def _evaluate_with(
             with jax.ensure_compile_time_eval():
                 return bind(equation, operands)
         if equation.primitive.name not in CUSTOM_CALLS and (called := called_jaxpr(equation)) is not None:
-            return evaluate_inlined(called, operands, apply, kept)
+            return evaluate_inlined(called, operands, apply, not_inlined)
         return bind(equation, [change(x) if _is_constant_array(x) else x for x in operands])
 
     # A call of constants is evaluated as a whole. Otherwise its operations would be compiled separately.
-    kept = *CUSTOM_CALLS, "jit", "pjit"
-    return evaluate_inlined(jax.make_jaxpr(function)(**named), jax.tree.leaves(named), apply, kept)[0]
+    not_inlined = *CUSTOM_CALLS, "jit", "pjit"
+    return evaluate_inlined(jax.make_jaxpr(function)(**named), jax.tree.leaves(named), apply, not_inlined)[0]
 
 
 def _is_constant_array(x: Any) -> bool:

@@ -65,7 +65,7 @@ _CUSTOM_RULES = ("custom_", "stop_gradient", "pure_callback", "ffi_call", "linea
 
 @dataclass(frozen=True)
 class RoundingProperties:
-    """The longest sum, the narrowest dtype and the largest array in a jaxpr."""
+    """The length of the longest sum, the narrowest dtype and the size of the largest array in a jaxpr."""
 
     terms: int  # the largest number of terms that are summed on a path from an input to an output
     bits: int  # the mantissa bits of the narrowest floating-point dtype of an intermediate result
@@ -73,12 +73,12 @@ class RoundingProperties:
 
 
 def rounding_properties(function: Callable[..., Any], *arguments: Any) -> RoundingProperties:
-    """Return the length of the longest sum, the narrowest dtype and the largest array size in a function.
+    """Return the `RoundingProperties` of the jaxpr of `function(*arguments)`.
 
     The arguments are arrays or abstract arrays.
     """
     analysis = _JaxprAnalysis()
-    longest = analysis.longest_path(jax.make_jaxpr(function)(*arguments).jaxpr)
+    longest = analysis.longest_path(jax.make_jaxpr(function)(*arguments))
     return RoundingProperties(max(1, math.ceil(longest)), analysis.bits, analysis.width)
 
 
@@ -90,7 +90,7 @@ def has_custom_rules(function: Callable[..., Any], arguments: Mapping[str, Any])
     """
     modules = [vars(module) for name, module in sys.modules.items() if name.partition(".")[0] == "jax"]
     jax_ids = {id(value) for names in modules for value in names.values() if isinstance(value, Primitive)}
-    pending = [jax.make_jaxpr(function)(**arguments).jaxpr]
+    pending: list[Any] = [jax.make_jaxpr(function)(**arguments)]
     while pending:
         for equation in pending.pop().eqns:
             primitive = equation.primitive
@@ -101,22 +101,24 @@ def has_custom_rules(function: Callable[..., Any], arguments: Mapping[str, Any])
 
 
 class _JaxprAnalysis:
-    """An analysis of a jaxpr: its longest sum, narrowest dtype and largest intermediate result."""
+    """An analysis of jaxprs: the longest sum, the narrowest dtype and the largest intermediate result."""
 
     def __init__(self) -> None:
-        self.bits = 53  # the fewest mantissa bits, with the implicit bit
-        self.width = 1  # the most elements
+        self.bits = 53  # the mantissa bits of the narrowest dtype, with the implicit bit
+        self.width = 1  # the number of elements of the largest intermediate result
 
     def longest_path(self, jaxpr: Any) -> float:
-        """Return the largest number of terms that are summed along any path from an input to an output."""
-        return max(self._terms_to_outputs(jaxpr, [0.0] * len(jaxpr.invars)), default=0.0)
+        """Return the number of terms that are summed on the longest path from an input to an output."""
+        inputs = getattr(jaxpr, "jaxpr", jaxpr).invars
+        return max(self._terms_to_outputs(jaxpr, [0.0] * len(inputs)), default=0.0)
 
     def _terms_to_outputs(self, jaxpr: Any, input_terms: Sequence[float | None]) -> list[float]:
-        """Return a list with the largest number of terms that are added to compute each output of a jaxpr.
+        """Return the number of terms that are summed on the longest path to each output of a jaxpr.
 
-        It is the maximum over all paths of operations from an input to the output. `input_terms[k]` is the
-        number of terms that were added to compute input k, or None if input k is a constant.
+        A path is a chain of operations from an input to the output. `input_terms[k]` is the number of terms
+        that were summed on the longest path to input k, or None if input k is a constant.
         """
+        jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
         terms: dict[Any, float | None] = dict(zip(jaxpr.invars, input_terms, strict=True))
 
         def terms_to(atom: Any) -> float | None:
@@ -139,23 +141,22 @@ class _JaxprAnalysis:
                 self.bits = min(self.bits, int(jnp.finfo(aval.dtype).nmant) + 1)
 
     def _terms_to_results(self, equation: Any, operand_terms: list[float | None]) -> list[float]:
-        """Return the number of terms that are added to compute each result of an equation.
+        """Return the number of terms that are summed on the longest path to each result of an equation.
 
-        Terms accumulate along a chain of operations. The number is that of the longest chain from an input.
-        `operand_terms[k]` is the number of terms that were added to compute operand k, or None if operand k
-        is a constant.
+        `operand_terms[k]` is the number of terms that were summed on the longest path to operand k, or None
+        if operand k is a constant.
         """
         name, params = equation.primitive.name, equation.params
         terms_before = max(count for count in operand_terms if count is not None)
         results = len(equation.outvars)
         if name == "cond":
-            branches = [self._terms_to_outputs(x.jaxpr, operand_terms[1:]) for x in params["branches"]]
+            branches = [self._terms_to_outputs(branch, operand_terms[1:]) for branch in params["branches"]]
             return [max(counts) for counts in zip(*branches, strict=True)]
         if name in ("scan", "while"):
-            body = params["jaxpr" if name == "scan" else "body_jaxpr"].jaxpr
+            body = params["jaxpr" if name == "scan" else "body_jaxpr"]
             return [terms_before + self.longest_path(body) * _loop_trips(equation)] * results
         if (called := called_jaxpr(equation, per_device=True)) is not None:
-            return self._terms_to_outputs(getattr(called, "jaxpr", called), operand_terms)
+            return self._terms_to_outputs(called, operand_terms)
         terms_within = max(map(self.longest_path, subjaxprs(equation)), default=0.0)
         return [terms_before + terms_within + _terms_of_operation(equation)] * results
 
@@ -172,7 +173,7 @@ def _loop_trips(equation: Any) -> int:
 def _terms_of_operation(equation: Any) -> float:
     """Return the number of terms that an operation sums for each element of its result.
 
-    For any other operation, return the number of terms of a sum that has about the same rounding error.
+    If the operation is no sum, return the number of terms of a sum that has about the same rounding error.
     """
     name = equation.primitive.name
     if name in EXACT:
@@ -184,7 +185,7 @@ def _terms_of_operation(equation: Any) -> float:
 
 
 def with_random_rounding(function: Callable[..., Any], seed: jax.Array) -> Callable[..., Any]:
-    """Return a function that evaluates `function` with a random relative error in each inexact operation.
+    """Return a function that evaluates `function` with a random rounding error in each inexact operation.
 
     `function` takes pytrees of arrays and returns an array. `seed` is a scalar uint32, which may be traced.
     """
@@ -244,8 +245,8 @@ class _Interpreter:
         params, inner = equation.params, equation.params["jaxpr"].jaxpr
         body = self.as_function(params["jaxpr"])
         # The arrays that are scanned over have one axis more than their elements. The other operands are the
-        # constants and the carry. They are counted here, because the names of their counts in `params` depend
-        # on the version of JAX.
+        # constants and the carry. Their numbers are computed here, because the names of the parameters that
+        # contain them depend on the version of JAX.
         carries = len(equation.outvars) - _count_scanned(equation.outvars, inner.outvars)
         last = len(operands) - _count_scanned(equation.invars, inner.invars)
         first = last - carries
@@ -259,7 +260,10 @@ class _Interpreter:
         return [*carry, *stacked]
 
     def _while(self, equation: Any, operands: list[Any]) -> list[Any]:
-        """Evaluate a `while` loop with random rounding errors. The errors do not change its trip count."""
+        """Return the results of a `while` loop with random rounding errors.
+
+        The errors do not change the trip count.
+        """
         params = equation.params
         first = params["cond_nconsts"]
         last = first + params["body_nconsts"]
@@ -288,7 +292,7 @@ def _is_inexact(x: Any) -> bool:
 
 
 def _hash(bits: jax.Array) -> jax.Array:
-    """Return the hash (MurmurHash3 finalizer) of each element of a uint32 array."""
+    """Return the hash of each element of a uint32 array, computed by the finalizer of MurmurHash3."""
     bits = (bits ^ (bits >> 16)) * jnp.uint32(0x85EBCA6B)
     bits = (bits ^ (bits >> 13)) * jnp.uint32(0xC2B2AE35)
     return bits ^ (bits >> 16)

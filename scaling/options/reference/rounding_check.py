@@ -1,8 +1,8 @@
-"""Reevaluate entries over the tolerance (`_Suspect`) with random rounding errors, to find the wrong ones.
+"""Decide whether rounding explains the entries of a result whose errors exceed the tolerance (`_Suspect`).
 
-The entries are evaluated several times in the dtype of the case, with different random rounding errors in all
-intermediate results (jaxpr_rounding.py). An entry passes if its error is at most the tolerance plus a
-multiple of the range of the reevaluated values.
+These entries are evaluated several times in the dtype of the case, with different random rounding errors in
+all intermediate results (jaxpr_rounding.py). An entry passes if its error is at most the tolerance plus a
+multiple of the range of the reevaluated values. Otherwise, the entry is wrong.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ Columns = np.ndarray | slice
 
 @dataclass(frozen=True)
 class _Suspect:
-    """A comparison with errors over the tolerance, and the data to evaluate its entries again."""
+    """A comparison with errors above the tolerance, and the data with which its entries are reevaluated."""
 
     spec: ReferenceSpec
     native: Evaluation  # the function of the case in the dtype of the case
@@ -45,22 +45,23 @@ class _Suspect:
 
 
 def reevaluate_failures(progress: CheckProgress) -> None:
-    """Reevaluate the entries that failed the check. Record errors and the first wrong point in `progress`.
+    """Reevaluate the entries that failed the check, and record the errors in `progress`.
 
-    Entries that are not reevaluated before the time limit are counted as skipped.
+    Also record the first point with a wrong entry. Entries that are not reevaluated before the time limit are
+    counted as skipped.
     """
     spec, arrays = progress.spec, progress.suspects[0][0].inputs
     assert arrays is not None  # the spec is repeatable
     native = spec.computed.native if spec.computed else native_evaluation(spec.case, spec.workload, arrays)
     deadline = time.monotonic() + _BUDGET_SECONDS
-    for points, comparison in progress.suspects:
-        assert points.inputs is not None
-        suspect = _Suspect(spec, native, points.inputs, comparison)
-        _reevaluate_suspect(progress, suspect, points, deadline)
+    for all_comparisons, comparison in progress.suspects:
+        assert all_comparisons.inputs is not None
+        suspect = _Suspect(spec, native, all_comparisons.inputs, comparison)
+        _reevaluate_suspect(progress, suspect, all_comparisons, deadline)
 
 
 def _reevaluate_suspect(
-    progress: CheckProgress, suspect: _Suspect, points: PointsComparison, deadline: float
+    progress: CheckProgress, suspect: _Suspect, all_comparisons: PointsComparison, deadline: float
 ) -> None:
     spec, comparison = suspect.spec, suspect.comparison
     scale, shape = comparison.scale, comparison.expected.shape
@@ -81,17 +82,17 @@ def _reevaluate_suspect(
         if time.monotonic() > deadline:
             progress.skipped_entries += int(is_pending.sum())
             break
-        block_points, columns = _choose_block(suspect, is_pending)
-        block = np.ix_(block_points, *map(np.arange, shape[1:-1]), np.arange(shape[-1])[columns])
-        rounding, note = _rounding_of_block(suspect, block_points, columns, typical_size[block])
-        points = points._replace(note=points.note + note)
+        points_of_block, columns = _choose_block(suspect, is_pending)
+        block = np.ix_(points_of_block, *map(np.arange, shape[1:-1]), np.arange(shape[-1])[columns])
+        rounding, note = _rounding_of_block(suspect, points_of_block, columns, typical_size[block])
+        all_comparisons = all_comparisons._replace(note=all_comparisons.note + note)
         is_wrong[block] = ~(difference[block] <= limit[block] + rounding)
         allowed = spec.tolerance + relative_error(rounding, typical_size[block])
         # If rounding hides a small or zero derivative, its error is relative to derivatives for other inputs.
         is_hidden = ~(allowed <= spec.max_tolerance)
         divisor = typical_size[block]
         if (is_hidden & ~is_wrong[block]).any():
-            estimated_size = _estimate_size(suspect, block_points, divisor.shape)
+            estimated_size = _estimate_size(suspect, points_of_block, divisor.shape)
             divisor = np.where(is_hidden, np.maximum(row_size[block], estimated_size), divisor)
         errors = relative_error(difference[block], divisor)
         is_excluded = is_hidden & ~is_wrong[block] & ~(errors <= tolerance)
@@ -100,12 +101,13 @@ def _reevaluate_suspect(
         progress.allowed = max(progress.allowed, float(np.max(allowed, where=is_allowed, initial=0.0)))
         error[block], is_pending[block] = np.where(is_excluded, 0.0, errors), False
     if is_wrong.any():
-        points = points._replace(note=describe_first_wrong(spec, comparison, is_wrong) + points.note)
-    progress.record_errors(points, *(x.reshape(len(x), -1).max(axis=1) for x in (error, is_wrong)))
+        note = describe_first_wrong(spec, comparison, is_wrong) + all_comparisons.note
+        all_comparisons = all_comparisons._replace(note=note)
+    progress.record_errors(all_comparisons, *(x.reshape(len(x), -1).max(axis=1) for x in (error, is_wrong)))
 
 
 def describe_first_wrong(spec: ReferenceSpec, comparison: EntryComparison, is_wrong: np.ndarray) -> str:
-    """Return a text with the computed and the expected value of the worst entry at the first wrong point.
+    """Return text with the computed and the expected value of the worst entry at the first wrong point.
 
     `is_wrong` has the shape of the entries, or the shape (points,).
     """
@@ -126,7 +128,7 @@ def describe_first_wrong(spec: ReferenceSpec, comparison: EntryComparison, is_wr
 
 
 def _name_input(spec: ReferenceSpec, index: Sequence[int]) -> str:
-    """Return the input element that belongs to an entry of the Jacobian, as text such as " (x[3])".
+    """Return text such as " (x[3])" that names the input element of an entry of the Jacobian.
 
     Return "" if the result is not a dense Jacobian.
     """
@@ -143,16 +145,16 @@ def _name_input(spec: ReferenceSpec, index: Sequence[int]) -> str:
 
 
 def _rounding_of_block(
-    suspect: _Suspect, block_points: np.ndarray, columns: Columns, size: np.ndarray
+    suspect: _Suspect, points_of_block: np.ndarray, columns: Columns, size: np.ndarray
 ) -> tuple[np.ndarray, str]:
-    """Return estimates of the rounding errors of the entries of a block, and a note.
+    """Return (estimates of the rounding errors of the entries of a block, note).
 
-    If the errors cannot be estimated, the estimates are zero, and the note states why. Otherwise, the note is
-    "". `size` contains the typical magnitudes of the entries.
+    If the errors cannot be estimated, the estimates are zero, and the note states the reason. Otherwise, the
+    note is "". `size` contains the typical magnitudes of the entries.
     """
     rounding, note = np.zeros(size.shape), ""
     try:
-        rounding += _estimate_rounding(suspect, block_points, columns)
+        rounding += _estimate_rounding(suspect, points_of_block, columns)
     except Exception as failure:  # of the function, or of JAX
         message = f"{type(failure).__name__}: {failure}".strip().splitlines()[0][:120]
         note = f"; its rounding error is unknown ({message})"
@@ -162,7 +164,10 @@ def _rounding_of_block(
 
 
 def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray, Columns]:
-    """Return the points and the columns of the next block of entries for which `is_pending` is true."""
+    """Return (points, columns) of the next block of entries to reevaluate, which includes pending entries.
+
+    `is_pending` is true for each entry that is not reevaluated yet.
+    """
     spec, comparison = suspect.spec, suspect.comparison
     has_columns = comparison.measure is None and spec.case.target != "hvp" and not spec.case.ad_mode.is_value
     has_columns &= spec.reduction.linear_in_inputs and not spec.reduction.sums_points
@@ -172,12 +177,12 @@ def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray
     points = points[: max(_MIN_POINTS, _MAX_ENTRIES // entries)]
     if not has_columns:
         return points, slice(None)  # single columns cannot be evaluated
-    by_column = is_pending[points].reshape(-1, is_pending.shape[-1]).any(axis=0)
-    return points, np.flatnonzero(by_column)[:_MAX_COLUMNS]
+    is_pending_column = is_pending[points].reshape(-1, is_pending.shape[-1]).any(axis=0)
+    return points, np.flatnonzero(is_pending_column)[:_MAX_COLUMNS]
 
 
 def _pad_indices(indices: np.ndarray) -> np.ndarray:
-    """Pad the indices with copies of themselves until their number is a power of 4.
+    """Return the indices, padded with copies of themselves until their number is a power of 4.
 
     A program is compiled for each number of indices. Padding reduces the number of programs.
     """
@@ -185,42 +190,42 @@ def _pad_indices(indices: np.ndarray) -> np.ndarray:
 
 
 @np.errstate(invalid="ignore")  # an infinite value minus another
-def _estimate_rounding(suspect: _Suspect, block_points: np.ndarray, columns: Columns) -> np.ndarray:
+def _estimate_rounding(suspect: _Suspect, points_of_block: np.ndarray, columns: Columns) -> np.ndarray:
     """Return the estimated rounding errors of the entries at the points and columns of a block.
 
-    The error of an entry is infinite if a reevaluation of the entry is infinite or NaN.
+    The estimate for an entry is infinite if one of its reevaluated values is infinite or NaN.
     """
     spec, native = suspect.spec, suspect.native
     generator, relative = np.random.default_rng(1), _PERTURBATION_ROUNDINGS * spec.roundoff
-    padded_points = _pad_indices(block_points)
+    padded_points = _pad_indices(points_of_block)
     padded_columns = columns if isinstance(columns, slice) else _pad_indices(columns)
     measure = functools.partial(_evaluate_columns, spec, padded_columns)
     if suspect.comparison.measure is not None:
         measure = functools.partial(suspect.comparison.measure, points=padded_points)
     arrays = _select_points(suspect, padded_points)
     with evaluations.evaluation_context(native.dtype):
-        pairs = evaluations.with_rounding(native, arrays, relative, generator, _REEVALUATIONS)
-        rounded = np.array([measure(*pair) for pair in pairs])
+        perturbed = evaluations.with_rounding(native, arrays, relative, generator, _REEVALUATIONS)
+        rounded = np.array([measure(*copy) for copy in perturbed])
     rounding = _RANGES * (rounded.max(axis=0) - rounded.min(axis=0))
     rounding[~np.isfinite(rounding)] = np.inf
-    rounding = rounding[: len(block_points)]
+    rounding = rounding[: len(points_of_block)]
     return rounding if isinstance(columns, slice) else rounding[..., : len(columns)]
 
 
-def _select_points(suspect: _Suspect, block_points: np.ndarray) -> InputArrays:
+def _select_points(suspect: _Suspect, points_of_block: np.ndarray) -> InputArrays:
     """Return the inputs at the points of a block, or all inputs if the result is a sum over points."""
     arrays, per_point = suspect.arrays, suspect.native.per_point
     if suspect.spec.reduction.sums_points:
         return arrays
-    return {name: x[block_points] if name in per_point else x for name, x in arrays.items()}
+    return {name: x[points_of_block] if name in per_point else x for name, x in arrays.items()}
 
 
-def _estimate_size(suspect: _Suspect, block_points: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def _estimate_size(suspect: _Suspect, points_of_block: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Return an estimate of the magnitude of the entries, such as |f(x)| / |x| for a derivative.
 
-    The estimate can be broadcast to `shape`.
+    Its shape can be broadcast to `shape`.
     """
-    spec, native, arrays = suspect.spec, suspect.native, _select_points(suspect, block_points)
+    spec, native, arrays = suspect.spec, suspect.native, _select_points(suspect, points_of_block)
     with evaluations.evaluation_context(native.dtype):
         value = np.nan_to_num(np.abs(evaluations.values(native, arrays)), nan=0.0, posinf=0.0)
     value = np.maximum(value, np.sqrt(np.mean(value**2, axis=0)))  # an output may cross zero at a point
@@ -237,11 +242,12 @@ def _estimate_size(suspect: _Suspect, block_points: np.ndarray, shape: tuple[int
 def _evaluate_columns(
     spec: ReferenceSpec, columns: Columns, evaluation: Evaluation, arrays: InputArrays
 ) -> np.ndarray:
-    """Return the given columns of the reduced Jacobians, or the function values for mode=value.
+    """Return the given columns of the result, or the function values for mode=value.
 
-    The first axis is the axis of points. If the reduction sums over points, return the sum over the points in
-    `arrays`, multiplied by sqrt(number of all points / number of these points). With this factor, the
-    rounding error is about as large as that of the sum over all points.
+    The result is a reduction of the Jacobians. The first axis is the axis of points. If the reduction sums
+    over points, return the sum over the points in `arrays`, multiplied by sqrt(number of all points / number
+    of these points). With this factor, the rounding error is about as large as that of the sum over all
+    points.
     """
     if spec.case.ad_mode.is_value:
         return evaluations.values(evaluation, arrays)[:, :, None]

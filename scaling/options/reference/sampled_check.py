@@ -1,9 +1,9 @@
 """Compare random columns, rows and products of a result, if a comparison of all entries takes too long.
 
-At every point (batch element), three samples are compared: some columns of the Jacobian, some rows, and the
-products of random vectors and the derivative with respect to each input. The vectors at a point depend only
-on its inputs and its index. At some points, all entries are compared. The error of a product is relative to
-the root mean square of the expected products.
+At every point (batch element), three samples are compared: some columns of the Jacobian, some rows, and
+products of the derivative with respect to each input and random vectors. The error of a product is relative
+to the root mean square of the expected products. The vectors at a point depend only on the inputs and the
+index of the point. At some points, all entries are compared.
 """
 
 import dataclasses
@@ -34,9 +34,10 @@ _SIGN_SAMPLES = 3  # the number of random sign changes from which the magnitude 
 
 
 def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
-    """Compare a result with its reference: random entries at every point, then all entries at some points.
+    """Yield comparisons of a result with its reference, for each block of points.
 
-    Yield each comparison.
+    The first comparison of a block contains random entries at every point. Each of the others contains all
+    entries at one point.
     """
     generator = np.random.default_rng([spec.case.data_seed, 1])
     complete_points = _sample_indices(_count_complete_points(spec), spec.case.points, generator)
@@ -49,11 +50,11 @@ def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
 
 
 def compared_shares(spec: ReferenceSpec, decided_share: float) -> dict[str, float]:
-    """Return {"entries": fraction of the entries, "points": fraction of the points} that the check covers.
+    """Return {"entries": covered fraction of the entries, "points": covered fraction of the points}.
 
-    A point is covered if all of its entries were compared with the reference. An entry is covered if it was
-    compared, and if its rounding error is small enough to tell whether it is correct. `decided_share` is the
-    fraction of the compared entries whose rounding error is small enough.
+    A point is covered if all of its entries are compared with the reference. An entry is covered if it is
+    compared, and if its rounding error is small enough to decide whether it is correct. `decided_share` is
+    the fraction of the compared entries whose rounding error is small enough.
     """
     if _is_matrix_vector_product(spec):
         return {"entries": decided_share, "points": 1.0}
@@ -75,7 +76,7 @@ def _sample_indices(count: int, size: int, generator: np.random.Generator) -> np
 
 
 def _count_complete_points(spec: ReferenceSpec) -> int:
-    """Return the number of points at which all entries can be compared in half of the time budget."""
+    """Return the number of points at which all entries are compared, in half of the time budget."""
     if _is_matrix_vector_product(spec) or spec.case.ad_mode.finite_step:
         return 0
     seconds_per_point = max(spec.computed.seconds / spec.case.points, _SECONDS_OF_COMPARISON)
@@ -112,8 +113,8 @@ def _compare_block(
 def _draw_numbers(spec: ReferenceSpec, start: int, stop: int, name: str, index: int) -> np.ndarray:
     """Return a random number for each element of the input `name` at the points [start, stop).
 
-    Each number is ±u, with u in [0.5, 1). Each `index` gives different numbers. The numbers at a point do not
-    depend on `start` and `stop`.
+    Each number is ±u, with u in [0.5, 1). The numbers depend on `index`. The numbers at a point do not depend
+    on `start` and `stop`.
     """
     is_shared, shape = name in spec.workload.shared, spec.workload.inputs[name].shape
     first, last = (0, 1) if is_shared else (start, stop)
@@ -126,9 +127,10 @@ def _draw_numbers(spec: ReferenceSpec, start: int, stop: int, name: str, index: 
 def _compare_jacobians(
     spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray, draw: Draw, groups: fd_check.Groups
 ) -> Iterator[EntryComparison]:
-    """Yield comparisons of random columns and rows of Jacobians, and of products with random vectors.
+    """Yield comparisons of products with random vectors, of random columns and of random rows of Jacobians.
 
-    `result` has the shape (points, outputs, inputs), or (points, 1, nonzeros) for colored seeds.
+    `result` contains the Jacobians. It has the shape (points, outputs, inputs), or (points, 1, nonzeros) if
+    seeds=colored.
     """
     compared_columns, compared_rows = _sample_columns_and_rows(spec)
     evaluation, is_summed = spec.computed.evaluation, spec.reduction.sums_outputs
@@ -137,24 +139,23 @@ def _compare_jacobians(
     else:
         pattern = spec.pattern
         J, rows, cols = SparseJacobians(result[:, 0], pattern), pattern.rows, pattern.cols
-    axes = {
-        x: tuple(range(1, arrays[x].ndim)) if x in evaluation.per_point else None for x in evaluation.names
-    }
-    sizes = {x: fd_check.element_sizes(arrays[x], axes[x]) for x in evaluation.names}
-    random = [{x: sizes[x] * draw(x, k) for x in evaluation.names} for k in range(_RANDOM_VECTORS)]
-    directions = [single for each in random for single in fd_check.split_direction(each, groups)]
+    names, per_point = evaluation.names, evaluation.per_point
+    axes = {name: tuple(range(1, arrays[name].ndim)) if name in per_point else None for name in names}
+    sizes = {name: fd_check.element_sizes(arrays[name], axes[name]) for name in names}
+    vectors = [{name: sizes[name] * draw(name, k) for name in names} for k in range(_RANDOM_VECTORS)]
+    directions = [direction for v in vectors for direction in fd_check.split_direction(v, groups)]
     measure = _make_measure("jvp", directions, is_summed)
     expected = measure(evaluation, arrays)
-    flat = [flatten_inputs(evaluation.names, evaluation.per_point, each, len(result)) for each in directions]
     scale = np.sqrt(np.mean(np.split(expected**2, _RANDOM_VECTORS, axis=2), axis=0))
     scale = _floor_scale(spec, np.maximum(np.tile(scale, _RANDOM_VECTORS), np.abs(expected)))
-    products = np.stack([J.by_output(J.values, x) for x in flat], axis=2)
+    flat_directions = (flatten_inputs(names, per_point, direction, len(result)) for direction in directions)
+    products = np.stack([J.by_output(J.values, v) for v in flat_directions], axis=2)
     yield EntryComparison(products, expected, scale, measure)
     measure, leaves = _make_measure("columns", compared_columns, is_summed), spec.rounding.leaf_sizes
     entries = np.stack([J.by_output(J.values * (cols == k)) for k in compared_columns], axis=2)
     leaf = np.repeat(np.arange(len(leaves)), leaves)
-    by_leaf = [dataclasses.replace(J, values=J.values * (leaf[cols] == k)) for k in range(len(leaves))]
-    scale = _floor_scale(spec, np.stack([part.largest_by_output() for part in by_leaf], axis=2))
+    J_by_leaf = [dataclasses.replace(J, values=J.values * (leaf[cols] == k)) for k in range(len(leaves))]
+    scale = _floor_scale(spec, np.stack([J_leaf.largest_by_output() for J_leaf in J_by_leaf], axis=2))
     yield EntryComparison(entries, measure(evaluation, arrays), scale[:, :, leaf[compared_columns]], measure)
     if len(compared_rows):
         measure = _make_measure("rows", compared_rows, is_summed)
@@ -165,7 +166,7 @@ def _compare_jacobians(
 
 
 def _floor_scale(spec: ReferenceSpec, scale: np.ndarray) -> np.ndarray:
-    """Return a copy of `scale` in which small entries are raised to a lower limit.
+    """Return `scale`, with small entries raised to a limit.
 
     The limit is `spec.tolerance / spec.max_tolerance` times the largest entry in the same row.
     """
@@ -175,9 +176,10 @@ def _floor_scale(spec: ReferenceSpec, scale: np.ndarray) -> np.ndarray:
 def _compare_products(
     spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray, draw: Draw
 ) -> EntryComparison:
-    """Compare `result`, of shape (points, outputs, 1), with the product of the Jacobian and a vector v.
+    """Return a comparison of `result` with the product of the Jacobian and a vector v.
 
-    v is the direction of the case, or contains ones if the result is a sum over the inputs.
+    v is the direction of the case. If the result is a sum over the inputs, all elements of v are 1. `result`
+    has the shape (points, outputs, 1).
     """
     evaluation = spec.computed.evaluation
     has_direction = spec.case.target == "hvp" or spec.reduction.along_point
@@ -194,9 +196,10 @@ def _compare_products(
 
 
 def _compare_gram(spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray) -> Iterator[EntryComparison]:
-    """Yield two comparisons of `result` with the expected J^T J, at the points with the inputs `arrays`.
+    """Yield two comparisons of `result` with the expected J^T J at the points with the inputs `arrays`.
 
-    The first compares the products of J^T J with random vectors. The second compares some columns of J^T J.
+    The first comparison contains the products of J^T J and random vectors. The second contains some columns
+    of J^T J.
     """
     columns, _ = _sample_columns_and_rows(spec)
     generator = np.random.default_rng([spec.case.data_seed, 2])
@@ -209,10 +212,10 @@ def _compare_gram(spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray) 
 
 
 def _make_measure(quantity: str, seeds: Any, is_summed: bool = False) -> Callable[..., np.ndarray]:
-    """Return a function f(evaluation, arrays, points) that computes values of a derivative for `seeds`.
+    """Return a function measure(evaluation, arrays, points) that computes slices or products of a Jacobian.
 
-    `arrays` contains the inputs at some points of a block, and `points` the indices of these points in the
-    block. If `points` is omitted, `arrays` contains the inputs at all points of the block.
+    `arrays` contains the inputs at some points of a block, and `points` contains the indices of these points
+    in the block. If `points` is omitted, `arrays` contains the inputs at all points of the block.
 
     Args:
         quantity: "jvp", or a `quantity` of `evaluations.slices`: "columns", "rows" or "gram".
