@@ -1,4 +1,4 @@
-"""Calculate the `Rates` of a CPU from measured timings of peak and latency benchmarks.
+"""Calculate the `Rates` of a CPU from measured times of peak and latency benchmarks.
 
 options/machine_peaks.py chooses the benchmarks. time_model.py predicts run times from the rates.
 """
@@ -23,9 +23,9 @@ _TARGET_OF_RATE = {  # field of `Rates` -> target of the peak benchmark
 def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = True) -> Hardware:
     """Return a copy of the CPU model `hardware` with measured rates for each device count.
 
-    Use only timings of the environment that was measured last. If `bound_only`, ignore timings of processes
-    that were not bound to one core per device. Raise `Refusal` if no device count has timings of both an
-    array copy and a call of an empty function.
+    Only timings of the environment that was measured last are used. If `bound_only` is true, timings of
+    processes that were not bound to one core per device are ignored. Raise `Refusal` if there is no device
+    count for which both an array copy and a call of an empty function were timed.
     """
     benchmarks = [t for t in timings if t.case.kind in ("ceiling", "floor") and (t.honest or not bound_only)]
     last = max(benchmarks, key=lambda timing: timing.records[-1].started_at or "", default=None)
@@ -49,7 +49,7 @@ def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = 
 
 
 def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
-    """Return the rates of one device while `devices` devices compute at the same time.
+    """Return the measured rates of one device while `devices` devices compute at the same time.
 
     Return None if array copies or calls of an empty function were not timed on `devices` devices.
     """
@@ -69,21 +69,22 @@ def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
         return max((speed for _, speed in speeds[target, dtype]), default=None)
 
     copies, calls = tuple(sorted(speeds["copy", "float32"])), latencies["call"]
-    collectives = latencies["collective"].values()
+    collective_latencies = latencies["collective"].values()
     if not copies or not calls:
         return None
     by_dtype = {  # bfloat16 has the rates of float32, to which it is converted
         rate: {dtype: fastest(target, "float64" if dtype == "float64" else "float32") for dtype in DTYPES}
         for rate, target in _TARGET_OF_RATE.items()
     }
-    call = min(calls.values())
+    call_seconds = min(calls.values())
     network: tuple[Level, ...] = ()  # between CPU cores
-    if devices > 1 and collectives and (speed := fastest("all_reduce")) is not None:
-        latency = max(min(collectives) - call, _MIN_LATENCY) / (2 * math.ceil(math.log2(devices)))
+    if devices > 1 and collective_latencies and (speed := fastest("all_reduce")) is not None:
+        steps = 2 * math.ceil(math.log2(devices))
+        latency = max(min(collective_latencies) - call_seconds, _MIN_LATENCY) / steps
         network = (Level("switch", None, speed * 2 * (devices - 1) / devices, latency),)
     return Rates(
         devices=devices, bandwidth=copies, **by_dtype,
         products={dtype: dict.fromkeys(PRECISIONS, fastest("matmul", dtype)) for dtype in DTYPES},
-        turned=fastest("transpose") or copies[-1][1], kernel_seconds=0.0, call_seconds=calls | {"": call},
-        network=network,
+        turned=fastest("transpose") or copies[-1][1], kernel_seconds=0.0,
+        call_seconds=calls | {"": call_seconds}, network=network,
     )  # fmt: skip

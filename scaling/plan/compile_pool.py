@@ -1,7 +1,7 @@
-"""Start processes that compile cases for other hardware (`compile_cases`), and find the compiler to use.
+"""Start worker processes that compile cases for other hardware (`compile_cases`), and find a compiler.
 
 Cases with equal programs are compiled once. A worker process (compile_worker.py) compiles a case and counts
-its operations. plan_study.py writes the records.
+the operations of its program. plan_study.py writes the records.
 """
 
 import contextlib
@@ -62,9 +62,9 @@ def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
 
 
 def program_of(case: Case) -> Case:
-    """Return the case on one device that has the same program as each device of `case`.
+    """Return the case on one device whose program each device of `case` executes.
 
-    If no such case is known, return `case` itself.
+    If no such case is known, return `case`.
     """
     # The program of a user's workload may depend on the total number of points.
     is_built_in = case.workload in built_in("workloads")
@@ -76,11 +76,12 @@ def program_of(case: Case) -> Case:
 def compile_cases(
     header: Mapping[str, Any], cases: Iterable[Case], size: int, seconds: float
 ) -> Iterator[tuple[Case, RecordFields | None]]:
-    """Compile cases in `size` worker processes. Cases with equal programs are compiled only once.
+    """Compile cases in `size` worker processes, and yield two events for each case.
 
-    Yield (case, None) before the compilation of a case, and (case, record fields) when its result is known.
-    Each worker receives `header` first. `seconds` is the timeout of each compilation. Raise `AllocationLost`
-    if a worker does not start.
+    The events are (case, None) before the compilation of the case, and (case, record fields) when the result
+    is known. Cases with equal programs are compiled only once; for the others, there is no first event. Each
+    worker receives `header` first. `seconds` is the timeout of each compilation. Raise `AllocationLost` if a
+    worker does not start.
     """
     remaining = iter(group_by(sorted(cases, key=lambda case: -case.devices), program_of).values())
     events: _Events = queue.Queue()
@@ -102,8 +103,8 @@ def _compile_groups(
 ) -> None:
     """Compile groups of cases with equal programs in a worker process, until no group remains.
 
-    If the worker dies, start a new one. Put each result into `events`. At the end, put the exception that
-    ended the work, if there is one, and then None.
+    If the worker dies, a new one is started. Each result is put into `events`. The last item is None, after
+    the exception that ended the work, if there is one.
     """
     variant = Variant("plan", module="scaling.plan.compile_worker", variables=_ENVIRONMENT_VARIABLES)
     equal_cases = list[Case]()
@@ -120,10 +121,10 @@ def _compile_groups(
 
 
 def _compile_first(worker: WorkerGroup, equal_cases: list[Case], seconds: float, events: _Events) -> bool:
-    """Compile the first of several cases with equal programs. Return whether the worker is still alive.
+    """Compile the first of several cases with equal programs, and return whether the worker is still alive.
 
-    Put (case, record fields) into `events` for all cases, or only for the first case if it fails. Remove
-    these cases from `equal_cases`. `seconds` is the timeout of the compilation.
+    If the compilation succeeds, (case, record fields) is put into `events` for all cases, otherwise only for
+    the first case. These cases are removed from `equal_cases`. `seconds` is the timeout of the compilation.
     """
     case, is_alive = equal_cases.pop(0), True
     events.put((case, None))

@@ -47,7 +47,7 @@ _CUBLAS_OPTIONS = {"xla_gpu_enable_triton_gemm": False}
 
 
 def main() -> None:
-    """Read requests from standard input until it ends, and reply to each on standard output."""
+    """Read requests from standard input until its end, and reply to each of them on standard output."""
     channel = Channel()
     header = loads(channel.requests.readline())
     die_with_parent(header["parent"])
@@ -80,7 +80,7 @@ def describe_failure(error: Exception) -> RecordFields:
 
 
 def _absent_devices(hardware: Hardware, count: int) -> list[Any]:
-    """Return `count` JAX devices of the hardware to compile for. They need not exist on this machine."""
+    """Return `count` JAX devices to compile for. The devices need not exist on this machine."""
     platform, per_host = hardware.platform, hardware.per_host
     if platform == "cpu":
         return jax.devices("cpu")[:count]
@@ -97,7 +97,7 @@ def _absent_devices(hardware: Hardware, count: int) -> list[Any]:
 
 
 def _to_text_proto(fields: Mapping[str, Any]) -> str:
-    """Convert a mapping of fields, whose values may be mappings, to a protocol buffer in text format."""
+    """Return a mapping of fields, whose values may be mappings, as a protocol buffer in text format."""
     return " ".join(
         f"{name} {{ {_to_text_proto(value)} }}" if isinstance(value, Mapping) else f"{name}: {dumps(value)}"
         for name, value in fields.items()
@@ -105,7 +105,7 @@ def _to_text_proto(fields: Mapping[str, Any]) -> str:
 
 
 class BuiltCase:
-    """A case that can be traced and compiled for other hardware, with its derivative and its devices."""
+    """A case that is built for other hardware: it can be traced and compiled, but not run."""
 
     def __init__(self, hardware: Hardware, case: Case) -> None:
         self.hardware, self.case = hardware, case
@@ -116,9 +116,9 @@ class BuiltCase:
         self.derivative = compile_case.describe_and_color(case, workload.build(case), self._missing_memory)
 
     def trace(self) -> Any:
-        """Return the jaxpr of the program, or None if the program exceeds a limit of XLA or JAX.
+        """Return the jaxpr of the program of a case without chunk=auto.
 
-        The case must not have chunk=auto.
+        Return None if the program exceeds a limit of XLA or JAX.
         """
         uncompiled = compile_case.compile_blocks(
             self.derivative, self.devices, lambda program: Stages(program.function, None)
@@ -128,7 +128,7 @@ class BuiltCase:
             return None if uncompiled.overflow else compile_case.trace_program(uncompiled, self.devices)
 
     def _missing_memory(self, compiled_case: compile_case.CompiledCase) -> str | None:
-        """Return a message with the required memory if a program does not fit into memory, otherwise None."""
+        """Return a message with the required memory if a program does not fit into memory, else None."""
         needed, limit = compiled_case.bytes_while_running, self.case.memory_limit or self.hardware.memory
         if not needed or not limit or needed <= limit:
             return None
@@ -186,7 +186,7 @@ class BuiltCase:
 
 
 def describe_rejection(program: layout.Program, devices: int, message: str) -> TooLarge:
-    """Return the `TooLarge` exception for a program that the compiler rejected for lack of memory.
+    """Return a `TooLarge` exception for a program that the compiler rejected for lack of memory.
 
     `devices` is the number of devices of the case. `message` is the error message of the compiler.
     """
@@ -204,7 +204,7 @@ def describe_rejection(program: layout.Program, devices: int, message: str) -> T
 
 
 def _optimized_work(kernels: Sequence[KernelWork], steps: int) -> RecordFields:
-    """Return record fields that describe the kernels of a call. A call executes the program `steps` times."""
+    """Return the record fields that describe the kernels of a call, which runs the program `steps` times."""
     executions: dict[KernelWork, float] = defaultdict(float)
     for kernel in kernels:
         executions[dataclasses.replace(kernel, times=1.0)] += kernel.times * steps

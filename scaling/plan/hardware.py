@@ -20,13 +20,13 @@ PLATFORMS = ("cpu", "gpu", "tpu")
 
 @dataclass(frozen=True)
 class Level:
-    """A level of the network hierarchy of a machine, such as NVLink in a host or InfiniBand between hosts."""
+    """A level of the network of a machine, such as NVLink in a host, or InfiniBand between hosts."""
 
     shape: str  # the topology: torus, switch, or tree
     devices: int | None  # the number of devices that the level connects, or None for any number
     bandwidth: float  # bytes per second in one direction, per link of a torus and otherwise per device
     latency: float  # seconds per hop or step
-    wraps: int = 1  # an axis of a torus is a ring if its length is a multiple of this number, else a line
+    wraps: int = 1  # a torus axis is a ring if its length is a multiple of this number, otherwise a line
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def from_config(config: Mapping[str, Any]) -> Hardware:
 
 
 def _read_rates(config: Mapping[str, Any]) -> Rates:
-    """Return the rates in the configuration of a GPU or TPU. They apply to any number of devices."""
+    """Return the rates in the configuration of a GPU or TPU, which apply to any number of devices."""
     names = ("products", "arithmetic", "transcendental", "kernel_seconds")
     return Rates(
         **{name: config[name] for name in names}, devices=1, bandwidth=((0.0, config["bandwidth"]),),
@@ -181,7 +181,7 @@ def _is_range(value: Any, upper_limit: float = math.inf) -> bool:
 
 
 def _has_keys(keys: Sequence[str], is_valid: _IsValid) -> _IsValid:
-    """Return a function that tests for a mapping with exactly `keys`, and for values that pass `is_valid`."""
+    """Return a function that returns whether a value is a mapping with exactly `keys` and valid values."""
     return lambda value: (
         isinstance(value, Mapping) and set(value) == set(keys) and all(map(is_valid, value.values()))
     )

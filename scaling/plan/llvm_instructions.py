@@ -2,8 +2,9 @@
 
 XLA compiles each kernel to a function in LLVM IR. Unlike HLO, the optimized IR shows which loops are
 vectorized or unrolled, and which values are computed outside a loop. The number of executions of a basic
-block is estimated from the trip counts of the loops that contain it, and from the branches in these loops. A
-branch on a loop counter is counted exactly. Any other branch is assumed to be taken half of the time.
+block is estimated from the trip counts of the loops that contain the block, and from the branches in these
+loops. A branch on a loop counter is counted exactly. Any other branch is assumed to be taken half of the
+time.
 """
 
 import functools
@@ -76,7 +77,7 @@ class Comparison(NamedTuple):
 
 
 def dump_options(folder: str) -> dict[str, str]:
-    """Return XLA compiler options that make the compiler write the LLVM IR of a program to `folder`."""
+    """Return the XLA compiler options with which the compiler writes the LLVM IR of a program to `folder`."""
     # jaxlib 0.11 needs `xla_dump_emitter_re`. It must not match MLIR, whose writing can abort the process.
     return {"xla_dump_to": folder, "xla_dump_emitter_re": "llvm"}
 
@@ -108,7 +109,7 @@ def _has_slow_masks() -> bool:
 
 
 def parse_functions(text: str) -> Iterator[tuple[str, dict[str, list[str]]]]:
-    """Yield (function name, {block label: lines of the block}) for each function in a text of LLVM IR.
+    """Yield (function name, {label of a basic block: its lines}) for each function in a text of LLVM IR.
 
     The label of the first block is "".
     """
@@ -144,7 +145,7 @@ class LlvmFunction:
         self.trips = {header: self._count_trips(header) for header in self.loops}
 
     def total_cost(self, bits: int, has_slow_masks: bool = False) -> float:
-        """Return the total cost of all executed instructions, relative to an addition of `bits`-bit vectors.
+        """Return the total cost of all executed instructions, in additions of `bits`-bit vectors.
 
         `has_slow_masks` states whether the CPU converts Boolean vectors (masks) to numbers slowly.
         """
@@ -156,7 +157,7 @@ class LlvmFunction:
         )
 
     def _operand_cost(self, line: str, has_slow_masks: bool) -> float:
-        """Return the additional cost of a line of LLVM IR, due to the instruction that computes its operand.
+        """Return the additional cost of a line of LLVM IR that results from the origin of its operand.
 
         `_GATHER_COST`    if the line inserts a loaded element into a vector
         `_MASK_COST`      if `has_slow_masks` is true, and the line converts the result of a vector comparison
@@ -169,7 +170,7 @@ class LlvmFunction:
         return _MASK_COST if match and _WIDE_COMPARISON.match(self.definitions.get(match[1], "")) else 0
 
     def count_executions(self) -> dict[str, float]:
-        """Return {label of a basic block: number of its executions in one work group}."""
+        """Return {label of a basic block: number of executions of the block in one work group}."""
         executions = defaultdict[str, float](float)
         executions[self.order[0]] = 1.0
         for label in self.order:
@@ -198,7 +199,7 @@ class LlvmFunction:
         return [count / len(targets) for _ in targets]
 
     def _count_taken(self, condition: str, count: float, executions: dict[str, float]) -> float:
-        """Estimate the number of times that a branch condition is true in `count` executions of its block."""
+        """Return the estimated number of times that a branch condition is true in `count` evaluations."""
         comparison = self._find_comparison(condition)
         if comparison is None:
             return count / 2
@@ -216,7 +217,7 @@ class LlvmFunction:
     def _find_comparison(self, condition: str) -> Comparison | None:
         """Return the comparison that computes the variable `condition`, or None if there is none.
 
-        The second operand of the comparison must be a constant, or the minimum of a variable and a constant.
+        Only comparisons with a constant, or with the minimum of a variable and a constant, are considered.
         The bound is this constant.
         """
         match = _COMPARISON.match(self.definitions.get(condition, ""))
@@ -231,8 +232,8 @@ class LlvmFunction:
     def _count_work_groups(self) -> int:
         """Return the number of work groups of the kernel.
 
-        It is the constant with which the kernel compares its work-group index. If the kernel does not compare
-        this index, it is 1.
+        The number is the constant with which the kernel compares its work-group index. If the kernel does not
+        compare this index, the number is 1.
         """
         comparisons = filter(None, map(self._find_comparison, self.definitions))
         return next(
@@ -249,7 +250,7 @@ class LlvmFunction:
         return min(enclosing, key=lambda header: len(self.loops[header]), default=None)
 
     def _count_trips(self, header: str) -> int | None:
-        """Return the trip count of the loop with the label `header`, or None if it is unknown.
+        """Return the trip count of the loop whose header is the block `header`, or None if it is unknown.
 
         If the loop has several exits, return the smallest of their trip counts.
         """
@@ -268,8 +269,8 @@ class LlvmFunction:
     def _find_counters(self, variable: str, header: str | None = None) -> Iterator[tuple[str, int, int]]:
         """Yield (loop header, first value, step) for each loop that may use `variable` as its counter.
 
-        In iteration k = 0, 1, ..., the variable then has the value `first value + k * step`. If `header` is
-        not None, search only the loop with this header.
+        A counter has the value `first value + k * step` in iteration k = 0, 1, ... of the loop. If `header`
+        is not None, only the loop with this header is searched.
         """
         for phi, offset in self._find_phis(variable, header):
             block, inputs = self.block_of[phi], _VARIABLE_INPUT.findall(self.definitions[phi])
@@ -278,9 +279,9 @@ class LlvmFunction:
                 yield block, self._initial_value(phi) + offset, steps[0]
 
     def _find_phis(self, variable: str, header: str | None) -> list[tuple[str, int]]:
-        """Return each pair (name of a phi instruction, constant c) such that `variable` may equal phi + c.
+        """Return all pairs (name of a phi instruction, constant c) such that `variable` may equal phi + c.
 
-        Search the phi instructions of the loop header `header`, or of all loop headers if it is None.
+        The phi instructions of the loop header `header` are searched, or those of all headers if it is None.
         """
         phis, pending, visited = list[tuple[str, int]](), [(variable, 0)], set[str]()
         while pending:
@@ -311,7 +312,10 @@ class LlvmFunction:
 
 
 def _order_blocks(successors: dict[str, list[str]]) -> tuple[list[str], set[tuple[str, str]]]:
-    """Return (block labels in reverse postorder, back edges). A back edge is (last block, loop header)."""
+    """Return (block labels in reverse postorder, back edges).
+
+    A back edge is a pair (last block of a loop, loop header).
+    """
     entry = next(iter(successors))
     finished, back_edges = dict[str, None](), set[tuple[str, str]]()
     visited, pending = {entry}, [(entry, iter(successors[entry]))]
@@ -331,7 +335,7 @@ def _order_blocks(successors: dict[str, list[str]]) -> tuple[list[str], set[tupl
 def _find_loops(
     order: Sequence[str], successors: dict[str, list[str]], back_edges: set[tuple[str, str]]
 ) -> dict[str, set[str]]:
-    """Return {label of a loop header (first block): labels of all blocks in the loop} for all loops."""
+    """Return {label of the header (first block) of a loop: labels of all blocks in the loop}."""
     predecessors = defaultdict[str, list[str]](list)
     for label in order:
         for target in successors[label]:
@@ -348,7 +352,7 @@ def _find_loops(
 
 
 def instruction_cost(line: str, bits: int) -> float:
-    """Return the cost of a line of LLVM IR, such as "%z = fmul float %x, %y", relative to an addition.
+    """Return the cost of a line of LLVM IR, such as "%z = fmul float %x, %y", in additions.
 
     The cost is proportional to the number of `bits`-bit registers that a vector needs.
     """

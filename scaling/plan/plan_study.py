@@ -1,4 +1,4 @@
-"""Plan a study for other hardware (`PlannedStudy`): compile its cases, predict run times and device-hours.
+"""Plan a study for other hardware (`PlannedStudy`): compile cases, predict run times and device-hours.
 
 compile_pool.py compiles the cases in child processes. time_model.py predicts their run times.
 """
@@ -134,7 +134,7 @@ def _read_options(config: dict[str, Any], name: str) -> tuple[Hardware, Path, Ru
 
 
 def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
-    """Return the model of a CPU with the rates that were measured in the results folder `folder`."""
+    """Return a CPU model with the rates of the peak benchmarks in the results folder `folder`."""
     calibrated = calibration.calibrate(hardware, pool_processes(store.load(folder).records))
     free = environment.available_bytes()  # used if the model does not state the memory of a device
     per_core = None if free is None else free / len(cores.usable_cores())
@@ -144,7 +144,10 @@ def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
 def _expand_cases(
     config: Mapping[str, Any], name: str, hardware: Hardware, max_cases: int
 ) -> list[grid.GridCell]:
-    """Return a study's cases. With devices=all, omit device counts that do not divide the point count."""
+    """Return the cases of a study as grid cells.
+
+    With devices=all, cases whose points do not divide evenly over the devices are omitted.
+    """
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     cells = grid.expand_study(config["study"], overrides, max_cases, hardware.device_counts(), name)
     if (overrides["devices"] or config["study"].get("devices")) != grid.EVERY:
@@ -187,10 +190,11 @@ def run_plan(study: PlannedStudy, listener: Callable[[dict[str, Any]], None]) ->
 
 
 def _compile(study: PlannedStudy) -> Iterator[tuple[PreflightResult, RecordFields | None]]:
-    """Compile a study. Yield (case, None) before each compilation, and (case, record fields) after it.
+    """Compile the cases of a study, and yield events: (case, None) or (case, record fields).
 
-    A yielded case is a `PreflightResult`. The cases in `study.rejected` are not compiled. They are yielded
-    first, with the reason in the record fields.
+    A case in an event is a `PreflightResult`. The first events are those of `study.rejected`. These cases are
+    not compiled, and their record fields contain the reason. An event with None is yielded before a
+    compilation, and an event with record fields after it.
     """
     for checked, status, reason, text in study.rejected:
         yield checked, {"status": status, "reason": reason, "text": text}
@@ -216,7 +220,7 @@ def _write_manifest(study: PlannedStudy) -> None:
 
 
 def describe_work(study: PlannedStudy) -> str:
-    """Return text with the numbers of cases to be compiled, already done, skipped and failed."""
+    """Return text with the numbers of cases to compile, done, skipped and failed."""
     failed = sum(status == "failed" for _, status, *_ in study.rejected)
     skipped = len(study.rejected) - failed
     counts = f"{len(study.cases)} cases to compile, {study.done} already done, {skipped} skipped"
@@ -225,7 +229,7 @@ def describe_work(study: PlannedStudy) -> str:
 
 
 def plan_lines(study: PlannedStudy, findings: Findings, deadline: float | None) -> list[str]:
-    """Return sentences that state the predicted call times and the device-hours to measure a study.
+    """Return sentences with the predicted call times, and with the device-hours that a measurement takes.
 
     `findings` is the analysis of the results folder. `deadline` is the longest allowed time of a call in
     seconds, or None.
@@ -250,7 +254,7 @@ def plan_lines(study: PlannedStudy, findings: Findings, deadline: float | None) 
 
 
 def device_hours(records: Sequence[Record], settings: RunSettings, end: str) -> float:
-    """Return the predicted device-hours to measure the cases of `records` in all replicates.
+    """Return the predicted device-hours for the measurement of the cases of `records` in all replicates.
 
     `end` selects the limit of the 95 % interval of each predicted call time: "low" or "high". Cases without a
     prediction are omitted.
@@ -267,5 +271,5 @@ def device_hours(records: Sequence[Record], settings: RunSettings, end: str) -> 
 
 
 def _format_range(low: float, high: float) -> str:
-    """Return a string such as "2 to 3", or only "2" if both numbers are formatted as "2"."""
+    """Return a range of numbers as a string such as "2 to 3", or "2" if both are formatted as "2"."""
     return " to ".join(dict.fromkeys(map(format_number, (low, high))))

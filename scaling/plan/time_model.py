@@ -1,9 +1,10 @@
-"""Predict the time of a call (`TimeEstimate`) from the kernels and messages (collectives) of its program.
+"""Predict the time of a call (`TimeEstimate`) from the kernels and collectives of its program.
 
 The time of a kernel is the time to move its bytes or the time to compute its operations, whichever is longer
 (the roofline model). For a CPU, llvm_instructions.py counts the operations, and kernel_work.py adds an
-overhead. Kernels and messages do not overlap, and all devices wait for the slowest. Caches are modeled in two
-ways: the bandwidth depends on the bytes of a kernel, and small CPU kernels need no time to move their bytes.
+overhead. Kernels and collectives do not overlap, and all devices wait for the slowest. Caches are modeled in
+two ways: the bandwidth depends on the bytes of a kernel, and small CPU kernels need no time to move their
+bytes.
 
 At each level of the network, a collective uses a ring or a tree, whichever is faster, as communication
 libraries do. On a torus, all axes transfer simultaneously. Other network traffic is ignored. The cost of a
@@ -50,7 +51,7 @@ class TimeEstimate:
     """The predicted time of a call, the 95 % prediction interval of this time, and its parts, in seconds."""
 
     seconds: float
-    low: float
+    low: float  # the limits of the prediction interval
     high: float
     call: float  # the time to dispatch the call and to launch the kernels
     compute: float  # the time to execute the kernels on a typical device
@@ -61,11 +62,15 @@ class TimeEstimate:
 
 
 class UnknownTime(Exception):
-    """The exception that is raised if a time cannot be predicted. Its message states the reason."""
+    """An exception that states why a time cannot be predicted."""
 
 
 def predict(case: Case, hardware: Hardware, fields: RecordFields) -> RecordFields:
-    """Return `fields` with the predicted call time (`predicted`), or a reason why it is unknown (`text`)."""
+    """Return a copy of `fields` with a predicted call time.
+
+    The field `predicted` contains the time. If the time is unknown, the field `text` contains the reason. If
+    the case was not compiled, `fields` is returned.
+    """
     if fields["status"] != "planned":
         return fields
     try:
@@ -80,7 +85,7 @@ def predict(case: Case, hardware: Hardware, fields: RecordFields) -> RecordField
 def estimate(
     case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
 ) -> TimeEstimate:
-    """Return the predicted time of a call, or raise `UnknownTime` if it cannot be predicted.
+    """Return the predicted time of a call. Raise `UnknownTime` if it cannot be predicted.
 
     `kernels` and `messages` are the kernels and the collectives of the compiled program.
     """
@@ -98,9 +103,9 @@ def estimate(
 def draw_time_parts(
     case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
 ) -> tuple[dict[str, np.ndarray], str | None]:
-    """Return `DRAWS` random predictions of the time of a call, as ({part: seconds}, bound).
+    """Return ({part of the time of a call: seconds}, bound) for `DRAWS` random machines.
 
-    The parts are "call", "compute", "communication" and "waiting" (for the slowest device), each with an
+    The parts are "call", "compute", "communication" and "waiting" (for the slowest device). Each part is an
     array of shape (DRAWS,). The bound is the largest part of the kernel time: "memory", "overhead" or a kind
     of operation, such as "products". It is None if the kernels take no time. The random numbers are the same
     for all programs. Raise `UnknownTime` if a rate or an amount of work is unknown.
@@ -119,7 +124,7 @@ def draw_time_parts(
     latency_factor = _draw_log_uniform(hardware.asking, rng)
     kernel_seconds = np.maximum(memory_seconds / memory, operation_seconds / arithmetic)
     compute = executions @ (kernel_seconds + overhead / arithmetic)
-    latency, transfer = sum((_message_cost(each, hardware, rates) for each in messages), np.zeros(2))
+    latency, transfer = sum((_total_collective_cost(each, hardware, rates) for each in messages), np.zeros(2))
     dispatch = rates.call_seconds.get(case.api, rates.call_seconds[""])
     time_parts = {
         "call": (dispatch + float(executions.sum()) * rates.kernel_seconds) * latency_factor,
@@ -131,19 +136,18 @@ def draw_time_parts(
 
 
 def _draw_log_uniform(bounds: tuple[float, float], rng: np.random.Generator) -> np.ndarray:
-    """Return `DRAWS` log-uniform random numbers between two bounds."""
+    """Return `DRAWS` random numbers between two bounds, with a log-uniform distribution."""
     return np.exp(rng.uniform(math.log(bounds[0]), math.log(bounds[1]), DRAWS))
 
 
 def _kernel_seconds(
     case: Case, rates: Rates, kernels: Sequence[Work]
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return ({part: array of seconds}, array of executions). Each array has the shape (kernels,).
+    """Return ({part of the kernel time: seconds}, executions). Each array has the shape (kernels,).
 
-    The parts are "memory", "overhead" and the kinds of operations, such as "products". The array of a part
-    contains the time of this part in one execution of each kernel, at the rates in `rates`. The last array
-    contains the number of executions of each kernel. Raise `UnknownTime` if a rate or an amount of work is
-    unknown.
+    The parts are "memory", "overhead" and the kinds of operations, such as "products". The seconds are the
+    time of a part in one execution of each kernel, at the rates in `rates`. `executions` contains the number
+    of executions of each kernel. Raise `UnknownTime` if a rate or an amount of work is unknown.
     """
     dtype = case.dtype
     double = rates.arithmetic["float64"]
@@ -169,7 +173,7 @@ def _kernel_seconds(
 
 
 def _memory_seconds(kernel: Work, rates: Rates) -> float:
-    """Return the time in seconds that a kernel needs to read and write memory."""
+    """Return the time in seconds in which a kernel reads and writes memory."""
     kernel_bytes = kernel.get("bytes", 0)  # 0 if all arrays are in on-chip memory
     if kernel.get("overhead") and kernel_bytes <= _CACHE_BYTES:  # on a CPU, the arrays are in the cache
         return 0.0
@@ -182,8 +186,8 @@ def _memory_seconds(kernel: Work, rates: Rates) -> float:
     return (kernel_bytes - transposed) / bandwidth + transposed / min(rates.turned, bandwidth)
 
 
-def _message_cost(message: Work, hardware: Hardware, rates: Rates) -> np.ndarray:
-    """Return the predicted total (latency, transfer time) of all executions of a collective, in seconds."""
+def _total_collective_cost(message: Work, hardware: Hardware, rates: Rates) -> np.ndarray:
+    """Return the total (latency, transfer time) of all executions of a collective, in seconds."""
     group, kind = int(message["group"]), str(message.get("kind", ""))
     if kind not in PARTS_OF_ALL_REDUCE:
         raise UnknownTime(f"the time of {kind} between devices is not modeled")
@@ -195,26 +199,26 @@ def _message_cost(message: Work, hardware: Hardware, rates: Rates) -> np.ndarray
 def collective_cost(
     kind: str, nbytes: float, devices: int, levels: Sequence[Level], shape: tuple[int, ...] = ()
 ) -> np.ndarray:
-    """Return the predicted (latency, transfer time) in seconds of a collective.
+    """Return the predicted (latency, transfer time) of one execution of a collective, in seconds.
 
     `kind` is the HLO opcode, a key of `PARTS_OF_ALL_REDUCE`. `nbytes` is the size of the input or output of a
     device, whichever is larger. `levels` are the network levels, innermost first. `shape` is the shape of the
     torus in chips, or () without a torus.
     """
-    cost, joined = np.zeros(2), 1  # groups of `joined` devices act as one, with 1 / `joined` of the bytes
+    cost, group_size = np.zeros(2), 1  # each group acts as one device, with 1 / `group_size` of the bytes
     for level in levels:
-        groups = math.ceil(devices / joined)
+        groups = math.ceil(devices / group_size)
         if groups < 2:
             break
-        within = min(groups, math.ceil((level.devices or devices) / joined))
+        joined = min(groups, math.ceil((level.devices or devices) / group_size))  # groups on this level
         is_torus = level.shape == "torus" and shape
-        cost += _torus_cost(nbytes, shape, level) if is_torus else _ring_or_tree_cost(nbytes, within, level)
-        nbytes, joined, shape = nbytes / within, joined * within, ()  # `shape` is that of the innermost level
+        cost += _torus_cost(nbytes, shape, level) if is_torus else _ring_or_tree_cost(nbytes, joined, level)
+        nbytes, group_size, shape = nbytes / joined, group_size * joined, ()  # only the innermost is a torus
     return PARTS_OF_ALL_REDUCE[kind] * cost
 
 
 def _ring_or_tree_cost(nbytes: float, devices: int, level: Level) -> np.ndarray:
-    """Return (latency, transfer time) in seconds of an all-reduce on a ring or tree, whichever is faster."""
+    """Return (latency, transfer time) of an all-reduce on a ring or tree, whichever is faster, in seconds."""
     steps, depth = 2 * (devices - 1), math.ceil(math.log2(devices))
     ring = np.array([steps * level.latency, steps / devices * nbytes / level.bandwidth])
     tree = np.array([2 * depth * level.latency, 2 * nbytes / level.bandwidth])
@@ -222,7 +226,7 @@ def _ring_or_tree_cost(nbytes: float, devices: int, level: Level) -> np.ndarray:
 
 
 def _torus_cost(nbytes: float, shape: tuple[int, ...], level: Level) -> np.ndarray:
-    """Return (latency, transfer time) in seconds of an all-reduce on a torus of chips."""
+    """Return (latency, transfer time) of an all-reduce on a torus of chips, in seconds."""
     hops, links, chips = 0, 0, math.prod(shape)
     for length in (length for length in shape if length > 1):
         is_ring = length % level.wraps == 0
@@ -234,9 +238,9 @@ def _torus_cost(nbytes: float, shape: tuple[int, ...], level: Level) -> np.ndarr
 
 
 def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) -> np.ndarray:
-    """Return random samples of the time of the slowest device, divided by the time of a typical device.
+    """Return random ratios of the time of the slowest of `devices` devices to the time of a typical device.
 
-    `uniform` contains one random number between 0 and 1 for each sample.
+    `uniform` contains a random number between 0 and 1 for each ratio.
     """
     fraction = hardware.stragglers["share"]
     shift = math.log(hardware.stragglers["slowdown"]) / hardware.jitter

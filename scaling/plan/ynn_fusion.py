@@ -1,8 +1,8 @@
 """Estimate the overhead of a fusion that the library YNNPACK executes on a CPU (`count_overhead`).
 
 XLA does not compile these fusions to loops. The library calls its own kernels for each instruction. A call
-computes a matrix, whose rows are contiguous. Therefore the overhead depends on the lengths of the rows, which
-the broadcast and the reduced axes limit. `kernel_work` counts the operations.
+computes a matrix with contiguous rows. The overhead depends on the number of rows: the broadcast axes and the
+reduced axes limit the lengths of the rows. kernel_work.py counts the operations.
 """
 
 import itertools
@@ -31,8 +31,8 @@ AxisFlags = tuple[bool, ...]  # one value for each axis of an array
 def count_overhead(fused: Instructions, in_loop: bool) -> int:
     """Return the overhead of a fusion, in units of the time of a vectorized arithmetic operation in float32.
 
-    `fused` contains the instructions of the fusion by name. `in_loop` states whether a while loop executes
-    the fusion.
+    `fused` contains the instructions of the fusion by name. `in_loop` states whether the fusion is in a while
+    loop.
     """
     overhead, products = START_IN_LOOP if in_loop else START, set[str]()
     for instruction in fused.values():
@@ -44,18 +44,24 @@ def count_overhead(fused: Instructions, in_loop: bool) -> int:
     loops = [x for x in fused.values() if x.opcode not in _NO_LOOP | {"dot"} and x.name not in products]
     # Instructions of the same shape are executed together, for the longest rows that are possible for all.
     for dims, group in group_by(loops, lambda instruction: _loop_dims(instruction, fused)).items():
-        runs = _contiguous_runs(dims, [flags for each in group for flags in _axis_flags(each, fused)])
+        runs = _joined_axes(
+            dims, [flags for instruction in group for flags in _axis_flags(instruction, fused)]
+        )
         overhead += len(group) * (ROW * math.prod(runs[1:]) + CALL * math.prod(runs[2:]))
     return overhead
 
 
 def _loop_dims(instruction: HloInstruction, fused: Instructions) -> tuple[int, ...]:
-    """Return the dimensions of the array that an instruction loops over: the larger of result and operand."""
+    """Return the dimensions of the larger of the result and the operands, over which an instruction loops."""
     return (fused[instruction.operands[0]] if instruction.opcode == "reduce" else instruction).dims
 
 
 def _axis_flags(instruction: HloInstruction, fused: Instructions) -> list[AxisFlags]:
-    """Return the reduced axes of a reduction, or the axes along which the operands vary, for each operand."""
+    """Return flags for the axes of an instruction. They limit which axes the library can join.
+
+    For a reduction, the flags state which axes are reduced. For any other instruction, there are flags for
+    each operand of the same shape, which state the axes along which the operand varies.
+    """
     if instruction.opcode == "reduce":
         reduced = instruction.axes("dimensions") or ()
         return [tuple(axis in reduced for axis in range(len(_loop_dims(instruction, fused))))]
@@ -64,11 +70,14 @@ def _axis_flags(instruction: HloInstruction, fused: Instructions) -> list[AxisFl
 
 
 def _varying_axes(instruction: HloInstruction, fused: Instructions) -> AxisFlags:
-    """Return for each axis whether the elements may differ along it. They do not along a broadcast axis."""
+    """Return for each axis of an array whether its elements vary along this axis.
+
+    They do not vary along broadcast axes and axes of length 1.
+    """
     dims = instruction.dims
     if instruction.opcode == "broadcast":
-        kept = instruction.axes("dimensions") or ()
-        return tuple(axis in kept and length > 1 for axis, length in enumerate(dims))
+        operand_axes = instruction.axes("dimensions") or ()
+        return tuple(axis in operand_axes and length > 1 for axis, length in enumerate(dims))
     if instruction.opcode == "bitcast":
         source = fused[instruction.operands[0]]
         if [n for n in source.dims if n > 1] == [n for n in dims if n > 1]:  # the same axes
@@ -78,21 +87,21 @@ def _varying_axes(instruction: HloInstruction, fused: Instructions) -> AxisFlags
     return tuple(length > 1 for length in dims)
 
 
-def _contiguous_runs(dims: Sequence[int], flags: Sequence[AxisFlags]) -> list[int]:
-    """Return the numbers of elements of the groups of axes that the library joins, minor-most group first.
+def _joined_axes(dims: Sequence[int], flags: Sequence[AxisFlags]) -> list[int]:
+    """Return the lengths of the axes that result if the library joins adjacent axes, minor-most axis first.
 
-    Adjacent axes are joined if `flags` contains the same values for both.
+    Adjacent axes are joined if they are equal in each of `flags`. Axes of length 1 are ignored.
     """
-    keys = [(length, tuple(each[axis] for each in flags)) for axis, length in enumerate(dims) if length > 1]
-    groups = itertools.groupby(reversed(keys), key=lambda item: item[1])
+    axes = [(length, tuple(each[axis] for each in flags)) for axis, length in enumerate(dims) if length > 1]
+    groups = itertools.groupby(reversed(axes), key=lambda axis: axis[1])
     return [math.prod(length for length, _ in group) for _, group in groups]
 
 
 def _count_contracted_rows(instruction: HloInstruction, fused: Instructions) -> int:
-    """Return the number of rows of a sum of products that the library computes like matrix products.
+    """Return the number of rows of a sum of products that the library computes like a matrix product.
 
-    Both factors vary along the summed axes, and one factor is broadcast along another axis. Return 0 for any
-    other instruction.
+    Both factors of such a sum vary along the summed axes, and one factor is broadcast along another axis.
+    Return 0 for any other instruction.
     """
     if instruction.opcode != "reduce":
         return 0
