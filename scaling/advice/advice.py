@@ -1,4 +1,8 @@
-"""Define `Advice`, the result of `scaling.advise`: ranked methods, a summary, a table and code to paste."""
+"""Define `Advice`, the result of `scaling.advise`: ranked methods, a summary, a table and code to paste.
+
+A candidate is a case that computes the derivative with one of the methods. A method consists of an AD mode, a
+chunk, a block and a number of devices, or of a coloring.
+"""
 
 import functools
 import statistics
@@ -31,15 +35,15 @@ _OBVIOUS_MODES = ("jacfwd", "jacrev", "fwd_over_rev")  # modes that the advice i
 
 @dataclass(frozen=True)
 class Advice:
-    """A ranking of methods to differentiate a function. `str(advice)` is a summary with recommended code."""
+    """A ranking of methods to differentiate a function. `str(advice)` is a summary with the code to use."""
 
-    cases: tuple[Case, ...]  # candidates, the best one first; all compute the same derivative
+    cases: tuple[Case, ...]  # the candidates, best first
     excluded: Mapping[Case, str]  # case that cannot run on these devices -> reason
-    derivative: Derivative  # what the candidates compute
+    derivative: Derivative  # the derivative that all candidates compute
     fields: Mapping[Case, RecordFields]  # candidate -> record fields, such as its status and predicted time
     records: Mapping[Case, Record]  # measured candidate -> record
-    machine: str  # name of the machine for which the times are valid
-    xla_options: Mapping[str, str] = field(default_factory=dict)  # with which the candidates were compiled
+    machine: str  # the name of the machine for which the times are valid
+    xla_options: Mapping[str, str] = field(default_factory=dict)  # the XLA options of all candidates
     problem: Problem | None = None  # the function with its inputs, or None for a workload
     coloring: Coloring | None = None  # the coloring of the candidate that compresses the Jacobian, or None
 
@@ -47,7 +51,10 @@ class Advice:
         object.__setattr__(self, "cases", tuple(sorted(self.cases, key=self._rank)))
 
     def _rank(self, case: Case) -> tuple[Any, ...]:
-        """Return a sort key: measured, then predicted times (each ascending), unknown times, failed cases."""
+        """Return a sort key. The order is: measured times, predicted times, unknown times, failed cases.
+
+        Measured times and predicted times are ascending. Doubtful predictions follow the other predictions.
+        """
         seconds, options = self.seconds(case), [case.chunk, case.block, case.forward]
         has_failed = self.fields.get(case, {}).get("status") == "failed"
         is_doubtful = case not in self.records and (bool(self.records) or self.reason(case) is not None)
@@ -55,7 +62,7 @@ class Advice:
 
     @property
     def best(self) -> Case:
-        """Return the recommended case. Raise `Refusal` with the reason if no case can be recommended."""
+        """Return the recommended case. Raise `Refusal` if no case can be recommended."""
         best = self.cases[0] if self.cases else None
         if best and self.seconds(best) is not None and (best in self.records or not self.records):
             return best
@@ -80,7 +87,7 @@ class Advice:
 
     @property
     def table(self) -> "pandas.DataFrame":
-        """Return a DataFrame with one row per case: the candidates, best first, then the excluded cases."""
+        """Return a DataFrame with one row for each candidate, best first, and for each excluded case."""
         import pandas
 
         return pandas.DataFrame(self.rows)
@@ -92,7 +99,7 @@ class Advice:
 
     @property
     def code(self) -> str:
-        """Return Python code of the derivative, or a `scaling run` command for advice on a workload."""
+        """Return Python code of the derivative. For a workload, return a `scaling run` command instead."""
         if self.problem is not None:
             return self._write_code(self.problem, self.xla_options)
         fields = {"devices": 1} | non_default_fields(self.best)
@@ -105,12 +112,13 @@ class Advice:
     def jacobian(self) -> Callable[..., Any]:
         """Return a jitted function that computes the derivative at each point by the recommended method.
 
-        Its arguments are the inputs of `problem.function`, in the order of the parameters. Its result is the
-        same pytree as that of `jax.vmap(jax.jacfwd(function))` or, for target=hessian, that of
-        `jax.vmap(jax.hessian(function))`. For target=hvp and target=gauss_newton, the last argument contains
-        one direction per point. Directions and results then have the structure of the differentiated inputs,
-        with a leading axis of points. Within another JAX transformation, the function is compiled without
-        `xla_options`, with a warning. Raise `Refusal` if `problem` is None.
+        The arguments of the function are the inputs of `problem.function`, in the order of the parameters.
+        The result is the same pytree as that of `jax.vmap(jax.jacfwd(function))`. For target=hessian, it is
+        the pytree of `jax.vmap(jax.hessian(function))`. For target=hvp and target=gauss_newton, there is
+        another argument, which contains one direction per point. The direction and the result then have the
+        structure of the differentiated inputs, with a leading axis of points. Within another JAX
+        transformation, the function is compiled without `xla_options`, with a warning. Raise `Refusal` if
+        `problem` is None.
         """
         if self.problem is None:
             raise Refusal(
@@ -124,7 +132,7 @@ class Advice:
         return plain_code.write_code(problem, self.best, coloring, xla_options)
 
     def seconds(self, case: Case) -> float | None:
-        """Return the time of a call in seconds: the measured median, or else the predicted time.
+        """Return the time of a call in seconds: the median of the measured times, else the predicted time.
 
         Return None if the time is unknown.
         """
@@ -138,7 +146,7 @@ class Advice:
         return (self.fields.get(case, {}).get("predicted") or {}).get("seconds")
 
     def reason(self, case: Case) -> str | None:
-        """Return the reason why a case failed, was not run or has a doubtful prediction, otherwise None."""
+        """Return the reason why a case failed, was not run or has a doubtful prediction, else None."""
         record = self.records.get(case)
         text = record.text if record else self.fields.get(case, {}).get("text")
         if self.records and not record:
@@ -146,7 +154,7 @@ class Advice:
         return name_user_function(self.excluded.get(case) or text or "") or None
 
     def describe(self, case: Case) -> str:
-        """Return text that describes the method of a candidate, such as 'jacrev, 128 seeds at a time'."""
+        """Return text that describes the method of a candidate, such as "jacrev, 128 seeds at a time"."""
         method, is_coded = case.mode, case.mode == candidates.CODED
         if self._is_gauss_newton:
             method = "the explicit Jacobian" if is_coded else "jvp, then vjp"

@@ -1,7 +1,7 @@
 """Implement `scaling.advise` and `mode=auto`: list candidates, predict their times, and measure them.
 
 Candidates are cases that compute the same derivative with different modes, chunks, blocks and device counts.
-candidates.py lists, prediction.py compiles and measurement.py measures the candidates.
+candidates.py lists the candidates, prediction.py compiles them, and measurement.py measures them.
 """
 
 import dataclasses
@@ -72,7 +72,7 @@ def advise(
 
 
 def _check_reverse_mode(problem: Problem) -> None:
-    """Raise `Refusal` if the gradient of a weighted sum of the outputs is wrong in reverse mode.
+    """Raise `Refusal` if reverse mode computes a wrong gradient of a weighted sum of the outputs.
 
     Gauss-Newton products need this check, because their reference also uses the reverse mode of the function.
     A wrong VJP or transposition rule would cause the same error in the product and in the reference.
@@ -139,7 +139,7 @@ def advise_case(
 def _check_options(budget: Any, devices: Sequence[Any], hardware: Hardware | None, note: Any) -> None:
     """Raise `Refusal` if an option is invalid, a device count is not available, or a compiler is missing.
 
-    `hardware` is another machine to compile for, or None for this machine.
+    `hardware` is the model of another machine to compile for, or None for this machine.
     """
     if isinstance(budget, bool) or not isinstance(budget, numbers.Real) or not 0 <= float(budget) < math.inf:
         raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
@@ -173,11 +173,11 @@ def _check_cores(**options: Any) -> None:
 
 
 def choose_case(case: Case, group: ProcessGroup) -> Case:
-    """Return a copy of `case` (mode=auto) with the AD mode and options that are predicted to be fastest.
+    """Return a copy of `case` (mode=auto) with the AD mode, chunk and block that are predicted to be fastest.
 
     Raise `CaseEnded` if conf/hardware has no model of the machine, or if no time can be predicted, for
-    example because no candidate fits into memory. If all candidates fail for the same reason, `CaseEnded`
-    has this reason.
+    example because no candidate fits into memory. If all candidates fail for the same reason, this is the
+    reason of `CaseEnded`.
     """
     base = dataclasses.replace(case, mode=case.ad_mode.name)
     cases, excluded, derivative = candidates.list_candidates(base)

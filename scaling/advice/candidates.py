@@ -1,4 +1,7 @@
-"""List the cases that `scaling.advise` compares (AD modes, chunks, blocks, devices), and find a coloring."""
+"""List the candidates of `scaling.advise`: cases with different AD modes, chunks, blocks and devices.
+
+`find_coloring` finds the coloring for a candidate that computes a compressed Jacobian.
+"""
 
 import dataclasses
 import itertools
@@ -23,21 +26,21 @@ _SECOND_ORDER_MODES = {
 }  # fmt: skip
 _CHUNKED_MODES = ("jacfwd", "jacrev", "fwd_over_rev", "forward_laplacian")  # modes to try in chunks of seeds
 CODED = "vmap_grad"  # the mode of a candidate whose program is the code of plain_code.py
-_MOST_NESTED_FORWARD = 8  # largest number of inputs for forward over forward, which takes inputs**2 JVPs
-_CHUNK_SIZES = (16, 128)  # seeds at a time
-_BLOCK_ELEMENTS = (2**14, 2**18)  # array elements of the Jacobians that are computed at a time
-_MOST_COLORED_ENTRIES = 10**7  # largest number of entries of a Jacobian whose sparsity pattern is detected
-_MOST_COLORED_OPERATIONS = 10**8  # largest number of operations in a function to color; this takes 30 s
+_MOST_NESTED_FORWARD = 8  # the maximum number of inputs for forward over forward, which takes inputs**2 JVPs
+_CHUNK_SIZES = (16, 128)  # the numbers of seeds at a time
+_BLOCK_ELEMENTS = (2**14, 2**18)  # the numbers of elements of all Jacobians that are computed at a time
+_MOST_COLORED_ENTRIES = 10**7  # the maximum number of entries of a Jacobian whose pattern is detected
+_MOST_COLORED_OPERATIONS = 10**8  # the maximum number of operations of such a function; detection takes 30 s
 
 
 def list_candidates(
     base: Case, devices: Sequence[int] | None = None, may_split_seeds: bool = True
 ) -> tuple[list[Case], dict[Case, str], Derivative]:
-    """Return (cases to compare, {excluded case: reason}, derivative that the cases compute).
+    """Return (candidates, {excluded case: reason}, derivative that all candidates compute).
 
     The AD mode of `base` is ignored. `devices` contains the device counts to compare. If it is None, all
-    cases have the layout of `base`. If `may_split_seeds` is true, the seeds are partitioned when there are
-    more devices than points.
+    candidates have the layout of `base`. If `may_split_seeds` is true, the seeds are partitioned when there
+    are more devices than points.
     """
     base = completion.complete(base)
     derivative = describe_derivative(base, workload.build(base))
@@ -71,7 +74,10 @@ def _choose_layout(base: Case, devices: int, may_split_seeds: bool) -> Case:
 
 
 def _enumerate_cases(layouts: Sequence[Case], modes: Sequence[str], derivative: Derivative) -> Iterator[Case]:
-    """Yield a batch=vmap case for each AD mode and layout, and copies with batch=whole, chunk or block."""
+    """Yield a case with batch=vmap for each AD mode and layout, and its copies with other options.
+
+    The other options are batch=whole, a chunk or a block.
+    """
     built = derivative.workload
     largest = max(built.names, key=lambda name: math.prod(built.inputs[name].shape))
     others = "+".join(name for name in built.names if name != largest)
@@ -88,7 +94,7 @@ def _enumerate_cases(layouts: Sequence[Case], modes: Sequence[str], derivative: 
 
 
 def _list_modes(derivative: Derivative) -> list[str]:
-    """Return the names of the AD modes that are worth comparing for a derivative."""
+    """Return the names of the AD modes that may be the fastest for a derivative."""
     built = derivative.workload
     if modes := _SECOND_ORDER_MODES.get(derivative.case.target or ""):
         return [mode for mode in modes if mode != "fwd_over_fwd" or derivative.inputs <= _MOST_NESTED_FORWARD]
@@ -106,8 +112,9 @@ def _list_modes(derivative: Derivative) -> list[str]:
 def find_coloring(base: Case, modes: Sequence[str] = ("jacfwd", "jacrev")) -> Coloring | None:
     """Return a coloring of the columns or rows of the Jacobian, whichever needs fewer seeds, or None.
 
-    `modes` contains "jacfwd" to try the columns, and "jacrev" to try the rows. Return None for a second
-    derivative, if the pattern cannot be detected quickly, or if coloring saves less than half of the seeds.
+    If `modes` contains "jacfwd", the columns are tried. If it contains "jacrev", the rows are tried. Return
+    None for a second derivative, if the pattern cannot be detected quickly, or if a coloring saves less than
+    half of the seeds.
     """
     base = completion.complete(base)
     built = workload.build(base)
@@ -129,7 +136,7 @@ def find_coloring(base: Case, modes: Sequence[str] = ("jacfwd", "jacrev")) -> Co
 
 
 def sum_operations(jaxpr: Any) -> float:
-    """Return the number of operations in a jaxpr, including transcendental functions, or 0 if unknown."""
+    """Return the number of flops and transcendental function evaluations of a jaxpr, or 0 if unknown."""
     return float(sum(count or 0 for count in program_stats.count_operations(jaxpr))) if jaxpr else 0.0
 
 

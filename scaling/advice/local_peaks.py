@@ -1,7 +1,8 @@
 """Find the hardware model of this machine: read conf/hardware, or measure the peak rates of a CPU.
 
-The model of a GPU or TPU is read from conf/hardware. The peaks of a CPU are measured with few samples, and
-stored as records in the user's cache folder. plan/calibration.py converts them to a hardware model.
+The model of a GPU or TPU is read from conf/hardware. The peak rates of a CPU are measured with few samples,
+and stored as records in the user's cache folder. plan/calibration.py converts the records to a hardware
+model.
 """
 
 import contextlib
@@ -63,10 +64,10 @@ def find_model() -> Hardware | None:
 
 
 def add_rates(model: Hardware, fields: Mapping[Case, RecordFields], cores: Sequence[int] | None) -> Hardware:
-    """Return a copy of `model` with the peak rates of this CPU, measured now or read from the cache.
+    """Return a copy of `model` with the peak rates of this CPU, from the cache or from a measurement.
 
-    `fields` contains the record fields of each compiled case. Only peaks that limit these cases are measured.
-    `cores` are the CPU cores of this process. Raise `Refusal` if the rates cannot be measured.
+    `fields` contains the record fields of each compiled case. Only peak rates that limit these cases are
+    measured. `cores` are the CPU cores of this process. Raise `Refusal` if the rates cannot be measured.
     """
     peaks = _load_or_measure(_needed_peaks(fields), cores)
     try:
@@ -77,7 +78,7 @@ def add_rates(model: Hardware, fields: Mapping[Case, RecordFields], cores: Seque
 
 
 def _needed_peaks(fields: Mapping[Case, RecordFields]) -> list[Case]:
-    """Return the peak benchmarks (cases) whose results affect the predicted times of the compiled cases."""
+    """Return the peak benchmarks (cases) that affect the predicted times of the compiled cases."""
     kernels = [kernel for each in fields.values() for kernel in each.get("kernels", ())]
     messages = [message for each in fields.values() for message in each.get("messages", ())]
     work = {name for kernel in kernels if not kernel.get("operations") for name in kernel}
@@ -96,7 +97,7 @@ def _needed_peaks(fields: Mapping[Case, RecordFields]) -> list[Case]:
 
 
 def _load_or_measure(cases: Iterable[Case], cores: Sequence[int] | None) -> list[Record]:
-    """Return one record for each peak benchmark, from the cache or from a new measurement."""
+    """Return a record of each peak benchmark, from the cache or from a new measurement."""
     this_environment = environment.describe("cpu", None, os.environ, None, cores)
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling" / "peaks"
     key, cached = _peak_key(this_environment), list[Record]()
@@ -118,6 +119,6 @@ def _load_or_measure(cases: Iterable[Case], cores: Sequence[int] | None) -> list
 
 
 def _peak_key(fields: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the cache key of peak rates that were measured in the environment that `fields` describes."""
+    """Return the cache key of peak rates. `fields` describes the environment of their measurement."""
     cores, versions = fields["cores"] or (), fields["versions"]
     return fields["device_kind"], fields["xla_flags"], versions["jaxlib"], len(cores)

@@ -1,9 +1,9 @@
 """Measure the candidates of `scaling.advise` in rounds within a time budget, and drop slow candidates.
 
-Each round takes a few samples of every remaining candidate. The first round drops only candidates that are
-more than four times as slow as the fastest, because another process may have disturbed the samples. A later
-round drops candidates that are significantly slower or more than twice as slow. `run_case` checks each
-derivative before its first samples.
+Each round measures a few times of every remaining candidate. The first round drops only candidates that take
+more than four times as long as the fastest, because other processes may have disturbed it. A later round
+drops candidates that are significantly slower, or take more than twice as long. The derivative of each
+candidate is checked before its time is measured.
 """
 
 import statistics
@@ -22,7 +22,7 @@ from scaling.core.run_case import Attempt, ProcessGroup
 from scaling.core.timing import Sampling, ratio_interval
 from scaling.plan.compile_pool import RecordFields
 
-CLOSE = 1.03  # candidates whose times differ by less than this factor are equally good
+_EQUAL_RATIO = 1.03  # ratio of the median times up to which two candidates are equally good
 _PREPARING = 0.6  # after this fraction of the budget, a candidate is checked only if fewer than two are ready
 _LONGEST_CALL = 0.1  # fraction of the budget that a call of the second candidate may take after `_PREPARING`
 _MOST_MEASURED_RATIO = 2.0  # ratio of the median times above which a candidate is dropped
@@ -38,11 +38,11 @@ def measure_candidates(
     cores: Sequence[int] | None,
     note: Callable[[str], None],
 ) -> dict[Case, Record]:
-    """Measure candidates until the fastest is known or `budget` seconds are spent, and return {case: record}.
+    """Measure candidates until the fastest is known or `budget` seconds have passed.
 
-    `fields` maps each candidate to its record fields. `stages` maps compiled cases to their programs. `cores`
-    are the CPU cores of this process. `note` is called with lines of progress text. A case that was not run
-    is not in the result.
+    Return {case: record}, without cases that were not run. `fields` maps each candidate to its record
+    fields. `stages` maps compiled cases to their programs. `cores` are the CPU cores of this process. `note`
+    is called with lines of progress text.
     """
     deadline, attempts = time.monotonic() + budget, dict[Case, Attempt]()
     ordered = _order_by_prediction(fields)
@@ -63,10 +63,10 @@ def measure_candidates(
 
 
 def check_case(case: Case, cores: Sequence[int] | None = None, stages: Stages | None = None) -> Attempt:
-    """Compile a case, check the result of one call, and return the `Attempt` without time samples.
+    """Compile a case, check the result of one call, and return the `Attempt`. No time is measured.
 
-    If `stages` contains a compiled program, use this program. `cores` are the CPU cores of this process. If
-    an error occurs, the returned attempt has ended.
+    If `stages` contains a compiled program, this program is used. `cores` are the CPU cores of this process.
+    If an error occurs, the returned attempt has ended.
     """
     devices = jax.devices()[: case.devices]
     group = ProcessGroup(devices, devices[0].platform, cores=list(cores) if cores else None)
@@ -74,7 +74,10 @@ def check_case(case: Case, cores: Sequence[int] | None = None, stages: Stages | 
 
 
 def _order_by_prediction(fields: Mapping[Case, RecordFields]) -> list[Case]:
-    """Return the cases to measure, in the order of measurement. Omit cases with a long predicted time."""
+    """Return the cases to measure, in the order of measurement.
+
+    Cases whose predicted time exceeds `_MOST_PREDICTED_RATIO` times the shortest one are omitted.
+    """
     planned = {case: each for case, each in fields.items() if each["status"] == "planned"}
     seconds = {case: _predicted_seconds(each) for case, each in planned.items()}
     most = _MOST_PREDICTED_RATIO * min(filter(None, seconds.values()), default=0.0)
@@ -92,7 +95,7 @@ def _predicted_seconds(fields: RecordFields) -> float:
 
 
 def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callable[[str], None]) -> None:
-    """Sample times of candidates in one or more rounds, until the fastest is known or `deadline` passes."""
+    """Measure times of candidates in one or more rounds, until the fastest is known or `deadline` passes."""
     active = [case for case, attempt in attempts.items() if not attempt.ended]
     while active and not (time.monotonic() > deadline and attempts[active[-1]].record.seconds):
         note(f"measuring {len(active)} of {len(attempts)} candidates")
@@ -102,10 +105,11 @@ def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callabl
 
 
 def _select_undecided(records: Mapping[Case, Record]) -> list[Case]:
-    """Return the cases to measure again: the fastest case and its rivals, which may be as fast.
+    """Return the cases to measure again: the fastest case and its rivals.
 
-    After only one round, the rivals are all cases that take at most `_MOST_FIRST_RATIO` times as long as the
-    fastest case. Return [] if there are no rivals, or if all rivals take at most 3 % longer.
+    Rivals are the cases that may be as fast. After the first round, they are all cases that take at most
+    `_MOST_FIRST_RATIO` times as long. Return [] if there are no rivals, or if all rivals take at most 3 %
+    longer.
     """
     if not records:
         return []
@@ -122,8 +126,8 @@ def _select_undecided(records: Mapping[Case, Record]) -> list[Case]:
 def _may_be_as_fast(record: Record, best: Record) -> bool:
     """Return whether a case takes at most twice as long as `best`, and is not significantly slower.
 
-    It is significantly slower if the 95 % confidence interval of the ratio of its median to that of `best` is
-    above 1.
+    A case is significantly slower if the 95 % confidence interval of the ratio of the median times of the
+    case and of `best` is above 1.
     """
     ratio = ratio_interval(record.seconds, best.seconds)
     is_near = statistics.median(record.seconds) <= _MOST_MEASURED_RATIO * statistics.median(best.seconds)
@@ -133,11 +137,11 @@ def _may_be_as_fast(record: Record, best: Record) -> bool:
 def _is_close(record: Record, best: Record) -> bool:
     """Return whether a case takes at most 3 % longer than `best` with 95 % confidence."""
     ratio = ratio_interval(record.seconds, best.seconds)
-    return ratio is not None and ratio[2] <= CLOSE
+    return ratio is not None and ratio[2] <= _EQUAL_RATIO
 
 
 def describe_certainty(best: Record, others: Sequence[Record]) -> str:
-    """Return text that states how many cases in `others` may be as fast as the measured candidate `best`."""
+    """Return text that states how many of the cases `others` may be as fast as the measured case `best`."""
     rivals = [other for other in others if _may_be_as_fast(other, best)]
     if not others:
         text = "no other candidate was measured"

@@ -143,10 +143,10 @@ def execute_code(problem: Problem, code: str) -> Callable[..., Any]:
 
 
 def compile_with(function: Callable[..., Any], xla_options: Mapping[str, str]) -> Callable[..., Any]:
-    """Return a function that is compiled with `xla_options`.
+    """Return a copy of `function` that is compiled with `xla_options`.
 
-    JAX does not accept options within another transformation. There the function is compiled without them,
-    with a warning.
+    Within another transformation, JAX does not accept compiler options. There, the function is compiled
+    without options, with a warning.
     """
     if not xla_options:
         return function
@@ -173,16 +173,16 @@ def _as_flags(xla_options: Mapping[str, str]) -> str:
 def name_in_code(problem: Problem) -> str:
     """Return the name of the user's function in the code that `write_code` returns.
 
-    It is the function's own name, or "function" if the code uses this name for something else.
+    If the code uses the name of the function for something else, the name is "function".
     """
     return "function" if problem.name in _RESERVED_NAMES else problem.name
 
 
 def _write_batch(case: Case, has_points_axis: Mapping[str, bool], derivative: str) -> tuple[str, str]:
-    """Return (definitions, expression): the code of a function that computes the derivatives at all points.
+    """Return (definitions, expression): the code of a function that computes the derivative at all points.
 
     The value of the expression is this function. `derivative` is an expression for a function that computes
-    the derivative at one point.
+    the derivative at one point. `has_points_axis` states for each argument whether it has an axis of points.
     """
     definitions = ""
     function = f"jax.vmap({derivative}, {tuple(0 if axis else None for axis in has_points_axis.values())})"
@@ -241,7 +241,10 @@ def _write_product(problem: Problem, case: Case) -> str:
 
 
 def _write_jacobian(problem: Problem, case: Case, coloring: Coloring | None) -> tuple[str, str]:
-    """Return (definitions, body of a function that computes a Jacobian with a coloring or in chunks)."""
+    """Return (definitions, body): the code of a function that computes a Jacobian at one point.
+
+    The Jacobian is computed with a coloring or in chunks.
+    """
     is_reverse, definitions = case.mode in _REVERSE_MODES, ""
     seed, template = "jax.nn.one_hot(i, flat.size, dtype=flat.dtype)", _CHUNKED
     values: dict[str, Any] = {"chunk": case.chunk}

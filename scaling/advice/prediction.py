@@ -30,10 +30,10 @@ _FIRST_PLAIN, _FIRST_BLOCKED = 2, 1
 
 
 def start_compile_threads(cores: Sequence[int]) -> None:
-    """Start the compile threads of XLA, and bind them to the CPU cores `cores`.
+    """Start the threads with which XLA compiles, and bind them to the CPU cores `cores`.
 
-    Threads that already exist keep their cores. Call `jax.devices()` first to start the threads that execute
-    programs, because they should not be bound.
+    Threads that already exist keep their cores. Call `jax.devices()` before to start the threads that execute
+    programs, because these threads should not be bound.
     """
     threads, bound = os.listdir("/proc/self/task"), os.sched_getaffinity(0)
     _bind(threads, cores)
@@ -60,8 +60,8 @@ def predict_candidates(
 
     The field `predicted` contains the predicted time. If a case does not fit into memory or is not compiled,
     its `status` is not "planned", and `text` contains the reason. The second dict is empty unless the machine
-    is a CPU. After Ctrl-C, the dicts omit the cases that were not compiled yet. If no case was compiled,
-    `KeyboardInterrupt` is raised.
+    is a CPU. After Ctrl-C, the dicts do not contain the cases that are not compiled yet. If no case is
+    compiled, `KeyboardInterrupt` is raised.
 
     Args:
         model: the machine. If it is this CPU, the peak rates that limit the programs are measured.
@@ -110,11 +110,16 @@ def _compile_candidates(
 
 
 def _order_to_compile(work: Mapping[Case, float], excess: Collection[Case]) -> list[Case]:
-    """Return the cases in the order in which to compile them.
+    """Return the cases in the order in which they are compiled.
 
-    The order is: (1) two cases without chunk and block, (2) one case with a chunk or block, (3) the remaining
-    cases without, (4) the remaining cases with, (5) the cases in `excess`, which need too many operations to
-    be among the fastest. In each group, cases are sorted by their numbers of operations, `work[case]`.
+    1. two cases without chunk and block
+    2. one case with a chunk or block
+    3. the remaining cases without chunk and block
+    4. the remaining cases with a chunk or block
+    5. the cases in `excess`, which need too many operations to be among the fastest
+
+    Each of these groups is sorted by the number of operations, `work[case]`. A case with a chunk or block is
+    assumed to need as many operations as the case without.
     """
     is_plain = lambda case: not (case.block or case.chunk)  # noqa: E731
     # Chunks and blocks need about as many operations as their plain mode. Blocks are often faster.
@@ -131,10 +136,10 @@ def _order_to_compile(work: Mapping[Case, float], excess: Collection[Case]) -> l
 def _compile_in_threads(
     built: Sequence[BuiltCase], cores: Sequence[int], seconds: float
 ) -> Iterator[tuple[Case, RecordFields]]:
-    """Compile programs in threads, and yield (case, record fields) as each compilation finishes.
+    """Compile programs in threads, and yield (case, record fields) when a compilation is finished.
 
-    Skip programs whose compilation has not begun after `seconds`. The first `_FIRST_PLAIN + _FIRST_BLOCKED`
-    programs are always compiled.
+    Programs whose compilation has not begun after `seconds` are skipped. The first `_FIRST_PLAIN +
+    _FIRST_BLOCKED` programs are always compiled.
     """
     deadline, skipped = time.monotonic() + seconds, {"status": "skipped", "reason": "no_time"}
     skipped["text"] = f"not compiled: no time was left after {seconds:.0f} s of compiling"
@@ -162,10 +167,10 @@ def _compile_in_threads(
 
 
 def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
-    """Return {case: explanation} for cases that need too many operations.
+    """Return {case: explanation} for the cases that need too many operations to be among the fastest.
 
-    `work` maps each case to its number of operations. This number is too large if it exceeds `_MOST_WORK`
-    times the smallest number.
+    `work` maps each case to its number of operations. A number is too large if it exceeds `_MOST_WORK` times
+    the smallest number.
     """
     # A compressed program is no baseline, because the operations that expand its result are not counted.
     dense = [value for case, value in work.items() if value and case.mode != CODED]

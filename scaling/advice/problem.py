@@ -100,7 +100,7 @@ def make_problem(
     target: str = "jacobian",
     import_line: str = "",
 ) -> Problem:
-    """Check the arguments of `scaling.advise`, and return a `Problem`. Raise `Refusal` if one is invalid."""
+    """Return a `Problem` with the arguments of `scaling.advise`. Raise `Refusal` if one is invalid."""
     if not callable(function):
         raise Refusal(f"the function to advise on is {describe(function)}: give a function of one point")
     check_names("target", [target], TARGETS)
@@ -133,9 +133,9 @@ def make_problem(
 
 
 def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
-    """Convert the values of `inputs` to arrays of JAX dtypes. `group` is "points" or "shared".
+    """Return `inputs` with all leaves converted to arrays of JAX dtypes.
 
-    Raise `Refusal` if a value cannot be converted.
+    `group`, "points" or "shared", is the name of the argument. Raise `Refusal` if a leaf cannot be converted.
     """
     if not isinstance(inputs, Mapping) or not all(isinstance(name, str) for name in inputs):
         raise Refusal(
@@ -156,7 +156,10 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
 
 
 def _read_leaf(path: Any, leaf: Any) -> Any:
-    """Convert a leaf of an input to an array of a JAX dtype, or raise `Refusal`. `path` is its key path."""
+    """Return a leaf of an input as an array of a JAX dtype. Raise `Refusal` if that is impossible.
+
+    `path` is the key path of the leaf in all inputs.
+    """
     for kind, fix in _UNREADABLE.items():
         if isinstance(leaf, kind):
             raise Refusal(f"input {_leaf_name(path)!r} is a {kind.__name__}: {fix}")
@@ -177,7 +180,7 @@ def _read_leaf(path: Any, leaf: Any) -> Any:
 
 
 def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Split `wrt` into names of inputs. Raise `Refusal` if an input is unknown or not floating point."""
+    """Return the names of inputs in `wrt`. Raise `Refusal` if an input is unknown or not floating point."""
     if not isinstance(wrt, str):
         raise Refusal(f"wrt must be names joined by '+', such as {'+'.join(inputs)}, not {describe(wrt)}")
     names = tuple(dict.fromkeys(wrt.split("+")))
@@ -189,7 +192,10 @@ def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the inputs in the order of the parameters. Raise `Refusal` if they do not match."""
+    """Return the names of the inputs in the order of the parameters of `function`.
+
+    Raise `Refusal` if the names of the inputs and of the parameters differ.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a built-in function has no signature
@@ -206,10 +212,10 @@ def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) ->
 
 @contextlib.contextmanager
 def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -> Iterator[Case]:
-    """Register a problem as a temporary workload, yield a `Case` of the workload, and remove it on exit.
+    """Register a problem as a temporary workload, and yield a `Case` of the workload.
 
-    `whole_mode` is the function for mode=vmap_grad, which computes the derivative at all points in one call,
-    or None to register no such mode.
+    On exit, the workload is removed. `whole_mode` is the function of mode=vmap_grad, which computes the
+    derivative at all points in one call. If it is None, the workload does not have this mode.
     """
     by_name = lambda call: lambda **inputs: call(*_order_inputs(problem, inputs))  # noqa: E731
     directions: dict[str, Any] = {}  # name -> specs, for the directions of each differentiated input
@@ -243,14 +249,14 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
 
 
 def name_user_function(text: str) -> str:
-    """Replace the names of temporary workloads in a message by the names of the user's functions."""
+    """Return a message in which the user's functions replace the names of temporary workloads."""
     return re.sub(r"((workload|the function of) )?'?advised\.(\w+)_\d+'?", r"the function '\3'", text)
 
 
 def _order_inputs(problem: Problem, inputs: Mapping[str, Any]) -> list[Any]:
-    """Return the inputs in the order of the function's parameters.
+    """Return the inputs of a workload in the order of the parameters of the user's function.
 
-    Convert integer and boolean arrays to the dtypes of the arrays that the user passed.
+    Integer and boolean arrays have the dtypes of the arrays that the user passed.
     """
     restore_dtype = lambda a, user: a if _is_floating(user) else a.astype(user.dtype)  # noqa: E731
     user_inputs = {**problem.points, **problem.shared}
@@ -258,18 +264,18 @@ def _order_inputs(problem: Problem, inputs: Mapping[str, Any]) -> list[Any]:
 
 
 def _name_copy(problem: Problem, name: str, kind: str) -> str:
-    """Return an unused name for a copy of the input `name`, such as "x_direction_" for kind "direction"."""
+    """Return an unused name for a copy of the input `name`, such as "x_direction_" if kind is "direction"."""
     return f"{name}_{kind}" + "_" * max(map(len, problem.arguments))  # longer than all existing names
 
 
 def _gauss_newton_workload(
     problem: Problem, workload: Workload, whole_mode: Callable[..., Any] | None
 ) -> Workload:
-    """Return a workload whose derivative in direction v is J^T J v, with J the Jacobian of the function f.
+    """Return a workload whose derivative in direction v is J^T J v, where J is the Jacobian of a function f.
 
-    `workload` evaluates f. The new workload evaluates z -> J(x)^T f(z). Its input x has the same values as z,
-    but it is not differentiated. `whole_mode` is a function that computes J^T J v at all points at once, or
-    None.
+    `workload` evaluates f(z). The returned workload evaluates J(x)^T f(z). x is an additional input with the
+    values of z, and only z is differentiated. `whole_mode` is a function that computes J^T J v at all points
+    in one call, or None.
     """
     copies = {_name_copy(problem, name, "fixed"): name for name in problem.wrt}
 
@@ -292,14 +298,14 @@ def _gauss_newton_workload(
 
 
 def _make_specs(name: str, arrays: Any, point_axes: int = 0) -> Any:
-    """Convert each array of the input `name` to an `InputSpec` that produces the values of the array.
+    """Return the input `name` with an `InputSpec`, which produces the values, in place of each array.
 
     `point_axes` is 1 if the arrays have a leading axis of points, otherwise 0. A `jax.ShapeDtypeStruct` has
-    no values: its `InputSpec` draws random floats, or zeros for an integer dtype. If two inputs share an
-    `InputSpec`, they have the same values.
+    no values. Its `InputSpec` produces random numbers, or zeros for an integer dtype. Two inputs with the
+    same `InputSpec` have the same values.
     """
 
-    def make(path: Any, array: Any) -> InputSpec:
+    def make_spec(path: Any, array: Any) -> InputSpec:
         shape, integer = tuple(array.shape[point_axes:]), not _is_floating(array)
         seed = zlib.crc32(f"{name}{_leaf_name(path)}".encode())
 
@@ -313,4 +319,4 @@ def _make_specs(name: str, arrays: Any, point_axes: int = 0) -> Any:
 
         return InputSpec(shape, make_rows, integer)
 
-    return jax.tree_util.tree_map_with_path(make, arrays)
+    return jax.tree_util.tree_map_with_path(make_spec, arrays)

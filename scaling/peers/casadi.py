@@ -7,8 +7,8 @@ distributes the points over threads. With `batch: whole`, a single graph contain
 
 A sweep is one forward or reverse differentiation of the graph. It yields one compressed column or row of the
 Jacobian. The modes `jacfwd` and `jacrev` select forward and reverse sweeps (`ad_weight`). `passes` is the
-number of sweeps after graph coloring. Operations with constant zeros and ones are removed from the graph. The
-result is a dense array, and the measured time includes the writing of its zeros.
+number of sweeps after graph coloring. CasADi removes operations with constant zeros and ones from the graph.
+The result is a dense array, and the measured time includes the writing of its zeros.
 
 A matrix product becomes a sum of scalar products. Therefore the formulations of `residual` have equal graphs,
 and so do the formulations of `rbf` with `variant: source`.
@@ -92,7 +92,7 @@ def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: in
     """Return the input `name` as a float64 array with `count` rows, one row per point.
 
     The last point is repeated as padding. A shared input is repeated in every row. If batch=whole, the array
-    has only one row, with all values of the input.
+    has one row, which contains all values of the input.
     """
     flat = np.ascontiguousarray(array, np.float64)
     if case.batch == "whole":
@@ -106,10 +106,10 @@ def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: in
 def _trace(
     case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 ) -> tuple[dict[str, Any], Any]:
-    """Evaluate the function of a case symbolically, and return ({input name: symbols}, symbolic outputs).
+    """Return ({input name: symbols}, symbolic outputs) of the function of a case.
 
-    Each input is flattened in row-major order to a column vector, and so are the outputs. The vectors are for
-    a single point or, if batch=whole, for all points.
+    The symbols of an input are a column vector, in row-major order. The outputs are also a column vector. The
+    vectors contain a single point or, if batch=whole, all points.
     """
     import casadi as ca
 

@@ -1,10 +1,10 @@
 """Define the functions of four workloads for libraries like NumPy, and compute their Jacobians (`Batch`).
 
-The workloads are `rbf`, `linear`, `residual` and `poisson`. The functions accept a single point or a batch
+The workloads are `rbf`, `linear`, `residual` and `poisson`. The functions accept a single point, or a batch
 with a leading axis of points. The argument `np` is the array library, such as numpy or torch. A `Batch`
-contains a function of all points of a case, and its inputs. A seed is a tangent or cotangent vector. The
-points are independent, so that a seed can be repeated for all points. A single pass then yields one column or
-row of the Jacobian of every point.
+contains a function of all points of a case, and its inputs. A seed is a tangent or cotangent vector of this
+function. It contains the same unit vector for every point. Because the points are independent, a single pass
+with this seed yields one column or row of the Jacobian of every point.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,10 +22,9 @@ _WORKLOADS = ("rbf", "linear", "residual", "poisson")
 
 
 def reason_to_skip(case: Case, modes: Iterable[str], *checks: tuple[bool, str]) -> str | None:
-    """Return the reason why a peer cannot run a case, or None if the peer can run it.
+    """Return the reason why a peer cannot run a case, or None if the peer can run the case.
 
-    `modes` are the AD modes of the peer. `checks` are additional (condition, reason) pairs: the
-    reason applies if the condition is true.
+    `modes` are the AD modes of the peer. `checks` are additional pairs (whether the reason applies, reason).
     """
     wrong_workload = f"{case.engine} implements the functions {', '.join(_WORKLOADS)}, not those in JAX"
     return first_reason(
@@ -35,16 +34,13 @@ def reason_to_skip(case: Case, modes: Iterable[str], *checks: tuple[bool, str]) 
     )
 
 
-def checks_of_numpy(case: Case) -> tuple[tuple[bool, str], ...]:
-    """Return (condition, reason) pairs for a peer that supports neither bfloat16 nor `chunk`.
-
-    If a condition is true, the peer cannot run the case for the given reason. `reason_to_skip` accepts the
-    pairs as `checks`.
-    """
-    return (
+def reason_to_skip_numpy(case: Case, modes: Iterable[str]) -> str | None:
+    """Return the result of `reason_to_skip` for a peer that supports neither bfloat16 nor `chunk`."""
+    return reason_to_skip(
+        case, modes,
         (case.dtype == "bfloat16", f"{case.engine} has no bfloat16"),
         (case.chunk is not None, f"{case.engine} computes one seed at a time; omit chunk"),
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -62,16 +58,16 @@ class Batch:
     def points_per_cotangent(self) -> int:
         """Return the number of unit vectors in a cotangent of the outputs.
 
-        A cotangent contains one unit vector for each point. If batch=whole, it contains a single one, because
-        all points are then differentiated as one function.
+        A cotangent contains one unit vector for each point. With batch=whole, all points are differentiated
+        as one function, and a cotangent is a single unit vector.
         """
         return 1 if self.case.batch == "whole" else self.case.points
 
     def points_per_tangent(self, index: int) -> int:
         """Return the number of unit vectors in a tangent of the input `x[index]`.
 
-        A tangent contains one unit vector for each point, or a single one if the points share the input or if
-        the function is a sum over the points.
+        A tangent contains one unit vector for each point. If the points share the input, or if the function
+        is a sum over the points, a tangent is a single unit vector.
         """
         is_per_point = self.workload.names[index] in self.workload.points
         return self.case.points if is_per_point and not self.sizes.summed else 1
@@ -79,9 +75,9 @@ class Batch:
     def columns(
         self, compute_jvp: Callable[[int, numpy.ndarray], numpy.ndarray], scale: float = 1.0
     ) -> list[numpy.ndarray]:
-        """Return one array for each input, with the columns of the Jacobian with respect to this input.
+        """Return the columns of the Jacobian with respect to each input, as one array for each input.
 
-        The shape of an array is (columns, *shape of the outputs). If the workload has reduce="outputs", each
+        An array has the shape (columns, *shape of the outputs). If the workload has reduce="outputs", each
         column is summed over the last axis, the outputs of a point. `compute_jvp(index, v)` returns the JVP
         with the tangent v of the input `x[index]`. At each point, v is a unit vector times `scale`.
         """
@@ -97,11 +93,11 @@ class Batch:
     def rows(
         self, compute_vjp: Callable[[numpy.ndarray], tuple[numpy.ndarray, ...]], like: numpy.ndarray
     ) -> list[numpy.ndarray]:
-        """Return one array for each input, with the rows of the Jacobian with respect to this input.
+        """Return the rows of the Jacobian with respect to each input, as one array for each input.
 
-        The shape of an array is (rows, *shape of the input). If the workload has reduce="outputs", the rows
-        are summed over the outputs of a point. `compute_vjp` maps a cotangent of the outputs to a cotangent
-        of each input. `like` is an array with the shape and dtype of the outputs.
+        An array has the shape (rows, *shape of the input). If the workload has reduce="outputs", the rows are
+        summed over the outputs of a point. `compute_vjp` maps a cotangent of the outputs to a cotangent of
+        each input. `like` is an array with the shape and dtype of the outputs.
         """
         rows_per_sum = self.sizes.outputs if self.workload.reduce else 1
         sums: list[list[numpy.ndarray]] = []
@@ -115,13 +111,13 @@ class Batch:
     def collect(self, by_input: Iterable[Any]) -> numpy.ndarray:
         """Return the Jacobian as one array of shape (points, outputs, inputs).
 
-        `by_input` contains its columns or rows, like the result of the method `columns` or `rows`.
+        `by_input` is the result of the method `columns` or `rows`.
         """
         outputs = 1 if self.sizes.summed or self.workload.reduce else self.sizes.outputs
         if self.case.ad_mode.seed == TANGENT:
-            by_input = [numpy.moveaxis(part, 0, -1) for part in by_input]
+            by_input = [numpy.moveaxis(columns, 0, -1) for columns in by_input]
         elif self.case.batch == "vmap":
-            by_input = [numpy.moveaxis(part, 0, 1) for part in by_input]
+            by_input = [numpy.moveaxis(rows, 0, 1) for rows in by_input]
         return numpy.concatenate([part.reshape(self.case.points, outputs, -1) for part in by_input], axis=2)
 
 
@@ -183,10 +179,10 @@ def unit_seeds(like: numpy.ndarray, points: int, scale: float = 1.0) -> Iterator
 
 
 def formula_of(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable[..., Any]:
-    """Return the function of a case. Its keyword arguments are the inputs of the workload.
+    """Return the function of a case, whose keyword arguments are the inputs of the workload.
 
-    `np` is the array library. `log_gamma` is its function log(Gamma(x)), or None to omit log(c!) in
-    `poisson`.
+    `np` is the array library, and `log_gamma` is the function log(Gamma(x)) of this library. If `log_gamma`
+    is None, the function of `poisson` omits the term log(c!).
     """
     if case.workload == "rbf":
         default = "rowwise" if case.variant == "squared" else "product"

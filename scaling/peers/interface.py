@@ -1,7 +1,7 @@
-"""Define the interface of peers, AD libraries other than JAX (`Prepared`): import, check and prepare them.
+"""Import, check and prepare peers (AD libraries other than JAX), and define their interface (`Prepared`).
 
-A peer runs the same cases as JAX, with the same inputs and checks. The field `engine` of a case names a
-module in this folder, such as `torch`, or is the import path of a user's module. A peer must define two
+A peer runs the same cases as JAX, with the same inputs and checks. The field `engine` of a case is the name
+of a module in this folder, such as `torch`, or the import path of a user's module. A peer must define two
 functions,
 
     reason_to_skip(case, workload, sizes) -> str | None     the reason why the peer cannot run a case, or None
@@ -43,7 +43,7 @@ ENGINES = ("autograd", "casadi", "numpy", "torch")  # the peers in this folder
 
 @dataclass(frozen=True)
 class Prepared:
-    """Functions that compute the value or derivative of a case with a peer, and convert the result.
+    """The functions that compute the value or derivative of a case with a peer, and convert the result.
 
     Attributes:
         call: a function that computes the whole value or derivative, and returns when it is finished.
@@ -67,10 +67,10 @@ class Prepared:
 
 
 def import_peer(engine: str) -> ModuleType:
-    """Import the module of a peer, and return the module. `engine` is a name in `ENGINES` or an import path.
+    """Return the imported module of a peer. `engine` is a name in `ENGINES` or an import path.
 
     Raise `Refusal` if the module cannot be imported, if it does not define `reason_to_skip` and `prepare`, or
-    if `PACKAGES` is invalid.
+    if its constant `PACKAGES` is invalid.
     """
     path = f"scaling.peers.{engine}" if engine in ENGINES else engine
     peer = import_named("engine", engine, path, [JAX, *ENGINES, "the import path of a peer of your own"])
@@ -85,7 +85,7 @@ def import_peer(engine: str) -> ModuleType:
 
 @functools.cache
 def package_versions(engine: str) -> dict[str, str | None]:
-    """Return {package: version} for the packages that a peer needs. The version of a missing package is None.
+    """Return {package: version} for the packages that a peer needs, with None for a missing package.
 
     For a user's peer, the dict also contains a hash of the module's source code. For JAX, the dict is empty.
     """
@@ -116,7 +116,7 @@ def describe_missing_packages(engine: str) -> str | None:
 
 
 def complete_case(case: Case) -> dict[str, Any]:
-    """Return {field: new value} for the options of a case that its peer does not support.
+    """Return the changes of a case for its peer, which does not support all options, as {field: new value}.
 
     For example, `mesh` and chunk=auto are replaced with None.
     """
@@ -158,10 +158,10 @@ def first_reason(*checks: tuple[bool, str]) -> str | None:
 
 
 def prepare_program(attempt: "Attempt", case: Case, workload: Any) -> "PlacedProgram":
-    """Prepare a case with its peer, and return the result as a `PlacedProgram`.
+    """Return a `PlacedProgram` that computes a case with its peer.
 
-    Write the compile time and the number of passes (JVPs, VJPs or function evaluations per Jacobian) to
-    `attempt`. Raise `TooLarge` if the inputs and the result do not fit into memory.
+    The compile time and the number of passes (JVPs, VJPs or function evaluations per Jacobian) are recorded
+    in `attempt`. Raise `TooLarge` if the inputs and the result do not fit into memory.
     """
     from scaling.core import compile_case, inputs, run_case  # import JAX
     from scaling.core.derivative import describe_derivative

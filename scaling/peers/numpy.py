@@ -18,7 +18,7 @@ MODES = ("value", "finite_difference")
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    return formulas.reason_to_skip(case, MODES, *formulas.checks_of_numpy(case))
+    return formulas.reason_to_skip_numpy(case, MODES)
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
@@ -31,7 +31,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 def _finite_differences(batch: Batch) -> list[np.ndarray]:
     """Return the forward differences (f(x + h e) - f(x)) / h for every unit vector e.
 
-    The step h is the value of `STEPS` for the dtype of the case. The list has one array for each input.
+    The step h is the value of `STEPS` for the dtype of the case. There is one array for each input.
     """
     step, x = STEPS[batch.case.dtype], batch.x
     y = batch.function(*x)

@@ -2,7 +2,7 @@
 
 JVPs are computed with `torch.func.jvp`, and VJPs with `torch.autograd.grad`. The function takes the whole
 batch with a leading axis of points. Therefore vmap is used over seeds only, and not at all for a single seed.
-The result equals vmap(jacfwd(f)) or vmap(jacrev(f)). In most cases, its computation takes 0.4 to 0.9 times as
+The result is that of vmap(jacfwd(f)) or vmap(jacrev(f)), but most computations take only 0.4 to 0.9 times as
 long. `chunk` is the chunk_size of the vmap.
 
 With `jit: false`, PyTorch runs eagerly. With `jit: true`, `torch.compile` compiles the derivative. Reverse
@@ -78,7 +78,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _to_tensor(torch: Any, array: np.ndarray) -> Any:
-    """Copy an array to a tensor of the same dtype."""
+    """Return a copy of an array as a tensor of the same dtype."""
     if array.dtype.name == "bfloat16":  # torch cannot read this dtype from NumPy
         return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
     return torch.from_numpy(np.array(array))
@@ -87,7 +87,7 @@ def _to_tensor(torch: Any, array: np.ndarray) -> Any:
 def _compile(
     torch: Any, derivative: Callable[..., Tensors], x: Tensors
 ) -> tuple[Callable[..., Tensors], float]:
-    """Compile a derivative by calling it at `x`. Return (compiled derivative, seconds that the call took)."""
+    """Return (compiled derivative, seconds of compilation). The first call, with the inputs `x`, compiles."""
     inductor: Any = importlib.import_module("torch._inductor.config")
     compiler: Any = importlib.import_module("torch.compiler.config")
     inductor.compile_threads = 1
@@ -103,8 +103,8 @@ def _compile(
 def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tensors]:
     """Return a function of the inputs that computes the value, or the columns or rows of the Jacobian.
 
-    The function returns a tuple. The tuple contains one tensor of values, one tensor of all columns, or a
-    tensor of rows for each input. If there are several seeds, columns and rows have a leading axis of seeds.
+    The function returns a tuple of one tensor of values, of one tensor of all columns, or of a tensor of rows
+    for each input. If there are several seeds, columns and rows have a leading axis of seeds.
     """
     # The seeds are created here. A compiled function that creates seeds takes up to thirty times as long.
     mode = batch.case.ad_mode
@@ -120,7 +120,7 @@ def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tens
 
 
 def _unit_seeds(torch: Any, like: Tensors, repeats: list[int]) -> Tensors:
-    """Return all unit tangents or cotangents (seeds). Tensor i has the shape (seeds, *like[i].shape).
+    """Return all unit tangents or cotangents (seeds) as tensors of shape (seeds, *like[i].shape).
 
     The tensor `like[i]` consists of `repeats[i]` parts of equal size, for example one for each point. A seed
     is 1 at the same element of every part of one tensor. It is 0 at all other elements of all tensors.
@@ -134,7 +134,7 @@ def _unit_seeds(torch: Any, like: Tensors, repeats: list[int]) -> Tensors:
 
 
 def _map_seeds(torch: Any, case: Case, linear_map: Callable[[Tensors], Tensors], seeds: Tensors) -> Tensors:
-    """Apply a linear map, such as a JVP, to all seeds, and return the results.
+    """Return the results of a linear map, such as a JVP, for all seeds.
 
     If there are several seeds, the map is vectorized with vmap, and the results have a leading axis of seeds.
     """
@@ -163,7 +163,7 @@ def _columns(torch: Any, batch: Batch, x: Tensors, tangents: Tensors) -> Tensors
 
 
 def _rows(torch: Any, batch: Batch, x: Tensors, cotangents: Tensors) -> Tensors:
-    """Return one tensor for each input, with the rows of the Jacobian with respect to this input.
+    """Return the rows of the Jacobian with respect to each input, as one tensor for each input.
 
     If the workload has reduce="outputs", the rows are summed over the outputs of a point. Otherwise, there is
     one row for each cotangent.

@@ -1,4 +1,4 @@
-"""Define the workload `arrowhead`. Its Jacobian is nonzero only in the first row, first column and diagonal.
+"""Define the workload `arrowhead`, whose Jacobian has a dense first row, a dense first column and a diagonal.
 
     y_0 = sum_j x_j^3 / 3        y_i = x_i^2 / 2 + x_0 x_i for i > 0
 
@@ -37,7 +37,7 @@ def _pattern(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _analytic(colored: bool, x):
-    """Return the Jacobians at the points x of shape (points, n). If `colored`, return only their nonzeros."""
+    """Return the Jacobians at the points x of shape (points, n), or only their nonzeros if `colored`."""
     first, tail = x[:, :1], x[:, 1:]
     if colored:
         return jnp.concatenate([x**2, jnp.stack([tail, first + tail], axis=2).reshape(len(x), -1)], axis=1)
@@ -47,7 +47,7 @@ def _analytic(colored: bool, x):
 
 
 def _analytic_point(colored: bool, x):
-    """Return the Jacobian at one point x of shape (n,). If `colored`, return only its nonzeros."""
+    """Return the Jacobian at one point x of shape (n,), or only its nonzeros if `colored`."""
     rows, columns = _pattern(x.size)
     x_at_row, x_at_column = jnp.take(x, rows, mode="clip"), jnp.take(x, columns, mode="clip")
     entries = jnp.where(rows == 0, x_at_column**2, jnp.where(columns == 0, x_at_row, x[0] + x_at_row))
@@ -55,7 +55,7 @@ def _analytic_point(colored: bool, x):
 
 
 def _nonzeros(inputs: Inputs) -> Reference:
-    """Return the outputs and the nonzeros of the Jacobian at each point."""
+    """Return the outputs and the Jacobian nonzeros at each point, as a `Reference`."""
     x = inputs["x"]
     n, first, tail = x.shape[1], x[:, :1], x[:, 1:]
     value = np.concatenate([np.sum(x**3, axis=1, keepdims=True) / 3, tail**2 / 2 + first * tail], axis=1)
@@ -65,7 +65,7 @@ def _nonzeros(inputs: Inputs) -> Reference:
 
 
 def _reference(inputs: Inputs) -> Reference:
-    """Return the outputs and the dense Jacobians of shape (points, n, n)."""
+    """Return the outputs and the dense Jacobians of shape (points, n, n), as a `Reference`."""
     reference, n = _nonzeros(inputs), inputs["x"].shape[1]
     return reference._replace(derivative=to_dense(Pattern(*_pattern(n), n, n), reference.derivative[:, 0]))
 

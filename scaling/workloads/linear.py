@@ -1,10 +1,10 @@
 """Define the workload `linear`: the Jacobian of a linear layer with respect to its weights.
 
-The Jacobian is summed over the outputs. The function is forward(X, W) = X @ W. X of shape (n, p) and W of
-shape (p, o) are uniformly random. A point (batch element) is one of the n rows of X. `batch: vmap`
-differentiates the function of each point. `batch: whole` differentiates the function of all points in one
-call. An output X[i] @ W[:, j] depends on a single column of W. The mode `vmap_grad` differentiates each
-output only with respect to this column.
+The function is forward(X, W) = X @ W. The elements of X, of shape (n, p), and of W, of shape (p, o), are
+uniformly random. A point (batch element) is one of the n rows of X. The Jacobian is summed over the outputs.
+`batch: vmap` differentiates the function of each point. `batch: whole` differentiates the function of all
+points in one call. An output X[i] @ W[:, j] depends on a single column of W. The mode `vmap_grad`
+differentiates each output only with respect to this column.
 """
 
 import functools
@@ -52,7 +52,7 @@ def _analytic_point(names, x, W):
 
 
 def _reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the outputs, and the Jacobians with respect to the inputs `names`, in float64."""
+    """Return the outputs, and the Jacobians with respect to the inputs `names`, as a `Reference`."""
     X, W = inputs["X"], inputs["W"]
     n, o = len(X), W.shape[1]
     by_input = {

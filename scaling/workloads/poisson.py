@@ -31,7 +31,10 @@ def loss(c, lam):
 
 
 def _reference(inputs: Inputs) -> Reference:
-    """Return log-probabilities, derivatives, and the sums of the absolute values of the terms of both."""
+    """Return the log-probabilities and their derivatives with respect to the rates, as a `Reference`.
+
+    The fields `value_terms` and `derivative_terms` are the sums of the absolute values of their terms.
+    """
     c, lam = inputs["c"], inputs["lam"]
     log_power, log_factorial = c * np.log(lam), gammaln(c + 1)
     value = log_power - lam - log_factorial
@@ -41,16 +44,19 @@ def _reference(inputs: Inputs) -> Reference:
 
 
 def _second_order_reference(inputs: Inputs) -> Reference:
-    """Return the log-probabilities and their second derivatives with respect to the rates."""
+    """Return the log-probabilities and their second derivatives with respect to the rates.
+
+    The fields of the result are those of `_reference`.
+    """
     c, lam = inputs["c"], inputs["lam"]
     return _reference(inputs)._replace(derivative=(-c / lam**2)[:, None, None], derivative_terms=c / lam**2)
 
 
 def _analytic_modes(target: str | None) -> Mapping[str, Callable]:
-    """Return {AD mode: function}. A function computes a derivative with a handwritten formula.
+    """Return {AD mode: function that computes a derivative with a handwritten formula}.
 
-    Its arguments are the counts c and the rates lam of all points. `target` is "gradient", "hessian",
-    "laplacian" or "hvp". None means "gradient".
+    The arguments of a function are the counts c and the rates lam of all points. `target` is "gradient",
+    "hessian", "laplacian" or "hvp". None means "gradient".
     """
     if target in ("hessian", "laplacian"):  # both targets are equal, because a term has a single rate
         return {"analytic": lambda c, lam: -c / lam**2, "analytic_vmap": lambda c, lam: -c / lam / lam}

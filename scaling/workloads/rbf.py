@@ -57,7 +57,7 @@ FUNCTIONS = {
 
 
 def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the values of the kernel and their Jacobians with respect to the inputs `names`."""
+    """Return the values of the kernel and the Jacobians with respect to the inputs `names`."""
     x, support = inputs["x"], inputs["support"]
     m, d = support.shape
     if variant == "squared":
@@ -107,7 +107,7 @@ def _analytic_point(variant: str, summed: bool, x, support):
 
 
 def _linspace_input(count: int) -> InputSpec:
-    """Return an input with one value per point. The `count` values are evenly spaced from -1 to 1."""
+    """Return an input with one value per point. All `count` values are evenly spaced from -1 to 1."""
     return InputSpec((1,), lambda _, rows: (-1 + 2 * rows / max(count - 1, 1))[:, None])
 
 

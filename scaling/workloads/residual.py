@@ -48,7 +48,7 @@ def _fit(d, m):
     """Return (f, df/dm, d^2f/dm^2, h, a, da/dm) for data `d` of shape (n, 21) and centers `m` of shape (n,).
 
     f is the Gaussian with center `m` on the grid. f and its derivatives have the shape (n, 21). h = sum(f^2),
-    the amplitude a = sum(d f) / h and da/dm have the shape (n, 1).
+    the amplitude a = sum(d f) / h, and da/dm have the shape (n, 1).
     """
     xp = d.__array_namespace__()
     offset = xp.asarray(_GRID, dtype=d.dtype) - m[:, None]
@@ -147,12 +147,12 @@ def _second_order_reference(names: tuple[str, ...], inputs: Inputs) -> Reference
 
 
 def _centers(rows: np.ndarray) -> np.ndarray:
-    """Return the center of the Gaussian of each point. `rows` contains the indices of the points."""
+    """Return the center of the Gaussian at each point. `rows` contains the indices of the points."""
     return 4 * ((rows * 0.6180339887498949) % 1.0) - 2  # a golden-ratio sequence from -2 to 2
 
 
 def _draw_profile(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
-    """Return a noisy Gaussian on the grid for each point. `rows` contains the indices of the points."""
+    """Return the data d, a Gaussian with noise, at each point. `rows` contains the indices of the points."""
     clean = np.exp(-1.5 * (_GRID - _centers(rows)[:, None]) ** 2)
     return clean + 0.05 * rng.standard_normal(clean.shape)
 

@@ -28,7 +28,7 @@ DIFFUSION = 0.3
 
 
 def _neighbors_by_slices(flux):
-    """Return the flux at the four neighbors of each cell, computed with slices."""
+    """Return four arrays with the flux at a neighbor of each cell, computed with slices."""
     # XLA compiles slices to one vectorized loop. `jnp.roll` along the last axis makes copies.
     side = flux.shape[0]
     rows = jnp.concatenate([flux[-1:], flux, flux[:1]]).reshape(-1)
@@ -43,7 +43,7 @@ def _neighbors_by_slices(flux):
 
 
 def _neighbors_by_rolls(flux):
-    """Return the flux at the four neighbors of each cell, computed with `jnp.roll`."""
+    """Return four arrays with the flux at a neighbor of each cell, computed with `jnp.roll`."""
     return tuple(jnp.roll(flux, shift, axis) for axis in (0, 1) for shift in (1, -1))
 
 
@@ -54,7 +54,7 @@ def _rate(neighbors, u):
 
 @functools.lru_cache(maxsize=1)
 def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows and columns of the 5 * side^2 Jacobian nonzeros, sorted by row, as int32 arrays."""
+    """Return the row and column indices of the 5 * side^2 Jacobian nonzeros, sorted by row, as int32."""
     cell = np.arange(side * side, dtype=np.int32).reshape(side, side)
     neighbors = [np.roll(cell, shift, axis) for axis in (0, 1) for shift in (1, -1)]
     columns = np.sort(np.stack([cell, *neighbors], axis=-1).reshape(-1, 5), axis=1)
@@ -62,7 +62,7 @@ def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _entries_of_columns(u):
-    """Return (off-diagonal value, diagonal value) for each Jacobian column.
+    """Return (off-diagonal values, diagonal values) of the columns of the Jacobian.
 
     All off-diagonal nonzeros of a column have the same value.
     """
@@ -70,7 +70,7 @@ def _entries_of_columns(u):
 
 
 def _analytic(colored: bool, u):
-    """Return the Jacobians at a batch of states u. If `colored`, return only their nonzeros."""
+    """Return the Jacobians at a batch of states u, or only their nonzeros if `colored`."""
     rows, columns = _pattern(u.shape[-1])
     off_diagonal, diagonal = _entries_of_columns(u.reshape(len(u), -1))
     if not colored:
@@ -85,7 +85,7 @@ def _analytic(colored: bool, u):
 
 
 def _analytic_point(colored: bool, u):
-    """Return the Jacobian at one state u. If `colored`, return only its nonzeros."""
+    """Return the Jacobian at one state u, or only its nonzeros if `colored`."""
     rows, columns = _pattern(u.shape[-1])
     off_diagonal, diagonal = _entries_of_columns(u.reshape(-1))
     diagonal_at_row = jnp.take(diagonal, rows, mode="clip")
@@ -95,7 +95,7 @@ def _analytic_point(colored: bool, u):
 
 
 def _nonzeros(inputs: Inputs) -> Reference:
-    """Return du/dt and the nonzeros of the Jacobian at each point."""
+    """Return du/dt and the Jacobian nonzeros at each point, as a `Reference`."""
     u = inputs["u"]
     rows, columns = _pattern(u.shape[-1])
     flux = DIFFUSION * u**2
@@ -109,7 +109,7 @@ def _nonzeros(inputs: Inputs) -> Reference:
 
 
 def _reference(inputs: Inputs) -> Reference:
-    """Return du/dt and the dense Jacobians of shape (points, n, n)."""
+    """Return du/dt and the dense Jacobians of shape (points, n, n), as a `Reference`."""
     reference, side = _nonzeros(inputs), inputs["u"].shape[-1]
     pattern = Pattern(*_pattern(side), side**2, side**2)
     return reference._replace(derivative=to_dense(pattern, reference.derivative[:, 0]))
