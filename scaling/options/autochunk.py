@@ -92,7 +92,7 @@ def find_blocks(
     points = ceil_div(case.points, case.mesh_shape[0])
     seeds = max(ceil_div(part.seeds, case.mesh_shape[1]) for part in derivative.parts)
 
-    def measure_once(blocks: BlockSizes) -> MemoryNeed:
+    def need_of(blocks: BlockSizes) -> MemoryNeed:
         if blocks not in needs:
             needs[blocks] = measure(blocks)
         return needs[blocks]
@@ -105,14 +105,13 @@ def find_blocks(
         undivided = [BlockSizes()] if storage == DEVICE else []
         fewer_points = [BlockSizes(block, None, storage) for block in _halves(points) if can_divide_points]
         fewer_seeds = [BlockSizes(None, chunk, storage) for chunk in _halves(seeds)]
-        fitting = [_first_fitting(undivided + x, measure_once) for x in (fewer_points, fewer_seeds)]
-        io_exceeds_memory = storage == DEVICE and measure_once(BlockSizes()).io_exceeds_memory
+        fitting = [_first_fitting(undivided + blocks, need_of) for blocks in (fewer_points, fewer_seeds)]
+        io_exceeds_memory = storage == DEVICE and need_of(BlockSizes()).io_exceeds_memory
         if not any(fitting) and can_divide_points and points > 1 and not io_exceeds_memory:
-            single_point = [BlockSizes(1, chunk, storage) for chunk in _halves(seeds)]
-            fitting = [_first_fitting(single_point, measure_once)]
+            fitting = [_first_fitting([BlockSizes(1, chunk, storage) for chunk in _halves(seeds)], need_of)]
         return max(filter(None, fitting), key=work_per_step, default=None)
 
-    if earlier is not None and measure_once(earlier).fits:
+    if earlier is not None and need_of(earlier).fits:
         return earlier, needs
     # If `case.storage` is None, host memory is tried only if no candidate fits into device memory.
     can_use_host = case.batch == "vmap" and not sums_points
@@ -121,7 +120,7 @@ def find_blocks(
 
 
 def _first_fitting(
-    candidates: Iterable[BlockSizes], measure_once: Callable[[BlockSizes], MemoryNeed]
+    candidates: Iterable[BlockSizes], need_of: Callable[[BlockSizes], MemoryNeed]
 ) -> BlockSizes | None:
     """Return the first candidate that fits into memory, or None if none fits.
 
@@ -131,13 +130,13 @@ def _first_fitting(
     """
     too_large = None
     for blocks in candidates:
-        need = measure_once(blocks)
+        need = need_of(blocks)
         if need.fits:
             field = "block" if blocks.chunk is None else "chunk"
             if too_large is None:
                 return blocks
             enlarged = dataclasses.replace(blocks, **{field: getattr(blocks, field) * 3 // 2})
-            return enlarged if enlarged != too_large and measure_once(enlarged).fits else blocks
+            return enlarged if enlarged != too_large and need_of(enlarged).fits else blocks
         if need.io_exceeds_memory and blocks.storage == DEVICE:
             return None
         too_large = blocks

@@ -224,9 +224,8 @@ def _terms_of_sum(
     if spec.sampled:
         evaluation = dataclasses.replace(spec.computed.evaluation, summed=True)
         arrays = inputs.exact_inputs(spec.case, spec.workload, start, stop)
-        is_reverse = spec.computed.has_reverse_mode
-        quantity, slice_count = ("rows", 1) if is_reverse else ("columns", spec.derivative.inputs)
-        gradient = evaluations.slices(evaluation, arrays, quantity, np.arange(slice_count))[:, 0]
+        kind, count = ("rows", 1) if spec.computed.has_reverse_mode else ("columns", spec.derivative.inputs)
+        gradient = evaluations.slices(evaluation, arrays, kind, np.arange(count))[:, 0]
         return gradient, np.abs(gradient)
     J, floor = references.reference_jacobians(spec, start, stop)
     value, scale = references.reduce_jacobians(spec.reduction, J, rounding, floor)

@@ -54,9 +54,12 @@ def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
     The state of the cores `bound_to` consists of their clock rates in MHz and their frequency governor.
     """
     gpus = {"gpus": [_gpu_state(handle) for handle in _gpus()]} if platform == "gpu" else {}
+    path = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
+    kilohertz = [environment.contents(path.format(core)) for core in bound_to or ()]
+    megahertz = [int(text) / 1000 if text and text.isdigit() else None for text in kilohertz]
     return {
         "load": round(os.getloadavg()[0], 2),
-        "core_mhz": _core_mhz(bound_to) if bound_to else None,
+        "core_mhz": megahertz or None,
         "governor": environment.governor(bound_to),
         **gpus,
     }
@@ -119,12 +122,6 @@ def _core_times(cores: Sequence[int]) -> list[list[int]]:
         if name in names and set(fields.split()) != {"0"}:  # a sandbox may report zeros
             times.append([int(field) for field in fields.split()[:8]])
     return times
-
-
-def _core_mhz(cores: Sequence[int]) -> list[float | None]:
-    path = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
-    kilohertz = [environment.contents(path.format(core)) for core in cores]
-    return [int(text) / 1000 if text and text.isdigit() else None for text in kilohertz]
 
 
 def driver_version() -> str | None:

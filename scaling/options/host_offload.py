@@ -101,11 +101,12 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
     device_arguments = dict(
         zip(names_on_device, layout.place_inputs(program, None, names_on_device), strict=True)
     )
-    seed_starts: dict[int, Any] = {}  # index of the first seed of a step -> the argument with this index
     if plan.seeds:
         start = program.arguments[layout.START]
-        for _, seed in iterate_steps(1, 1, seeds, chunk):
-            seed_starts[seed] = jax.device_put(np.full(start.shape, seed, start.dtype), start.sharding)
+        seed_starts = {  # index of the first seed of a step -> the argument with this index
+            seed: jax.device_put(np.full(start.shape, seed, start.dtype), start.sharding)
+            for _, seed in iterate_steps(1, 1, seeds, chunk)
+        }
 
     def run() -> np.ndarray:
         uncopied: list[tuple[int, int, Any]] = []  # the steps whose results have not been copied to the host

@@ -83,8 +83,7 @@ class Hardware:
 
         If all known device counts are larger, return the rates for the smallest of them.
         """
-        smaller = [rates for rates in self.rates if rates.devices <= devices]
-        return max(smaller, key=lambda rates: rates.devices, default=self.rates[0])
+        return next((rates for rates in reversed(self.rates) if rates.devices <= devices), self.rates[0])
 
     def slice_shape(self, devices: int) -> tuple[int, ...] | None:
         """Return the shape in chips, such as (2, 2, 4), of the TPU slice with `devices` devices.
@@ -106,8 +105,8 @@ class Hardware:
         """
         if self.slices:
             return sorted({1, *(math.prod(shape) * self.per_chip for shape in self.slices[1:])})
-        powers = [2**k for k in range(self.most.bit_length())]
-        return [count for count in powers if count <= self.most and self.slice_shape(count) is not None]
+        powers = (2**k for k in range(self.most.bit_length()))
+        return [count for count in powers if self.slice_shape(count) is not None]
 
     def check_devices(self, devices: int) -> None:
         """Raise `Refusal` if a device count is not available on this hardware."""
@@ -253,12 +252,9 @@ _ACCELERATOR_RULES: _Rules = {
         f"{', '.join(SHAPES)} and positive numbers",
     ),
 }
-_IS_GPU_TARGET = (
-    lambda value: isinstance(value, Mapping) and len(value) > 0,
-    "a mapping of the fields of XLA's GpuTargetConfigProto",
-)
+_GPU_TARGET = "a mapping of the fields of XLA's GpuTargetConfigProto"
 _PLATFORM_RULES: dict[str, _Rules] = {
     "cpu": {"memory": (_or_none(is_positive), f"{_NUMBER} or null")},
-    "gpu": _ACCELERATOR_RULES | {"target": _IS_GPU_TARGET},
+    "gpu": _ACCELERATOR_RULES | {"target": (lambda x: isinstance(x, Mapping) and bool(x), _GPU_TARGET)},
     "tpu": _ACCELERATOR_RULES | {"target": (_is_text, "a name"), "slices": (_are_slices, _SLICES)},
 }

@@ -15,10 +15,10 @@ from scaling.options.hlo import HloInstruction, Instructions
 
 # In units of the time of a vectorized arithmetic operation in float32. The times in the comments were
 # measured in float32 on one core of an AMD EPYC with jaxlib 0.10.2, where the unit is 17 ps, in 700 fusions.
-START = 180_000  # the start of a fusion: 1 to 8 us
-START_IN_LOOP = 60_000  # the start of a fusion in a while loop, whose code is in the cache: 0.5 to 1 us
-ROW = 240  # a row of an elementwise instruction or a reduction: 3 to 5 ns
-CALL = 1200  # a matrix of two or more rows: 20 ns
+FUSION_START = 180_000  # the start of a fusion: 1 to 8 us
+FUSION_START_IN_LOOP = 60_000  # the same in a while loop, when the code is in the cache: 0.5 to 1 us
+MATRIX_ROW = 240  # a row of the matrix of an elementwise instruction or a reduction: 3 to 5 ns
+MATRIX = 1200  # such a matrix of two or more rows, which one call of the library computes: 20 ns
 CONTRACTED_ROW = 1200  # a row of a sum of products of two arrays: 10 to 40 ns
 PRODUCT = 7600  # a product in a batch of matrix products: 130 ns
 PRODUCT_ROW = 300  # a row of the left operand of a matrix product: 5 ns
@@ -34,7 +34,7 @@ def count_overhead(fused: Instructions, in_loop: bool) -> int:
     `fused` contains the instructions of the fusion by name. `in_loop` states whether the fusion is in a while
     loop.
     """
-    overhead, products = START_IN_LOOP if in_loop else START, set[str]()
+    overhead, products = FUSION_START_IN_LOOP if in_loop else FUSION_START, set[str]()
     for instruction in fused.values():
         if instruction.opcode == "dot":
             overhead += _dot_overhead(instruction, fused)
@@ -44,10 +44,8 @@ def count_overhead(fused: Instructions, in_loop: bool) -> int:
     loops = [x for x in fused.values() if x.opcode not in _NO_LOOP | {"dot"} and x.name not in products]
     # Instructions of the same shape are executed together, for the longest rows that are possible for all.
     for dims, group in group_by(loops, lambda instruction: _loop_dims(instruction, fused)).items():
-        runs = _joined_axes(
-            dims, [flags for instruction in group for flags in _axis_flags(instruction, fused)]
-        )
-        overhead += len(group) * (ROW * math.prod(runs[1:]) + CALL * math.prod(runs[2:]))
+        runs = _joined_axes(dims, [flags for x in group for flags in _axis_flags(x, fused)])
+        overhead += len(group) * (MATRIX_ROW * math.prod(runs[1:]) + MATRIX * math.prod(runs[2:]))
     return overhead
 
 

@@ -126,7 +126,7 @@ ENTRY %main (a: f32[8,4]) -> f32[8,4] {
 }
 """
     (kernel,) = count_kernels(text, {})
-    assert kernel.overhead == ynn_fusion.START + ynn_fusion.ROW + ynn_fusion.CALL
+    assert kernel.overhead == ynn_fusion.FUSION_START + ynn_fusion.MATRIX_ROW + ynn_fusion.MATRIX
     (in_loops,) = count_kernels(text.replace("__ynn_fusion", "another"), {"f": 10.0})
     assert (in_loops.overhead, in_loops.operations) == (kernel_work.KERNEL_START, 10)
 
@@ -176,8 +176,10 @@ def test_the_rows_of_a_fusion_in_the_library_end_at_reduced_and_broadcast_axes(
     result = ",".join(length for axis, length in lengths.items() if axis != summed)
     text = LIBRARY_FUSION.format(p=p, layout="1,0", axes=axes, opcode=opcode, summed=summed, result=result)
     (in_library,) = count_kernels(text, {})
-    expected = ynn_fusion.ROW * rows + ynn_fusion.CALL * calls + ynn_fusion.CONTRACTED_ROW * contracted_rows
-    assert in_library.overhead == ynn_fusion.START + expected
+    expected = (
+        ynn_fusion.MATRIX_ROW * rows + ynn_fusion.MATRIX * calls + ynn_fusion.CONTRACTED_ROW * contracted_rows
+    )
+    assert in_library.overhead == ynn_fusion.FUSION_START + expected
     (in_loops,) = count_kernels(text.replace("__ynn_fusion", "another"), {})
     assert in_loops.overhead == kernel_work.KERNEL_START
 
@@ -198,7 +200,7 @@ ENTRY %main (a: f32[7,3,4], c: f32[7,4,5]) -> f32[7,3,5] {
 """
     (kernel,) = count_kernels(text, {})
     products = 7 * ynn_fusion.PRODUCT + 7 * 3 * ynn_fusion.PRODUCT_ROW
-    assert kernel.overhead == ynn_fusion.START + products + 7 * 4 * 5 * ynn_fusion.PACKED_ELEMENT
+    assert kernel.overhead == ynn_fusion.FUSION_START + products + 7 * 4 * 5 * ynn_fusion.PACKED_ELEMENT
 
 
 def test_a_fusion_of_the_library_starts_faster_in_a_loop():
@@ -231,8 +233,8 @@ ENTRY %main (a: f32[8]) -> (s32[], f32[8]) {
 }
 """
     overheads = {(kernel.times, kernel.overhead) for kernel in count_kernels(text, {})}
-    assert (5, ynn_fusion.START_IN_LOOP + ynn_fusion.ROW + ynn_fusion.CALL) in overheads
-    assert kernel_work.KERNEL_START_IN_LOOP < ynn_fusion.START_IN_LOOP < ynn_fusion.START
+    assert (5, ynn_fusion.FUSION_START_IN_LOOP + ynn_fusion.MATRIX_ROW + ynn_fusion.MATRIX) in overheads
+    assert kernel_work.KERNEL_START_IN_LOOP < ynn_fusion.FUSION_START_IN_LOOP < ynn_fusion.FUSION_START
 
 
 CONVOLUTIONS = {  # the layouts of the arrays -> whether XLA computes the convolution in loops

@@ -3,11 +3,9 @@
 JAX computes the reference in one of three ways. The first way that is valid is used.
 
 1. Differentiate the function in float64. This is invalid if the function cannot be evaluated in float64, or
-if
-   its values in float64 and in the dtype of the case differ by more than rounding errors.
+   if its values in float64 and in the dtype of the case differ by more than rounding errors.
 2. The same, but the constants that the function computes, such as random numbers, are computed in the dtype
-of
-   the case. Values can still differ because of a cast, or a loop carry with a fixed dtype.
+   of the case. Values can still differ because of a cast, or a loop carry with a fixed dtype.
 3. Differentiate the function in the dtype of the case.
 
 Each reference is verified by finite differences, once for each function and size.

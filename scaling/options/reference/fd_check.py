@@ -104,9 +104,8 @@ def confirm(
         # Where elements tie, as in a median, the function is not differentiable: its slopes jump nearby.
         shift = random_direction(evaluation, arrays, generator, is_relative=True)
         shifted = {name: arrays[name] + _SHIFT * x for name, x in shift.items()}
-        nearby_derivatives, nearby, _ = compare({**arrays, **shifted})
-        change = np.abs(nearby_derivatives - comparison.expected)
-        jumps = np.any(change > _CONFIRMING_ERROR * comparison.size, axis=0)
+        slopes, nearby, _ = compare({**arrays, **shifted})
+        jumps = np.any(np.abs(slopes - comparison.expected) > _CONFIRMING_ERROR * comparison.size, axis=0)
         is_wrong = comparison.is_wrong & (nearby.is_wrong.any(axis=0) | ~jumps)
         is_unresolved = comparison.is_unresolved | comparison.is_wrong & ~is_wrong
         comparison = comparison._replace(is_wrong=is_wrong, is_unresolved=is_unresolved)

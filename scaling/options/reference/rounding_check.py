@@ -101,8 +101,9 @@ def _reevaluate_suspect(
         progress.allowed = max(progress.allowed, float(np.max(allowed, where=is_allowed, initial=0.0)))
         error[block], is_pending[block] = np.where(is_excluded, 0.0, errors), False
     if is_wrong.any():
-        note = describe_first_wrong(spec, comparison, is_wrong) + all_comparisons.note
-        all_comparisons = all_comparisons._replace(note=note)
+        all_comparisons = all_comparisons._replace(
+            note=describe_first_wrong(spec, comparison, is_wrong) + all_comparisons.note
+        )
     progress.record_errors(all_comparisons, *(x.reshape(len(x), -1).max(axis=1) for x in (error, is_wrong)))
 
 
@@ -206,8 +207,7 @@ def _estimate_rounding(suspect: _Suspect, points_of_block: np.ndarray, columns: 
     with evaluations.evaluation_context(native.dtype):
         perturbed = evaluations.with_rounding(native, arrays, relative, generator, _REEVALUATIONS)
         rounded = np.array([measure(*copy) for copy in perturbed])
-    rounding = _RANGES * (rounded.max(axis=0) - rounded.min(axis=0))
-    rounding[~np.isfinite(rounding)] = np.inf
+    rounding = np.nan_to_num(_RANGES * np.ptp(rounded, axis=0), nan=np.inf, posinf=np.inf)
     rounding = rounding[: len(points_of_block)]
     return rounding if isinstance(columns, slice) else rounding[..., : len(columns)]
 
