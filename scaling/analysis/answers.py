@@ -1,4 +1,4 @@
-"""Describe the fastest AD mode, recommended devices and speed-up of each function (`FastestAnswer`)."""
+"""Describe the fastest AD mode, recommended device count and speed-up of each function (`FastestAnswer`)."""
 
 import itertools
 import math
@@ -55,7 +55,7 @@ def measured_answers(findings: Findings) -> list[FastestAnswer]:
 def _describe_problem(findings: Findings, rows: Sequence[Ranking]) -> FastestAnswer:
     """Return the fastest AD mode and the recommended device count of a problem as a `FastestAnswer`.
 
-    `rows` has one row per device count and is sorted by time.
+    `rows` contains one `Ranking` per device count, in ascending order of time.
     """
     fastest, doubt = recommend_row(rows)
     first, recommended = fastest.first, ""
@@ -75,9 +75,10 @@ def _describe_problem(findings: Findings, rows: Sequence[Ranking]) -> FastestAns
 
 
 def _list_untimed(findings: Findings, fastest: Ranking) -> list[str]:
-    """Return a list with one sentence that names the AD modes without a time, or [] if there are none.
+    """Return a list with a sentence on the AD modes that were not timed, or [] if every mode was timed.
 
-    These modes failed or ran out of memory for the problem and the device count of `fastest`.
+    These modes failed or ran out of memory. Only the problem and the device count of `fastest` are
+    considered.
     """
     case, timed = fastest.case, findings.timings_by_comparison[fastest.comparison_key]
     lost = findings.lost_records.get((fastest.environment, problem(case), case.devices), [])
@@ -114,8 +115,8 @@ def _describe_devices(
 ) -> list[str]:
     """Return sentences that state the speed-up and the efficiency, and compare the device counts.
 
-    `rows` has one row per device count and is sorted by time. `doubt` is the reason why no device count can
-    be recommended, or ''.
+    `rows` contains one `Ranking` per device count, in ascending order of time. `recommended` is the timing
+    with the recommended device count. `doubt` is the reason why no device count is recommended, or ''.
     """
     first, *others = [row.first for row in rows]
     if not others:

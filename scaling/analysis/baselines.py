@@ -1,8 +1,10 @@
-"""Compare times with peaks and handwritten code (`Baseline`); find lost efficiency (`EfficiencyBreakdown`).
+"""Compare times with peak rates and handwritten code (`Baseline`); find lost parallel efficiency.
 
-Memory traffic includes only the inputs and the result, so that the fraction of the memory bandwidth is
-underestimated. All communication counts as a loss, because its overlap with computation is unknown. The
-remaining loss can therefore be negative. It can also be negative if the speed-up is super-linear.
+The work of a program is counted, and the peak rates of the machine are measured. Memory traffic includes only
+the inputs and the result. The fraction of the memory bandwidth is therefore underestimated.
+
+All communication counts as lost efficiency, because its overlap with computation is unknown. The remaining
+loss can therefore be negative. It can also be negative if the speed-up is super-linear.
 """
 
 import json
@@ -36,7 +38,7 @@ class Bound(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """A measured time, compared with handwritten code, the fastest JAX method and the time at a peak rate."""
+    """A measured time, compared with handwritten code, with the fastest JAX method and with a peak rate."""
 
     timing: Timing
     by_hand: Estimate | None  # time divided by the time of the fastest handwritten derivative, if measured
@@ -46,7 +48,7 @@ class Baseline(NamedTuple):
 
 
 def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
-    """Return a `Baseline` for each timing that is not a measurement of a machine peak."""
+    """Return a `Baseline` for each timing. Measurements of peak rates and latencies are omitted."""
     derivatives = (timing for timing in timings if timing.case.workload != CEILING)
     groups = group_by(derivatives, lambda t: t.comparison_key)
     rates, baselines = measured_rates(timings), []
@@ -61,10 +63,10 @@ def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
 
 
 def _compare_with_handwritten(timing: Timing, handwritten: Iterable[Timing]) -> Estimate | None:
-    """Return the time of `timing` divided by the time of the fastest of the `handwritten` derivatives.
+    """Return the time of `timing` divided by the time of the fastest handwritten derivative.
 
-    Use only handwritten derivatives with the same `seeds` as `timing`. Return None if there are none, or if
-    `timing` has mode=value.
+    Only derivatives in `handwritten` with the same `seeds` as `timing` are compared. Return None if there are
+    none, or if `timing` is the time of a function value (mode=value).
     """
     # With colored seeds, a handwritten derivative computes only the nonzeros.
     fastest = least_time(t for t in handwritten if t.case.seeds == timing.case.seeds)
@@ -96,10 +98,10 @@ def measured_rates(timings: Iterable[Timing]) -> Rates:
 
 
 def _least_seconds(target: str, amount: float | None, timing: Timing, rates: Rates) -> float | None:
-    """Return the time in seconds for an amount of work at the peak rate of the benchmark `target`.
+    """Return the time in seconds that an amount of work takes at the peak rate of the benchmark `target`.
 
-    The unit of `amount` is that of `machine_peaks.peak_work`. Return None if the amount or the rate is
-    unknown.
+    The unit of `amount` is that of `machine_peaks.peak_work`. `rates` is the result of `measured_rates`.
+    Return None if the amount or the rate is unknown.
     """
     if not amount:
         return amount  # no work takes no time, even if the rate is unknown
@@ -120,7 +122,7 @@ def _machine_key(timing: Timing) -> tuple:
 
 
 class EfficiencyBreakdown(NamedTuple):
-    """The efficiency lost to each cause at a given device count. The losses sum to 1 - efficiency."""
+    """The efficiency lost to each cause at one device count. The losses sum to 1 - efficiency."""
 
     devices: int
     communication: float | None  # None if the bytes were not counted or no all-reduce was timed
@@ -130,10 +132,10 @@ class EfficiencyBreakdown(NamedTuple):
 
 
 def efficiency_breakdowns(curve: Curve, rates: Rates) -> tuple[EfficiencyBreakdown, ...]:
-    """Return an `EfficiencyBreakdown` for each device count above one.
+    """Return an `EfficiencyBreakdown` for each device count of a scaling curve above one.
 
-    `rates` is the result of `measured_rates`. Device counts on which a call takes no longer than an empty
-    call are omitted. Return () if the time on a single device is missing or omitted.
+    `rates` is the result of `measured_rates`. Device counts on which a call takes no longer than the dispatch
+    latency are omitted. Return () if one device was omitted for this reason, or was not measured.
     """
     points = [point for point in curve.points if dispatch_floor(point.timing) < point.seconds]
     if not points or points[0].devices > 1:

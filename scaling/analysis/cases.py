@@ -81,7 +81,10 @@ def method_of(case: Case) -> Method:
 
 
 def interleave_groups(items: Iterable[T], key: Callable[[T], Hashable]) -> list[T]:
-    """Return the first item with each key, then the second item with each key, and so on."""
+    """Return the first item of each group, then the second item of each group, and so on.
+
+    Items for which `key` returns the same value form a group.
+    """
     ranked = [pair for group in group_by(items, key).values() for pair in enumerate(group)]
     return [item for _, item in sorted(ranked, key=lambda pair: pair[0])]
 
@@ -103,13 +106,19 @@ def curve_case(case: Case, kind: str) -> Case:
 
 
 def is_candidate(case: Case) -> bool:
-    """Return whether a case is ranked. Other AD systems, handwritten code and mode=auto are not ranked."""
+    """Return whether a case takes part in the ranking of AD methods.
+
+    Other AD systems, handwritten code and mode=auto are not ranked.
+    """
     return case.engine == "jax" and not case.ad_mode.closed_form and case.mode != AUTO
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A case in one environment. This is the base class of timings, curves and rankings."""
+    """A case in one environment (hardware and software).
+
+    It is the base class of timings, curves and rankings.
+    """
 
     case: Case
     environment: str  # the digest of hardware and software; only times with equal digests are compared
@@ -138,8 +147,8 @@ class Subject:
     def rank_among_problems(self, device_counts: int) -> tuple[int, int]:
         """Return a sort key of the problem. The problem with the largest key is preferred.
 
-        The key is (min(`device_counts`, `ENOUGH_COUNTS`), product of the sizes). `device_counts` is the
-        number of device counts on which the problem was measured.
+        `device_counts` is the number of device counts on which the problem was measured. The key is
+        (min(`device_counts`, `ENOUGH_COUNTS`), product of all sizes).
         """
         return min(device_counts, ENOUGH_COUNTS), self.volume
 
@@ -147,7 +156,8 @@ class Subject:
     def family(self) -> str:
         """Return the function, its target and other settings as text, such as 'rbf grad float64'.
 
-        Other settings are `variant`, `wrt`, `reduce`, `dtype` (unless float32), `precision` (unless highest).
+        The other settings are `variant`, `wrt`, `reduce`, `dtype` and `precision`. The defaults float32 and
+        highest are omitted.
         """
         case, reduced = self.case, self.case.reduce and f"reduce={self.case.reduce}"
         dtype = "" if case.dtype == "float32" else case.dtype
@@ -199,7 +209,7 @@ class Subject:
 
 
 def environment_columns(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the fields of an environment as (name, text) pairs. The items of lists are joined by commas."""
+    """Return the fields of an environment as (name, text) pairs. The items of a list are joined by commas."""
     columns = []
     for name, value in environment.items():
         if isinstance(value, Mapping):
@@ -211,9 +221,9 @@ def environment_columns(environment: Mapping[str, Any]) -> list[tuple[str, str]]
 
 
 def environment_differences(groups: Iterable[Iterable[Record]]) -> dict[str, list[str]]:
-    """Return the environment facts that differ between groups of records.
+    """Return the environment fields that differ between groups of records, as {name: one text per group}.
 
-    The result maps the name of each fact to one text per group. Facts that depend on the case are omitted.
+    Fields that depend on the case are omitted.
     """
     facts = [_study_facts(records) for records in groups]
     names = sorted({name for group in facts for name in group})
@@ -231,9 +241,9 @@ def describe_environments(records: Iterable[Record]) -> str:
 
 
 def _study_facts(records: Iterable[Record]) -> dict[str, str]:
-    """Return {name: text} for the environment facts that do not depend on the case.
+    """Return {name: text} for the environment fields that do not depend on the case.
 
-    If the records have several texts for a fact, the texts are joined by 'or'.
+    If the records have several values of a field, the text joins them with 'or'.
     """
     facts = set[tuple[str, str]]()
     for record in records:

@@ -62,12 +62,15 @@ class Curve(Subject):
 
     @property
     def name(self) -> str:
-        """Return the name of the curve. It omits the case fields that vary along the curve."""
+        """Return the name of the curve, without the case fields that vary along the curve."""
         return curve_name(self.kind, self.case)
 
     @property
     def program(self) -> tuple[str, Case]:
-        """Return the key (kind, case) of the program, which is equal for measured and predicted curves."""
+        """Return (kind of scaling, `curve_case`), which identifies the program of the curve.
+
+        It is equal for the measured and the predicted curve of a program.
+        """
         return self.kind, curve_case(self.case, self.kind)
 
     @property
@@ -77,7 +80,7 @@ class Curve(Subject):
 
     @property
     def timings(self) -> list[Timing]:
-        """Return the timings of the points of the curve, in ascending order of device count."""
+        """Return the timings of the curve, in ascending order of device count."""
         return [point.timing for point in self.points]
 
     @property
@@ -92,7 +95,7 @@ class Curve(Subject):
 
 
 def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong",)) -> list[Curve]:
-    """Return all scaling curves of the kinds in `scaling` ("strong" or "weak").
+    """Return all scaling curves of the given kinds ("strong" or "weak").
 
     Timings on shared CPU cores are omitted. A weak curve is omitted if its work per device is not constant.
     """
@@ -108,10 +111,10 @@ def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong"
 
 
 def select_series(timings: Sequence[Timing], kinds: Sequence[str]) -> list[tuple[str, list[Timing]]]:
-    """Return (kind, timings) pairs for the scaling curves of the given kinds.
+    """Return (kind, timings) pairs for the scaling curves of the given kinds ("strong" or "weak").
 
-    A curve with only one timing is omitted if it is not of the first kind. It is also omitted if its timing
-    is on several devices and belongs to a longer curve.
+    The timings of a curve are in ascending order of device count. A curve with a single timing is omitted in
+    two cases: it is not of the first kind, or its timing is on several devices and belongs to a longer curve.
     """
     pairs = [(kind, series) for kind in kinds for series in series_of_kind(timings, kind)]
     several = (series for _, series in pairs if len(series) > 1)
@@ -131,7 +134,7 @@ def stated_kinds(study: Mapping[str, Any]) -> list[str]:
 
 
 def weak_refusals(timings: Iterable[Timing]) -> list[str]:
-    """Return one sentence per rejected weak curve. It states why the work per device is not constant."""
+    """Return a sentence for each rejected weak curve. It states why the work per device is not constant."""
     honest = [timing for timing in timings if timing.honest]
     return [
         f"Not weak scaling: {curve_name('weak', series[0].case)}: {reason}."
@@ -152,13 +155,16 @@ def series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
 
 
 def keep_fastest_meshes(timings: Iterable[Timing]) -> list[Timing]:
-    """For each program and device count, return the timing with the fastest device mesh."""
+    """Return the timing with the fastest device mesh for each program and device count."""
     programs = group_by(timings, lambda t: (t.environment, t.honest, with_fields(t.case, mesh=None)))
     return [min(meshes, key=lambda t: t.median) for meshes in programs.values()]
 
 
 def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
-    """Return the reason why the work per device of a series is not constant, or None if it is constant."""
+    """Return the reason why the work per device of some timings is not constant, or None if it is constant.
+
+    The work is the counted floating-point operations, and the bytes of the inputs and the result.
+    """
     if len(series) < 2:
         return None
     for name, attribute in (("flops", "flops"), ("compulsory_bytes", "compulsory")):
@@ -197,7 +203,7 @@ def build_curve(
 
 
 def curve_name(kind: str, case: Case) -> str:
-    """Return the name of a scaling curve. It omits the case fields that vary along the curve."""
+    """Return the name of a scaling curve, without the case fields that vary along the curve."""
     mesh = " fastest mesh" if case.split == "both" else ""
     if kind == "strong":
         return label(case, ("devices", "mesh")) + mesh
@@ -210,12 +216,13 @@ def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
 
 
 def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> list[list[Curve]]:
-    """For each function, kind of scaling and baseline, return a list of the curves of the largest problem.
+    """Return the curves of the largest problem of each function, with one list per kind and baseline.
 
-    The baseline is the smallest device count of a curve. If `mixed` is true, curves with different baselines
-    are in one list. Curves with only one device count are omitted. A problem with three or more device counts
-    takes precedence over a larger problem with two. Lists of curves without a derivative (mode=value) come
-    last.
+    The baseline is the smallest device count of a curve. If `mixed` is true, a list contains curves with
+    different baselines. Curves with a single device count are omitted.
+
+    A problem with three or more device counts takes precedence over a larger problem with two. Lists of
+    curves of function values (mode=value) come last.
     """
     several = (curve for curve in curves if len(curve.points) > 1)
     families = group_by(several, lambda c: (c.kind, mixed or c.baseline_devices, c.family_key)).values()
@@ -229,6 +236,10 @@ def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> 
 
 
 def derivative_curves(curves: Iterable[Curve]) -> list[list[Curve]]:
-    """Apply `curves_of_largest_problems` to derivatives, and sort each list: most devices, then fastest."""
+    """Return the lists of `curves_of_largest_problems`, without the curves of function values (mode=value).
+
+    In each list, the curve with the largest device count is first. Of several curves with this device count,
+    the fastest is first.
+    """
     problems = curves_of_largest_problems(curve for curve in curves if not curve.case.ad_mode.is_value)
     return [sorted(same, key=lambda c: (-c.points[-1].devices, c.points[-1].seconds)) for same in problems]

@@ -100,9 +100,9 @@ def to_csv(table: Columns) -> str:
 def typed_columns(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> Columns:
     """Return a table with typed columns from `rows`. Each row is a dict from column name to cell.
 
-    `columns` contains the names of the columns, where "sizes" selects all columns "sizes.*". All columns
-    "environment.*" are appended. An integer column becomes text if it contains a string or an integer of more
-    than 64 bits.
+    `columns` contains the names of the columns, where "sizes" stands for all columns "sizes.*". All columns
+    "environment.*" follow. An integer column becomes text if it contains a string or an integer of more than
+    64 bits.
     """
     present = dict.fromkeys(name for row in rows for name in row)
     sizes, environment = ([n for n in present if n.startswith(p)] for p in ("sizes.", "environment."))
@@ -119,7 +119,7 @@ def typed_columns(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> 
 
 
 def _encodable(value: object) -> str:
-    """Return a value as text in which lone surrogates and carriage returns are escaped."""
+    """Return a value as text, with lone surrogates and carriage returns replaced by escape sequences."""
     return str(value).encode(errors="backslashreplace").decode().replace("\r", r"\r")
 
 
@@ -147,7 +147,10 @@ def record_columns(findings: Findings) -> Columns:
 
 
 def _scaling_cells(findings: Findings, record: Record) -> dict[str, Any]:
-    """Return {column: cell} for a record's point on its longest scaling curve, or {} if there is no curve."""
+    """Return {column: cell} for the point of a record on its longest scaling curve.
+
+    Return {} if the record belongs to no curve.
+    """
     curves = findings.curves_by_case.get((record.setting, record.case), {}) if record.honest else {}
     if not curves:
         return {}

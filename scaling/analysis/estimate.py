@@ -12,7 +12,7 @@ _WIDEST_SHARE = 0.5  # largest width of the interval of a fraction
 
 
 class Estimate(NamedTuple):
-    """A number with the limits of its 95 % confidence interval. A limit is None if it is unknown."""
+    """A number with the limits of its 95 % confidence interval. The limits are None if they are unknown."""
 
     value: float
     low: float | None
@@ -43,7 +43,7 @@ class Estimate(NamedTuple):
         return self.low is None or self.high is None or self.high - self.low <= _WIDEST_SHARE
 
     def scaled(self, factor: float) -> "Estimate":
-        """Return the number and its limits, multiplied by `factor`."""
+        """Return the estimate with its value and limits multiplied by `factor`."""
         low, high = (None if end is None else end * factor for end in self[1:])
         return Estimate(self.value * factor, low, high)
 
@@ -71,7 +71,7 @@ def format_share(
 ) -> str:
     """Return text such as '0.12 (0.1 to 0.15)', or 'not determined (0.1 to 0.9)' for a wide interval.
 
-    An interval is wide if `high` - `low` exceeds `widest`. `format_end` formats each number.
+    An interval is wide if `high` - `low` exceeds `widest`. `format_end` formats the value and each limit.
     """
     if low is None or high is None:
         return format_end(value)

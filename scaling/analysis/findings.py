@@ -52,7 +52,10 @@ class Findings:
     study_problem: str = ""  # why study.json or some of its cases cannot be read
 
     def curves_of(self, timing: Timing) -> dict[str, tuple[Curve, CurvePoint]]:
-        """Return {kind: (curve, point)} for the curves ("strong" or "weak") that contain a timing."""
+        """Return {kind of scaling: (curve, point)} for the scaling curves that contain a timing.
+
+        The kind is "strong" or "weak".
+        """
         return self.curves_by_case.get((timing.environment, timing.case), {}) if timing.honest else {}
 
     @functools.cached_property
@@ -65,13 +68,16 @@ class Findings:
     def too_large_on(self, timing: Timing, kind: str) -> int | None:
         """Return the smallest device count on which the program of `timing` ran out of memory, or None.
 
-        Only the scaling curve of this kind ("strong" or "weak") that contains `timing` is considered.
+        `kind` is "strong" or "weak". It selects the scaling curve of the program.
         """
         return self._too_large.get((timing.environment, kind, curve_case(timing.case, kind)))
 
     @functools.cached_property
     def _too_large(self) -> dict[tuple[str, str, Case], int]:
-        """Return {(environment, kind of scaling, `curve_case`): smallest device count that is too few}."""
+        """Return {(environment, kind of scaling, `curve_case`): device count}.
+
+        The device count is the smallest one on which a program ran out of memory.
+        """
         too_large = (r for r in self.records if r.reason in ranking.OUT_OF_MEMORY_REASONS)
         return {
             (r.setting, kind, curve_case(r.case, kind)): r.case.devices
@@ -84,23 +90,26 @@ class Findings:
     def newest_records(self) -> list[Record]:
         """Return one record for each replicate of each case.
 
-        If a replicate has records from several environments, use the one that started last.
+        If a replicate has records from several environments, the record that started last is returned.
         """
         return list(store.newest_by_replicate(self.records).values())
 
     @functools.cached_property
     def case_timings(self) -> list[Timing]:
-        """Return all timings except benchmarks, which measure peak rates or empty calls."""
+        """Return the timings of workloads, without the measurements of peak rates and latencies."""
         return [timing for timing in self.timings if timing.case.kind == "case"]
 
     @functools.cached_property
     def timings_by_comparison(self) -> dict[tuple, list[Timing]]:
-        """Return {`Timing.comparison_key`: the timings in `case_timings` with this key}."""
+        """Return {`Timing.comparison_key`: timings with this key} for the timings in `case_timings`."""
         return group_by(self.case_timings, lambda timing: timing.comparison_key)
 
     @functools.cached_property
     def lost_records(self) -> dict[tuple, list[Record]]:
-        """Return {(environment, problem, device count): records} of modes that failed or did not fit."""
+        """Return the records of AD modes that failed or ran out of memory.
+
+        They are grouped by (environment, problem, device count).
+        """
         reasons = ranking.OUT_OF_MEMORY_REASONS
         lost = (r for r in self.newest_records if r.status == "failed" or r.reason in reasons)
         ranked = (record for record in lost if is_candidate(record.case))
@@ -108,7 +117,7 @@ class Findings:
 
     @functools.cached_property
     def best_fits(self) -> list[tuple[Curve, ScalingFit]]:
-        """Return (curve, law) pairs: each fitted curve with the law that fits it best."""
+        """Return (curve, scaling law) pairs. The law is the one that fits the curve best."""
         return [(curve, law) for curve, laws in self.scaling_fits for law in laws if law.best]
 
     @functools.cached_property
@@ -145,7 +154,7 @@ def read(
     Args:
         folder: The results folder.
         only: The digests of the environments to include, or None for all environments.
-        unrecorded: Additional records for the cases of lost jobs. The folder does not contain them.
+        unrecorded: Additional records for cases of lost jobs, which are not stored in the folder.
         loaded: The records of the folder. If None, they are read from the folder.
         efficiency: The smallest acceptable parallel efficiency.
     """
@@ -187,7 +196,7 @@ def read(
 
 
 def _list_missing(expected: Mapping[str, tuple[Case, int]], records: Sequence[Record]) -> list[str]:
-    """Return a label for each replicate without a record.
+    """Return a label for each replicate of a case that has no record.
 
     `expected` maps each case key to (case, number of replicates).
     """

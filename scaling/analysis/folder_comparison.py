@@ -84,8 +84,8 @@ def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
 def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
     """Compare the times of each case in the old results folder `a` and the new folder `b`.
 
-    A case is slower or faster if the relative difference of its times is significantly larger than `margin`.
-    Raise `Refusal` if `margin` is invalid, if the folders are the same, or if no case is in both folders.
+    A case is slower or faster if the relative difference of its times significantly exceeds `margin`. Raise
+    `Refusal` if `margin` is invalid, if the folders are the same, or if no case is in both folders.
     """
     if not 0 <= margin < 1:
         raise Refusal(f"margin must be from 0 to under 1, such as 0.01 for one per cent, not {margin!r}")
@@ -103,10 +103,10 @@ def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
 
 
 def _load_newest_records(name: str, folder: Path) -> tuple[dict[str, list[Record]], list[str]]:
-    """Return ({case key: records}, sentences on the numbers of omitted records and damaged lines).
+    """Return ({case key: records}, remarks) for a results folder.
 
-    For each workload, only the records from the environment in which it ran last are kept. The sentences call
-    the folder `name`.
+    Of each workload, only the records from the environment in which it ran last are returned. The remarks
+    state the numbers of omitted records and damaged lines. They call the folder `name`.
     """
     loaded = store.load(folder)
     records = [record for record in store.latest(loaded.records) if record.case.kind == "case"]

@@ -74,7 +74,7 @@ def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
 def _newest_plan(records: Sequence[Record]) -> list[Record]:
     """Return the records of the most recent plan of each workload.
 
-    A plan consists of the records from one environment. The plan with the newest record comes first.
+    The records of a plan have the same environment. The plan with the newest record is first.
     """
     selected = keep_newest_environments(records)
     starts = {r.setting: r.started_at or "" for r in sorted(selected, key=lambda r: r.started_at or "")}
@@ -104,7 +104,7 @@ def _predicted_ratio(top: Timing, bottom: Timing) -> Estimate:
 
 
 def describe_plan(forecast: Forecast) -> str:
-    """Return a sentence with the number of planned cases, the hardware and the software versions."""
+    """Return a sentence that states the number of planned cases, the hardware and the software versions."""
     count = Counter(record.status for record in forecast.records)
     unplanned = (f"{count[status]} {status}" for status in ("skipped", "failed") if count[status])
     counts = ", ".join([format_count(count["planned"], "case"), *unplanned])
@@ -124,9 +124,10 @@ def _describe_versions(environment: Mapping[str, Any]) -> str:
 
 
 def plan_answers(forecast: Forecast, deadline: float | None = None) -> list[str]:
-    """Return sentences on the predicted fastest method, cheapest device count and memory usage.
+    """Return sentences on the predicted fastest method, the cheapest device count and the memory usage.
 
-    `deadline` is the longest allowed time of a call in seconds, by default twice the shortest predicted time.
+    `deadline` is the longest allowed time of a call in seconds. By default, it is twice the shortest
+    predicted time.
     """
     modes = (curve for curve in forecast.curves if not curve.case.ad_mode.closed_form)
     groups = group_by(modes, lambda curve: (curve.kind, problem(curve.program[1]))).values()
@@ -251,7 +252,7 @@ def _score_hardware(hardware: str, pairs: Sequence[tuple[Timing, Mapping[str, An
 
 
 def describe_score(score: PlanScore) -> list[str]:
-    """Return sentences on prediction errors and on how often the faster method is predicted correctly."""
+    """Return sentences on the errors of the predicted times, and on how often their order was correct."""
     worst = max(score.ratios, key=lambda ratio: abs(math.log(ratio)))
     sentences = [
         f"Predicted against measured on {score.hardware}: the median prediction is "

@@ -109,7 +109,7 @@ def _disturbed(timing: Timing) -> str | bool:
 
 
 def _trend(timing: Timing) -> str | bool:
-    """Describe the largest significant change of the time within a process. Return False if there is none."""
+    """Return text on the largest significant change of the time within a process, or False if none."""
     compilations = (samples_by_compilation(record)[0] for record in timing.records)
     change = max((trend(samples, _TREND) or 0.0 for samples in compilations), key=abs)
     return change != 0 and f"{100 * change:+.1f} % from the first third to the last"

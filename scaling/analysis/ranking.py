@@ -26,7 +26,7 @@ _COMPARED_FIELDS = ("mesh", "forward", "overlap")  # fields of a case that `comp
 
 @dataclass(frozen=True)
 class Ranking(Subject):
-    """The fastest timing `first` and the runner-up `second` of several timings."""
+    """The fastest timing `first` and the runner-up `second` among several timings."""
 
     first: Timing
     second: Timing | None  # with another method, or else another memory setting; see `find_runner_up`
@@ -34,14 +34,14 @@ class Ranking(Subject):
 
     @property
     def empty(self) -> bool:
-        """Return whether the fastest time cannot be distinguished from the time of an empty call."""
+        """Return whether the shortest time is not significantly longer than the time of an empty call."""
         return is_empty_call(self.first)
 
     @property
     def distinguished(self) -> bool:
         """Return whether `first` is significantly faster than `second`.
 
-        Return False if the time of `first` is not significantly longer than that of an empty call.
+        Return False if the time of `first` is not significantly longer than the dispatch latency.
         """
         return self.ratio is not None and self.ratio.above_one and not self.empty
 
@@ -79,29 +79,29 @@ def fastest_methods(timings: Iterable[Timing]) -> list[Ranking]:
 
 
 def find_runner_up(first: Timing, others: Iterable[Timing]) -> tuple[Timing | None, Estimate | None]:
-    """Return the runner-up of `first` among `others`, and its time divided by the time of `first`.
+    """Return (runner-up, its time divided by the time of `first`), or (None, None) if `others` is empty.
 
-    The runner-up is the fastest of the timings that are not significantly slower than `first`. If all are
-    significantly slower, it is the fastest of all. If `others` is empty, return (None, None).
+    The runner-up is the fastest of the timings in `others` that are not significantly slower than `first`. If
+    all of them are significantly slower, it is the fastest of them.
     """
     ratios = ((timing, time_ratio(timing, first)) for timing in others)
     return min(ratios, key=lambda pair: (pair[1].above_one, pair[0].median), default=(None, None))
 
 
 def best_device_counts(rows: Iterable[Ranking]) -> list[Ranking]:
-    """For each problem, return the row with the recommended device count.
+    """Return the `Ranking` on the recommended device count of each problem.
 
-    If no device count is recommended, return the row with the shortest time.
+    If no device count is recommended, it is the one with the shortest time.
     """
     return [recommend_row(group)[0] for group in group_by(rows, lambda row: row.problem_key).values()]
 
 
 def recommend_row(rows: Sequence[Ranking]) -> tuple[Ranking, str]:
-    """Return (recommended row, ''), or (fastest row, reason) if no device count is recommended.
+    """Return the `Ranking` on the recommended device count, and '' or the reason why none is recommended.
 
-    `rows` has one row per device count. The recommended row has the device count that `recommend_devices`
-    recommends. If devices are oversubscribed, or if the shortest time is not significantly longer than the
-    time of an empty call, return (fastest row, '').
+    `rows` contains one `Ranking` per device count of a problem. If none is recommended, the fastest is
+    returned. If devices are oversubscribed, or if the shortest time is not significantly longer than the
+    dispatch latency, return (fastest, '').
     """
     fastest = min(rows, key=lambda row: row.first.median)
     if fastest.empty or not fastest.honest:
@@ -111,9 +111,9 @@ def recommend_row(rows: Sequence[Ranking]) -> tuple[Ranking, str]:
 
 
 def largest_problems(fastest: Iterable[Ranking]) -> list[list[Ranking]]:
-    """For each function, return the items of `fastest` for the largest problem, sorted by time.
+    """Return the rankings of the largest problem of each function, sorted by time.
 
-    A problem with at least three device counts takes precedence over a larger problem with fewer.
+    A problem with three or more device counts takes precedence over a larger problem with fewer.
     """
     largest = []
     for family in group_by(fastest, lambda row: row.family_key).values():
@@ -127,18 +127,17 @@ def largest_problems(fastest: Iterable[Ranking]) -> list[list[Ranking]]:
 class SettingComparison(Ranking):
     """A comparison of timings whose cases differ only in the field `field`.
 
-    `case` has the default value in this field. Its other fields are equal to the fields of the timings.
+    The attribute `case` has the default value in this field. Its other fields are those of the timings.
     """
 
     field: str  # "mesh", "forward" or "overlap"
 
 
 def compare_settings(timings: Sequence[Timing]) -> list[SettingComparison]:
-    """For each program and case field, compare the times that were measured with different field values.
+    """Return a `SettingComparison` for each program and case field that was measured with several values.
 
     The fields are `mesh` (the shape of the device mesh), `forward` (the inputs that are differentiated in
-    forward mode) and `overlap` (whether an all-reduce overlaps the computation). A field with only one value
-    is omitted.
+    forward mode) and `overlap` (whether an all-reduce overlaps the computation).
     """
     comparisons = []
     for field in _COMPARED_FIELDS:
@@ -152,7 +151,10 @@ def compare_settings(timings: Sequence[Timing]) -> list[SettingComparison]:
 
 
 class ColoringGain(NamedTuple):
-    """The time of a derivative with colored seeds, compared with the shortest time without coloring."""
+    """The time of a derivative with colored seeds, compared with the shortest time without coloring.
+
+    With colored seeds, one seed computes several columns or rows of a sparse Jacobian.
+    """
 
     timing: Timing
     uncolored: Timing | None  # the fastest timing without coloring; None if it was not measured
@@ -173,7 +175,7 @@ class ColoringGain(NamedTuple):
 
 
 def coloring_gains(timings: Iterable[Timing]) -> list[ColoringGain]:
-    """Return the `ColoringGain` of each JAX timing with colored seeds, compared with uncolored seeds."""
+    """Return a `ColoringGain` for each JAX timing with colored seeds."""
     seeded = (t for t in timings if t.case.ad_mode.has_seeds and t.case.engine == "jax")
     gains = []
     for group in group_by(seeded, lambda t: t.comparison_key).values():
@@ -199,10 +201,10 @@ class MemoryPoint(NamedTuple):
 
 
 def pareto_fronts(timings: Iterable[Timing]) -> list[list[MemoryPoint]]:
-    """Return the Pareto front in memory and time of each program with two or more memory settings.
+    """Return the Pareto front of memory and time of each program with two or more memory settings.
 
-    A front is sorted by memory in ascending order, and therefore by time in descending order. Cases without a
-    derivative, on shared CPU cores, or with unknown memory are omitted.
+    A front is in ascending order of memory, and therefore in descending order of time. Function values,
+    timings on shared CPU cores, and timings with unknown memory are omitted.
     """
     derivatives = (t for t in timings if t.honest and not t.case.ad_mode.is_value)
     points = [MemoryPoint(bytes_while_running(vars(t.record)) or 0, t) for t in derivatives]

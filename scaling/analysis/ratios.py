@@ -54,7 +54,7 @@ class Ratio:
 
 
 class _LevelEstimate(NamedTuple):
-    """A time in seconds or ratio of times, the squared standard error of its log, and degrees of freedom."""
+    """An estimated time (in seconds) or ratio of times, with the standard error of its logarithm."""
 
     value: float
     variance: float | None  # squared standard error of log(value); None if there are too few samples
@@ -63,7 +63,7 @@ class _LevelEstimate(NamedTuple):
 
 
 def samples_by_compilation(record: Record) -> list[list[float]]:
-    """Divide the time samples of a record, in seconds, into one list for each compilation of its case.
+    """Return the time samples of a record, in seconds, as one list for each compilation of its case.
 
     A process may compile a case several times. Compilations without samples are omitted.
     """
@@ -75,9 +75,9 @@ def samples_by_compilation(record: Record) -> list[list[float]]:
 def estimate_time(records: Sequence[Record]) -> Estimate:
     """Return the time per call of a case in seconds, with its 95 % interval.
 
-    `records` contains one record per process. The time is a geometric mean of median times: first over the
-    compilations of each process, then over the processes of each job, then over the jobs. The limits of the
-    interval are None if there are too few samples.
+    `records` contains one record per process. The time is a geometric mean of median times. The mean is taken
+    over the compilations of each process, then over the processes of each job, then over the jobs. The limits
+    of the interval are None if there are too few samples.
     """
     if len(records) > 1 or len(samples_by_compilation(records[0])) > 1:
         level = _estimate_time(tuple(records))
@@ -91,8 +91,8 @@ def estimate_time(records: Sequence[Record]) -> Estimate:
 def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
     """Return the time of `top` divided by the time of `bottom`, with its 95 % interval.
 
-    Each argument contains one record per process. A pair is a process of `top` and a process of `bottom` that
-    were sampled alternately. If there are at least two pairs, only the pairs are used.
+    `top` and `bottom` contain one record per process. A pair is a process of `top` and a process of `bottom`
+    that were sampled alternately. If there are at least two pairs, only the pairs are used.
     """
     rivals = {(r.block, r.replicate): r for r in bottom}
     pairs = [(r, rivals[r.block, r.replicate]) for r in top if r.block and (r.block, r.replicate) in rivals]
@@ -120,10 +120,10 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
 
 @functools.lru_cache(maxsize=16_384)
 def _estimate_time(records: tuple[Record, ...]) -> _LevelEstimate:
-    """Return the time of a case and its standard error, estimated from the variation between jobs.
+    """Return the time of a case, with its standard error from the variation between jobs.
 
-    With one job, the error is estimated from the variation between processes; with one process, between
-    compilations; with one compilation, between samples.
+    If there is one job, the error is estimated from the variation between processes. If there is one process,
+    it is estimated from the variation between compilations, and for one compilation between samples.
     """
     members = _average_by_process_or_job([(record,) for record in records]) if len(records) > 1 else {}
     if len(members) > 1:
@@ -157,8 +157,8 @@ def _estimate_from_samples(seconds: Sequence[float]) -> _LevelEstimate:
 def _average_by_process_or_job(runs: Sequence[Sequence[Record]]) -> dict[Hashable, float]:
     """Return {job: mean log(time)}, or {process: mean log(time)} if there is only one job.
 
-    Each item of `runs` is (record,) or (top, bottom). For two records, the logarithm of the ratio of the
-    times of `top` and `bottom` is averaged instead of log(time).
+    Each item of `runs` is (record,) or (top, bottom). For (top, bottom), the mean of the logarithm of the
+    time ratio top / bottom is returned.
     """
     jobs = group_by(runs, lambda run: tuple(str(record.environment.get("job")) for record in run))
     groups = jobs if len(jobs) > 1 else group_by(runs, lambda run: run[0].replicate)
@@ -193,7 +193,7 @@ def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
 
 
 def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
-    """Shrink the variances of the ratios toward a common variance by empirical Bayes, and return the ratios.
+    """Return the ratios with their variances shrunk toward a common variance (empirical Bayes).
 
     Fewer than 20 ratios are returned unchanged. Source: Smyth 2004, the moderated t-statistic of limma.
     """
@@ -225,7 +225,7 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
 def _effective_count(ratios: Sequence[Ratio]) -> float:
     """Return the effective number of independent ratios.
 
-    It is smaller than the number of ratios if times from the same process are correlated.
+    It is smaller than the number of ratios if the times from the same process are correlated.
     """
     sums, cases = defaultdict[Hashable, float](float), Counter[Hashable]()
     for ratio in ratios:
@@ -241,8 +241,8 @@ def _effective_count(ratios: Sequence[Ratio]) -> float:
 def trend(samples: Sequence[float], least: float = 0.0) -> float | None:
     """Return the relative change of the median time from the first to the last third of the samples.
 
-    Return None for fewer than three samples, and for a change that is at most `least` or not significant. The
-    test is Spearman's rank correlation with the sample index, at the 0.1 % level.
+    Return None if there are fewer than three samples, if the change is at most `least`, or if it is not
+    significant. The test is Spearman's rank correlation with the sample index, at the 0.1 % level.
     """
     count = len(samples)
     if count < 3 or min(samples) == max(samples):
@@ -260,8 +260,8 @@ def trend(samples: Sequence[float], least: float = 0.0) -> float | None:
 def interval_widening(samples: Sequence[float]) -> float | None:
     """Return the factor by which autocorrelation widens the confidence interval of the median of `samples`.
 
-    Return None for fewer than three samples, or if the autocorrelation is not significant at the 0.1 % level.
-    Source: Bartels 1982, The rank version of von Neumann's ratio test for randomness.
+    Return None if there are fewer than three samples, or if the autocorrelation is not significant at the
+    0.1 % level. Source: Bartels 1982, The rank version of von Neumann's ratio test for randomness.
     """
     n = len(samples)
     if n < 3:
@@ -272,7 +272,7 @@ def interval_widening(samples: Sequence[float]) -> float | None:
 
 
 def _autocorrelation(samples: Sequence[float]) -> tuple[float, float]:
-    """Return (rank correlation of successive samples, factor).
+    """Return the rank correlation of successive samples, and a factor.
 
     The correlation widens the confidence interval of the median by this factor.
     """

@@ -75,7 +75,7 @@ class ScalingFit:
 
 
 class _LinearLaw(NamedTuple):
-    """A scaling law. T is the time on one device, and the factor F is 1 + `columns` @ (parameter values).
+    """A scaling law with the factor F = 1 + `columns` @ (parameter values). T is the time on one device.
 
     The predicted time is T * F / (device count) for strong scaling. For weak scaling, it is T * F if `sign`
     is 1, and T / F if `sign` is -1.
@@ -88,9 +88,10 @@ class _LinearLaw(NamedTuple):
 
 
 def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
-    """Fit each applicable scaling law to a scaling curve, and mark the law that fits best.
+    """Return the fit of each applicable scaling law to a scaling curve. The best fit has `best` = True.
 
-    A law with p parameters needs at least p + 2 device counts. Times as short as an empty call are omitted.
+    A law with p parameters needs at least p + 2 device counts. Times that are not significantly longer than
+    the dispatch latency are omitted.
     """
     points = [point for point in curve.points if not is_empty_call(point.timing)]
     devices = np.array([point.devices for point in points], float)
@@ -127,7 +128,7 @@ def _best_fit(fits: Sequence[ScalingFit], count: int) -> ScalingFit | None:
 def _acceptance_limit(squares: float, freedom: int) -> float:
     """Return the largest sum of squared residuals that an F test at the 5 % level accepts.
 
-    `squares` is the smallest possible sum, and `freedom` is its number of degrees of freedom.
+    `squares` is the smallest possible sum. `freedom` is the number of degrees of freedom of the residuals.
     """
     return squares + float(stdtrit(freedom, 0.975)) ** 2 * max(squares / freedom, LEAST_VARIANCE)
 
@@ -159,7 +160,7 @@ def _sum_of_squares(law: _LinearLaw, target: Any, parameters: Any) -> float:
 def _least_squares(law: _LinearLaw, target: Any, fixed: Mapping[int, float]) -> Any:
     """Return the array of parameters between 0 and 1 that minimizes the sum of squared residuals.
 
-    `fixed` maps parameter indices to constant values.
+    `fixed` maps the indices of constant parameters to their values.
     """
     free = [index for index in range(len(law.parameters)) if index not in fixed]
     if not free:
@@ -185,8 +186,8 @@ def _least_squares(law: _LinearLaw, target: Any, fixed: Mapping[int, float]) -> 
 def _profile_end(law: _LinearLaw, target: Any, index: int, best: float, end: float, limit: float) -> float:
     """Return one end of the profile-likelihood interval of the parameter `index`.
 
-    It is the value between `best` and `end` at which the sum of squares, minimized over the other parameters,
-    equals `limit`. If this sum is at most `limit` at `end`, return `end`.
+    At this value between `best` and `end`, the sum of squares equals `limit`. The sum is minimized over the
+    other parameters. If it is at most `limit` at `end`, return `end`.
     """
 
     def distance(value: float) -> float:

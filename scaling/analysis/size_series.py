@@ -37,13 +37,16 @@ class _SizeSeries(Subject):
 
 @dataclass(frozen=True)
 class SizeSweep(_SizeSeries):
-    """The times of each method for several values of one problem size. `case` has the largest value."""
+    """The times of each AD method for several values of one problem size.
+
+    The attribute `case` is the case with the largest size.
+    """
 
     lines: Mapping[Method, tuple[tuple[int, Timing], ...]]  # method -> (size, timing) pairs, sorted by size
 
     @property
     def constants(self) -> str:
-        """Return the settings that are equal for all timings as text, such as 'width=8, 1 device, jit'."""
+        """Return the settings that all timings share as text, such as 'width=8, 1 device, jit'."""
         oversubscribed = "" if self.honest else "oversubscribed"
         return join_words(self.fixed_sizes, self.devices_text, self.call, oversubscribed)
 
@@ -51,8 +54,7 @@ class SizeSweep(_SizeSeries):
     def exponents(self) -> dict[Method, Estimate]:
         """Return {method: exponent p}, where the time is proportional to size ** p.
 
-        Times shorter than ten empty calls are ignored. Methods with fewer than three remaining times are
-        omitted.
+        Times shorter than ten empty calls are ignored. A method is omitted if fewer than three times remain.
         """
         lines = {
             method: [(size, timing) for size, timing in line if near_floor(timing) is None]
@@ -88,7 +90,7 @@ def _find_series(items: Sequence[S]) -> Iterator[tuple[str, str, str, list[S]]]:
     """Yield (name, title, constant sizes, items) for each series of items in which one size varies.
 
     `name` is the varying size. `title` also names the sizes that vary with it, such as "points = m". The
-    constant sizes are text, such as "points=6 o=2".
+    constant sizes are text such as "points=6 o=2".
     """
     columns = {name: [item.all_sizes[name] for item in items] for name in items[0].all_sizes}
     # Sizes that vary together (each determines the other) form one series.
@@ -108,7 +110,7 @@ def _name_other_sizes(swept: Sequence[str], item: Subject) -> str:
 
 
 def _count_values(name: str, items: Iterable[Subject]) -> int:
-    """Return the largest number of distinct values of the size `name` on any one device count."""
+    """Return the number of distinct values of the size `name`, on the device count with the most values."""
     # The number of points may be proportional to the number of devices.
     by_devices = group_by(items, lambda item: item.case.devices).values()
     return max(len({item.all_sizes[name] for item in same}) for same in by_devices)
@@ -117,7 +119,7 @@ def _count_values(name: str, items: Iterable[Subject]) -> int:
 def size_sweeps(timings: Iterable[Timing]) -> list[SizeSweep]:
     """Return a `SizeSweep` for each group of cases that differ only in their method and one problem size.
 
-    If a case was run on several meshes, only the fastest one is included.
+    If a case was measured on several device meshes, only the fastest one is included.
     """
     no_method = Method("jacfwd", "vmap")._asdict() | {"points": 1, "sizes": {}, "mesh": None}
     groups = group_by(
@@ -188,7 +190,7 @@ def _find_crossovers(
 def _slower_methods(
     fast: Timing, methods: Iterable[Method], best: Mapping[tuple, Timing]
 ) -> dict[Method, tuple[Timing, Ratio]]:
-    """Return {method: (its timing, ratio to the time of `fast`)} for significantly slower methods."""
+    """Return {method: (timing, ratio of its time to that of `fast`)} for the significantly slower methods."""
     if is_empty_call(fast):
         return {}
     slow = {
@@ -208,10 +210,11 @@ def _crossover_between(
     slower: Sequence[tuple[Timing, Ratio]],
     comparisons: int,
 ) -> Crossover:
-    """Return the crossover between two sizes. `slower` has the slower of the two methods at each size.
+    """Return the crossover between the sizes `below` and `above`, which are (size, ranking) pairs.
 
-    If the crossover may be due to chance, given `comparisons` tests (Bonferroni correction), its `doubts`
-    contain this reason.
+    `slower` contains, for each size, the timing of the slower method and the ratio of its time to the fastest
+    time. If the crossover may be due to chance, given `comparisons` tests (Bonferroni correction), its
+    `doubts` contain this reason.
     """
     rows = below[1], above[1]
     doubts = [

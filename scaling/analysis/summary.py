@@ -1,4 +1,4 @@
-"""Summarize a results folder in sentences (`answer_sentences`): fastest modes, crossovers, laws, plans."""
+"""Summarize a results folder in sentences (`answer_sentences`): fastest modes, crossovers, scaling laws."""
 
 import itertools
 import json
@@ -56,10 +56,10 @@ def _describe_fastest(findings: Findings) -> list[str]:
 
 
 def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, tuple, str]]) -> list[str]:
-    """For each function and topic, return the text about the largest problem as a sentence.
+    """Return a sentence on the largest problem of each function and topic.
 
     `texts` contains (subject, topic, sort key, text) tuples. A topic is text such as "strong" or "memory". Of
-    several texts about the largest problem, the one with the smallest sort key is used.
+    several texts on the largest problem, the one with the smallest sort key is returned.
     """
     # The number of device counts is ignored, unlike in `Subject.rank_among_problems`: every law is fitted to
     # at least three, and the other topics do not compare device counts.
@@ -68,7 +68,7 @@ def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, tupl
 
 
 def describe_crossovers(findings: Findings) -> list[str]:
-    """For each function, return a sentence that states at which sizes the fastest AD mode changes."""
+    """Return a sentence for each function that states at which sizes the fastest AD mode changes."""
     texts = []
     for mode_map in findings.fastest_mode_maps:
         changes = group_by(mode_map.crossovers, lambda c: (c.before, c.after, c.below, c.above)).values()
@@ -98,10 +98,10 @@ def _describe_crossover(crossovers: Sequence[Crossover], swept: str) -> str:
 
 
 def describe_growth(findings: Findings) -> list[str]:
-    """For each function and varied size, return a sentence on how the time grows with this size.
+    """Return a sentence for each function and varied size on how the time grows with this size.
 
-    The sentence describes the series of measurements with the largest problem. If there are several such
-    series, it describes the one on the fewest devices.
+    The sentence is about the largest problem. If this problem was measured on several device counts, it is
+    about the smallest one.
     """
     texts = []
     for sweep in findings.size_sweeps:
@@ -116,7 +116,7 @@ def describe_growth(findings: Findings) -> list[str]:
 
 
 def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]:
-    """For each function and kind of scaling, return a sentence on the law that fits a scaling curve best.
+    """Return a sentence for each function and kind of scaling on the law that fits a scaling curve best.
 
     The curve is the fastest one that was measured with JAX for the largest problem.
     """
@@ -132,9 +132,9 @@ def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]
 
 
 def describe_fit(curve: Curve, law: ScalingFit) -> str:
-    """Return a clause that states the parameters of a fitted law.
+    """Return a clause that states the parameters of a fitted scaling law and the largest speed-up.
 
-    It also states the largest speed-up, unless this is unbounded or the parameters are too uncertain.
+    The largest speed-up is omitted if it is unbounded, or if the parameters are too uncertain.
     """
     parameters = ", ".join(f"{name} {format_share(*value)}" for name, value in law.parameters.items())
     error = f", though off by {format_percentage(law.residual)}" if law.residual > _LARGE_ERROR else ""
@@ -151,12 +151,12 @@ def describe_fit(curve: Curve, law: ScalingFit) -> str:
 
 
 def fastest_curves(curves: Iterable[Curve], fastest: Iterable[Ranking]) -> list[Curve]:
-    """Return the best curve for each kind of scaling of each problem in `derivative_curves(curves)`.
+    """Return the best scaling curve of each problem in `derivative_curves(curves)` and kind of scaling.
 
-    Handwritten derivatives, mode=auto and other AD systems are used only if there is no other curve. The best
-    curve has the largest device count. If several curves have this device count, prefer a curve that ends
-    with the timing `first` of an item of `fastest`. Then prefer the curve with the shortest time on this
-    device count.
+    Curves of other AD systems, handwritten derivatives and mode=auto are returned only if there is no other
+    curve. Of the remaining curves, the best one has the largest device count. If there are several, a curve
+    is preferred whose last timing is the `first` of an item of `fastest`, then the curve with the shortest
+    time.
     """
     largest = itertools.chain(*derivative_curves(curves))
     firsts = {id(row.first) for row in fastest}
@@ -169,10 +169,10 @@ def fastest_curves(curves: Iterable[Curve], fastest: Iterable[Ranking]) -> list[
 
 
 def _describe_weak_scaling(findings: Findings) -> list[str]:
-    """For each function, return a sentence on its best weak scaling curve that was measured with JAX.
+    """Return a sentence for each function on its best weak scaling curve that was measured with JAX.
 
-    `fastest_curves` selects the curve. The curve is omitted if its time at the largest device count is not
-    significantly longer than the time of an empty call.
+    `fastest_curves` selects the curve. It is omitted if its time at the largest device count is not
+    significantly longer than the dispatch latency.
     """
     weak = (curve for curve in findings.curves if curve.kind == "weak" and curve.case.engine == "jax")
     return [
@@ -224,7 +224,7 @@ def _describe_comparison(comparison: SettingComparison) -> str:
 
 
 def _name_setting(case: Case, field: str) -> str:
-    """Return the name and the value of a field as text, such as 'mesh=2x4' or 'overlap=true'."""
+    """Return a case field and its value as text, such as 'mesh=2x4' or 'overlap=true'."""
     value = "x".join(map(str, case.mesh_shape)) if field == "mesh" else getattr(case, field)
     return f"{field}={value if isinstance(value, str) else json.dumps(value)}"
 
@@ -238,7 +238,7 @@ def _describe_plans(findings: Findings) -> list[str]:
 
 
 def count_unmeasured(findings: Findings) -> list[str]:
-    """Return sentences with the numbers of failed and of skipped cases for each reason."""
+    """Return sentences that count the failed and the skipped cases by reason."""
     sentences = []
     for status in ("failed", "skipped"):
         records = [record for record in findings.newest_records if record.status == status]

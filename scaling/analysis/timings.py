@@ -1,4 +1,7 @@
-"""Define `Timing` (the pooled records of a case) and its stages, memory and disturbances; compare timings."""
+"""Define `Timing` (the pooled records of a case) and its stages, memory and disturbances; compare timings.
+
+An empty call is a call of a compiled program that computes nothing. Its time is the dispatch latency.
+"""
 
 import math
 import statistics
@@ -92,12 +95,12 @@ def format_time(timing: Timing) -> str:
 
 
 def dispatch_floor(timing: Timing) -> float:
-    """Return the time, in seconds, of an empty call on the devices of `timing`, or 0 if not measured."""
+    """Return the time of an empty call on the devices of `timing` in seconds, or 0 if it was not measured."""
     return max((record.floor_seconds or 0.0 for record in timing.records), default=0.0)
 
 
 def near_floor(timing: Timing) -> float | None:
-    """Return the time of an empty call, or None if the measured time is at least ten times as long."""
+    """Return the time of an empty call in seconds, or None if the time is at least ten times as long."""
     floor = dispatch_floor(timing)
     return floor if timing.median < _LEAST_EMPTY_CALLS * floor else None
 
@@ -108,20 +111,23 @@ def is_empty_call(timing: Timing) -> bool:
 
 
 def disturbed_samples(record: Record) -> list[bool]:
-    """For each time sample, return whether the device was throttled or other processes loaded the CPU."""
+    """Return a list that states for each time sample whether it was disturbed.
+
+    A sample is disturbed if the device was throttled, or if other processes loaded the CPU.
+    """
     disturbed_turns = {turn for turns in record.marked.values() for turn in turns}
     return [turn in disturbed_turns for turn, count in enumerate(record.turns) for _ in range(count)]
 
 
 def disturbed_share(timing: Timing) -> float:
-    """Return the fraction of samples in which the device was throttled or other processes loaded the CPU."""
+    """Return the fraction of disturbed samples, as defined in `disturbed_samples`."""
     return sum(sum(disturbed_samples(record)) for record in timing.records) / len(timing.seconds)
 
 
 def describe_disturbed_turns(records: Sequence[Record]) -> list[str]:
     """Return text such as "foreign load in 1 of 8 turns" for each cause that disturbed time samples.
 
-    Foreign load is CPU load from other processes. A turn is a series of samples of one case.
+    Foreign load is CPU load from other processes. A turn is a series of consecutive samples of one case.
     """
     turns = format_count(sum(len(record.turns) for record in records), "turn")
     marks = sorted({mark for record in records for mark in record.marked})
@@ -130,7 +136,7 @@ def describe_disturbed_turns(records: Sequence[Record]) -> list[str]:
 
 
 def disturbances_of(timing: Timing) -> list[str]:
-    """Return the names of the disturbances of a measurement, such as 'throttled', in sorted order."""
+    """Return the sorted causes that disturbed a measurement, such as 'throttled' or 'foreign load'."""
     return sorted({cause.replace("_", " ") for record in timing.records for cause in record.marked})
 
 
@@ -156,11 +162,10 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
 
 
 def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
-    """Return (timing, ''), where `timing` is the item of `timings` with the recommended device count.
+    """Return (timing with the recommended device count, ''), or (fastest timing, reason).
 
-    Recommend the smallest device count that is not significantly slower than the fastest one. If the ratio of
-    their times is too uncertain, return (fastest timing, reason), where the text `reason` explains why no
-    device count is recommended.
+    The smallest device count that is not significantly slower than the fastest one is recommended. If the
+    ratio of their times is too uncertain, the text `reason` explains why no device count is recommended.
     """
     first = min(timings, key=lambda timing: timing.median)
     not_slower = (timing for timing in timings if not time_ratio(timing, first).above_one)
@@ -174,16 +179,19 @@ def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
 
 
 def describe_slower(name: str, top: Timing, bottom: Timing) -> str:
-    """Return text such as 'jacfwd takes 1.77x as long', where `name` is 'jacfwd' and 1.77 is top / bottom."""
+    """Return text such as 'jacfwd takes 1.77x as long', where `name` is 'jacfwd'.
+
+    1.77 is the time of `top` divided by the time of `bottom`.
+    """
     ratio = time_ratio(top, bottom)
     text = format_ratio(*ratio)
     return f"{name} takes {text} as long" if ratio.is_determined else f"the ratio to {name} is {text}"
 
 
 def stage_seconds(timing: Timing, *names: str) -> float | None:
-    """Sum the recorded fields `names` of each process, and return the median of these sums in seconds.
+    """Return the total time of the stages `names` in seconds, as the median over processes.
 
-    Return None if no process recorded any of the fields.
+    The names are fields of a record. Return None if no process recorded any of them.
     """
     values = ([getattr(record, name) for name in names] for record in timing.records)
     totals = [sum(recorded) for stages in values if (recorded := [v for v in stages if v is not None])]
@@ -211,7 +219,10 @@ def break_even_calls(timing: Timing, other: Timing) -> int | None:
 
 
 def memory_of(timing: Timing) -> int | None:
-    """Return the peak memory per device in bytes: measured, or else estimated by XLA, or else None."""
+    """Return the peak memory per device in bytes, or None if it is unknown.
+
+    The memory was measured, or it is an estimate by XLA.
+    """
     record = timing.record
     return record.peak_bytes or bytes_while_running(vars(record)) or None
 
@@ -227,7 +238,7 @@ def automatic_blocks(record: Record) -> str:
 
 
 def name_with_blocks(timing: Timing) -> str:
-    """Return the name of a method, followed by the block sizes that chunk=auto chose (in parentheses)."""
+    """Return the name of a method. If chunk=auto chose block sizes, they follow in parentheses."""
     auto = automatic_blocks(timing.record)
     return f"{timing.method.name} ({auto})" if auto else timing.method.name
 

@@ -21,7 +21,7 @@ _TIME_UNITS = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0}  # unit -> minutes
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """Settings of a cluster and of the jobs on it. The files conf/cluster/*.yaml explain the fields."""
+    """Settings of a cluster and of its jobs. The files conf/cluster/*.yaml explain the fields."""
 
     name: str = NONE
     partition: str | None = None
@@ -54,7 +54,7 @@ class ClusterSettings:
 
     @property
     def submits(self) -> bool:
-        """Return whether cases run in jobs: Slurm jobs, or a background job on this host.
+        """Return whether the cases run in jobs: Slurm jobs, or a background job on this host.
 
         If false, this process starts the workers that run the cases.
         """
@@ -78,7 +78,7 @@ class ClusterSettings:
 
 
 def from_config(config: Any) -> ClusterSettings:
-    """Convert the Hydra config group `cluster` to `ClusterSettings`.
+    """Return the cluster settings in the Hydra config group `cluster`.
 
     Raise `Refusal` if a setting is invalid.
     """
@@ -98,9 +98,9 @@ def from_config(config: Any) -> ClusterSettings:
 
 
 def _parse_field(key: str, value: Any) -> Any:
-    """Parse the value of the setting `key`, or raise `Refusal` if the value is invalid.
+    """Return the parsed value of the setting `key`. If the value is None (null in YAML), return None.
 
-    If the value is None (null in YAML), return None.
+    Raise `Refusal` if the value is invalid.
     """
     if value is None:
         return None

@@ -44,7 +44,7 @@ _STATES_FILE = "states.json"  # file in the folder of a submission with the fina
 
 @dataclass(frozen=True)
 class TaskState:
-    """A submitted task (the cases that run in one job), and the state of its job at the time of the query."""
+    """A submitted task (the cases that run in one job), and the state of its job when it was queried."""
 
     submission: Submission
     entry: SubmittedTask  # the task, as listed in the submission
@@ -54,7 +54,7 @@ class TaskState:
     def journal(self) -> TaskJournal:
         """Return a summary of the events in the journal files of the task.
 
-        The files are read at the first access.
+        The files are read when the summary is first used.
         """
         return read_journal(self.entry.path)
 
@@ -82,7 +82,7 @@ class TaskState:
 
     @property
     def wait_message(self) -> str:
-        """Return the message of the task if it runs but waits for CPU cores, or "" if it does not wait."""
+        """Return the message of a task that waits for CPU cores, or "" if the task does not wait."""
         waiting = self.may_run and not self.is_pending and self.journal.last_event == "waiting"
         return self.journal.last_text if waiting else ""
 
@@ -90,7 +90,7 @@ class TaskState:
     def running_attempts(self) -> list[TaskAttempt]:
         """Return the attempts of the task that have begun but not ended. An attempt runs one case.
 
-        Only attempts of the current run of the task are included. The list is empty if the task is pending or
+        Only attempts of the current run of the task are returned. The list is empty if the task is pending or
         has ended.
         """
         if not self.may_run or self.is_pending:
@@ -102,7 +102,7 @@ class TaskState:
 def find_tasks(results: Path, query_scheduler: bool = True) -> list[TaskState]:
     """Return all tasks that were submitted for a results folder, with their states.
 
-    If `query_scheduler` is false, do not query Slurm. Raise `Refusal` if a submission.json file cannot be
+    If `query_scheduler` is false, Slurm is not queried. Raise `Refusal` if a submission.json file cannot be
     read, or if the state of a task is unknown because Slurm does not answer.
     """
     tasks, problem = try_find_tasks(results, query_scheduler)
@@ -112,10 +112,10 @@ def find_tasks(results: Path, query_scheduler: bool = True) -> list[TaskState]:
 
 
 def try_find_tasks(results: Path, query_scheduler: bool = True) -> tuple[list[TaskState], str]:
-    """Find all tasks submitted for a results folder. Return (tasks with their states, error message).
+    """Return all tasks that were submitted for a results folder, with their states, and an error message.
 
-    The error message is "" if there is no error. Tasks of unreadable submissions are omitted. The state of a
-    task is `UNKNOWN` if neither Slurm nor the files of the task show it. New final states are saved to disk.
+    The message is "" if there is no error. Tasks of unreadable submissions are omitted. The state of a task
+    is `UNKNOWN` if neither Slurm nor the files of the task show it. New final states are saved to disk.
     """
     submissions, problem = submission_files.read_submissions(results)
     queue, no_answer = None, ""
@@ -133,8 +133,8 @@ def try_find_tasks(results: Path, query_scheduler: bool = True) -> tuple[list[Ta
 def _may_be_queued(submission: Submission) -> bool:
     """Return whether jobs of a submission may be in the Slurm queue.
 
-    Return False if the jobs are not Slurm jobs, or if the state COMPLETED is saved for every task. A job with
-    another final state may have been requeued.
+    The result is false if the jobs are not Slurm jobs, or if the state COMPLETED is saved for every task. A
+    job with another final state may have been requeued.
     """
     completed = [state.name == "COMPLETED" for state in _read_final_states(submission).values()]
     return submission.kind == SLURM and sum(completed) < len(submission.entries)
@@ -174,9 +174,8 @@ def _query_states(
 ) -> dict[str, JobState]:
     """Return {task name: latest state} for the tasks `entries` of a Slurm submission.
 
-    `saved` contains the final states on disk, by task name. `queued` contains the states of the jobs in the
-    queue, by job ID. Final states that are not on disk come from sacct. Tasks without a known state are
-    omitted.
+    `saved` maps task names to the final states on disk. `queued` maps the IDs of the jobs in the queue to
+    their states. Final states that are not on disk come from sacct. Tasks without a known state are omitted.
     """
     unsaved = [entry.job for entry in entries if entry.job and entry.name not in saved]
     ended_jobs = slurm.list_ended_jobs(submission.name, unsaved)
@@ -212,7 +211,7 @@ def _save_final_states(submission: Submission, states: Mapping[str, JobState]) -
 
 
 def _find_state(task: TaskState, is_queried: bool) -> JobState:
-    """Determine the state of a task from its process, Slurm, its journal, or its log.
+    """Return the state of a task, as shown by its process, Slurm, its journal, or its log.
 
     `is_queried` states whether Slurm was queried and answered.
     """
@@ -244,7 +243,7 @@ def _read_final_state(task: TaskState) -> JobState:
 
 
 def find_state_in_log(task: TaskState) -> str | None:
-    """Return the final state that the log of a job reports, such as "TIMEOUT", or None if there is none."""
+    """Return the final state that the log of a job reports, such as "TIMEOUT", or None if it reports none."""
     for line in reversed(read_log(task, "err")):
         if explanation := transport.explain_failure([line]):
             return _STATE_OF_REASON[explanation[0]]
@@ -297,7 +296,7 @@ def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:
     """Cancel the pending and running tasks among `tasks`, and return the cancelled tasks.
 
     For a task in Slurm, all jobs of its submission are cancelled. If Slurm refuses to cancel a submission,
-    for example one of another user, cancel all other tasks, and then raise `Refusal`.
+    such as one of another user, all other tasks are cancelled before `Refusal` is raised.
     """
     live, refusals = [task for task in tasks if task.state.live], list[Refusal]()
     for name in {task.submission.name for task in live if task.submission.kind == SLURM}:

@@ -1,4 +1,4 @@
-"""Read and write the journal of a task: a file with one line of JSON for each event, such as a case's end."""
+"""Read and write the journal of a task: a file with a line of JSON for each event, such as a case's end."""
 
 import contextlib
 import datetime
@@ -26,7 +26,7 @@ _FIELD_CHECKS = {
 
 @dataclass(frozen=True)
 class TaskAttempt:
-    """An attempt to run a case, during one run of its task. Times are text in ISO 8601 format."""
+    """An attempt to run a case during one run of its task. Times are text in ISO 8601 format."""
 
     run: int  # number of the run of the task (2 or more after a requeue)
     key: str  # case key
@@ -68,14 +68,14 @@ class TaskJournal:
     def unfinished(self) -> list[TaskAttempt]:
         """Return the attempts that have begun but not ended.
 
-        Only the last attempt of each (case, replicate) is considered.
+        If a replicate of a case was attempted several times, only the last attempt is considered.
         """
         last = {attempt.replicate_key: attempt for attempt in self.attempts}
         return [attempt for attempt in last.values() if not attempt.ended_at]
 
 
 def read_journal(task: Path) -> TaskJournal:
-    """Read all journal files of a task, and return a summary. `task` is the path of the task file."""
+    """Return a summary of all journal files of a task. `task` is the path of the task file."""
     attempts: dict[tuple[int, str, int, int], dict[str, Any]] = {}
     start: dict[str, Any] = {}
     event: dict[str, Any] = {}  # after the loop, the last event

@@ -28,7 +28,7 @@ _UNINFORMATIVE_PREFIXES = (
 def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
     """Write a "failed" record for each case whose job ended before the case was recorded.
 
-    `tasks` are the submitted tasks. Return the number of records written.
+    `tasks` are the submitted tasks. Return the number of written records.
     """
     failed_records = make_failed_records(tasks, store.load(results).records) if tasks else []
     store.append_records(results, failed_records)
@@ -49,7 +49,7 @@ def make_failed_records(tasks: Sequence[TaskState], records: Sequence[Record]) -
 
 
 def describe_unreadable(tasks: Sequence[TaskState]) -> list[str]:
-    """Return a list with one message about all unreadable task files, or [] if all task files can be read.
+    """Return a list with one message on the task files that cannot be read, or [] if all can be read.
 
     Task files that are no longer needed are not checked.
     """
@@ -76,10 +76,10 @@ def make_failed_records_of_task(
 ) -> list[Record]:
     """Return a "failed" record for each case that a task began but did not finish.
 
-    `records` contains all records of the results folder. A case is omitted if they contain a record of
-    its attempt. `path` and `definition` are the path and the content of the task file. `reason` is a key of
-    `scaling.core.record.REASONS`, and `text` explains it. If `all_cases` is true, include the cases that
-    never began.
+    If `all_cases` is true, cases that never began are included. `records` contains all records of the results
+    folder. A case is omitted if they contain a record of its attempt. `path` and `definition` are the path
+    and the content of the task file. `reason` is a key of `scaling.core.record.REASONS`, and `text` explains
+    it.
     """
     unfinished = {attempt.replicate_key: attempt.attempt for attempt in read_journal(path).unfinished}
     history = _history_of_task(definition, records)
@@ -102,7 +102,7 @@ def remaining_cases(
 ) -> list[schedule.ScheduledCase]:
     """Return the cases that a task must still run, with the numbers of their next attempts.
 
-    These cases have no result in `records`, and the settings of the task allow another attempt.
+    These cases have no result in `records`. The settings of the task allow another attempt.
     """
     history, remaining = _history_of_task(definition, records), []
     for item in definition.items:
@@ -118,7 +118,7 @@ def remaining_cases(
 def _history_of_task(
     definition: submission_files.TaskDefinition, records: Iterable[Record]
 ) -> schedule.History:
-    """Return the recorded attempts of the cases of a task. Records of other cases are ignored."""
+    """Return the recorded attempts of the cases of a task, without those of other cases in `records`."""
     keys = {item.case.key for item in definition.items}
     task_records = [record for record in records if record.key in keys]
     return schedule.build_history(task_records, definition.environments)

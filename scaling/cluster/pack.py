@@ -19,7 +19,7 @@ Groups = dict[ProcessShape, list[list[ScheduledCase]]]  # shape of a task -> gro
 
 @dataclass(frozen=True)
 class PackedTask:
-    """A task: the cases that one job runs one after another, and their total predicted run time."""
+    """The cases that one job runs one after another, and their total predicted run time."""
 
     shape: ProcessShape
     items: Sequence[ScheduledCase]
@@ -31,11 +31,12 @@ def pack(
 ) -> list[PackedTask]:
     """Distribute the cases of a schedule over tasks, and return the tasks. Each task runs in one job.
 
-    Run times are predicted from `records`. Groups of cases are never split. A task takes at most `budget`
-    seconds, unless a single group takes longer. If `nested` is true, a group contains all cases of one
-    function, for all device counts. If `nested` is false, a group contains the cases of one problem
-    (function, inputs, derivative), and all cases of a task have the same process shape (number of devices,
-    nodes, and processes).
+    Run times are predicted from `records`. A task takes at most `budget` seconds, unless a single group of
+    cases takes longer. Groups of cases are never split.
+
+    If `nested` is true, a group contains all cases of one function, for all device counts. If `nested` is
+    false, a group contains the cases of one problem (function, inputs, derivative). All cases of a task then
+    have the same process shape (number of devices, nodes, and processes).
     """
     predict = make_predictor(records, settings)
     groups = (_group_by_function if nested else _group_by_shape)(schedule, settings)
@@ -54,7 +55,7 @@ def _group_by_shape(schedule: Schedule, settings: RunSettings) -> Groups:
 
 
 def _group_by_function(schedule: Schedule, settings: RunSettings) -> Groups:
-    """Group the cases by function, and return {process shape: groups}.
+    """Return {process shape: groups of cases}, with one group for each function.
 
     The dict has a single key: a process shape with enough nodes and devices for all cases.
     """
@@ -74,9 +75,9 @@ def _group_by_function(schedule: Schedule, settings: RunSettings) -> Groups:
 def _fill_tasks(
     groups: Iterable[Sequence[ScheduledCase]], predict: Callable[[Case], float], budget: float
 ) -> list[tuple[list[ScheduledCase], float]]:
-    """Combine groups of cases into tasks of up to `budget` seconds, and return [(cases, predicted seconds)].
+    """Return tasks of up to `budget` seconds as (cases, predicted seconds) pairs.
 
-    A group that takes longer than `budget` becomes a task of its own.
+    A group of cases is never split. A group that takes longer than `budget` is a task of its own.
     """
     tasks: list[tuple[list[ScheduledCase], float]] = []
     items, task_seconds = list[ScheduledCase](), 0.0
@@ -94,8 +95,8 @@ def make_predictor(records: Sequence[Record], settings: RunSettings) -> Callable
     """Return a function that predicts the run time of a case in seconds, based on earlier records.
 
     The prediction is the median over the "ok" records of the case. Without such records, it is
-    `settings.case_seconds` if the case timed out, otherwise the maximum over similar cases. Without similar
-    cases, it is a default.
+    `settings.case_seconds` if the case timed out, and otherwise the maximum over similar cases. Without
+    similar cases, it is derived from the sampling settings.
     """
     sampling = settings.sampling
     default = (_BUILD_SECONDS + sampling.warm_up + sampling.seconds) * sampling.compilations

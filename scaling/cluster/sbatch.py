@@ -57,10 +57,11 @@ def submit(
     schedule: Schedule,
     nested: bool,
 ) -> Submission:
-    """Submit tasks to Slurm or, if cluster=local, start the only task on this host.
+    """Submit tasks to Slurm, or start the only task on this host if cluster=local.
 
-    Return the submission with its job IDs. The tasks run a copy of this package. If the submission fails,
-    cancel the tasks and raise the exception again. `nested` states whether all device counts run in one job.
+    Return the submission with its job IDs. The tasks run a copy of this package. `nested` states whether all
+    device counts run in one job. If the submission fails, its tasks are cancelled and the exception is raised
+    again.
     """
     results = resolve_results(results, cluster)
     if cluster.name == SLURM:
@@ -96,8 +97,7 @@ def submit(
 def resolve_results(results: Path, cluster: ClusterSettings) -> Path:
     """Return the absolute path of a results folder.
 
-    Raise `Refusal` if the path contains a character that cannot be used in PYTHONPATH or in the path of a
-    log.
+    Raise `Refusal` if the path contains a character that is invalid in PYTHONPATH or in the path of a log.
     """
     # A link `jobs` in the folder is not resolved, because a task writes records to the folder above `jobs`.
     path = str(results.resolve())
@@ -109,7 +109,7 @@ def resolve_results(results: Path, cluster: ClusterSettings) -> Path:
 
 
 def _cancel_submission(name: str) -> bool:
-    """Cancel all Slurm jobs named `name`, and return whether all of them end within 30 seconds."""
+    """Cancel all Slurm jobs with the given name. Return whether all of them end within 30 seconds."""
     deadline = time.monotonic() + _CANCEL_SECONDS
     while time.monotonic() < deadline:
         with contextlib.suppress(Refusal):
@@ -186,7 +186,7 @@ def _submit_array(
 def _ignore_interrupts() -> Iterator[None]:
     """Ignore SIGINT (Ctrl-C) and SIGHUP inside a `with` block.
 
-    The block runs sbatch. If sbatch is interrupted, jobs may remain in the queue.
+    The block runs sbatch. If sbatch were interrupted, jobs could remain in the queue.
     """
     handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGHUP, signal.SIGINT)}
     try:
@@ -222,9 +222,9 @@ def _sbatch_options(
 ) -> dict[str, Any]:
     """Return the sbatch options of a job array as {option name in submitit: value}.
 
-    `entry` is the first task of the array, and `previous` is the job ID of the previous array, or None. If
-    `cluster.at_once` (maximum number of running tasks) is set, the array starts after the previous array
-    ends.
+    `entry` is the first task of the array. `previous` is the job ID of the previous array, or None. If
+    `cluster.at_once` (the maximum number of running tasks) is set, the array starts after the previous array
+    has ended.
     """
     shape, memory = entry.shape, cluster.memory or 0
     per_process = shape.devices // shape.processes
@@ -257,7 +257,7 @@ def _sbatch_options(
 
 
 def checked_setup(lines: Sequence[str]) -> list[str]:
-    """Return a shell script, as a list of lines, that runs setup lines and stops at the first failure.
+    """Return the lines of a shell script that runs setup lines and stops at the first failure.
 
     If a line fails, the script writes a message to standard error and ends the job.
     """
@@ -274,8 +274,8 @@ def checked_setup(lines: Sequence[str]) -> list[str]:
 def _copy_package(folder: Path) -> list[str]:
     """Copy this package into a folder, and return the environment variables for a process that runs the copy.
 
-    A variable has the form "NAME=VALUE". Raise `Refusal` if the source code of the package changed while this
-    process ran.
+    Each variable has the form "NAME=VALUE". Raise `Refusal` if the source code of the package changed while
+    this process ran.
     """
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     try:

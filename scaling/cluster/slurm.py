@@ -114,7 +114,7 @@ def find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
 
 
 def partition_machine(cluster: ClusterSettings) -> Machine:
-    """Return the nodes, devices and CPUs of the selected partitions, as reported by sinfo.
+    """Return the nodes, devices and CPUs of the partitions in the cluster settings, as reported by sinfo.
 
     Raise `Refusal` if sinfo fails, if a partition does not exist, or if the number of devices is unknown.
     """
@@ -211,7 +211,7 @@ def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
 
 
 def _count_resource(requested: str, available: str) -> int:
-    """Return the number of devices with the name `requested` in the Slurm GRES list `available`.
+    """Return the number of devices with the name `requested` in `available`, a GRES list of Slurm.
 
     For example, `requested` is "gpu" or "gpu:h100", and `available` is "gpu:h100:8(S:0-1)". The result is 8.
     """
@@ -256,7 +256,7 @@ def list_ended_jobs(name: str, jobs: Sequence[str]) -> dict[str, JobState]:
 
 
 def _split_lines(text: str, count: int) -> list[list[str]]:
-    """Split each line at "|" into `count` fields. Omit lines that have fewer fields."""
+    """Return the lines of a text, split at "|" into `count` fields. Lines with fewer fields are omitted."""
     rows = [line.strip().split("|", count - 1) for line in text.splitlines()]
     return [row for row in rows if len(row) == count]
 

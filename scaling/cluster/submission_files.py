@@ -81,10 +81,10 @@ class TaskDefinition:
 
 
 def read_submissions(results: Path) -> tuple[list[Submission], str]:
-    """Read all submissions of a results folder, and return (submissions, error message).
+    """Return all submissions of a results folder, and an error message. The oldest submission is first.
 
-    The oldest submission is first. Unreadable submissions are omitted, and the error message names one of
-    them. The message is "" if all submissions can be read.
+    Unreadable submissions are omitted, and the message names one of them. The message is "" if all
+    submissions can be read.
     """
     submissions, unreadable = [], []
     for path in _list_submissions(results / SUBMISSIONS):
@@ -99,10 +99,9 @@ def read_submissions(results: Path) -> tuple[list[Submission], str]:
 
 
 def _list_submissions(folder: Path) -> list[Path]:
-    """Return the sorted paths of the submission.json files in subfolders of `folder`, readable or not.
+    """Return the sorted paths of the submission.json files in the subfolders of `folder`, readable or not.
 
-    If `folder` exists but cannot be listed, return a single path with an asterisk,
-    `folder`/*/submission.json.
+    If `folder` exists but cannot be listed, the only path is `folder`/*/submission.json.
     """
     try:
         paths = [each / _SUBMISSION_FILE for each in sorted(folder.iterdir())]
@@ -156,7 +155,7 @@ def create_submission(
     schedule: Schedule,
     nested: bool,
 ) -> Submission:
-    """Create a `Submission`, write its files to the folder jobs/`stamp`, and return it.
+    """Create a `Submission` and its files in the folder jobs/`stamp`, and return it.
 
     The files are submission.json and the task files. `nested` states whether all device counts run in one
     job.
@@ -178,7 +177,7 @@ def create_submission(
 
 
 def write_submission(submission: Submission) -> None:
-    """Write a submission to its file submission.json."""
+    """Write the file submission.json of a submission."""
     tasks = [
         {"task": task.name, "job": task.job, "shape": dataclasses.asdict(task.shape), "cases": task.cases}
         for task in submission.entries

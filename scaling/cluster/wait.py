@@ -37,8 +37,7 @@ def poll(results: Path) -> Iterator[list[job_state.TaskState]]:
 def wait_until_done(results: Path, console: Console) -> None:
     """Show the progress of all submitted tasks until no task is pending or running.
 
-    After Ctrl-C, raise `KeyboardInterrupt` with a message. It names the commands that show and cancel the
-    tasks.
+    After Ctrl-C, raise `KeyboardInterrupt`. Its message names the commands that show and cancel the tasks.
     """
     last_line = ""
     try:

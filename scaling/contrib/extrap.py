@@ -1,8 +1,8 @@
 """Convert timings to the text format of Extra-P, a program that fits performance models to run times.
 
-See https://github.com/extra-p/extrap. report/export.py writes the files. A parameter is a size that varies,
-such as the number of devices. A file has at most four parameters, and one region for each timed method. All
-regions of a file have the same coordinates (combinations of parameter values).
+See https://github.com/extra-p/extrap. The module report/export.py writes the files. A parameter is a size
+that varies, such as the number of devices. A file has at most four parameters. It contains a region for each
+timed method. All regions of a file have the same coordinates (combinations of parameter values).
 """
 
 import operator
@@ -32,7 +32,7 @@ class Experiment:
 
 
 class _SizedTiming(NamedTuple):
-    """A timing and the named sizes of its case, such as `points`, which can become Extra-P parameters."""
+    """A timing with the sizes of its case by name. The sizes can become parameters of Extra-P."""
 
     timing: Timing
     sizes: Mapping[str, int]
@@ -45,8 +45,8 @@ def find_experiments(findings: Findings) -> dict[str, Experiment]:
     """Return {file name without suffix: `Experiment`} for all Extra-P files of the results.
 
     Methods that were measured at the same sizes share a file. A file has at most four parameters. If more
-    sizes vary, there is one file for each combination of values of the sizes that are not parameters. CPU
-    timings are omitted unless there was one core per device.
+    sizes vary, a file contains the timings with the same values of the other sizes. Timings on shared CPU
+    cores are omitted.
     """
     timings = [_add_sizes(timing) for timing in findings.case_timings if timing.honest]
     families = group_by(timings, lambda sized: (sized.timing.family_key, tuple(sized.sizes)))
@@ -76,8 +76,8 @@ def _add_sizes(timing: Timing) -> _SizedTiming:
 def _varying_sizes(timings: Sequence[_SizedTiming]) -> list[list[str]]:
     """Return the names of the sizes that vary between the timings, as groups of sizes that vary together.
 
-    Sizes vary together if each determines the other. The group of `devices` is first. The other groups are
-    sorted by their number of different values, in descending order.
+    Sizes vary together if each determines the other. The group of `devices` is first. The other groups are in
+    descending order of their number of different values.
     """
     columns = {name: [sized.sizes[name] for sized in timings] for name in timings[0].sizes}
     by_pattern = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
@@ -112,7 +112,8 @@ def _to_region_name(text: str) -> str:
 def format_experiment(experiment: Experiment) -> str:
     """Return the text of an Extra-P file.
 
-    The file contains seconds per call and, if it is known, the number of operations per device.
+    The file contains the seconds per call. It also contains the floating-point operations per device, if they
+    are known at all coordinates.
     """
     lines = [*_format_comments(experiment), *(f"PARAMETER {name}" for name in experiment.parameters)]
     coordinates = [" ".join(map(str, values)) for values in experiment.coordinates]

@@ -30,7 +30,7 @@ _NOTE = (
 
 
 def comparison_lines(comparison: FolderComparison) -> list[str]:
-    """Return sentences that describe a comparison. The last sentence counts the cases with each verdict."""
+    """Return sentences that describe a comparison. The last sentence counts the cases by verdict."""
     differing = "; ".join(f"{fact} ({', then '.join(pair)})" for fact, pair in comparison.differences.items())
     difference = f"they differ in {differing}" if differing else "nothing recorded differs"
     # Output contains no absolute path of a machine.
@@ -60,7 +60,7 @@ def comparison_lines(comparison: FolderComparison) -> list[str]:
 
 
 def changed_table(comparison: FolderComparison) -> Table:
-    """Return a table of up to 40 changed cases. If there are more, the last row counts the others."""
+    """Return a table of up to 40 changed cases. If there are more, its last row states their number."""
     return _short_table([row for row in comparison.rows if row.verdict not in folder_comparison.UNCHANGED])
 
 
@@ -72,7 +72,7 @@ def _short_table(cases: Sequence[ComparedCase]) -> Table:
 
 
 def case_table(cases: Sequence[ComparedCase], anchor: str = "changed", title: str = "Changed cases") -> Table:
-    """Return a table for the HTML page: both times, their ratio and the verdict for each compared case."""
+    """Return a table of compared cases for the HTML page, with both times, their ratio and the verdict."""
     rows = ({"case": "", **_format_row(compared)} for compared in cases)  # the first column has the links
     return make_table(anchor, title, _NOTE, rows, list(map(_anchor, cases)))
 
@@ -106,14 +106,17 @@ def _describe_doubts(compared: ComparedCase) -> str:
 
 
 def format_markdown(comparison: FolderComparison) -> str:
-    """Return a comparison in Markdown, for a pull request: a summary, up to 40 cases, and remarks."""
+    """Return a comparison in Markdown, such as for a pull request: a summary, up to 40 cases, and remarks."""
     *remarks, summary = map(escape_markdown, comparison_lines(comparison))
     table = to_markdown_table(_short_table(comparison.rows))
     return "\n\n".join([f"**{summary}**", table, "\n".join(f"- {remark}" for remark in remarks)]) + "\n"
 
 
 def write_comparison(comparison: FolderComparison) -> Path:
-    """Write the HTML page report/comparison.html to the new results folder (B), and return its path."""
+    """Write the HTML page of a comparison, and return its path.
+
+    The path is report/comparison.html in the new results folder (B).
+    """
     *remarks, summary = comparison_lines(comparison)
     groups = group_by(comparison.rows, lambda row: row.verdict in folder_comparison.UNCHANGED)
     tables = (

@@ -19,12 +19,13 @@ _PARQUET_INSTALL = "pip install 'ad-scaling[parquet]', or pip install pyarrow"
 def write_exports(
     folder: Path, formats: Collection[str], output: Path | None = None, loaded: Loaded | None = None
 ) -> dict[str, list[Path]]:
-    """Export a results folder to files, and return the paths of the files written in each format.
+    """Export a results folder to files, and return {format: paths of the written files}.
 
     `formats` are keys of FORMATS. `output` is the folder to write to, by default the subfolder `export`.
-    `loaded` is the result of `load(folder)`, if it is available. Raise `Refusal` and write no file if a
-    format is unknown, a required package is not installed, there is nothing to export, or `output` cannot be
-    created.
+    `loaded` is the result of `load(folder)`, if it is available.
+
+    Raise `Refusal` and write no file if a format is unknown, a required package is not installed, there is
+    nothing to export, or `output` cannot be created.
     """
     check_names("format", formats, FORMATS)
     if "parquet" in formats and importlib.util.find_spec("pyarrow") is None:
@@ -50,7 +51,10 @@ def write_exports(
 
 
 def _remove_earlier(output: Path, written: Mapping[str, Sequence[Path]]) -> None:
-    """Remove the files of earlier exports in the same formats, except the files that are in `written`."""
+    """Remove the files of earlier exports in the formats of `written`, except the files in `written`.
+
+    `written` maps each format to the paths of the new files.
+    """
     content = read_json(output / _EXPORTED_LIST)
     listed: dict[str, Any] = content if isinstance(content, dict) else {}
     for name, paths in written.items():
@@ -63,7 +67,7 @@ def _remove_earlier(output: Path, written: Mapping[str, Sequence[Path]]) -> None
 
 
 def describe_empty(formats: Collection[str]) -> str:
-    """Return a message which says that the results contain nothing to show in the given formats."""
+    """Return an error message: the results contain nothing to export in the given formats."""
     if "csv" in formats or "parquet" in formats:
         return "no table: nothing was measured; `scaling report` shows the planned cases"
     return (
@@ -110,5 +114,8 @@ FORMATS: dict[str, Callable[[Findings, Path], list[Path]]] = {  # format -> func
 
 
 def parse_formats(words: Sequence[str]) -> list[str]:
-    """Split comma-separated words such as ['svg,png'] into format names. Without words, return ['csv']."""
+    """Return the format names in comma-separated arguments such as ['svg,png'].
+
+    Without arguments, return ['csv'].
+    """
     return [name for word in words for name in word.split(",")] or ["csv"]

@@ -29,7 +29,7 @@ def to_markdown_table(table: Table) -> Markup:
 
 
 def render_markdown(template: str, **values: Any) -> str:
-    """Render a Markdown template with `values`, and put each paragraph and each list item on one line."""
+    """Render a Markdown template with `values`. Each paragraph and each list item is on one line."""
     text = load_template(template).render(values)
     return _BREAK_IN_PARAGRAPH.sub(" ", re.sub(r"\n{3,}", "\n\n", text.strip())) + "\n"
 
@@ -38,7 +38,7 @@ def render_markdown(template: str, **values: Any) -> str:
 def load_template(name: str) -> jinja2.Template:
     """Load the Jinja template with the given file name.
 
-    If the name ends with .md.jinja, the template escapes inserted values for Markdown, otherwise for HTML.
+    Inserted values are escaped for Markdown if the name ends with .md.jinja, otherwise for HTML.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True,
@@ -55,7 +55,7 @@ def _to_html(text: str) -> Markup:
 
 
 def _to_whole_html(text: str) -> Markup:
-    """Convert a text to HTML as `_to_html` does, with each quantity on one line."""
+    """Convert a text to HTML as `_to_html` does. Quantities such as '1.2 ms' are not broken across lines."""
     return _to_html(keep_numbers_whole(text))
 
 

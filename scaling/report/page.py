@@ -47,7 +47,7 @@ class Section(NamedTuple):
 
 
 def table_section(table: Table, opened: bool = False) -> Section:
-    """Return a section that contains a table. If `opened` is true, the section is initially expanded."""
+    """Return a section that contains a table. It is initially expanded if `opened` is true."""
     sentence = "" if opened else _first_sentence(table.note)
     rows = format_count(len(table.rows), "row")
     summary = f"{rows}. {sentence}" if sentence else rows
@@ -59,7 +59,7 @@ def _first_sentence(text: str) -> str:
 
 
 def render_report(findings: Findings, title: str, folded_tables: Iterable[Table]) -> str:
-    """Return the HTML page for a results folder. Each of `folded_tables` is in a collapsed section."""
+    """Return the HTML page of a results folder. Each of `folded_tables` is in a collapsed section."""
     fastest = tables.answer_table(findings)
     sections = [*_figure_sections(findings), *map(table_section, folded_tables)]
     shown = {sentence for section in sections for sentence in section.sentences}
@@ -127,14 +127,14 @@ def render_page(
 
 
 def case_panels(cases: Mapping[str, Mapping[str, Sequence[Record]]]) -> dict[str, Any]:
-    """Return {HTML anchor: detail panel}, with one panel for each case that has records.
+    """Return {HTML anchor: detail panel}, with a panel for each case that has records.
 
     `cases` is {HTML anchor: {prefix: records}}, with one record per process. With the prefix 'A, ', the
     processes have the names 'A, process 1', 'A, process 2', and so on. A panel is a JSON-compatible dict:
 
-    facts      list of strings, such as 'compile 1.20 s to 1.40 s'
-    step       usually 1; a step of 2 means that only every second sample is plotted
-    samples    list with an entry for each process: [name, times in seconds, indices of disturbed samples]
+        facts      list of strings, such as 'compile 1.20 s to 1.40 s'
+        step       usually 1; a step of 2 means that only every second sample is plotted
+        samples    list with an entry for each process: [name, times in seconds, indices of disturbed samples]
     """
     processes = {
         anchor: [(f"{prefix}process {n}", r) for prefix, rs in groups.items() for n, r in enumerate(rs, 1)]

@@ -14,7 +14,7 @@ _MAX_WARNINGS = 4  # largest number of warnings in a summary
 
 
 def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[str]:
-    """Return lines of text that fit on one screen: the fastest AD modes, warnings and commands to run next.
+    """Return the lines of a summary that fits on one screen: fastest AD modes, warnings and next commands.
 
     `width` is the width of the console in characters.
     """

@@ -75,7 +75,7 @@ _NUMBER_FORMATS: Mapping[str, Callable[[Any], str]] = {  # column -> function th
 
 
 def answer_table(findings: Findings) -> Table:
-    """Return a table with one row per problem: the fastest AD mode, its device count, and the runner-up."""
+    """Return a table with the fastest AD mode, its device count and the runner-up for each problem."""
     rows = (_fastest_row(findings, fastest) for fastest in best_device_counts(findings.fastest))
     return _table("fastest", "Fastest mode of each problem", rows)
 
@@ -127,8 +127,8 @@ def terminal_report(findings: Findings) -> TerminalReport:
 def describe_totals(findings: Findings) -> str:
     """Return the number of cases of each status as text, such as '2 ok, 0 skipped, 1 failed'.
 
-    Each replicate counts as a case. If there are only plans, the text ends with the number of planned cases,
-    such as ', 12 planned'; if cases of the study have no record, with their number, such as ', 3 missing'.
+    Each replicate counts as a case. The text also states the number of missing cases, if there are any. If
+    there are only plans, it states the number of planned cases.
     """
     counts = count_statuses(findings)
     has_only_plans = 0 < counts["planned"] == counts.total() - counts["missing"]
@@ -137,14 +137,17 @@ def describe_totals(findings: Findings) -> str:
 
 
 def count_statuses(findings: Findings) -> Counter[str]:
-    """Return {status: number of cases}, with "planned" and "missing". Each replicate counts as a case."""
+    """Return {status: number of cases}. The statuses include "planned" and "missing".
+
+    Each replicate counts as a case.
+    """
     planned = (r for forecast in findings.forecasts for r in forecast.records if r.status == "planned")
     counts = Counter(record.status for record in (*findings.newest_records, *planned))
     return counts + Counter(missing=len(findings.missing))
 
 
 def folded_tables(findings: Findings) -> list[Table]:
-    """Return the tables for the collapsed sections of the HTML page, in page order. Omit empty tables."""
+    """Return the non-empty tables for the collapsed sections of the HTML page, in page order."""
     anchors = [case_anchor(timing) for timing in findings.case_timings]
     fastest_rows = (_fastest_row(findings, fastest) for fastest in findings.fastest)
     tables = [
@@ -181,7 +184,7 @@ def _format_cell(column: str, value: object) -> str:
 
 
 def case_anchor(timing: Timing) -> str:
-    """Return the HTML id of the table row of a measured case. The detail panel is stored under this id."""
+    """Return the HTML ID of a measured case, which identifies its table row and its detail panel."""
     return f"case-{timing.case.key}-{timing.environment}" + ("" if timing.honest else "-shared")
 
 
@@ -208,7 +211,10 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
 
 
 def _format_ratios(points: Mapping[str, CurvePoint], field: str, unit: str) -> str:
-    """Return the ratio `field` of each point as text, such as '1.9x, weak 1.8x' (strong and weak)."""
+    """Return the ratio `field` on each curve of a case as text, such as '1.9x, weak 1.8x'.
+
+    `points` maps the kinds of scaling ("strong", "weak") to points. `unit` follows each number.
+    """
     return ", ".join(
         ("" if kind == "strong" else f"{kind} ")
         + format_relative(point, getattr(point, field), unit)

@@ -12,7 +12,7 @@ _BORDER_WIDTH = 3  # characters of padding and border per column
 
 
 def print_report(report: TerminalReport, console: Console) -> None:
-    """Print the tables and the sentences of a report on a console. `report.totals` is not printed."""
+    """Print the tables and the sentences of a report on a console. The field `totals` is not printed."""
     for table in report.tables:
         print_table(table, console)
     for sentence in report.sentences:
@@ -42,7 +42,7 @@ def print_table(table: Table, console: Console) -> None:
 
 
 def _column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | None:
-    """Return the width in characters of each column, or None if the longest words do not fit into `width`."""
+    """Return the width of each column in characters, or None if the longest words do not fit into `width`."""
     max_widths = [max(map(len, column)) for column in columns]
     min_widths = [max(len(word) for cell in column for word in cell.split(" ")) for column in columns]
     free_width = width - _BORDER_WIDTH * len(columns) - 1 - sum(min_widths)
@@ -54,7 +54,7 @@ def _column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | 
 
 
 def _to_one_line(text: str, console: Console) -> str:
-    """Join the lines of a text, and replace the characters that the console cannot display."""
+    """Return a text on one line. Characters that the console cannot display are replaced."""
     words = " ".join(clean_text(text).split())
     if (console.encoding or "").lower().startswith("utf"):
         return words

@@ -18,12 +18,15 @@ LINES, WIDTH = 25, 80  # lines and columns of a usual console
 
 
 def clean_text(text: str) -> str:
-    """Replace control characters (not line feeds) with spaces, and characters invalid in XML with U+FFFD."""
+    """Replace control characters except line feeds with spaces, and invalid characters with U+FFFD.
+
+    The invalid characters are lone surrogates and those that XML does not allow.
+    """
     return _INVALID.sub("\ufffd", _CONTROL.sub(" ", text))
 
 
 def file_stem(name: str) -> str:
-    """Convert a name to a part of a file name, for example 'NVIDIA H100' to 'nvidia-h100'."""
+    """Convert a name to a part of a file name, such as 'NVIDIA H100' to 'nvidia-h100'."""
     return re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "other"
 
 
@@ -54,9 +57,9 @@ class TerminalReport(NamedTuple):
 def make_table(
     anchor: str, title: str, note: str, rows: Iterable[Mapping[str, object]], row_anchors: Sequence[str] = ()
 ) -> Table:
-    """Return a `Table` of text. `rows` are dicts from column name to value. All rows have the same keys.
+    """Return a `Table` of text from `rows`, which are dicts with the same column names as keys.
 
-    None becomes an empty cell. Columns that contain only empty cells are omitted, except the first column.
+    None becomes an empty cell. A column with only empty cells is omitted, unless it is the first one.
     """
     text_rows = [{name: "" if cell is None else str(cell) for name, cell in row.items()} for row in rows]
     names = list(text_rows[0]) if text_rows else []
@@ -66,9 +69,10 @@ def make_table(
 
 
 def wrap_text(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
-    """Wrap text at `width` characters, and return the lines. `indent` precedes all lines except the first.
+    """Return the lines of a text, wrapped at `width` characters.
 
-    Words and quantities such as '1.2 ms' are not broken. Therefore a line can exceed the width.
+    The text `indent` precedes all lines except the first. Words and quantities such as '1.2 ms' are not
+    broken. Therefore, a line can exceed the width.
     """
     joined = keep_numbers_whole(" ".join(clean_text(text).split()))
     wrapper = textwrap.TextWrapper(

@@ -74,5 +74,5 @@ def load_saved_output(folder: Path, digest: str) -> TerminalReport | None:
 
 
 def save_output(folder: Path, digest: str, printed: TerminalReport) -> None:
-    """Save `printed` (the console output of a report) and the digest of its inputs to report/.inputs.json."""
+    """Save the console output of a report and the digest of its inputs to the file report/.inputs.json."""
     store.write_json(folder / "report" / _SAVED_OUTPUT, {"digest": digest} | printed._asdict())

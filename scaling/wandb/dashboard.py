@@ -1,4 +1,4 @@
-"""Create or update the W&B workspace and the W&B report of a study (`save`), and lay out their line plots.
+"""Create or update the W&B workspace and the W&B report of a study (`save`), which show its line plots.
 
 The child process of publish.py runs this module. Text from records is never interpreted as Markdown.
 """
@@ -24,7 +24,7 @@ _SECTION_TITLES = {  # kind of plot -> title of its section
 
 
 def save(job: PublishJob, current: Mapping[str, str]) -> str:
-    """Create or update the W&B workspace and the W&B report of a job, and return text with both URLs.
+    """Create or update the W&B workspace and the W&B report of a study, and return text with both URLs.
 
     `current` maps each `TrackedRun.series` to the ID of its W&B run on the server.
     """

@@ -1,4 +1,4 @@
-"""Define `PublishJob` (data that publish.py sends to remote.py), and the settings `TrackingSettings`.
+"""Define `PublishJob` (the data that publish.py sends to remote.py) and the W&B settings `TrackingSettings`.
 
 This module imports neither NumPy nor SciPy, so that the child process of each publication starts quickly.
 """
@@ -29,7 +29,7 @@ def _is_text(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class TrackingSettings:
-    """The settings for publishing results to W&B. The constructor raises `Refusal` if a value is invalid."""
+    """Settings for publishing results to W&B. The constructor raises `Refusal` if a value is invalid."""
 
     # wandb itself reads the API key, the server and the default entity.
     project: str = "ad-scaling"
@@ -58,9 +58,9 @@ class TrackingSettings:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "TrackingSettings":
-        """Return the settings in a `tracking` config. The environment variable WANDB_MODE overrides the mode.
+        """Return the settings in the Hydra config group `tracking`.
 
-        Raise `Refusal` if a key or value is invalid.
+        The environment variable WANDB_MODE overrides the mode. Raise `Refusal` if a key or value is invalid.
         """
         fields = {str(name): value for name, value in config.items() if name != "name"}
         for name in fields:
@@ -102,7 +102,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """The content of a W&B run: name, tags, config, history and summary."""
+    """The content of one W&B run: name, tags, config, history and summary."""
 
     digest: str  # a hash of the content, which differs if the results differ
     series: str  # identifies a line in all publications; the newest run of a series supersedes the others
@@ -125,11 +125,14 @@ class PublishJob:
 
 
 def ideal_metric(baseline: int) -> str:
-    """Return the metric name of the ideal speed-up over `baseline` devices, for example 'ideal/from_2'."""
+    """Return the W&B metric of the ideal speed-up over `baseline` devices, such as 'ideal/from_2'."""
     return f"ideal/from_{baseline}"
 
 
 def describe_error(error: BaseException) -> str:
-    """Return up to 200 characters of the first line of an error message, without secrets and folder names."""
+    """Return up to 200 characters of the first line of an error message.
+
+    Secrets and folder names are removed.
+    """
     first_line = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
     return scrub(first_line)[:200].rstrip(" .")

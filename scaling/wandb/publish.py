@@ -47,7 +47,10 @@ class Outcome:
 
 
 def publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | None = None) -> Outcome:
-    """Publish a results folder to W&B, or write offline copies. Errors are part of the returned outcome."""
+    """Publish a results folder to W&B, or write offline copies, and return the outcome.
+
+    Errors are not raised. The returned `Outcome` describes them.
+    """
     events: list[Event] = []
     try:
         events.extend(_publish(folder, settings, loaded))
@@ -79,8 +82,8 @@ def _publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | No
 def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
     """Publish a job in a child process, and yield events such as {"run": digest, "state": "published"}.
 
-    If the child process fails or sends nothing, the last event has a `reason`. `lock` is the file descriptor
-    of the lock on the folder. The child process inherits it. The folder stays locked until that process ends.
+    If the child process fails or sends nothing, the last event has a `reason`. The child process inherits
+    `lock`, the file descriptor of the lock on the folder. The folder stays locked until that process ends.
     """
     names = [name for name in os.environ if not name.startswith("WANDB_") or name[6:] in _KEPT]
     environ = {name: os.environ[name] for name in names} | _CHILD_ENVIRONMENT
@@ -105,7 +108,7 @@ def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
 def _format_outcome(
     folder: Path, mode: str, states: Mapping[str, str], reasons: Sequence[str], fields: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield lines that state how many W&B runs were published or kept offline, and the reasons for failures.
+    """Yield lines that state how many W&B runs were published or kept offline, and why others failed.
 
     `states` maps the digest of each run to its state. `fields` maps each field of the events from the child
     process, such as 'page' and 'dashboard', to its last value.

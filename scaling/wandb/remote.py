@@ -36,7 +36,7 @@ _MAX_ROWS = 10_000  # the server returns only part of a longer history
 
 
 def publish_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
-    """Upload the W&B runs of a job, and write offline copies of the runs that could not be uploaded.
+    """Upload the W&B runs of a job. Write offline copies of the runs that could not be uploaded.
 
     `send_event` sends its keyword arguments to the parent process.
     """
@@ -70,7 +70,10 @@ def publish_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
 
 
 def _write_offline_copy(job: PublishJob, run: TrackedRun) -> str:
-    """Write an offline copy of a run, and return 'kept'. If a complete copy exists, return 'there before'."""
+    """Write an offline copy of a run, and return 'kept'.
+
+    If a complete copy exists, return 'there before'.
+    """
     if any(map(_is_complete, _COPIES_FOLDER.glob(f"offline-run-*-{run.digest}-{job.destination}-*/*.wandb"))):
         return "there before"
     _remove_copies(job, run)
@@ -115,10 +118,11 @@ def _publish_online(
 
 
 def _publish_run(api: wandb.Api, job: PublishJob, run: TrackedRun, listed: list[Any]) -> tuple[str, str, str]:
-    """Upload and verify a W&B run, unless one of the runs on the server (`listed`) is equal to `run`.
+    """Upload and verify a W&B run, unless the server has an equal run.
 
-    Return (state, run ID, error message or ''). The state is 'unchanged' if an equal run was on the server,
-    'published' if the uploaded run is equal to `run`, or 'differs' if it is different or missing.
+    `listed` contains the runs on the server. Return (state, run ID, error message or ''). The state is
+    'unchanged' if an equal run was on the server, 'published' if the uploaded run is equal to `run`, or
+    'differs' if it is different or missing.
     """
     for stored in listed:
         if stored.config.get("digest") == run.digest and not _first_difference(run, stored):
@@ -189,7 +193,7 @@ def _is_complete(log: Path) -> bool:
 
 
 def _first_difference(run: TrackedRun, stored: Any) -> str:
-    """Return '' if `run` equals the `stored` run, otherwise the first part that differs, such as 'config'."""
+    """Return the first part in which the W&B run `stored` differs from `run`, such as 'config', or ''."""
     try:
         if stored.state != "finished":
             return "state"
@@ -209,10 +213,10 @@ def _first_difference(run: TrackedRun, stored: Any) -> str:
 
 
 def _update_tag(stored: Any, current: dict[str, str], wrong: Iterable[str]) -> bool:
-    """Add the tag 'superseded' to a stored W&B run, or remove it. Return whether it was added.
+    """Add the tag 'superseded' to a stored W&B run, or remove it. Return whether the tag was added.
 
-    Runs whose IDs are in `wrong` (uploaded with wrong content) get the tag. `current` maps a series to the ID
-    of its current run, which loses the tag, while all other runs of this series get it.
+    `current` maps each series to the ID of its current run. The tag is removed from this run and added to all
+    other runs of the series. It is also added to the runs in `wrong`, the IDs of runs with wrong content.
     """
     current_id = current.get(stored.config.get("series"))
     is_superseded = stored.id in wrong or current_id not in (None, stored.id)

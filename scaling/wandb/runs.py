@@ -32,7 +32,10 @@ _ENVIRONMENT_FIELDS = ("platform", "device_kind", "xla_flags", "commit", "dirty"
 
 
 def make_plots(findings: Findings) -> list[Plot]:
-    """Return the W&B line plots of a study, plots with the most lines first. Each plot has its own metric."""
+    """Return the W&B line plots of a study. Plots with the most lines come first.
+
+    Each plot has its own W&B metric.
+    """
     metric_counts, plots = Counter[str](), []
     for plot in (*_plots_over_devices(findings.curves), *_plots_against_size(findings.size_sweeps)):
         metric = f"{plot.metric}/{re.sub('[^A-Za-z0-9]+', '_', plot.title).strip('_')}"
@@ -75,7 +78,7 @@ def _plots_against_size(sweeps: Iterable[SizeSweep]) -> Iterator[Plot]:
 def study_runs(findings: Findings, plots: Sequence[Plot], folder: Path) -> list[TrackedRun]:
     """Return a `TrackedRun` for each environment, workload and AD method, and one for the whole study.
 
-    Several results folders of one study are distinguished by the name of `folder`.
+    If a study has several results folders, the name of `folder` distinguishes their runs.
     """
     groups = group_by(
         (record for record in findings.records if record.case.kind == "case"),
@@ -122,7 +125,7 @@ def _study_run(findings: Findings, identity: Any, plots: Iterable[Plot]) -> Trac
 def _make_run(
     name: str, records: Sequence[Record], tags: Iterable[str], config: Fields, rows: Mapping[Any, Fields]
 ) -> TrackedRun:
-    """Return the content of a W&B run. Fields that are equal in all records are added to `config`.
+    """Return the content of a W&B run. Config fields that are equal in all records are added to `config`.
 
     `rows` maps sort keys to history rows.
     """
@@ -139,7 +142,7 @@ def _make_run(
 
 
 def _config_fields(record: Record) -> Fields:
-    """Return the fields of a record for a W&B config: its case fields, and a part of its environment."""
+    """Return the W&B config fields of a record: the fields of its case and a part of its environment."""
     case, environment = to_dict(record.case), record.environment
     sizes = {f"size_{name}": size for name, size in case.pop("sizes").items()}
     fields = {name: environment.get(name) for name in _ENVIRONMENT_FIELDS}
@@ -153,7 +156,7 @@ def _encode_fields(fields: Fields) -> Fields:
 
 
 def _encode(value: Any) -> Any:
-    """Convert a value for storage in W&B. For example, NaN becomes None, and a list becomes JSON text."""
+    """Convert a value to a type that W&B stores. For example, a list becomes JSON text, and NaN None."""
     if isinstance(value, str):  # a surrogate without its partner becomes U+FFFD
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, float):

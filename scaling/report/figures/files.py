@@ -33,7 +33,7 @@ ENCODERS: dict[str, Callable[[str], bytes]] = {  # from format to function that 
 
 
 def page_specs(figures: Iterable[Figure]) -> str:
-    """Return JSON text with the Vega-Lite specifications of figures, for a script element of a page."""
+    """Return the Vega-Lite specifications of figures as JSON text for a script element of an HTML page."""
     panels = {figure.name: [_page_panel(panel) for panel in figure.panels] for figure in figures}
     return to_script_json({"config": CONFIG | {"legend": {"disable": True}}, "figures": panels})
 
@@ -46,7 +46,7 @@ def _page_panel(panel: Panel) -> Spec:
 
 
 def to_script_json(value: Any) -> str:
-    """Convert a value to JSON text for an HTML script element. Theme colors become CSS variables."""
+    """Return a value as JSON text for an HTML script element. Theme colors become CSS variables."""
     themed = _map_strings(value, lambda text: to_css_variable(clean_text(text)))
     text = json.dumps(themed, ensure_ascii=False, separators=(",", ":"))
     # A tag in the text must not end the script element.
@@ -54,7 +54,10 @@ def to_script_json(value: Any) -> str:
 
 
 def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
-    """Copy nested data, apply `change` to its strings, and round its floats to six significant digits."""
+    """Return a copy of nested data with `change` applied to its strings.
+
+    Floats are rounded to six significant digits.
+    """
     if isinstance(value, dict):
         return {key: _map_strings(item, change) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -89,7 +92,7 @@ def file_spec(figure: Figure, provenance: str) -> Spec:
 
 
 def describe_provenance(findings: Findings) -> str:
-    """Return one line of text with the study, devices, dates and git commits, separated by ' · '."""
+    """Return the study, devices, dates and git commits of the results as one line, separated by ' · '."""
     records = findings.records or [record for forecast in findings.forecasts for record in forecast.records]
     machines = sorted({_describe_machine(record.environment) for record in records})
     commits = sorted({str(record.environment.get("commit") or "unknown")[:12] for record in records})

@@ -50,8 +50,8 @@ def make_figure(
 ) -> Figure | None:
     """Return a figure with the given panels, or None if `panels` is empty.
 
-    `problems` is the number of problems (or size sweeps, or maps) that could be drawn. If it exceeds
-    MAX_PANELS, the caption states that only MAX_PANELS of them are drawn.
+    `problems` is the number of panels that could be drawn. If it exceeds MAX_PANELS, the caption states that
+    only MAX_PANELS of them are drawn.
     """
     if problems > MAX_PANELS:
         caption += f" {MAX_PANELS} of {problems} problems are drawn; the tables have all."
@@ -62,7 +62,7 @@ def make_figure(
 def panel_title(findings: Findings, subject: Subject, *details: str) -> tuple[str, ...]:
     """Return the lines of a panel title: the function of `subject`, and then `details`.
 
-    If any workload was measured in several environments, the last line is the environment of `subject`.
+    If any workload was measured in several environments, the last line names the environment of `subject`.
     """
     environment = f"environment {subject.environment}" if findings.has_mixed_environments else ""
     return tuple(filter(None, (subject.family, *details, environment)))
@@ -82,7 +82,7 @@ def timing_row(line: str, timing: Timing, *remarks: str, **fields: Any) -> Row:
 
 
 def values_with_bounds(rows: Iterable[Row], field: str) -> list[float]:
-    """Return a list of the values of `field` and their interval bounds, without those that are None."""
+    """Return the values of `field` and of its interval bounds in the rows, without those that are None."""
     names = (field, f"{field}_low", f"{field}_high")
     values = (row[name] for row in rows if row.get(field) is not None for name in names)
     return [value for value in values if value is not None]
@@ -91,8 +91,8 @@ def values_with_bounds(rows: Iterable[Row], field: str) -> list[float]:
 def log_axis(field: str, title: str, values: Iterable[float], unit: str = "", counts: bool = False) -> Spec:
     """Return a logarithmic axis that covers all positive `values`.
 
-    If `unit` is given, tick labels have SI prefixes. If `counts` is true and there are at most 24 values,
-    each value has a tick. Otherwise the ticks are round numbers.
+    If `unit` is given, tick labels have SI prefixes. If `counts` is true and there are at most 24 values, the
+    ticks are at the values. Otherwise, they are at round numbers.
     """
     positive = sorted({value for value in values if value > 0})
     margin = max((positive[-1] / positive[0]) ** 0.06, 1.1)
@@ -127,7 +127,7 @@ def _axis(field: str, title: str, scale: Spec, axis: Spec) -> Spec:
 def make_chart(
     rows: Sequence[Row], x: Spec, y: Spec, styles: Sequence[LineStyle], layers: Iterable[Spec]
 ) -> Spec:
-    """Return a Vega-Lite chart with the given layers. They share data rows, axes, colors and tooltips."""
+    """Return a Vega-Lite chart with the given layers, which share data rows, axes, colors and tooltips."""
     encoding = {
         "x": x, "y": y, "color": _line_channel(styles, [style.color for style in styles]),
         "opacity": {"condition": {"test": _ISOLATED, "value": 1}, "value": 0.08},
@@ -144,8 +144,8 @@ def _line_channel(styles: Sequence[LineStyle], values: Sequence[Any]) -> Spec:
 def make_layer(mark: Spec, rows: Sequence[Row] | None = None, **channels: Any) -> Spec:
     """Return a layer of a Vega-Lite chart with the given mark, data rows and encoding channels.
 
-    `mark` is a dict with the mark type and its properties. By default, the layer uses the rows and channels
-    of the chart.
+    `mark` is a dict with the mark type and its properties. If `rows` is None, the layer uses the data rows of
+    its chart.
     """
     data = {} if rows is None else {"data": {"values": rows}}
     return {"mark": {"clip": True} | mark, "encoding": channels} | data
@@ -175,7 +175,7 @@ def draw_intervals(field: str) -> Spec:
 def draw_series(rows: Sequence[Row], y: Spec, styles: Sequence[LineStyle]) -> list[Spec]:
     """Return layers of lines, error bars and markers for the data rows.
 
-    If there are two to four lines, and each has a different AD mode, each line also has a label.
+    If there are two to four lines with different AD modes, each line is labeled with its mode.
     """
     layers = [draw_lines(styles), draw_intervals(y["field"]), draw_points(styles)]
     last_rows = {row["line"]: row for row in rows if row.get(y["field"]) is not None}
@@ -190,7 +190,7 @@ def _mode_of_line(line: str) -> str:
 
 
 def _label_line_ends(last_rows: Iterable[Row], y: Spec) -> list[Row]:
-    """Return the last row of each line with its AD mode as label. Move a label up if it overlaps another."""
+    """Return the last row of each line with its AD mode as label. Overlapping labels are moved up."""
     field, domain = y["field"], y["scale"]["domain"]
     to_position, to_value = (math.log, math.exp) if domain[0] else (float, float)
     least_distance = _LABEL_HEIGHT * (to_position(domain[1]) - to_position(domain[0]))
@@ -214,6 +214,6 @@ def draw_ideal(values: Mapping[int, float], x: Spec, y: Spec) -> list[Spec]:
 
 
 def draw_text(rows: Sequence[Row] | None = None, color: Spec | None = None, **options: Any) -> Spec:
-    """Return a layer that writes the text in the field 'label' of each row. `options` are mark properties."""
+    """Return a layer that writes the field 'label' of each row. `options` are mark properties."""
     channels = {"text": {"field": "label"}} | ({"color": color} if color else {})
     return make_layer({"type": "text", "align": "right", "clip": False} | options, rows, **channels)

@@ -47,7 +47,7 @@ def _limit_curves(curves: Sequence[Curve]) -> list[Curve]:
 
 
 def draw_times(findings: Findings) -> Figure | None:
-    """Draw time and speed-up of strong scaling against device count, or return None if there is no curve."""
+    """Draw time and speed-up of strong scaling against device count. Return None if there is no curve."""
     curves = [curve for curve in findings.curves if curve.kind == "strong"]
     has_speedup = any(point.against_jit for curve in curves for point in curve.points)
     baseline = (
@@ -65,7 +65,7 @@ def draw_times(findings: Findings) -> Figure | None:
 
 
 def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None = None) -> Figure | None:
-    """Draw speed-up and efficiency against device count, or return None if there is no curve.
+    """Draw speed-up and efficiency against device count. Return None if there is no curve.
 
     Only curves of this `kind` ("strong" or "weak") are drawn. `curves` is by default `findings.curves`.
     """
@@ -127,9 +127,10 @@ def _draw_chart(
 
 
 def _ideal_values(curves: Sequence[Curve], field: str, device_counts: Iterable[int]) -> dict[int, float]:
-    """Return {device count: value of `field` under ideal scaling}, or {} if the field has no ideal value.
+    """Return {device count: value of `field` under ideal scaling}.
 
-    The values are extrapolated from the fastest of the curves at the smallest device count.
+    The values are extrapolated from the fastest of the curves at the smallest device count. Return {} if the
+    field is not the time, speed-up or efficiency.
     """
     first = min((curve.points[0] for curve in curves), key=lambda point: (point.devices, point.seconds))
     speedups = {count: count / first.devices for count in device_counts if count >= first.devices}
@@ -167,7 +168,7 @@ def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
 
 
 def _law_rows(curve: Curve, law: ScalingFit, field: str) -> list[Row]:
-    """Evaluate a fitted scaling law at 12 device counts, and return one data row for each.
+    """Return data rows with a fitted scaling law, evaluated at 12 device counts.
 
     `field` is 'speedup' or 'efficiency'.
     """
@@ -181,7 +182,7 @@ def _law_rows(curve: Curve, law: ScalingFit, field: str) -> list[Row]:
 
 
 def draw_plan(findings: Findings, forecast: Forecast) -> Figure | None:
-    """Draw predicted time against device count, or return None if there is no curve."""
+    """Draw the predicted times of a plan against device count. Return None if there is no curve."""
     caption = (
         "Predicted, not measured: the line is the median of the prediction, the bars are its 95 % intervals. "
         f"{_LIMITED}"

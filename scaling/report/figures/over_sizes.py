@@ -18,7 +18,7 @@ _SURE_OPACITY, _UNSURE_OPACITY = 0.42, 0.12  # of a cell whose fastest mode is o
 
 
 def draw_sizes(findings: Findings) -> Figure | None:
-    """Draw time against problem size, or return None if no size was varied."""
+    """Draw time against problem size. Return None if no size was varied."""
     sweeps = rank_sweeps(findings.size_sweeps)
     drawn = sweeps[: marks.MAX_PANELS]
     cases = {method.name: line[0][1].case for sweep in drawn for method, line in sweep.lines.items()}
@@ -42,10 +42,10 @@ def draw_sizes(findings: Findings) -> Figure | None:
 
 
 def rank_sweeps(sweeps: Iterable[SizeSweep]) -> list[SizeSweep]:
-    """Return the best size sweep of each function, then the second best sweep of each, and so on.
+    """Return the best size sweep of each function, then the second best sweep of each function, and so on.
 
-    A sweep with more AD methods is better. Of two sweeps with equally many methods, the one with more timings
-    is better. Sweeps of function values without derivatives come last.
+    The best sweep has the most AD methods. Of several such sweeps, it has the most timings. Sweeps of
+    function values without derivatives come last.
     """
     ranked = sorted(
         sweeps, key=lambda s: (-len(s.lines), -sum(map(len, s.lines.values())), s.case.devices, -s.volume)
@@ -55,7 +55,7 @@ def rank_sweeps(sweeps: Iterable[SizeSweep]) -> list[SizeSweep]:
 
 
 def draw_crossover(findings: Findings) -> Figure | None:
-    """Draw maps of the fastest AD mode per size and device count, or return None if no size was varied."""
+    """Draw maps of the fastest AD mode per size and device count. Return None if no size was varied."""
     maps = sorted(findings.fastest_mode_maps, key=lambda mode_map: -len(mode_map.cells))
     drawn = interleave_groups(maps, lambda mode_map: mode_map.family_key)[: marks.MAX_PANELS]
     cases = {cell.method.name: cell.case for mode_map in drawn for cell in mode_map.cells.values()}

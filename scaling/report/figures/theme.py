@@ -65,7 +65,7 @@ class LineStyle(NamedTuple):
 def line_styles(cases: Mapping[str, Case]) -> list[LineStyle]:
     """Return a style for each line of a figure, sorted by line name.
 
-    `cases` maps each line name to a case with the AD mode of the line.
+    `cases` maps the name of each line to one of its cases.
     """
     styles, used_styles = [], Counter[str]()
     for name, case in sorted(cases.items()):
