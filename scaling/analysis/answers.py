@@ -13,7 +13,7 @@ from scaling.analysis.ranking import (
     Ranking,
     find_runner_up,
     largest_problems,
-    recommend_row,
+    recommend_ranking,
 )
 from scaling.analysis.timings import Timing, describe_slower, format_time, name_with_blocks
 from scaling.core.case import problem
@@ -49,29 +49,31 @@ class FastestAnswer(NamedTuple):
 
 def measured_answers(findings: Findings) -> list[FastestAnswer]:
     """Return a `FastestAnswer` for the largest measured problem of each function in each environment."""
-    return [_describe_problem(findings, rows) for rows in largest_problems(findings.fastest)]
+    return [_describe_problem(findings, rankings) for rankings in largest_problems(findings.fastest)]
 
 
-def _describe_problem(findings: Findings, rows: Sequence[Ranking]) -> FastestAnswer:
+def _describe_problem(findings: Findings, rankings: Sequence[Ranking]) -> FastestAnswer:
     """Return the fastest AD mode and the recommended device count of a problem as a `FastestAnswer`.
 
-    `rows` contains one `Ranking` per device count, in ascending order of time.
+    `rankings` contains one `Ranking` per device count, in ascending order of time.
     """
-    fastest, doubt = recommend_row(rows)
-    first, recommended = fastest.first, ""
-    mode, layout, ratio = name_with_blocks(first), f"{first.devices_text}, {fastest.call}", ""
-    if fastest.second is not None and not fastest.empty:
-        runner_up = fastest.second.method.name
-        ratio = describe_slower(runner_up, fastest.second, first)
-        if not fastest.distinguished and runner_up != mode:
+    recommended_ranking, doubt = recommend_ranking(rankings)
+    first, recommended = recommended_ranking.first, ""
+    mode, layout, ratio = name_with_blocks(first), f"{first.devices_text}, {recommended_ranking.call}", ""
+    if recommended_ranking.second is not None and not recommended_ranking.empty:
+        runner_up = recommended_ranking.second.method.name
+        ratio = describe_slower(runner_up, recommended_ranking.second, first)
+        if not recommended_ranking.distinguished and runner_up != mode:
             mode, layout = f"{mode} or {runner_up}", f"{layout}, by {mode}"
-    parts = []
-    if first.honest and not fastest.empty:
-        recommended = first.devices_text if len(rows) > 1 and not doubt else ""
-        parts = _describe_devices(findings, rows, first, doubt)
-    parts += _list_untimed(findings, fastest)
-    texts = (mode, recommended, format_time(first), layout, ratio, fastest.certainty)
-    return FastestAnswer(problem_name(findings, fastest), *texts, tuple(parts), fastest.distinguished)
+    details = []
+    if first.honest and not recommended_ranking.empty:
+        recommended = first.devices_text if len(rankings) > 1 and not doubt else ""
+        details = _describe_devices(findings, rankings, first, doubt)
+    details += _list_untimed(findings, recommended_ranking)
+    texts = (mode, recommended, format_time(first), layout, ratio, recommended_ranking.certainty)
+    return FastestAnswer(
+        problem_name(findings, recommended_ranking), *texts, tuple(details), recommended_ranking.distinguished
+    )
 
 
 def _list_untimed(findings: Findings, fastest: Ranking) -> list[str]:
@@ -80,13 +82,17 @@ def _list_untimed(findings: Findings, fastest: Ranking) -> list[str]:
     These modes failed or ran out of memory. Only the problem and the device count of `fastest` are
     considered.
     """
-    case, timed = fastest.case, findings.timings_by_comparison[fastest.comparison_key]
-    lost = findings.lost_records.get((fastest.environment, problem(case), case.devices), [])
-    methods = {timing.method for timing in timed}
-    reasons = {method_of(r.case).name: r.reason for r in lost if method_of(r.case) not in methods}
-    names = [f"{name} ({reason})" for name, reason in sorted(reasons.items())]
+    case, timings = fastest.case, findings.timings_by_comparison[fastest.comparison_key]
+    untimed_records = findings.lost_records.get((fastest.environment, problem(case), case.devices), [])
+    methods = {timing.method for timing in timings}
+    reasons = {
+        method_of(record.case).name: record.reason
+        for record in untimed_records
+        if method_of(record.case) not in methods
+    }
+    untimed_modes = [f"{name} ({reason})" for name, reason in sorted(reasons.items())]
     where = fastest.first.devices_text
-    return [f"Without a time on {where}: {list_first(names, _MOST_NAMES)}"] if names else []
+    return [f"Without a time on {where}: {list_first(untimed_modes, _MOST_NAMES)}"] if untimed_modes else []
 
 
 def problem_name(findings: Findings, timing: Timing | Ranking) -> str:
@@ -111,33 +117,41 @@ def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
 
 
 def _describe_devices(
-    findings: Findings, rows: Sequence[Ranking], recommended: Timing, doubt: str
+    findings: Findings, rankings: Sequence[Ranking], recommended: Timing, doubt: str
 ) -> list[str]:
     """Return sentences that state the speed-up and the efficiency, and compare the device counts.
 
-    `rows` contains one `Ranking` per device count, in ascending order of time. `recommended` is the timing
-    with the recommended device count. `doubt` is the reason why no device count is recommended, or ''.
+    `rankings` contains one `Ranking` per device count, in ascending order of time. `recommended` is the
+    timing with the recommended device count. `doubt` is the reason why no device count is recommended, or ''.
     """
-    first, *others = [row.first for row in rows]
-    if not others:
-        return [f"Measured on {first.devices_text} only"]
+    fastest, *other_timings = [ranking.first for ranking in rankings]
+    if not other_timings:
+        return [f"Measured on {fastest.devices_text} only"]
     curve, point = findings.curves_of(recommended).get("strong", (None, None))
     sentences = []
-    if recommended is not first:
-        shortest = f"The shortest time, {format_time(first)} of {first.method.name} on {first.devices_text},"
+    if recommended is not fastest:
+        shortest = (
+            f"The shortest time, {format_time(fastest)} of {fastest.method.name} on {fastest.devices_text},"
+        )
         name = f"{recommended.method.name} on {recommended.devices_text}"
-        sentences.append(f"{shortest} is not distinguished: {describe_slower(name, recommended, first)}")
+        sentences.append(f"{shortest} is not distinguished: {describe_slower(name, recommended, fastest)}")
         if point and not point.is_baseline:
             sentences[0] += f", efficiency {format_ratio(*point.efficiency, sign='')}"
-    sentences += _describe_speedup(findings, first)
-    on_more, ratio = find_runner_up(first, (t for t in others if t.case.devices > first.case.devices))
-    if on_more and ratio:
-        pay = f"More devices {'do not pay' if ratio.above_one else 'are not distinguished'}"
-        timed = {t.base_method for t in findings.timings_by_comparison[on_more.comparison_key]}
-        if first.base_method not in timed:  # such as a case that failed
-            pay = f"{first.method.name} has no time on {on_more.devices_text}"
-        slower = describe_slower(f"the fastest mode on {on_more.devices_text}", on_more, first)
-        sentences.append(f"{pay}: {slower}")
+    sentences += _describe_speedup(findings, fastest)
+    timing_on_more, ratio = find_runner_up(
+        fastest, (timing for timing in other_timings if timing.case.devices > fastest.case.devices)
+    )
+    if timing_on_more and ratio:
+        conclusion = f"More devices {'do not pay' if ratio.above_one else 'are not distinguished'}"
+        timed = {
+            timing.base_method for timing in findings.timings_by_comparison[timing_on_more.comparison_key]
+        }
+        if fastest.base_method not in timed:  # such as a case that failed
+            conclusion = f"{fastest.method.name} has no time on {timing_on_more.devices_text}"
+        slower = describe_slower(
+            f"the fastest mode on {timing_on_more.devices_text}", timing_on_more, fastest
+        )
+        sentences.append(f"{conclusion}: {slower}")
     if doubt:
         sentences.append(f"No number of devices can be recommended: {doubt}")
     if curve and len(curve.points) > 1:
@@ -151,7 +165,7 @@ def describe_efficiency(findings: Findings, curve: Curve) -> str:
     required = findings.efficiency
     if not all(point.efficiency.is_determined for point in curve.points):
         return f"the largest number of devices with an efficiency of at least {required:g} is not determined"
-    efficient = list(itertools.takewhile(lambda p: p.efficiency.value >= required, curve.points))
+    efficient = list(itertools.takewhile(lambda point: point.efficiency.value >= required, curve.points))
     inefficient = curve.points[len(efficient) : len(efficient) + 1]
     devices = efficient[-1].timing.devices_text + ("" if inefficient else ", the most measured")
     is_unsure = any((point.efficiency.low or 0.0) < required for point in efficient) or any(

@@ -49,13 +49,14 @@ class Baseline(NamedTuple):
 
 def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
     """Return a `Baseline` for each timing. Measurements of peak rates and latencies are omitted."""
-    derivatives = (timing for timing in timings if timing.case.workload != CEILING)
-    groups = group_by(derivatives, lambda t: t.comparison_key)
+    derivative_timings = (timing for timing in timings if timing.case.workload != CEILING)
+    groups = group_by(derivative_timings, lambda timing: timing.comparison_key)
     rates, baselines = measured_rates(timings), []
-    for group in groups.values():
-        fastest = least_time(t for t in group if t.case.engine == "jax" and not t.case.ad_mode.closed_form)
-        handwritten = [t for t in group if t.case.engine == "jax" and t.case.ad_mode.closed_form]
-        for timing in group:
+    for problem_timings in groups.values():
+        jax_timings = [timing for timing in problem_timings if timing.case.engine == "jax"]
+        handwritten = [timing for timing in jax_timings if timing.case.ad_mode.closed_form]
+        fastest = least_time(timing for timing in jax_timings if not timing.case.ad_mode.closed_form)
+        for timing in problem_timings:
             by_hand, bound = _compare_with_handwritten(timing, handwritten), _limiting_peak(timing, rates)
             jax = fastest if timing.case.engine != "jax" else None
             baselines.append(Baseline(timing, by_hand, bound, jax, time_ratio(timing, jax) if jax else None))
@@ -69,7 +70,7 @@ def _compare_with_handwritten(timing: Timing, handwritten: Iterable[Timing]) -> 
     none, or if `timing` is the time of a function value (mode=value).
     """
     # With colored seeds, a handwritten derivative computes only the nonzeros.
-    fastest = least_time(t for t in handwritten if t.case.seeds == timing.case.seeds)
+    fastest = least_time(other for other in handwritten if other.case.seeds == timing.case.seeds)
     return time_ratio(timing, fastest) if fastest and not timing.case.ad_mode.is_value else None
 
 
@@ -106,11 +107,11 @@ def _least_seconds(target: str, amount: float | None, timing: Timing, rates: Rat
     if not amount:
         return amount  # no work takes no time, even if the rate is unknown
     dtype_and_precision = machine_peaks.peak_dtype_and_precision(target, timing.case)
-    measured = rates.get((target, *dtype_and_precision, _machine_key(timing)))
-    if not measured:
+    peak_rates = rates.get((target, *dtype_and_precision, _machine_key(timing)))
+    if not peak_rates:
         return None
     # Prefer the largest benchmark up to this amount, because more data may not fit into the same cache.
-    _, rate = max([pair for pair in measured if pair[0] <= amount] or [min(measured)])
+    _, rate = max([pair for pair in peak_rates if pair[0] <= amount] or [min(peak_rates)])
     return amount / rate
 
 
@@ -143,14 +144,16 @@ def efficiency_breakdowns(curve: Curve, rates: Rates) -> tuple[EfficiencyBreakdo
     return tuple(_break_down(point, points[0].timing, rates) for point in points[1:])
 
 
-def _break_down(point: CurvePoint, base: Timing, rates: Rates) -> EfficiencyBreakdown:
+def _break_down(point: CurvePoint, single: Timing, rates: Rates) -> EfficiencyBreakdown:
     timing, efficiency = point.timing, point.efficiency.value
     all_reduce = _least_seconds("all_reduce", timing.record.collective_bytes, timing, rates)
     lost_seconds = (all_reduce, _waiting_seconds(timing))
     communication, imbalance = (None if lost is None else lost / timing.median for lost in lost_seconds)
-    floor, base_floor = dispatch_floor(timing), dispatch_floor(base)
+    latency, single_latency = dispatch_floor(timing), dispatch_floor(single)
     # The dispatch latency on one device is part of the ideal time.
-    dispatch = floor / timing.median - efficiency * base_floor / base.median if floor and base_floor else None
+    dispatch = None
+    if latency and single_latency:
+        dispatch = latency / timing.median - efficiency * single_latency / single.median
     serial = 1 - efficiency - sum(loss or 0.0 for loss in (communication, imbalance, dispatch))
     return EfficiencyBreakdown(timing.case.devices, communication, imbalance, dispatch, serial)
 
@@ -158,7 +161,9 @@ def _break_down(point: CurvePoint, base: Timing, rates: Rates) -> EfficiencyBrea
 def _waiting_seconds(timing: Timing) -> float | None:
     """Return the mean time in seconds that a process waits for the slowest process, or None if unknown."""
     waits = [
-        statistics.median(slow - fast for slow, fast in zip(record.seconds, record.seconds_min, strict=True))
+        statistics.median(
+            slowest - fastest for slowest, fastest in zip(record.seconds, record.seconds_min, strict=True)
+        )
         for record in timing.records
         if len(record.seconds) == len(record.seconds_min) and record.seconds != record.seconds_min
     ]

@@ -77,7 +77,7 @@ def without_memory_setting(case: Case) -> Case:
 
 def method_of(case: Case) -> Method:
     """Return the differentiation method of a case."""
-    return Method(*(getattr(case, name) for name in Method._fields))
+    return Method(*(getattr(case, field) for field in Method._fields))
 
 
 def interleave_groups(items: Iterable[T], key: Callable[[T], Hashable]) -> list[T]:
@@ -85,8 +85,8 @@ def interleave_groups(items: Iterable[T], key: Callable[[T], Hashable]) -> list[
 
     Items for which `key` returns the same value form a group.
     """
-    ranked = [pair for group in group_by(items, key).values() for pair in enumerate(group)]
-    return [item for _, item in sorted(ranked, key=lambda pair: pair[0])]
+    ranked_items = [pair for group in group_by(items, key).values() for pair in enumerate(group)]
+    return [item for _, item in sorted(ranked_items, key=lambda pair: pair[0])]
 
 
 def size_name(case: Case) -> str:
@@ -213,7 +213,7 @@ def environment_columns(environment: Mapping[str, Any]) -> list[tuple[str, str]]
     columns = []
     for name, value in environment.items():
         if isinstance(value, Mapping):
-            value = [f"{key} {item}" for key, item in value.items()]
+            value = [f"{key} {subvalue}" for key, subvalue in value.items()]
         if isinstance(value, list):
             value = ", ".join(map(str, value))
         columns.append((name, "" if value is None else str(value)))
@@ -225,18 +225,18 @@ def environment_differences(groups: Iterable[Iterable[Record]]) -> dict[str, lis
 
     Fields that depend on the case are omitted.
     """
-    facts = [_study_facts(records) for records in groups]
-    names = sorted({name for group in facts for name in group})
-    values = {name: [group.get(name, "none") for group in facts] for name in names}
+    fields_by_group = [_study_facts(records) for records in groups]
+    names = sorted({name for fields in fields_by_group for name in fields})
+    values = {name: [fields.get(name, "none") for fields in fields_by_group] for name in names}
     return {name: texts for name, texts in values.items() if len(set(texts)) > 1}
 
 
 def describe_environments(records: Iterable[Record]) -> str:
     """Return text such as "2 environments that differ in jax (0.10.2, 0.11.0)", or "" for one environment."""
     groups = group_by(records, lambda record: record.setting)
-    facts = environment_differences(groups.values())
-    differ = [f"{name} ({', '.join(texts)})" for name, texts in facts.items() if name != "engine"]
-    suffix = f" that differ in {', '.join(differ)}" if differ else ""
+    differences = environment_differences(groups.values())
+    descriptions = [f"{name} ({', '.join(texts)})" for name, texts in differences.items() if name != "engine"]
+    suffix = f" that differ in {', '.join(descriptions)}" if descriptions else ""
     return f"{len(groups)} environments{suffix}" if len(groups) > 1 else ""
 
 
@@ -245,10 +245,12 @@ def _study_facts(records: Iterable[Record]) -> dict[str, str]:
 
     If the records have several values of a field, the text joins them with 'or'.
     """
-    facts = set[tuple[str, str]]()
+    name_text_pairs = set[tuple[str, str]]()
     for record in records:
         for name in record.environment.keys() - OF_THE_CASE:
             value = record.environment[name]
-            facts.update(environment_columns(value if isinstance(value, Mapping) else {name: value}))
-    by_name = group_by(facts, lambda fact: fact[0])
-    return {name: " or ".join(sorted(text or "none" for _, text in same)) for name, same in by_name.items()}
+            name_text_pairs.update(
+                environment_columns(value if isinstance(value, Mapping) else {name: value})
+            )
+    by_name = group_by(name_text_pairs, lambda pair: pair[0])
+    return {name: " or ".join(sorted(text or "none" for _, text in pairs)) for name, pairs in by_name.items()}

@@ -100,14 +100,17 @@ def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong"
     Timings on shared CPU cores are omitted. A weak curve is omitted if its work per device is not constant.
     """
     timings = [timing for timing in timings if timing.honest]
-    plain = (t for t in timings if t.case.api == "jit" and t.case.jit and t.case.devices == 1)
-    programs = (timing for timing in plain if is_candidate(timing.case))
-    plain_jit = least_by(programs, lambda t: t.problem_key, lambda t: t.median)
+    jit_timings = (timing for timing in timings if _is_plain_jit(timing.case))
+    plain_jit = least_by(jit_timings, lambda timing: timing.problem_key, lambda timing: timing.median)
     return [
         build_curve(kind, series, time_ratio, plain_jit)
         for kind, series in select_series(timings, scaling)
         if kind == "strong" or _describe_unequal_work(series) is None
     ]
+
+
+def _is_plain_jit(case: Case) -> bool:
+    return case.api == "jit" and case.jit and case.devices == 1 and is_candidate(case)
 
 
 def select_series(timings: Sequence[Timing], kinds: Sequence[str]) -> list[tuple[str, list[Timing]]]:
@@ -116,12 +119,12 @@ def select_series(timings: Sequence[Timing], kinds: Sequence[str]) -> list[tuple
     The timings of a curve are in ascending order of device count. A curve with a single timing is omitted in
     two cases: it is not of the first kind, or its timing is on several devices and belongs to a longer curve.
     """
-    pairs = [(kind, series) for kind in kinds for series in series_of_kind(timings, kind)]
-    several = (series for _, series in pairs if len(series) > 1)
-    longer = {id(timing) for series in several for timing in series if timing.case.devices > 1}
+    kinds_and_series = [(kind, series) for kind in kinds for series in series_of_kind(timings, kind)]
+    longer_series = (series for _, series in kinds_and_series if len(series) > 1)
+    longer = {id(timing) for series in longer_series for timing in series if timing.case.devices > 1}
     return [
         (kind, series)
-        for kind, series in pairs
+        for kind, series in kinds_and_series
         if len(series) > 1 or (kind == kinds[0] and id(series[0]) not in longer)
     ]
 
@@ -149,15 +152,25 @@ def series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
     Only the fastest mesh on each device count is kept. For weak scaling, a case is omitted if its points do
     not divide evenly over its devices.
     """
-    whole = (t for t in timings if kind == "strong" or t.case.points % t.case.devices == 0)
-    groups = group_by(whole, lambda t: (t.environment, curve_case(t.case, kind))).values()
-    return [sorted(keep_fastest_meshes(group), key=lambda timing: timing.case.devices) for group in groups]
+    divisible = (
+        timing for timing in timings if kind == "strong" or timing.case.points % timing.case.devices == 0
+    )
+    groups = group_by(divisible, lambda timing: (timing.environment, curve_case(timing.case, kind))).values()
+    return [
+        sorted(keep_fastest_meshes(program_timings), key=lambda timing: timing.case.devices)
+        for program_timings in groups
+    ]
 
 
 def keep_fastest_meshes(timings: Iterable[Timing]) -> list[Timing]:
     """Return the timing with the fastest device mesh for each program and device count."""
-    programs = group_by(timings, lambda t: (t.environment, t.honest, with_fields(t.case, mesh=None)))
-    return [min(meshes, key=lambda t: t.median) for meshes in programs.values()]
+    timings_by_program = group_by(
+        timings, lambda timing: (timing.environment, timing.honest, with_fields(timing.case, mesh=None))
+    )
+    return [
+        min(program_timings, key=lambda timing: timing.median)
+        for program_timings in timings_by_program.values()
+    ]
 
 
 def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
@@ -168,11 +181,17 @@ def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
     if len(series) < 2:
         return None
     for name, attribute in (("flops", "flops"), ("compulsory_bytes", "compulsory")):
-        counts = [(t.case.devices, getattr(record, attribute)) for t in series for record in t.records]
+        counts = [
+            (timing.case.devices, getattr(record, attribute))
+            for timing in series
+            for record in timing.records
+        ]
         if unknown := sorted({devices for devices, count in counts if count is None}):
             where = ", ".join(map(str, unknown))
             return f"{name} per device were not counted on {where} devices, so constant work cannot be shown"
-        (least_on, least), (most_on, most) = (select(counts, key=lambda c: c[1]) for select in (min, max))
+        (least_on, least), (most_on, most) = (
+            select(counts, key=lambda pair: pair[1]) for select in (min, max)
+        )
         if most > least * (1 + _WORK_TOLERANCE):
             more = f", {most / least - 1:.1%} more" if least else ""
             values = f"{least:.6g} on {least_on} and {most:.6g} on {most_on} devices"
@@ -191,15 +210,17 @@ def build_curve(
     `ratio(a, b)` returns the time of a divided by the time of b. `plain_jit` maps each `Timing.problem_key`
     to the fastest timing with api=jit on one device.
     """
-    base, points = series[0], []
+    baseline, points = series[0], []
     for timing in series:
-        ideal = timing.case.devices / base.case.devices
-        work = ideal if kind == "weak" else 1.0  # total work relative to the baseline
-        gain, program = ratio(base, timing), plain_jit.get(timing.problem_key)
-        speedup, efficiency = gain.scaled(work), gain.scaled(work / ideal)
-        against_jit = ratio(program, timing) if program else None
-        points.append(CurvePoint(timing, base.case.devices, speedup, efficiency, against_jit))
-    return Curve(with_fields(base.case, mesh=None), base.environment, base.honest, kind, tuple(points))
+        ideal = timing.case.devices / baseline.case.devices
+        relative_work = ideal if kind == "weak" else 1.0  # total work relative to the baseline
+        gain, jit_timing = ratio(baseline, timing), plain_jit.get(timing.problem_key)
+        speedup, efficiency = gain.scaled(relative_work), gain.scaled(relative_work / ideal)
+        against_jit = ratio(jit_timing, timing) if jit_timing else None
+        points.append(CurvePoint(timing, baseline.case.devices, speedup, efficiency, against_jit))
+    return Curve(
+        with_fields(baseline.case, mesh=None), baseline.environment, baseline.honest, kind, tuple(points)
+    )
 
 
 def curve_name(kind: str, case: Case) -> str:
@@ -224,15 +245,17 @@ def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> 
     A problem with three or more device counts takes precedence over a larger problem with two. Lists of
     curves of function values (mode=value) come last.
     """
-    several = (curve for curve in curves if len(curve.points) > 1)
-    families = group_by(several, lambda c: (c.kind, mixed or c.baseline_devices, c.family_key)).values()
+    long_curves = (curve for curve in curves if len(curve.points) > 1)
+    families = group_by(
+        long_curves, lambda curve: (curve.kind, mixed or curve.baseline_devices, curve.family_key)
+    ).values()
     problems_by_family = (group_by(family, lambda curve: curve.problem_key).values() for family in families)
 
-    def rank(problem: Sequence[Curve]) -> tuple[int, int]:
-        return problem[0].rank_among_problems(max(len(curve.points) for curve in problem))
+    def rank(problem_curves: Sequence[Curve]) -> tuple[int, int]:
+        return problem_curves[0].rank_among_problems(max(len(curve.points) for curve in problem_curves))
 
     largest = (max(problems, key=rank) for problems in problems_by_family)
-    return sorted(largest, key=lambda problem: problem[0].case.ad_mode.is_value)
+    return sorted(largest, key=lambda problem_curves: problem_curves[0].case.ad_mode.is_value)
 
 
 def derivative_curves(curves: Iterable[Curve]) -> list[list[Curve]]:
@@ -241,5 +264,8 @@ def derivative_curves(curves: Iterable[Curve]) -> list[list[Curve]]:
     In each list, the curve with the largest device count is first. Of several curves with this device count,
     the fastest is first.
     """
-    problems = curves_of_largest_problems(curve for curve in curves if not curve.case.ad_mode.is_value)
-    return [sorted(same, key=lambda c: (-c.points[-1].devices, c.points[-1].seconds)) for same in problems]
+    derivatives = (curve for curve in curves if not curve.case.ad_mode.is_value)
+    return [
+        sorted(problem_curves, key=lambda curve: (-curve.points[-1].devices, curve.points[-1].seconds))
+        for problem_curves in curves_of_largest_problems(derivatives)
+    ]

@@ -40,7 +40,9 @@ _RATIO_COLUMNS = tuple(f"{name}{end}" for name in _RATIOS for end in ("", "_low"
 
 def _scalar_fields(dataclass: type) -> dict[str, type]:
     hints = typing.get_type_hints(dataclass).items()
-    kinds = {n: typing.get_args(h)[0] if isinstance(h, types.UnionType) else h for n, h in hints}
+    kinds = {
+        name: typing.get_args(hint)[0] if isinstance(hint, types.UnionType) else hint for name, hint in hints
+    }
     return {name: kind for name, kind in kinds.items() if kind in _DTYPES}
 
 
@@ -69,7 +71,8 @@ def load(folder: str | PathLike[str], samples: bool = False) -> "DataFrame":
     frame = to_frame(record_columns(findings))
     if not samples:
         return frame
-    columns = [c for c in frame if c == "status" or c in _CASE_COLUMNS.values() or c.startswith("sizes.")]
+    case_columns = {"status", *_CASE_COLUMNS.values()}
+    columns = [column for column in frame if column in case_columns or column.startswith("sizes.")]
     rows = [row for row, record in enumerate(findings.records) for _ in record.seconds]
     return to_frame(_sample_columns(findings)).join(frame.loc[rows, columns].reset_index(drop=True))
 
@@ -85,7 +88,9 @@ def to_frame(table: Columns) -> "DataFrame":
     import pandas
 
     columns = table.items()
-    return pandas.DataFrame({n: pandas.array(cells, dtype=_DTYPES[kind]) for n, (kind, cells) in columns})
+    return pandas.DataFrame(
+        {name: pandas.array(cells, dtype=_DTYPES[column_type]) for name, (column_type, cells) in columns}
+    )
 
 
 def to_csv(table: Columns) -> str:
@@ -104,17 +109,21 @@ def typed_columns(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> 
     "environment.*" follow. An integer column becomes text if it contains a string or an integer of more than
     64 bits.
     """
-    present = dict.fromkeys(name for row in rows for name in row)
-    sizes, environment = ([n for n in present if n.startswith(p)] for p in ("sizes.", "environment."))
+    names_in_rows = dict.fromkeys(name for row in rows for name in row)
+    sizes, environment = (
+        [name for name in names_in_rows if name.startswith(prefix)] for prefix in ("sizes.", "environment.")
+    )
     names = [name for column in columns for name in (sizes if column == "sizes" else [column])]
     table = {}
     for name in (*names, *environment):
-        cells, kind = [row.get(name) for row in rows], int if name in sizes else _TYPES.get(name, str)
-        if kind is int and any(isinstance(cell, str) or abs(cell or 0) >= _LARGEST_INTEGER for cell in cells):
-            kind = str
-        convert = _encodable if kind is str else kind
+        cells, column_type = [row.get(name) for row in rows], int if name in sizes else _TYPES.get(name, str)
+        if column_type is int and any(
+            isinstance(cell, str) or abs(cell or 0) >= _LARGEST_INTEGER for cell in cells
+        ):
+            column_type = str
+        convert = _encodable if column_type is str else column_type
         cells = [None if cell is None else convert(cell) for cell in cells]
-        table[_encodable(name)] = kind, cells
+        table[_encodable(name)] = column_type, cells
     return table
 
 

@@ -78,12 +78,14 @@ class Findings:
 
         The device count is the smallest one on which a program ran out of memory.
         """
-        too_large = (r for r in self.records if r.reason in ranking.OUT_OF_MEMORY_REASONS)
+        too_large = (record for record in self.records if record.reason in ranking.OUT_OF_MEMORY_REASONS)
         return {
-            (r.setting, kind, curve_case(r.case, kind)): r.case.devices
-            for r in sorted(too_large, key=lambda r: -r.case.devices)  # the smallest count is last
+            (record.setting, kind, curve_case(record.case, kind)): record.case.devices
+            # The smallest count is last.
+            for record in sorted(too_large, key=lambda record: -record.case.devices)
             for kind in curves.KINDS
-            if kind == "strong" or r.case.points % r.case.devices == 0  # as in `curves.series_of_kind`
+            # As in `curves.series_of_kind`.
+            if kind == "strong" or record.case.points % record.case.devices == 0
         }
 
     @functools.cached_property
@@ -110,10 +112,10 @@ class Findings:
 
         They are grouped by (environment, problem, device count).
         """
+        candidates = (record for record in self.newest_records if is_candidate(record.case))
         reasons = ranking.OUT_OF_MEMORY_REASONS
-        lost = (r for r in self.newest_records if r.status == "failed" or r.reason in reasons)
-        ranked = (record for record in lost if is_candidate(record.case))
-        return group_by(ranked, lambda record: (record.setting, problem(record.case), record.case.devices))
+        lost = (record for record in candidates if record.status == "failed" or record.reason in reasons)
+        return group_by(lost, lambda record: (record.setting, problem(record.case), record.case.devices))
 
     @functools.cached_property
     def best_fits(self) -> list[tuple[Curve, ScalingFit]]:
@@ -123,12 +125,13 @@ class Findings:
     @functools.cached_property
     def environments(self) -> list[str]:
         """Return the digests of all environments, sorted by the start times of their first records."""
-        return list(dict.fromkeys(r.setting for r in sorted(self.records, key=lambda r: r.started_at or "")))
+        by_start = sorted(self.records, key=lambda record: record.started_at or "")
+        return list(dict.fromkeys(record.setting for record in by_start))
 
     @functools.cached_property
     def has_mixed_environments(self) -> bool:
         """Return whether any workload was measured in more than one environment."""
-        pairs = {(r.case.workload, r.setting) for r in self.records}
+        pairs = {(record.case.workload, record.setting) for record in self.records}
         return len(pairs) > len({workload for workload, _ in pairs})
 
     def suffix(self, environment: str, honest: bool = True) -> str:
@@ -137,9 +140,9 @@ class Findings:
         It names the environment if any workload was measured in several environments. It contains
         'oversubscribed' if `honest` is false.
         """
-        words = [f"environment {environment}"] if self.has_mixed_environments else []
-        words += [] if honest else ["oversubscribed"]
-        return f" [{', '.join(words)}]" if words else ""
+        remarks = [f"environment {environment}"] if self.has_mixed_environments else []
+        remarks += [] if honest else ["oversubscribed"]
+        return f" [{', '.join(remarks)}]" if remarks else ""
 
 
 def read(
@@ -159,7 +162,8 @@ def read(
         efficiency: The smallest acceptable parallel efficiency.
     """
     loaded = loaded or store.load(folder)
-    records = [r for r in store.latest([*loaded.records, *unrecorded]) if only is None or r.setting in only]
+    latest_records = store.latest([*loaded.records, *unrecorded])
+    records = [record for record in latest_records if only is None or record.setting in only]
     study = store.read_study(folder, {record.key: record.case for record in records})
     kinds = curves.stated_kinds(study.content)
     timings = pool_processes(records)

@@ -81,25 +81,34 @@ def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
     return store.require_results_folder(variants[0]), folder
 
 
-def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
-    """Compare the times of each case in the old results folder `a` and the new folder `b`.
+def compare(old_folder: Path, new_folder: Path, margin: float = MARGIN) -> FolderComparison:
+    """Compare the times of each case in an old and a new results folder.
 
     A case is slower or faster if the relative difference of its times significantly exceeds `margin`. Raise
     `Refusal` if `margin` is invalid, if the folders are the same, or if no case is in both folders.
     """
     if not 0 <= margin < 1:
         raise Refusal(f"margin must be from 0 to under 1, such as 0.01 for one per cent, not {margin!r}")
-    if a.resolve() == b.resolve():
-        raise Refusal(f"{a} cannot be compared with itself; give two results folders")
-    (old, old_notes), (new, new_notes) = _load_newest_records("A", a), _load_newest_records("B", b)
-    both = old.keys() & new.keys()
-    if not both:
-        counts = f"{a} ({len(old)} of its own) and {b} ({len(new)})"
+    if old_folder.resolve() == new_folder.resolve():
+        raise Refusal(f"{old_folder} cannot be compared with itself; give two results folders")
+    old_records, old_notes = _load_newest_records("A", old_folder)
+    new_records, new_notes = _load_newest_records("B", new_folder)
+    common_keys = old_records.keys() & new_records.keys()
+    if not common_keys:
+        counts = f"{old_folder} ({len(old_records)} of its own) and {new_folder} ({len(new_records)})"
         raise Refusal(f"no case is in both {counts}; run the same study for both")
-    rows = [row for key in old | new if (row := _compare_case(old.get(key, []), new.get(key, [])))]
-    facts = environment_differences([record for key in both for record in side[key]] for side in (old, new))
-    judged = sorted(_decide_verdicts(rows, margin), key=_sort_key)
-    return FolderComparison(a, b, margin, judged, facts, old_notes + new_notes)
+    compared_cases = [
+        compared
+        for key in old_records | new_records
+        if (compared := _compare_case(old_records.get(key, []), new_records.get(key, [])))
+    ]
+    environment_fields = environment_differences(
+        [record for key in common_keys for record in side[key]] for side in (old_records, new_records)
+    )
+    decided_cases = sorted(_decide_verdicts(compared_cases, margin), key=_sort_key)
+    return FolderComparison(
+        old_folder, new_folder, margin, decided_cases, environment_fields, old_notes + new_notes
+    )
 
 
 def _load_newest_records(name: str, folder: Path) -> tuple[dict[str, list[Record]], list[str]]:
@@ -111,24 +120,26 @@ def _load_newest_records(name: str, folder: Path) -> tuple[dict[str, list[Record
     loaded = store.load(folder)
     records = [record for record in store.latest(loaded.records) if record.case.kind == "case"]
     newest = store.keep_newest_environments(records)
-    by_case = group_by(sorted(newest, key=lambda r: r.replicate), lambda r: r.key)
-    omitted = {"outdated record": len(records) - len(newest), "damaged line": len(loaded.damaged)}
+    by_case = group_by(sorted(newest, key=lambda record: record.replicate), lambda record: record.key)
+    omitted_counts = {"outdated record": len(records) - len(newest), "damaged line": len(loaded.damaged)}
     return by_case, [
-        f"{name}: {format_count(count, noun)} left out." for noun, count in omitted.items() if count
+        f"{name}: {format_count(count, noun)} left out." for noun, count in omitted_counts.items() if count
     ]
 
 
 def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase | None:
-    a, b = (tuple(r for r in side if r.status == "ok") for side in (old, new))
-    failed = [name for name, side in (("A", old), ("B", new)) if any(r.status == "failed" for r in side)]
-    unmeasured = (r for r in (*old, *new) if r.status != "ok")
-    causes = ((r.reason or "no reason given", r.text) for r in unmeasured)
-    reasons = dict.fromkeys(f"{reason}: {text}" if text else reason for reason, text in causes)
+    a, b = (tuple(record for record in side if record.status == "ok") for side in (old, new))
+    failed = [
+        name for name, side in (("A", old), ("B", new)) if any(record.status == "failed" for record in side)
+    ]
+    unmeasured = (record for record in (*old, *new) if record.status != "ok")
+    reason_text_pairs = ((record.reason or "no reason given", record.text) for record in unmeasured)
+    reasons = dict.fromkeys(f"{reason}: {text}" if text else reason for reason, text in reason_text_pairs)
     if not (a or b or failed):
         return None
     if failed:
         verdict = "failed in both" if len(failed) == 2 else f"failed in {failed[0]}"
-    elif not b and any(r.reason in OUT_OF_MEMORY_REASONS for r in new):
+    elif not b and any(record.reason in OUT_OF_MEMORY_REASONS for record in new):
         verdict = "out of memory in B"
     elif not all(record.honest for record in a + b):
         verdict = "oversubscribed"
@@ -142,22 +153,33 @@ def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase 
     return ComparedCase((old or new)[0].case, verdict, a, b, ratio, text="; ".join(reasons))
 
 
-def _decide_verdicts(rows: Sequence[ComparedCase], margin: float) -> list[ComparedCase]:
-    moderated = {i: row.ratio for i, row in enumerate(rows) if row.ratio}
+def _decide_verdicts(compared_cases: Sequence[ComparedCase], margin: float) -> list[ComparedCase]:
+    moderated_ratios = {
+        index: compared.ratio for index, compared in enumerate(compared_cases) if compared.ratio
+    }
     for paired in (True, False):  # ratios from unpaired processes have a larger variance
-        group = [i for i in moderated if (moderated[i].pairs > 1) is paired]
-        moderated |= zip(group, ratios.moderate_variances([moderated[i] for i in group]), strict=True)
-    uncorrected = {i: p for i in moderated if (p := ratios.p_value(moderated[i], margin)) is not None}
+        indices = [index for index in moderated_ratios if (moderated_ratios[index].pairs > 1) is paired]
+        moderated_ratios |= zip(
+            indices, ratios.moderate_variances([moderated_ratios[index] for index in indices]), strict=True
+        )
+    uncorrected = {
+        index: p
+        for index in moderated_ratios
+        if (p := ratios.p_value(moderated_ratios[index], margin)) is not None
+    }
     corrected = map(float, false_discovery_control(list(uncorrected.values())))
     p_values = dict(zip(uncorrected, corrected, strict=True))
-    judged = list(rows)
-    for i, ratio in moderated.items():
+    decided_cases = list(compared_cases)
+    for index, ratio in moderated_ratios.items():
         verdict = SLOWER if ratio.value > 1 else FASTER
-        if p_values.get(i, 1.0) > FALSE_DISCOVERIES:
-            verdict = SAME if i in p_values else UNDECIDED
-        judged[i] = rows[i]._replace(ratio=ratio, p=p_values.get(i), verdict=verdict)
-    return judged
+        if p_values.get(index, 1.0) > FALSE_DISCOVERIES:
+            verdict = SAME if index in p_values else UNDECIDED
+        decided_cases[index] = compared_cases[index]._replace(
+            ratio=ratio, p=p_values.get(index), verdict=verdict
+        )
+    return decided_cases
 
 
-def _sort_key(row: ComparedCase) -> tuple:
-    return VERDICTS.index(row.verdict), -abs(math.log(row.ratio.value)) if row.ratio else 0.0, label(row.case)
+def _sort_key(compared: ComparedCase) -> tuple:
+    difference = abs(math.log(compared.ratio.value)) if compared.ratio else 0.0
+    return VERDICTS.index(compared.verdict), -difference, label(compared.case)

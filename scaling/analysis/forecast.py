@@ -51,7 +51,8 @@ def forecasts(plans: Iterable[Record], files: Mapping[str, Any]) -> list[Forecas
     `files` maps each hardware name to the content of its plan file, which may be invalid.
     """
     results = []
-    for name, records in group_by(latest(plans), lambda r: str(r.environment["hardware"]["name"])).items():
+    by_hardware = group_by(latest(plans), lambda record: str(record.environment["hardware"]["name"]))
+    for name, records in by_hardware.items():
         plan_file, newest = _mapping(files.get(name)), _newest_plan(records)
         hardware, kinds = _mapping(plan_file.get("hardware")), stated_kinds(plan_file)
         title, price = str(hardware.get("title") or name), hardware.get("price")
@@ -76,30 +77,35 @@ def _newest_plan(records: Sequence[Record]) -> list[Record]:
 
     The records of a plan have the same environment. The plan with the newest record is first.
     """
-    selected = keep_newest_environments(records)
-    starts = {r.setting: r.started_at or "" for r in sorted(selected, key=lambda r: r.started_at or "")}
-    return sorted(selected, key=lambda record: starts[record.setting], reverse=True)
+    newest_records = keep_newest_environments(records)
+    newest_start = {
+        record.setting: record.started_at or ""
+        for record in sorted(newest_records, key=lambda record: record.started_at or "")
+    }
+    return sorted(newest_records, key=lambda record: newest_start[record.setting], reverse=True)
 
 
 def _predicted_curves(records: Sequence[Record], kinds: Sequence[str]) -> list[Curve]:
     """Return the predicted scaling curves of the given kinds ("strong" or "weak")."""
     timings = [
-        Timing(record.case, record.setting, True, (record,), Estimate(*(times[n] for n in _TIME_FIELDS)))
+        Timing(
+            record.case, record.setting, True, (record,), Estimate(*(times[field] for field in _TIME_FIELDS))
+        )
         for record in records
         if (times := record.predicted) is not None
     ]
     series = select_series(timings, kinds)
-    return [build_curve(kind, line, _predicted_ratio, {}) for kind, line in series]
+    return [build_curve(kind, curve_timings, _predicted_ratio, {}) for kind, curve_timings in series]
 
 
 def _predicted_ratio(top: Timing, bottom: Timing) -> Estimate:
     """Return the predicted time of `top` divided by the predicted time of `bottom`."""
     value = top.median / bottom.median
-    tops, bottoms = ((timing.record.predicted or {}).get("draws") or [] for timing in (top, bottom))
-    if not tops or len(tops) != len(bottoms):
+    top_draws, bottom_draws = ((timing.record.predicted or {}).get("draws") or [] for timing in (top, bottom))
+    if not top_draws or len(top_draws) != len(bottom_draws):
         return Estimate(value, None, None)
     # The i-th draws of both times assume the same machine parameters.
-    low, high = np.percentile(np.divide(tops, bottoms), _INTERVAL_PERCENTILES)
+    low, high = np.percentile(np.divide(top_draws, bottom_draws), _INTERVAL_PERCENTILES)
     return Estimate(value, float(low), float(high))
 
 
@@ -137,18 +143,20 @@ def plan_answers(forecast: Forecast, deadline: float | None = None) -> list[str]
 
 def _describe_problem(curves: Sequence[Curve], forecast: Forecast, deadline: float | None) -> list[str]:
     timings = [timing for curve in curves for timing in curve.timings]
-    last = min(timings, key=lambda timing: (-timing.case.devices, timing.median))
-    best = next(curve for curve in curves if last in curve.timings)
-    size = size_name(best.program[1])
-    name = f"{best.family} {size.replace('points=', 'points/device=') if best.kind == 'weak' else size}"
-    fastest = f"{_describe_fastest(timings, last, best.kind)}; {_describe_half_efficiency(best)}"
+    fastest_on_most = min(timings, key=lambda timing: (-timing.case.devices, timing.median))
+    curve = next(curve for curve in curves if fastest_on_most in curve.timings)
+    size = size_name(curve.program[1])
+    name = f"{curve.family} {size.replace('points=', 'points/device=') if curve.kind == 'weak' else size}"
+    fastest = f"{_describe_fastest(timings, fastest_on_most, curve.kind)}; {_describe_half_efficiency(curve)}"
     return [f"{name}: {fastest}.", f"{name}: {_describe_cheapest(timings, forecast.price, deadline)}."]
 
 
 def _describe_cheapest(timings: Sequence[Timing], price: float | None, deadline: float | None) -> str:
     limit = deadline or _DEADLINE_FACTOR * min(timing.median for timing in timings)
     # A deadline of the user applies to the upper limit of the predicted interval.
-    in_time = [t for t in timings if ((deadline and t.estimate.high) or t.median) <= limit]
+    in_time = [
+        timing for timing in timings if ((deadline and timing.estimate.high) or timing.median) <= limit
+    ]
     limit_text = format_duration(limit)
     if not in_time:
         return f"nothing planned is within the deadline of {limit_text} by the end of its interval"
@@ -160,17 +168,19 @@ def _describe_cheapest(timings: Sequence[Timing], price: float | None, deadline:
     return f"within {within} the cheapest is {cheapest.method.name} on {cheapest.devices_text}: {cost}"
 
 
-def _describe_fastest(timings: Sequence[Timing], last: Timing, kind: str) -> str:
+def _describe_fastest(timings: Sequence[Timing], fastest_on_most: Timing, kind: str) -> str:
     if kind == "weak":
-        return f"{_describe_time(last)}, the fastest planned method"
-    first = min(timings, key=lambda timing: timing.median)
-    text = f"{_describe_time(first)}, the fastest planned method"
-    fewer = (timing for timing in timings if timing.case.devices < first.case.devices)
-    if ties := [timing for timing in fewer if not _predicted_ratio(timing, first).above_one]:
-        fewest = min(ties, key=lambda timing: (timing.case.devices, timing.median))
+        return f"{_describe_time(fastest_on_most)}, the fastest planned method"
+    fastest = min(timings, key=lambda timing: timing.median)
+    text = f"{_describe_time(fastest)}, the fastest planned method"
+    on_fewer_devices = (timing for timing in timings if timing.case.devices < fastest.case.devices)
+    if not_slower := [
+        timing for timing in on_fewer_devices if not _predicted_ratio(timing, fastest).above_one
+    ]:
+        fewest = min(not_slower, key=lambda timing: (timing.case.devices, timing.median))
         text += f", not distinguished from {_describe_time(fewest)}"
-    if first.case.devices < last.case.devices:
-        text += f"; {_describe_time(last)}, the fastest on as many devices"
+    if fastest.case.devices < fastest_on_most.case.devices:
+        text += f"; {_describe_time(fastest_on_most)}, the fastest on as many devices"
     return text
 
 
@@ -189,20 +199,24 @@ def _describe_half_efficiency(curve: Curve) -> str:
     if len(curve.points) == 1:
         return "planned on no other number of devices"
     baseline = f"of {curve.timings[0].devices_text}"
-    for above, below in itertools.pairwise(curve.points):
-        if below.efficiency.value < _HALF_EFFICIENCY:
-            between = f"between {above.devices:,} and {below.devices:,} devices"
-            return f"its efficiency falls under 50 % {baseline} {between} ({format_efficiency(below)} there)"
+    for before, after in itertools.pairwise(curve.points):
+        if after.efficiency.value < _HALF_EFFICIENCY:
+            between = f"between {before.devices:,} and {after.devices:,} devices"
+            return f"its efficiency falls under 50 % {baseline} {between} ({format_efficiency(after)} there)"
     return f"its efficiency is nowhere under 50 % {baseline} ({format_efficiency(curve.points[-1])} there)"
 
 
 def _describe_memory(forecast: Forecast) -> list[str]:
     if too_large := [record for record in forecast.records if record.reason in OUT_OF_MEMORY_REASONS]:
-        first = max(too_large, key=lambda record: (record.case.devices, record.peak_bytes or 0))
+        largest = max(too_large, key=lambda record: (record.case.devices, record.peak_bytes or 0))
         more = f"; {format_count(len(too_large), 'case')} do not fit in all" if len(too_large) > 1 else ""
-        return [f"First to run out of memory: {label(first.case)}: {first.text}{more}."]
-    usages = [(r.peak_bytes or 0, r.capacity_bytes, r.case) for r in forecast.records if r.capacity_bytes]
-    used, capacity, fullest = max(usages, key=lambda row: row[0] / row[1], default=(0, 0, None))
+        return [f"First to run out of memory: {label(largest.case)}: {largest.text}{more}."]
+    usages = [
+        (record.peak_bytes or 0, record.capacity_bytes, record.case)
+        for record in forecast.records
+        if record.capacity_bytes
+    ]
+    used, capacity, fullest = max(usages, key=lambda usage: usage[0] / usage[1], default=(0, 0, None))
     if not fullest or not used:
         return []
     share = f"{format_bytes(used)} of {format_bytes(capacity)} ({format_percentage(used / capacity)})"
@@ -228,9 +242,11 @@ def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[Plan
     """Return a `PlanScore` for each type of hardware that has both plans and measurements."""
     # Dispatch latency dominates times shorter than ten empty calls.
     reliable = [timing for timing in timings if timing.honest and near_floor(timing) is None]
-    newest_last = (r for r in sorted(plans, key=lambda r: r.started_at or "") if r.predicted is not None)
+    predictions = (record for record in plans if record.predicted is not None)
+    newest_last = sorted(predictions, key=lambda record: record.started_at or "")
     scores = []
-    for hardware, records in group_by(newest_last, lambda r: r.environment["hardware"]["name"]).items():
+    by_hardware = group_by(newest_last, lambda record: record.environment["hardware"]["name"])
+    for hardware, records in by_hardware.items():
         planned = {(record.key, record.environment["device_kind"]): record.predicted for record in records}
         keys = [(timing.case.key, timing.record.environment.get("device_kind")) for timing in reliable]
         matches = zip(reliable, map(planned.get, keys), strict=True)
@@ -241,14 +257,14 @@ def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[Plan
 
 def _score_hardware(hardware: str, pairs: Sequence[tuple[Timing, Mapping[str, Any]]]) -> PlanScore:
     ratios = [predicted["seconds"] / timing.median for timing, predicted in pairs]
-    covered = [predicted["low"] <= timing.median <= predicted["high"] for timing, predicted in pairs]
-    ordered = [
+    is_covered = [predicted["low"] <= timing.median <= predicted["high"] for timing, predicted in pairs]
+    is_ordered = [
         predicted_slow["seconds"] > predicted_fast["seconds"]
         for group in group_by(pairs, lambda pair: pair[0].comparison_key).values()
         for (slow, predicted_slow), (fast, predicted_fast) in itertools.permutations(group, 2)
         if slow.median > _ORDER_FACTOR * fast.median
     ]
-    return PlanScore(hardware, ratios, sum(covered) / len(covered), sum(ordered), len(ordered))
+    return PlanScore(hardware, ratios, sum(is_covered) / len(is_covered), sum(is_ordered), len(is_ordered))
 
 
 def describe_score(score: PlanScore) -> list[str]:

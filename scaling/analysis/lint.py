@@ -48,9 +48,9 @@ def lint_findings(findings: Findings) -> tuple[LintFinding, ...]:
 
 
 def _summarize_violations(violations: Sequence[str]) -> str:
-    common = Counter(violations).most_common()
-    texts = [text if count == 1 else f"{text} ({count} times)" for text, count in common[:2]]
-    return "; ".join([*texts, f"and {len(common) - 2} more"] if len(common) > 2 else texts)
+    by_frequency = Counter(violations).most_common()
+    texts = [text if count == 1 else f"{text} ({count} times)" for text, count in by_frequency[:2]]
+    return "; ".join([*texts, f"and {len(by_frequency) - 2} more"] if len(by_frequency) > 2 else texts)
 
 
 def verdict(remarks: Sequence[LintFinding]) -> str:
@@ -64,11 +64,11 @@ def verdict(remarks: Sequence[LintFinding]) -> str:
 # Checks of one timed case. Each returns a description of the defect, or '' or False if there is none.
 
 
-def _check_each(describe_defect: DefectCheck) -> Rule:
+def _check_each(find_defect: DefectCheck) -> Rule:
     return lambda findings: [
         f"{label(timing.case)}{findings.suffix(timing.environment)}: {defect}"
         for timing in findings.case_timings
-        if (defect := describe_defect(timing))
+        if (defect := find_defect(timing))
     ]
 
 
@@ -125,10 +125,10 @@ def _varying_blocks(timing: Timing) -> str | bool:
 
 def _failed_cases(findings: Findings, wrong: bool) -> list[str]:
     return [
-        f"{label(r.case)}{findings.suffix(r.setting)}: "
-        f"{r.reason or 'no reason given'}: {r.text or 'no words'}"
-        for r in findings.newest_records
-        if r.status == "failed" and (r.reason in _WRONG) is wrong
+        f"{label(record.case)}{findings.suffix(record.setting)}: "
+        f"{record.reason or 'no reason given'}: {record.text or 'no words'}"
+        for record in findings.newest_records
+        if record.status == "failed" and (record.reason in _WRONG) is wrong
     ]
 
 
@@ -143,8 +143,8 @@ def _most_frequent_reason(findings: Findings) -> str:
 
 def _mixed_environments(findings: Findings) -> list[str]:
     groups = group_by(findings.case_timings, lambda t: t.case.workload).items()
-    texts = {name: describe_environments(r for t in same for r in t.records) for name, same in groups}
-    return [f"{workload}: {text}" for workload, text in texts.items() if text]
+    descriptions = {name: describe_environments(r for t in same for r in t.records) for name, same in groups}
+    return [f"{workload}: {text}" for workload, text in descriptions.items() if text]
 
 
 def _curves_without_one_device(findings: Findings) -> list[str]:
@@ -155,21 +155,21 @@ def _curves_without_one_device(findings: Findings) -> list[str]:
 
 
 def _curves_without_jit(findings: Findings) -> list[str]:
-    scaled = (curve for curve in findings.curves if curve.points[-1].devices > 1)
-    curves = (curve for curve in scaled if curve.case.engine == "jax")
-    without = [curve.timings[0] for curve in curves if curve.points[0].against_jit is None]
-    return list(dict.fromkeys(f"{timing.family} {timing.size}" for timing in without))
+    long_curves = (curve for curve in findings.curves if curve.points[-1].devices > 1)
+    jax_curves = (curve for curve in long_curves if curve.case.engine == "jax")
+    first_timings = [curve.timings[0] for curve in jax_curves if curve.points[0].against_jit is None]
+    return list(dict.fromkeys(f"{timing.family} {timing.size}" for timing in first_timings))
 
 
 def _uncommitted_code(findings: Findings) -> list[str]:
     environments = {timing.environment: timing.record.environment for timing in findings.case_timings}
-    texts = []
-    for digest, facts in environments.items():
-        if not facts.get("commit"):
-            texts.append(f"{digest}: no commit")
-        elif facts.get("dirty"):
-            texts.append(f"{digest}: {facts['commit'][:12]} with changes")
-    return texts
+    descriptions = []
+    for digest, environment in environments.items():
+        if not environment.get("commit"):
+            descriptions.append(f"{digest}: no commit")
+        elif environment.get("dirty"):
+            descriptions.append(f"{digest}: {environment['commit'][:12]} with changes")
+    return descriptions
 
 
 _FRESH = "run again into a fresh folder, results=PATH"

@@ -66,16 +66,16 @@ class Ranking(Subject):
 def fastest_methods(timings: Iterable[Timing]) -> list[Ranking]:
     """Return a `Ranking` for each problem, device count and environment."""
     groups = group_by((t for t in timings if not t.case.ad_mode.is_value), lambda t: t.comparison_key)
-    methods = []
-    for group in groups.values():
-        rivals = [timing for timing in group if is_candidate(timing.case)]
-        if first := least_time(rivals):
-            other_modes = [timing for timing in rivals if timing.base_method != first.base_method]
-            other_settings = [timing for timing in rivals if timing.method != first.method]
+    rankings = []
+    for problem_timings in groups.values():
+        candidates = [timing for timing in problem_timings if is_candidate(timing.case)]
+        if first := least_time(candidates):
+            other_modes = [timing for timing in candidates if timing.base_method != first.base_method]
+            other_settings = [timing for timing in candidates if timing.method != first.method]
             second, ratio = find_runner_up(first, other_modes or other_settings)
             subject = (first.case, first.environment, first.honest)
-            methods.append(Ranking(*subject, first, second, ratio))
-    return methods
+            rankings.append(Ranking(*subject, first, second, ratio))
+    return rankings
 
 
 def find_runner_up(first: Timing, others: Iterable[Timing]) -> tuple[Timing | None, Estimate | None]:
@@ -88,26 +88,27 @@ def find_runner_up(first: Timing, others: Iterable[Timing]) -> tuple[Timing | No
     return min(ratios, key=lambda pair: (pair[1].above_one, pair[0].median), default=(None, None))
 
 
-def best_device_counts(rows: Iterable[Ranking]) -> list[Ranking]:
+def best_device_counts(rankings: Iterable[Ranking]) -> list[Ranking]:
     """Return the `Ranking` on the recommended device count of each problem.
 
     If no device count is recommended, it is the one with the shortest time.
     """
-    return [recommend_row(group)[0] for group in group_by(rows, lambda row: row.problem_key).values()]
+    problems = group_by(rankings, lambda ranking: ranking.problem_key).values()
+    return [recommend_ranking(problem_rankings)[0] for problem_rankings in problems]
 
 
-def recommend_row(rows: Sequence[Ranking]) -> tuple[Ranking, str]:
+def recommend_ranking(rankings: Sequence[Ranking]) -> tuple[Ranking, str]:
     """Return the `Ranking` on the recommended device count, and '' or the reason why none is recommended.
 
-    `rows` contains one `Ranking` per device count of a problem. If none is recommended, the fastest is
+    `rankings` contains one `Ranking` per device count of a problem. If none is recommended, the fastest is
     returned. If devices are oversubscribed, or if the shortest time is not significantly longer than the
     dispatch latency, return (fastest, '').
     """
-    fastest = min(rows, key=lambda row: row.first.median)
+    fastest = min(rankings, key=lambda ranking: ranking.first.median)
     if fastest.empty or not fastest.honest:
         return fastest, ""
-    recommended, doubt = recommend_devices([row.first for row in rows])
-    return next(row for row in rows if row.first is recommended), doubt
+    recommended, doubt = recommend_devices([ranking.first for ranking in rankings])
+    return next(ranking for ranking in rankings if ranking.first is recommended), doubt
 
 
 def largest_problems(fastest: Iterable[Ranking]) -> list[list[Ranking]]:
@@ -116,10 +117,10 @@ def largest_problems(fastest: Iterable[Ranking]) -> list[list[Ranking]]:
     A problem with three or more device counts takes precedence over a larger problem with fewer.
     """
     largest = []
-    for family in group_by(fastest, lambda row: row.family_key).values():
-        problems = group_by(family, lambda row: row.problem_key).values()
-        rows = max(problems, key=lambda rows: rows[0].rank_among_problems(len(rows)))
-        largest.append(sorted(rows, key=lambda row: row.first.median))
+    for family in group_by(fastest, lambda ranking: ranking.family_key).values():
+        problems = group_by(family, lambda ranking: ranking.problem_key).values()
+        rankings = max(problems, key=lambda rankings: rankings[0].rank_among_problems(len(rankings)))
+        largest.append(sorted(rankings, key=lambda ranking: ranking.first.median))
     return largest
 
 
@@ -143,8 +144,8 @@ def compare_settings(timings: Sequence[Timing]) -> list[SettingComparison]:
     for field in _COMPARED_FIELDS:
         cases = (with_fields(timing.case, **defaults([field])) for timing in timings)
         pairs = group_by(zip(cases, timings, strict=True), lambda p: (p[0], p[1].environment, p[1].honest))
-        for subject, group in pairs.items():
-            first, *others = sorted((timing for _, timing in group), key=lambda timing: timing.median)
+        for subject, subject_pairs in pairs.items():
+            first, *others = sorted((timing for _, timing in subject_pairs), key=lambda timing: timing.median)
             if others:
                 comparisons.append(SettingComparison(*subject, first, *find_runner_up(first, others), field))
     return comparisons
@@ -176,11 +177,11 @@ class ColoringGain(NamedTuple):
 
 def coloring_gains(timings: Iterable[Timing]) -> list[ColoringGain]:
     """Return a `ColoringGain` for each JAX timing with colored seeds."""
-    seeded = (t for t in timings if t.case.ad_mode.has_seeds and t.case.engine == "jax")
+    seeded = (timing for timing in timings if timing.case.ad_mode.has_seeds and timing.case.engine == "jax")
     gains = []
-    for group in group_by(seeded, lambda t: t.comparison_key).values():
-        uncolored = least_time(each for each in group if each.case.seeds == "identity")
-        for timing in (each for each in group if each.case.seeds != "identity"):
+    for problem_timings in group_by(seeded, lambda timing: timing.comparison_key).values():
+        uncolored = least_time(other for other in problem_timings if other.case.seeds == "identity")
+        for timing in (other for other in problem_timings if other.case.seeds != "identity"):
             seeds = sum(count or 0 for count in (timing.record.colors or {}).values()) or None
             ratio = time_ratio(uncolored, timing) if uncolored else None
             break_even = break_even_calls(timing, uncolored) if uncolored else None
@@ -206,16 +207,16 @@ def pareto_fronts(timings: Iterable[Timing]) -> list[list[MemoryPoint]]:
     A front is in ascending order of memory, and therefore in descending order of time. Function values,
     timings on shared CPU cores, and timings with unknown memory are omitted.
     """
-    derivatives = (t for t in timings if t.honest and not t.case.ad_mode.is_value)
-    points = [MemoryPoint(bytes_while_running(vars(t.record)) or 0, t) for t in derivatives]
-    known = (point for point in points if point.memory)
-    programs = group_by(known, lambda p: (p.timing.environment, without_memory_setting(p.timing.case)))
+    derivatives = (timing for timing in timings if timing.honest and not timing.case.ad_mode.is_value)
+    points = [MemoryPoint(bytes_while_running(vars(timing.record)) or 0, timing) for timing in derivatives]
+    measured = (point for point in points if point.memory)
+    by_program = group_by(measured, lambda p: (p.timing.environment, without_memory_setting(p.timing.case)))
     fronts = []
-    for group in programs.values():
+    for program_points in by_program.values():
         front: list[MemoryPoint] = []
-        for point in sorted(group, key=lambda point: (point.memory, point.timing.median)):
+        for point in sorted(program_points, key=lambda point: (point.memory, point.timing.median)):
             if not front or point.timing.median < front[-1].timing.median:
                 front.append(point)
-        if len(group) > 1:
+        if len(program_points) > 1:
             fronts.append(front)
     return fronts

@@ -67,8 +67,8 @@ def samples_by_compilation(record: Record) -> list[list[float]]:
 
     A process may compile a case several times. Compilations without samples are omitted.
     """
-    counts = [int(compilation.get("samples", 0)) for compilation in record.compilations]
-    starts = itertools.accumulate([len(record.seconds) - sum(counts), *counts], initial=0)
+    sample_counts = [int(compilation.get("samples", 0)) for compilation in record.compilations]
+    starts = itertools.accumulate([len(record.seconds) - sum(sample_counts), *sample_counts], initial=0)
     return [samples for start, end in itertools.pairwise(starts) if (samples := record.seconds[start:end])]
 
 
@@ -106,14 +106,14 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
         return Ratio(value, pairs=len(pairs))
     floored = [max(variance, LEAST_VARIANCE) for variance in variances]
     terms = (variance**2 / level.freedom for variance, level in zip(floored, levels, strict=True))
-    freedom, several = sum(floored) ** 2 / sum(terms), all(level.members for level in levels)
+    freedom, has_members = sum(floored) ** 2 / sum(terms), all(level.members for level in levels)
     deviations: dict[Hashable, float] = {
         (side, name): log - math.log(level.value)
-        for side, level in enumerate(levels if several else ())
+        for side, level in enumerate(levels if has_members else ())
         for name, log in level.members.items()
     }
-    count = statistics.harmonic_mean([len(level.members) for level in levels]) if several else 0.0
-    variance = sum(floored if several else variances)
+    count = statistics.harmonic_mean([len(level.members) for level in levels]) if has_members else 0.0
+    variance = sum(floored if has_members else variances)
     _, low, high = _t_interval(value, variance, freedom)
     return Ratio(value, low, high, len(pairs), variance, freedom, count, deviations)
 
@@ -160,8 +160,8 @@ def _average_by_process_or_job(runs: Sequence[Sequence[Record]]) -> dict[Hashabl
     Each item of `runs` is (record,) or (top, bottom). For (top, bottom), the mean of the logarithm of the
     time ratio top / bottom is returned.
     """
-    jobs = group_by(runs, lambda run: tuple(str(record.environment.get("job")) for record in run))
-    groups = jobs if len(jobs) > 1 else group_by(runs, lambda run: run[0].replicate)
+    runs_by_job = group_by(runs, lambda run: tuple(str(record.environment.get("job")) for record in run))
+    groups = runs_by_job if len(runs_by_job) > 1 else group_by(runs, lambda run: run[0].replicate)
     return {name: statistics.fmean(map(_log_time_or_ratio, group)) for name, group in groups.items()}
 
 

@@ -94,14 +94,14 @@ def _find_series(items: Sequence[S]) -> Iterator[tuple[str, str, str, list[S]]]:
     """
     columns = {name: [item.all_sizes[name] for item in items] for name in items[0].all_sizes}
     # Sizes that vary together (each determines the other) form one series.
-    together = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
-    varying = [names for changes, names in together.items() if any(changes)]
-    longest = max(varying, key=lambda names: _count_values(names[0], items), default=None)
+    names_by_pattern = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
+    varying = [names for pattern, names in names_by_pattern.items() if any(pattern)]
+    longest_sweep = max(varying, key=lambda names: _count_values(names[0], items), default=None)
     for swept in varying:
         title = (" = " if len({tuple(columns[name]) for name in swept}) == 1 else " and ").join(swept)
         for fixed_sizes, group in group_by(items, functools.partial(_name_other_sizes, swept)).items():
             # Two values are enough for the size with the most values.
-            if _count_values(swept[0], group) >= (2 if swept is longest else _LEAST_SIZES):
+            if _count_values(swept[0], group) >= (2 if swept is longest_sweep else _LEAST_SIZES):
                 yield swept[0], title, fixed_sizes, group
 
 
@@ -113,7 +113,7 @@ def _count_values(name: str, items: Iterable[Subject]) -> int:
     """Return the number of distinct values of the size `name`, on the device count with the most values."""
     # The number of points may be proportional to the number of devices.
     by_devices = group_by(items, lambda item: item.case.devices).values()
-    return max(len({item.all_sizes[name] for item in same}) for same in by_devices)
+    return max(len({item.all_sizes[name] for item in items_on_devices}) for items_on_devices in by_devices)
 
 
 def size_sweeps(timings: Iterable[Timing]) -> list[SizeSweep]:
@@ -158,11 +158,11 @@ def fastest_mode_maps(fastest: Iterable[Ranking], timings: Iterable[Timing]) -> 
     """Return a `FastestModeMap` for each group of problems that differ only in one size."""
     best = least_by(timings, lambda t: (*t.comparison_key, t.base_method), lambda t: t.median)
     maps = []
-    for family in group_by(fastest, lambda row: (row.family_key, tuple(row.case.sizes))).values():
-        for name, title, fixed_sizes, rows in _find_series(family):
-            cells = {(row.all_sizes[name], row.case.devices): row for row in rows}
+    for family in group_by(fastest, lambda ranking: (ranking.family_key, tuple(ranking.case.sizes))).values():
+        for name, title, fixed_sizes, rankings in _find_series(family):
+            cells = {(ranking.all_sizes[name], ranking.case.devices): ranking for ranking in rankings}
             sizes, devices = (tuple(sorted(set(axis))) for axis in zip(*cells, strict=True))
-            largest = max(rows, key=lambda row: (row.volume, row.case.devices))
+            largest = max(rankings, key=lambda ranking: (ranking.volume, ranking.case.devices))
             lines = ([(n, cells[n, count]) for n in sizes if (n, count) in cells] for count in devices)
             crossovers = tuple(c for line in lines for c in _find_crossovers(line, best, len(cells)))
             subject = (largest.case, largest.environment, largest.honest)
@@ -171,10 +171,10 @@ def fastest_mode_maps(fastest: Iterable[Ranking], timings: Iterable[Timing]) -> 
 
 
 def _find_crossovers(
-    line: Sequence[tuple[int, Ranking]], best: Mapping[tuple, Timing], comparisons: int
+    line: Sequence[tuple[int, Ranking]], fastest_timings: Mapping[tuple, Timing], comparisons: int
 ) -> list[Crossover]:
-    methods = [row.first.base_method for _, row in line]
-    slower = [_slower_methods(row.first, set(methods), best) for _, row in line]
+    methods = [ranking.first.base_method for _, ranking in line]
+    slower = [_slower_methods(ranking.first, set(methods), fastest_timings) for _, ranking in line]
     crossovers: list[Crossover] = []
     start = 0  # the index of the size above the last crossover
     for upper, after in enumerate(methods):
@@ -193,15 +193,15 @@ def _slower_methods(
     """Return {method: (timing, ratio of its time to that of `fast`)} for the significantly slower methods."""
     if is_empty_call(fast):
         return {}
-    slow = {
+    timings_of_others = {
         method: best.get((*fast.comparison_key, method)) for method in methods if method != fast.base_method
     }
-    pairs = {
+    slower = {
         method: (timing, estimate_ratio(timing.records, fast.records))
-        for method, timing in slow.items()
+        for method, timing in timings_of_others.items()
         if timing
     }
-    return {method: pair for method, pair in pairs.items() if pair[1].estimate.above_one}
+    return {method: pair for method, pair in slower.items() if pair[1].estimate.above_one}
 
 
 def _crossover_between(
@@ -216,19 +216,19 @@ def _crossover_between(
     time. If the crossover may be due to chance, given `comparisons` tests (Bonferroni correction), its
     `doubts` contain this reason.
     """
-    rows = below[1], above[1]
+    rankings = below[1], above[1]
     doubts = [
         reason
-        for row, (slow, _) in zip(rows, slower, strict=True)
-        for reason in reasons_for_doubt(row.first, slow)
+        for ranking, (slower_timing, _) in zip(rankings, slower, strict=True)
+        for reason in reasons_for_doubt(ranking.first, slower_timing)
     ]
-    if not all(row.distinguished for row in rows):
+    if not all(ranking.distinguished for ranking in rankings):
         doubts.append("another mode is not distinguished")
     if any((p_value(ratio) or 0.0) * comparisons > _FALSE_CROSSOVERS for _, ratio in slower):
         doubts.append(f"chance may explain it among {format_count(comparisons, 'comparison')}")
     gap_below, gap_above = (math.log(ratio.value) for _, ratio in slower)
     at = below[0] * (above[0] / below[0]) ** (gap_below / (gap_below + gap_above))
-    before, after = (row.first.base_method for row in rows)
+    before, after = (ranking.first.base_method for ranking in rankings)
     return Crossover(
-        rows[0].case.devices, before, after, below[0], above[0], at, tuple(dict.fromkeys(doubts))
+        rankings[0].case.devices, before, after, below[0], above[0], at, tuple(dict.fromkeys(doubts))
     )

@@ -71,10 +71,10 @@ def describe_crossovers(findings: Findings) -> list[str]:
     """Return a sentence for each function that states at which sizes the fastest AD mode changes."""
     texts = []
     for mode_map in findings.fastest_mode_maps:
-        changes = group_by(mode_map.crossovers, lambda c: (c.before, c.after, c.below, c.above)).values()
+        groups = group_by(mode_map.crossovers, lambda c: (c.before, c.after, c.below, c.above)).values()
         sizes = f" with {mode_map.fixed_sizes}" if mode_map.fixed_sizes else ""
-        text = "; ".join(_describe_crossover(change, mode_map.swept) for change in changes)
-        if changes:
+        text = "; ".join(_describe_crossover(crossovers, mode_map.swept) for crossovers in groups)
+        if groups:
             text = f"Crossover of {mode_map.family}{sizes}: {text}"
             texts.append((mode_map, mode_map.swept, (), text))
     return _select_largest(findings, texts)
@@ -105,8 +105,8 @@ def describe_growth(findings: Findings) -> list[str]:
     """
     texts = []
     for sweep in findings.size_sweeps:
-        rows = sorted(sweep.exponents.items(), key=lambda row: row[1].value)
-        powers = [f"{format_exponent(*exponent)} in {method.name}" for method, exponent in rows]
+        exponents = sorted(sweep.exponents.items(), key=lambda pair: pair[1].value)
+        powers = [f"{format_exponent(*exponent)} in {method.name}" for method, exponent in exponents]
         powers.sort(key=lambda power: power.startswith(UNDETERMINED))
         growth = f"Time of {sweep.family} grows with {sweep.swept} on {sweep.devices_text}"
         text = f"{growth}: exponent {list_first(powers, _MOST_METHODS)}"
@@ -159,11 +159,11 @@ def fastest_curves(curves: Iterable[Curve], fastest: Iterable[Ranking]) -> list[
     time.
     """
     largest = itertools.chain(*derivative_curves(curves))
-    firsts = {id(row.first) for row in fastest}
+    fastest_ids = {id(ranking.first) for ranking in fastest}
 
     def rank(curve: Curve) -> tuple[bool, int, bool, float]:
         last = curve.points[-1]
-        return not is_candidate(curve.case), -last.devices, id(last.timing) not in firsts, last.seconds
+        return not is_candidate(curve.case), -last.devices, id(last.timing) not in fastest_ids, last.seconds
 
     return list(least_by(largest, lambda c: (c.environment, c.kind, problem(c.program[1])), rank).values())
 
@@ -187,14 +187,14 @@ def _describe_weak_scaling(findings: Findings) -> list[str]:
 
 def _describe_variants(findings: Findings) -> list[str]:
     """Return sentences that compare different settings of one program, such as memory settings."""
-    rows: list[tuple[Subject, str, tuple, str]] = []
+    texts: list[tuple[Subject, str, tuple, str]] = []
     for front in findings.pareto_fronts:
         timing = front[-1].timing
-        rows.append((timing, "memory", (timing.median,), _describe_memory(front)))
-    for each in findings.comparisons:
-        order = (-each.case.devices, each.first.median)
-        rows.append((each.first, each.field, order, _describe_comparison(each)))
-    return _select_largest(findings, rows)
+        texts.append((timing, "memory", (timing.median,), _describe_memory(front)))
+    for comparison in findings.comparisons:
+        order = (-comparison.case.devices, comparison.first.median)
+        texts.append((comparison.first, comparison.field, order, _describe_comparison(comparison)))
+    return _select_largest(findings, texts)
 
 
 def _describe_program(timing: Timing) -> str:
@@ -206,12 +206,12 @@ def _describe_memory(front: Sequence[MemoryPoint]) -> str:
     first, smallest = front[-1], front[0]
     memory = format_bytes(first.memory)
     text = f"{first.name} has the shortest time, {format_time(first.timing)} in {memory} of a device"
-    small = next(p for p in front if p.timing.median <= _SMALL_FACTOR * first.timing.median)
-    others = {id(point): point for point in (small, smallest) if point is not first}
-    for point in others.values():
+    smaller = next(point for point in front if point.timing.median <= _SMALL_FACTOR * first.timing.median)
+    other_points = {id(point): point for point in (smaller, smallest) if point is not first}
+    for point in other_points.values():
         share = format_percentage(point.memory / first.memory)
         text += f"; {point.name}: {share} of the memory, {describe_slower('it', point.timing, first.timing)}"
-    text += "" if others else ", and nothing is smaller"
+    text += "" if other_points else ", and nothing is smaller"
     return f"Memory against time of {_describe_program(first.timing)}: {text}"
 
 

@@ -167,14 +167,14 @@ def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
     The smallest device count that is not significantly slower than the fastest one is recommended. If the
     ratio of their times is too uncertain, the text `reason` explains why no device count is recommended.
     """
-    first = min(timings, key=lambda timing: timing.median)
-    not_slower = (timing for timing in timings if not time_ratio(timing, first).above_one)
+    fastest = min(timings, key=lambda timing: timing.median)
+    not_slower = (timing for timing in timings if not time_ratio(timing, fastest).above_one)
     fewest = min(not_slower, key=lambda timing: timing.case.devices)
-    ratio = time_ratio(fewest, first)
+    ratio = time_ratio(fewest, fastest)
     if ratio.low is None:
-        return first, f"too few samples to compare {first.devices_text} with {fewest.devices_text}"
+        return fastest, f"too few samples to compare {fastest.devices_text} with {fewest.devices_text}"
     if not ratio.is_determined:
-        return first, describe_slower(f"{fewest.method.name} on {fewest.devices_text}", fewest, first)
+        return fastest, describe_slower(f"{fewest.method.name} on {fewest.devices_text}", fewest, fastest)
     return fewest, ""
 
 
@@ -212,10 +212,10 @@ def break_even_calls(timing: Timing, other: Timing) -> int | None:
     `timing` is faster per call.
     """
     first, other_first = first_call_seconds(timing), first_call_seconds(other)
-    ratio, saved = time_ratio(other, timing), other.median - timing.median
-    if first is None or other_first is None or saved <= 0 or not (ratio.above_one and ratio.is_determined):
+    ratio, gain = time_ratio(other, timing), other.median - timing.median
+    if first is None or other_first is None or gain <= 0 or not (ratio.above_one and ratio.is_determined):
         return None
-    return 1 + max(0, math.ceil((first - other_first) / saved))
+    return 1 + max(0, math.ceil((first - other_first) / gain))
 
 
 def memory_of(timing: Timing) -> int | None:
@@ -231,8 +231,8 @@ def automatic_blocks(record: Record) -> str:
     """Return the block sizes that chunk=auto chose, such as '4 seeds and all points at a time', or ''."""
     if record.blocks is None:
         return ""
-    counts = ((record.blocks.get("chunk"), "seed"), (record.blocks.get("block"), "point"))
-    texts = [format_count(count, noun) if count else f"all {noun}s" for count, noun in counts]
+    counts_and_nouns = ((record.blocks.get("chunk"), "seed"), (record.blocks.get("block"), "point"))
+    texts = [format_count(count, noun) if count else f"all {noun}s" for count, noun in counts_and_nouns]
     on_host = ", kept on the host" if record.blocks.get("storage") == "host" else ""
     return f"{' and '.join(texts)} at a time{on_host}"
 

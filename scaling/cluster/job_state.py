@@ -118,15 +118,15 @@ def try_find_tasks(results: Path, query_scheduler: bool = True) -> tuple[list[Ta
     is `UNKNOWN` if neither Slurm nor the files of the task show it. New final states are saved to disk.
     """
     submissions, problem = submission_files.read_submissions(results)
-    queue, no_answer = None, ""
+    queue, query_error = None, ""
     if query_scheduler:
         try:
             queue = slurm.list_jobs([each.name for each in submissions if _may_be_queued(each)])
         except Refusal as refusal:
-            no_answer = str(refusal)
+            query_error = str(refusal)
     tasks = [task for each in submissions for task in _find_submitted_tasks(each, queue)]
     if any(task.submission.kind == SLURM and task.state.name == UNKNOWN for task in tasks):
-        problem = "; ".join(filter(None, [problem, no_answer]))
+        problem = "; ".join(filter(None, [problem, query_error]))
     return tasks, problem
 
 
@@ -298,13 +298,13 @@ def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:
     For a task in Slurm, all jobs of its submission are cancelled. If Slurm refuses to cancel a submission,
     such as one of another user, all other tasks are cancelled before `Refusal` is raised.
     """
-    live, refusals = [task for task in tasks if task.state.live], list[Refusal]()
-    for name in {task.submission.name for task in live if task.submission.kind == SLURM}:
+    live_tasks, refusals = [task for task in tasks if task.state.live], list[Refusal]()
+    for name in {task.submission.name for task in live_tasks if task.submission.kind == SLURM}:
         try:
             slurm.cancel(name)
         except Refusal as refusal:
             refusals.append(refusal)
-    for task in live:
+    for task in live_tasks:
         if task.submission.kind != SLURM and (process := _find_process(task)):
             with contextlib.suppress(OSError):
                 if task.journal.runs:
@@ -314,4 +314,4 @@ def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:
             _save_final_states(task.submission, {task.entry.name: JobState("CANCELLED", task.journal.node)})
     if refusals:
         raise refusals[0]
-    return live
+    return live_tasks

@@ -40,12 +40,12 @@ def make_failed_records(tasks: Sequence[TaskState], records: Sequence[Record]) -
 
     `records` contains all records of the results folder.
     """
-    lost: list[Record] = []
+    failed: list[Record] = []
     for task in tasks:
         if not task.may_run and (explanation := explain_end(task)):
             with contextlib.suppress(Refusal):  # the task file cannot be read, see `describe_unreadable`
-                lost += make_failed_records_of_task(records, task.entry.path, task.definition, *explanation)
-    return lost
+                failed += make_failed_records_of_task(records, task.entry.path, task.definition, *explanation)
+    return failed
 
 
 def describe_unreadable(tasks: Sequence[TaskState]) -> list[str]:
@@ -83,7 +83,7 @@ def make_failed_records_of_task(
     """
     unfinished = {attempt.replicate_key: attempt.attempt for attempt in read_journal(path).unfinished}
     history = _history_of_task(definition, records)
-    lost = []
+    failed = []
     for item in definition.items:
         identity = item.identity(definition.environments)
         attempt = unfinished.get(item.replicate_key)
@@ -93,8 +93,8 @@ def make_failed_records_of_task(
             # Use the planned environment, because this process may run on another host.
             planned = definition.environments[item.preflight.environment_key] | {"hosts": []}
             item = dataclasses.replace(item, attempt=attempt)
-            lost.append(item.record_without_result(planned, definition.settings, "failed", reason, text))
-    return lost
+            failed.append(item.record_without_result(planned, definition.settings, "failed", reason, text))
+    return failed
 
 
 def remaining_cases(
@@ -105,13 +105,13 @@ def remaining_cases(
     These cases have no result in `records`. The settings of the task allow another attempt.
     """
     history, remaining = _history_of_task(definition, records), []
-    for item in definition.items:
-        identity = item.identity(definition.environments)
+    for scheduled in definition.items:
+        identity = scheduled.identity(definition.environments)
         attempts = history.attempts[identity]
         # With retry=true, failures before the submission do not count.
-        is_exhausted = attempts >= item.attempt and history.is_exhausted(identity, definition.settings)
+        is_exhausted = attempts >= scheduled.attempt and history.is_exhausted(identity, definition.settings)
         if identity not in history.with_result and not is_exhausted:
-            remaining.append(dataclasses.replace(item, attempt=attempts + 1))
+            remaining.append(dataclasses.replace(scheduled, attempt=attempts + 1))
     return remaining
 
 

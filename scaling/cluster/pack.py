@@ -80,15 +80,15 @@ def _fill_tasks(
     A group of cases is never split. A group that takes longer than `budget` is a task of its own.
     """
     tasks: list[tuple[list[ScheduledCase], float]] = []
-    items, task_seconds = list[ScheduledCase](), 0.0
+    task_cases, task_seconds = list[ScheduledCase](), 0.0
     for group in groups:
         group_seconds = _START_SECONDS + sum(predict(item.case) for item in group)
-        if items and task_seconds + group_seconds > budget:
-            tasks.append((items, task_seconds))
-            items, task_seconds = [], 0.0
-        items += group
+        if task_cases and task_seconds + group_seconds > budget:
+            tasks.append((task_cases, task_seconds))
+            task_cases, task_seconds = [], 0.0
+        task_cases += group
         task_seconds += group_seconds
-    return [*tasks, (items, task_seconds)] if items else tasks
+    return [*tasks, (task_cases, task_seconds)] if task_cases else tasks
 
 
 def make_predictor(records: Sequence[Record], settings: RunSettings) -> Callable[[Case], float]:

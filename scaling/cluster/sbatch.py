@@ -147,9 +147,9 @@ def _start_process(
 
 def _split_into_arrays(submission: Submission, max_tasks: int) -> list[list[SubmittedTask]]:
     return [
-        group[start : start + max_tasks]
-        for group in group_by(submission.entries, lambda entry: entry.shape).values()
-        for start in range(0, len(group), max_tasks)
+        same_shape[start : start + max_tasks]
+        for same_shape in group_by(submission.entries, lambda entry: entry.shape).values()
+        for start in range(0, len(same_shape), max_tasks)
     ]
 
 
@@ -250,7 +250,7 @@ def _sbatch_options(
         "cpus_per_task": max(1, int(cores * per_process)) if cores else None,
         "mem": f"{memory}M" if memory % 1024 else f"{memory // 1024}G" if memory else None,
         "dependency": f"afterany:{previous}" if previous and cluster.at_once else None,
-        "additional_parameters": {n: value for n, value in extra_options.items() if value is not False},
+        "additional_parameters": {name: value for name, value in extra_options.items() if value is not False},
     }  # fmt: skip
     specified = {name: value for name, value in options.items() if value is not None}
     return specified | {"wckey": None}  # disable the default wckey of submitit

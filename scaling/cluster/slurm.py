@@ -243,10 +243,10 @@ def list_ended_jobs(name: str, jobs: Sequence[str]) -> dict[str, JobState]:
     """
     options = ("--noheader", "--parsable2", "--allocations")
     columns = "--format=JobID,JobName,State,NodeList,ExitCode"
-    ids = ",".join(sorted({job.partition("_")[0] for job in jobs}))
+    array_ids = ",".join(sorted({job.partition("_")[0] for job in jobs}))
     states: dict[str, JobState] = {}
     with contextlib.suppress(Refusal):  # a cluster without accounting
-        sacct_output = run_command("sacct", *options, columns, f"--jobs={ids}") if jobs else ""
+        sacct_output = run_command("sacct", *options, columns, f"--jobs={array_ids}") if jobs else ""
         for job, job_name, state_text, node, exit_code in _split_lines(sacct_output, 5):
             reason = "" if exit_code == "0:0" else f"exit code {exit_code}"
             state = JobState(state_text.split(" ")[0], "" if node == "None assigned" else node, reason)
@@ -257,8 +257,8 @@ def list_ended_jobs(name: str, jobs: Sequence[str]) -> dict[str, JobState]:
 
 def _split_lines(text: str, count: int) -> list[list[str]]:
     """Return the lines of a text, split at "|" into `count` fields. Lines with fewer fields are omitted."""
-    rows = [line.strip().split("|", count - 1) for line in text.splitlines()]
-    return [row for row in rows if len(row) == count]
+    split_lines = [line.strip().split("|", count - 1) for line in text.splitlines()]
+    return [fields for fields in split_lines if len(fields) == count]
 
 
 def _expand_array(job: str) -> list[str]:

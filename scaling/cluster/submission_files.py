@@ -104,7 +104,7 @@ def _list_submissions(folder: Path) -> list[Path]:
     If `folder` exists but cannot be listed, the only path is `folder`/*/submission.json.
     """
     try:
-        paths = [each / _SUBMISSION_FILE for each in sorted(folder.iterdir())]
+        paths = [subfolder / _SUBMISSION_FILE for subfolder in sorted(folder.iterdir())]
     except FileNotFoundError:
         return []
     except OSError:

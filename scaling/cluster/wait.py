@@ -66,12 +66,12 @@ def wait_until_ended(results: Path, cancelled: Sequence[job_state.TaskState]) ->
 
 def progress_line(tasks: Sequence[job_state.TaskState]) -> str:
     """Return text such as "2 running; 10 of 40 cases have ended", or "" if no task is pending or running."""
-    live = [task for task in tasks if task.state.live]
-    if not live:
+    live_tasks = [task for task in tasks if task.state.live]
+    if not live_tasks:
         return ""
-    folders = {task.entry.folder for task in live}
+    folders = {task.entry.folder for task in live_tasks}
     submitted = [task for task in tasks if task.entry.folder in folders]
     ended, cases = sum(len(t.journal.ended) for t in submitted), sum(t.entry.cases for t in submitted)
-    states = Counter(task.state.name.lower() for task in live)
+    states = Counter(task.state.name.lower() for task in live_tasks)
     counts = ", ".join(f"{count} {name}" for name, count in states.items())
     return f"{counts}; {ended} of {cases} cases have ended"

@@ -56,15 +56,15 @@ def find_experiments(findings: Findings) -> dict[str, Experiment]:
     return dict(zip(file_names, experiments, strict=True))
 
 
-def _split_family(family: Sequence[_SizedTiming]) -> Iterator[Experiment]:
-    by_method = group_by(family, lambda sized: sized.timing.program_name).values()
+def _split_family(function_timings: Sequence[_SizedTiming]) -> Iterator[Experiment]:
+    by_method = group_by(function_timings, lambda sized: sized.timing.program_name).values()
     all_sizes = lambda method: frozenset(sized.coordinates(sized.sizes) for sized in method)  # noqa: E731
     for methods in group_by(by_method, all_sizes).values():
         timings = [sized for method in methods for sized in method]
         excess_sizes = [names[0] for names in _varying_sizes(timings)[_MAX_PARAMETERS:]]
-        for selected in group_by(timings, operator.methodcaller("coordinates", excess_sizes)).values():
-            if varying := _varying_sizes(selected):
-                yield _make_experiment(selected, varying)
+        for file_timings in group_by(timings, operator.methodcaller("coordinates", excess_sizes)).values():
+            if varying := _varying_sizes(file_timings):
+                yield _make_experiment(file_timings, varying)
 
 
 def _add_sizes(timing: Timing) -> _SizedTiming:
@@ -81,8 +81,8 @@ def _varying_sizes(timings: Sequence[_SizedTiming]) -> list[list[str]]:
     """
     columns = {name: [sized.sizes[name] for sized in timings] for name in timings[0].sizes}
     by_pattern = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
-    varying = [(-len(set(pattern)), names) for pattern, names in by_pattern.items() if any(pattern)]
-    return [names for _, names in sorted(varying, key=lambda group: (group[1][0] != "devices", group[0]))]
+    varying = [(-len(set(pattern)), group) for pattern, group in by_pattern.items() if any(pattern)]
+    return [group for _, group in sorted(varying, key=lambda group: (group[1][0] != "devices", group[0]))]
 
 
 def _make_experiment(timings: Sequence[_SizedTiming], varying: Sequence[Sequence[str]]) -> Experiment:

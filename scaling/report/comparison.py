@@ -65,10 +65,10 @@ def changed_table(comparison: FolderComparison) -> Table:
 
 
 def _short_table(cases: Sequence[ComparedCase]) -> Table:
-    rows = [_format_row(compared) for compared in cases[:_MAX_ROWS]]
-    if omitted := len(cases) - len(rows):
-        rows.append(dict.fromkeys(rows[0]) | {"case": f"and {omitted} more"})
-    return make_table("changed", "Changed cases", "", rows)
+    table_rows = [_format_row(compared) for compared in cases[:_MAX_ROWS]]
+    if omitted := len(cases) - len(table_rows):
+        table_rows.append(dict.fromkeys(table_rows[0]) | {"case": f"and {omitted} more"})
+    return make_table("changed", "Changed cases", "", table_rows)
 
 
 def case_table(cases: Sequence[ComparedCase], anchor: str = "changed", title: str = "Changed cases") -> Table:
@@ -118,10 +118,10 @@ def write_comparison(comparison: FolderComparison) -> Path:
     The path is report/comparison.html in the new results folder (B).
     """
     *remarks, summary = comparison_lines(comparison)
-    groups = group_by(comparison.rows, lambda row: row.verdict in folder_comparison.UNCHANGED)
+    cases_by_unchanged = group_by(comparison.rows, lambda row: row.verdict in folder_comparison.UNCHANGED)
     tables = (
-        case_table(groups.get(False, [])),
-        case_table(groups.get(True, []), "unchanged", "Cases without a shown difference"),
+        case_table(cases_by_unchanged.get(False, [])),
+        case_table(cases_by_unchanged.get(True, []), "unchanged", "Cases without a shown difference"),
     )
     sections = [Section("summary", "What was compared", summary, sentences=remarks, opened=True)]
     sections += [table_section(table, table.anchor == "changed") for table in tables if table.rows]

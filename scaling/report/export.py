@@ -31,22 +31,22 @@ def write_exports(
     if "parquet" in formats and importlib.util.find_spec("pyarrow") is None:
         raise Refusal(f"format parquet needs pyarrow, which is not installed: {_PARQUET_INSTALL}")
     loaded = loaded or load(folder)
-    findings, target = read(folder, loaded=loaded), output or folder / "export"
+    findings, output_folder = read(folder, loaded=loaded), output or folder / "export"
     if not findings.records and not findings.forecasts:
         raise no_records("export", folder, loaded.damaged)
     try:
-        is_new = not target.exists()
-        target.mkdir(parents=True, exist_ok=True)
+        is_new_folder = not output_folder.exists()
+        output_folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Refusal(
-            f"cannot write to {target}: {error.strerror}; give another folder with --output PATH"
+            f"cannot write to {output_folder}: {error.strerror}; give another folder with --output PATH"
         ) from None
-    written = {name: FORMATS[name](findings, target) for name in dict.fromkeys(formats)}
+    written = {name: FORMATS[name](findings, output_folder) for name in dict.fromkeys(formats)}
     if not any(written.values()):
-        if is_new:
-            target.rmdir()
+        if is_new_folder:
+            output_folder.rmdir()
         raise Refusal(describe_empty(written))
-    _remove_earlier(target, written)
+    _remove_earlier(output_folder, written)
     return written
 
 
@@ -56,14 +56,14 @@ def _remove_earlier(output: Path, written: Mapping[str, Sequence[Path]]) -> None
     `written` maps each format to the paths of the new files.
     """
     content = read_json(output / _EXPORTED_LIST)
-    listed: dict[str, Any] = content if isinstance(content, dict) else {}
-    for name, paths in written.items():
-        earlier = listed[name] if isinstance(listed.get(name), list) else []
-        for path in {*output.glob(f"*.{name}"), *output.glob("extrap/*.txt")}.difference(paths):
+    exported: dict[str, Any] = content if isinstance(content, dict) else {}
+    for format_name, paths in written.items():
+        earlier = exported[format_name] if isinstance(exported.get(format_name), list) else []
+        for path in {*output.glob(f"*.{format_name}"), *output.glob("extrap/*.txt")}.difference(paths):
             if str(path.relative_to(output)) in earlier:
                 path.unlink()
-        listed[name] = [str(path.relative_to(output)) for path in paths]
-    write_json(output / _EXPORTED_LIST, listed)
+        exported[format_name] = [str(path.relative_to(output)) for path in paths]
+    write_json(output / _EXPORTED_LIST, exported)
 
 
 def describe_empty(formats: Collection[str]) -> str:
@@ -77,9 +77,9 @@ def describe_empty(formats: Collection[str]) -> str:
 
 
 def _write_tables(extension: str, findings: Findings, output: Path) -> list[Path]:
-    written: list[Path] = []
+    table_paths: list[Path] = []
     if not findings.records:
-        return written
+        return table_paths
     for name, table in export_tables(findings).items():
         path = output / f"{name}.{extension}"
         if extension == "csv":
@@ -87,17 +87,17 @@ def _write_tables(extension: str, findings: Findings, output: Path) -> list[Path
         else:
             with replacing(path) as temporary:
                 to_frame(table).to_parquet(temporary, index=False, compression="zstd")
-        written.append(path)
-    return written
+        table_paths.append(path)
+    return table_paths
 
 
 def _write_extrap(findings: Findings, output: Path) -> list[Path]:
-    written = []
+    extrap_paths = []
     for name, experiment in extrap.find_experiments(findings).items():
-        written.append(output / "extrap" / f"{name}.txt")
-        written[-1].parent.mkdir(exist_ok=True)
-        replace_file(written[-1], extrap.format_experiment(experiment).encode("ascii"))
-    return written
+        extrap_paths.append(output / "extrap" / f"{name}.txt")
+        extrap_paths[-1].parent.mkdir(exist_ok=True)
+        replace_file(extrap_paths[-1], extrap.format_experiment(experiment).encode("ascii"))
+    return extrap_paths
 
 
 def _write_figures(extension: str, findings: Findings, output: Path) -> list[Path]:
@@ -113,9 +113,9 @@ FORMATS: dict[str, Callable[[Findings, Path], list[Path]]] = {  # format -> func
 }
 
 
-def parse_formats(words: Sequence[str]) -> list[str]:
+def parse_formats(arguments: Sequence[str]) -> list[str]:
     """Return the format names in comma-separated arguments such as ['svg,png'].
 
     Without arguments, return ['csv'].
     """
-    return [name for word in words for name in word.split(",")] or ["csv"]
+    return [name for argument in arguments for name in argument.split(",")] or ["csv"]

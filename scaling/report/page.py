@@ -49,8 +49,8 @@ class Section(NamedTuple):
 def table_section(table: Table, opened: bool = False) -> Section:
     """Return a section that contains a table. It is initially expanded if `opened` is true."""
     sentence = "" if opened else _first_sentence(table.note)
-    rows = format_count(len(table.rows), "row")
-    summary = f"{rows}. {sentence}" if sentence else rows
+    row_count = format_count(len(table.rows), "row")
+    summary = f"{row_count}. {sentence}" if sentence else row_count
     return Section(table.anchor, table.title, summary, table.note, table=table, opened=opened)
 
 
@@ -60,14 +60,14 @@ def _first_sentence(text: str) -> str:
 
 def render_report(findings: Findings, title: str, folded_tables: Iterable[Table]) -> str:
     """Return the HTML page of a results folder. Each of `folded_tables` is in a collapsed section."""
-    fastest = tables.answer_table(findings)
+    answer_table = tables.answer_table(findings)
     sections = [*_figure_sections(findings), *map(table_section, folded_tables)]
     shown = {sentence for section in sections for sentence in section.sentences}
     if sentences := [sentence for sentence in summary.answer_sentences(findings) if sentence not in shown]:
         section_summary = "the answer with all that went wrong"
         sections.append(Section("sentences", "In sentences", section_summary, sentences=sentences))
-    if fastest.rows:
-        sections.insert(0, table_section(fastest, opened=True))
+    if answer_table.rows:
+        sections.insert(0, table_section(answer_table, opened=True))
     else:
         sections = [
             section._replace(opened=section.opened or bool(section.sentences)) for section in sections
@@ -86,20 +86,20 @@ def _list_badges(findings: Findings) -> list[tuple[str, str]]:
 
 def _figure_sections(findings: Findings) -> list[Section]:
     figures = {figure.name: figure for figure in make_figures(findings)}
-    planned = []
+    plan_sections = []
     for forecast in findings.forecasts:
         name, title = f"plan-{file_stem(forecast.hardware)}", f"Planned for {forecast.title}"
         note, answers, figure = describe_plan(forecast), plan_answers(forecast), figures.pop(name, None)
-        planned.append(Section(name, title, "predicted, not measured", note, answers, figure))
+        plan_sections.append(Section(name, title, "predicted, not measured", note, answers, figure))
     sentences = {f"scaling-{kind}": summary.describe_laws(findings, [kind]) for kind in KINDS}
     sentences["crossover"] = summary.describe_crossovers(findings)
     sentences["size"] = summary.describe_growth(findings)
-    measured = [
+    measured_sections = [
         Section(name, figure.title, _first_sentence(figure.caption),
                 sentences=sentences.get(name, ()), figure=figure, opened=name == "devices")
         for name, figure in figures.items()
     ]  # fmt: skip
-    return [*measured[:1], *planned, *measured[1:]]
+    return [*measured_sections[:1], *plan_sections, *measured_sections[1:]]
 
 
 def render_page(
@@ -145,14 +145,14 @@ def case_panels(cases: Mapping[str, Mapping[str, Sequence[Record]]]) -> dict[str
     return {anchor: _make_panel(named, step) for anchor, named in processes.items() if named}
 
 
-def _make_panel(records: Sequence[tuple[str, Record]], step: int) -> dict[str, Any]:
+def _make_panel(named_records: Sequence[tuple[str, Record]], step: int) -> dict[str, Any]:
     samples = []
-    for name, record in sorted(records, key=lambda pair: pair[1].started_at or ""):
+    for name, record in sorted(named_records, key=lambda pair: pair[1].started_at or ""):
         seconds = [float(f"{second:.4g}") for second in record.seconds[::step]]
         disturbed = disturbed_samples(record)[: len(record.seconds) : step]
         samples.append([name, seconds, [index for index, value in enumerate(disturbed) if value]])
     omission = [f"one of every {step} samples is drawn"] if step > 1 else []
-    facts = omission + _list_facts([record for _, record in records])
+    facts = omission + _list_facts([record for _, record in named_records])
     return {"facts": facts, "step": step, "samples": samples}
 
 
@@ -161,9 +161,9 @@ def _list_facts(records: Sequence[Record]) -> list[str]:
     for name in _RANGE_FIELDS:
         if values := [value for record in records if (value := getattr(record, name)) is not None]:
             format_value = format_bytes if name.endswith("_bytes") else format_duration
-            bounds = dict.fromkeys((format_value(min(values)), format_value(max(values))))
+            range_texts = dict.fromkeys((format_value(min(values)), format_value(max(values))))
             quantity = name.replace("_seconds", "").replace("_bytes", " memory")
-            facts.append(f"{quantity} {' to '.join(bounds)}")
+            facts.append(f"{quantity} {' to '.join(range_texts)}")
     facts += describe_disturbed_turns(records)
     if errors := [(record.error, record.tolerance or 0.0) for record in records if record.error is not None]:
         facts.append("error {:.2g} of at most {:.2g}".format(*max(errors)))

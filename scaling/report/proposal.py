@@ -39,8 +39,8 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
     figures = [figure for kind in kinds if (figure := over_devices.draw_scaling(kind, findings, curves))]
     files.write_figures(figures, findings, proposal_folder, "png")
     scores = {score.hardware: score for score in findings.plan_scores}
-    pairs = [(forecast, planned) for forecast in findings.forecasts for planned in forecast.curves]
-    by_program = group_by(pairs, lambda pair: pair[1].program)
+    planned_curves = [(forecast, planned) for forecast in findings.forecasts for planned in forecast.curves]
+    by_program = group_by(planned_curves, lambda pair: pair[1].program)
     predictions = [  # each curve at its largest planned device count; the score is None without measurements
         (curve, forecast, planned.points[-1].timing, scores.get(forecast.hardware))
         for curve in curves
@@ -68,8 +68,8 @@ def _count_measurements(findings: Findings) -> dict[str, Any] | None:
         return None
     on_cpu = [record for record in records if record.environment.get("platform") == "cpu"]
     process_counts = Counter((record.key, record.setting, record.honest) for record in records)
-    checked = [(r.error, r.tolerance) for r in records if r.error is not None and r.tolerance]
-    tolerances = sorted(tolerance for _, tolerance in checked)
+    errors_and_tolerances = [(r.error, r.tolerance) for r in records if r.error is not None and r.tolerance]
+    tolerances = sorted(tolerance for _, tolerance in errors_and_tolerances)
     return {
         "cases": len({record.key for record in records}),
         "workloads": list(dict.fromkeys(record.case.workload for record in records)),
@@ -82,9 +82,9 @@ def _count_measurements(findings: Findings) -> dict[str, Any] | None:
         "samples": _format_range((len(record.seconds) for record in records), "sample"),
         "total_samples": sum(len(record.seconds) for record in records),
         "processes": _format_range(process_counts.values(), "process"),
-        "worst_error": max((error / tolerance for error, tolerance in checked), default=None),
+        "worst_error": max((error / tolerance for error, tolerance in errors_and_tolerances), default=None),
         "tolerances": " to ".join(dict.fromkeys(map(format_number, tolerances[:1] + tolerances[-1:]))),
-        "unchecked": len(records) - len(checked),
+        "unchecked": len(records) - len(errors_and_tolerances),
     }
 
 

@@ -20,9 +20,9 @@ def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[
     """
     width = min(width, WIDTH)
     lint = lint_findings(findings)
-    texts = [f"{finding.severity}: {finding.rule} ({finding.count}); {finding.fix}" for finding in lint]
+    messages = [f"{finding.severity}: {finding.rule} ({finding.count}); {finding.fix}" for finding in lint]
     warnings = [
-        textwrap.shorten(clean_text(text), width, placeholder=" ...") for text in texts[:_MAX_WARNINGS]
+        textwrap.shorten(clean_text(text), width, placeholder=" ...") for text in messages[:_MAX_WARNINGS]
     ]
     commands = [f"scaling report {folder}", f"scaling lint {folder}"]
     if omitted := len(lint) - len(warnings):

@@ -76,8 +76,8 @@ _NUMBER_FORMATS: Mapping[str, Callable[[Any], str]] = {  # column -> function th
 
 def answer_table(findings: Findings) -> Table:
     """Return a table with the fastest AD mode, its device count and the runner-up for each problem."""
-    rows = (_fastest_row(findings, fastest) for fastest in best_device_counts(findings.fastest))
-    return _table("fastest", "Fastest mode of each problem", rows)
+    table_rows = (_fastest_row(findings, fastest) for fastest in best_device_counts(findings.fastest))
+    return _table("fastest", "Fastest mode of each problem", table_rows)
 
 
 def _fastest_row(findings: Findings, fastest: Ranking) -> Row:
@@ -102,12 +102,12 @@ def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
     first, device_counts = curves[0], sorted({point.devices for curve in curves for point in curve.points})
     kind = "scaled speed-up, weak scaling" if first.kind == "weak" else "speed-up, strong scaling"
     title = f"{first.family}, {first.size}{findings.suffix(first.environment)}: time and {kind}"
-    rows = (
+    table_rows = (
         {"on devices": curve.program_name, **dict.fromkeys(map(str, device_counts))}
         | {str(point.devices): _curve_cell(point) for point in curve.points}
         for curve in curves
     )
-    return make_table("curves", f"{title}{first.points[0].relative}", "", rows)
+    return make_table("curves", f"{title}{first.points[0].relative}", "", table_rows)
 
 
 def _curve_cell(point: CurvePoint) -> str:
@@ -132,8 +132,8 @@ def describe_totals(findings: Findings) -> str:
     """
     counts = count_statuses(findings)
     has_only_plans = 0 < counts["planned"] == counts.total() - counts["missing"]
-    shown = [*(STATUSES if has_only_plans else STATUSES[:3]), *(["missing"] if counts["missing"] else [])]
-    return ", ".join(f"{counts[name]:,} {name}" for name in shown)
+    statuses = [*(STATUSES if has_only_plans else STATUSES[:3]), *(["missing"] if counts["missing"] else [])]
+    return ", ".join(f"{counts[name]:,} {name}" for name in statuses)
 
 
 def count_statuses(findings: Findings) -> Counter[str]:
@@ -189,7 +189,7 @@ def case_anchor(timing: Timing) -> str:
 
 
 def _measured_rows(findings: Findings) -> Iterator[Row]:
-    baselines = {id(each.timing): each for each in findings.baselines}
+    baselines = {id(baseline.timing): baseline for baseline in findings.baselines}
     for timing in findings.case_timings:
         bound = baselines[id(timing)].bound
         points = {kind: point for kind, (_, point) in findings.curves_of(timing).items()}
@@ -381,12 +381,12 @@ def environment_table(findings: Findings) -> Table:
     for digest in findings.environments:
         records = groups.get(digest, [])
         columns = (column for record in records for column in environment_columns(record.environment))
-        cells = [(name, text) for name, text in columns if text and name != "load"]
+        fields = [(name, text) for name, text in columns if text and name != "load"]
         start_times = sorted(record.started_at or "" for record in records)
-        cells += [("records", str(len(records)))]
-        cells += [("first case started", start_times[0]), ("last case started", start_times[-1])]
-        for name, pairs in group_by(dict.fromkeys(cells), lambda cell: cell[0]).items():
+        fields += [("records", str(len(records)))]
+        fields += [("first case started", start_times[0]), ("last case started", start_times[-1])]
+        for name, same_field in group_by(dict.fromkeys(fields), lambda cell: cell[0]).items():
             row = rows.setdefault(name, {"environment": name, **dict.fromkeys(findings.environments)})
-            texts = [{"True": "yes", "False": "no"}.get(text, text) for _, text in pairs]
+            texts = [{"True": "yes", "False": "no"}.get(text, text) for _, text in same_field]
             row[digest] = list_first(texts, _MAX_VALUES, "; ")
     return make_table("environments", "Where it was measured", "", rows.values())

@@ -21,21 +21,21 @@ def print_report(report: TerminalReport, console: Console) -> None:
 
 def print_table(table: Table, console: Console) -> None:
     """Print a table and its title. If the console is too narrow, print each row as a paragraph."""
-    header, *rows = (
+    header, *text_rows = (
         [keep_numbers_whole(_to_one_line(cell, console)) for cell in row]
         for row in (table.columns, *table.rows)
     )
     _print_wrapped(table.title, console)
-    widths = _column_widths(list(zip(header, *rows, strict=True)), console.width)
+    widths = _column_widths(list(zip(header, *text_rows, strict=True)), console.width)
     if widths is None:
-        for first_cell, *cells in rows:
+        for first_cell, *cells in text_rows:
             named = (f"{name} {cell}" for name, cell in zip(header[1:], cells, strict=True) if cell)
             _print_wrapped(f"{first_cell}: {', '.join(named)}", console)
         return
     rich_table = RichTable()
     for name in header:
         rich_table.add_column(Text(name), no_wrap=True)
-    for row in rows:
+    for row in text_rows:
         wrapped_cells = (wrap_text(cell, width) for cell, width in zip(row, widths, strict=True))
         rich_table.add_row(*(Text("\n".join(lines)) for lines in wrapped_cells))
     console.print(rich_table)
@@ -55,10 +55,10 @@ def _column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | 
 
 def _to_one_line(text: str, console: Console) -> str:
     """Return a text on one line. Characters that the console cannot display are replaced."""
-    words = " ".join(clean_text(text).split())
+    line = " ".join(clean_text(text).split())
     if (console.encoding or "").lower().startswith("utf"):
-        return words
-    return words.replace("µ", "u").encode("ascii", "replace").decode()
+        return line
+    return line.replace("µ", "u").encode("ascii", "replace").decode()
 
 
 def _print_wrapped(text: str, console: Console) -> None:

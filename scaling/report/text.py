@@ -62,8 +62,8 @@ def make_table(
     None becomes an empty cell. A column with only empty cells is omitted, unless it is the first one.
     """
     text_rows = [{name: "" if cell is None else str(cell) for name, cell in row.items()} for row in rows]
-    names = list(text_rows[0]) if text_rows else []
-    columns = tuple(name for name in names if name == names[0] or any(row[name] for row in text_rows))
+    headers = list(text_rows[0]) if text_rows else []
+    columns = tuple(name for name in headers if name == headers[0] or any(row[name] for row in text_rows))
     cells = [tuple(row[name] for name in columns) for row in text_rows]
     return Table(anchor, title, note, columns, cells, row_anchors)
 

@@ -35,14 +35,14 @@ def write_report(folder: Path, findings: "Findings | None" = None) -> Path:
     study = store.read_json(folder / "study.json")
     title = study.get("title") if isinstance(study, dict) else None
     folded = tables.folded_tables(findings)
-    text = render_markdown(
+    markdown = render_markdown(
         "table.md.jinja", findings=findings, answer=answer_sentences(findings),
         tables=[table for table in (tables.answer_table(findings), *folded) if table.rows],
     )  # fmt: skip
     html = page.render_report(findings, f"{findings.name}: {title}" if title else findings.name, folded)
     csv = to_csv(record_columns(findings))
     (folder / "report").mkdir(exist_ok=True)
-    for name, content in zip(_FILES, (html, text, csv), strict=True):
+    for name, content in zip(_FILES, (html, markdown, csv), strict=True):
         store.replace_file(folder / "report" / name, content.encode())
     return folder / "report" / "index.html"
 

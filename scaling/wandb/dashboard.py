@@ -84,13 +84,13 @@ def _make_sections(job: PublishJob, current: Mapping[str, str]) -> dict[str, lis
     sections: dict[str, list[Any]] = {}
     for kind, title in _SECTION_TITLES.items():
         plots = [plot for plot in job.plots if plot.kind == kind]
-        selected = ([plot for plot in plots if plot.x_count > 1] or plots)[:_MAX_PLOTS]
-        if len(plots) > len(selected):
-            title += f" ({len(selected)} of {len(plots)} plots; `scaling report` has all)"
-        if selected:
-            selected.sort(key=lambda plot: plot.title)
-            sections[title] = [_make_line_plot(plot, interval_bounds) for plot in selected]
-            width = 24 // min(2, len(selected))
+        shown_plots = ([plot for plot in plots if plot.x_count > 1] or plots)[:_MAX_PLOTS]
+        if len(plots) > len(shown_plots):
+            title += f" ({len(shown_plots)} of {len(plots)} plots; `scaling report` has all)"
+        if shown_plots:
+            shown_plots.sort(key=lambda plot: plot.title)
+            sections[title] = [_make_line_plot(plot, interval_bounds) for plot in shown_plots]
+            width = 24 // min(2, len(shown_plots))
             for number, panel in enumerate(sections[title]):
                 panel.layout = wr.Layout(x=number % 2 * width, y=number // 2 * 9, w=width, h=9)
     return sections

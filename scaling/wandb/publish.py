@@ -85,8 +85,8 @@ def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
     If the child process fails or sends nothing, the last event has a `reason`. The child process inherits
     `lock`, the file descriptor of the lock on the folder. The folder stays locked until that process ends.
     """
-    names = [name for name in os.environ if not name.startswith("WANDB_") or name[6:] in _KEPT]
-    environ = {name: os.environ[name] for name in names} | _CHILD_ENVIRONMENT
+    passed_variables = [name for name in os.environ if not name.startswith("WANDB_") or name[6:] in _KEPT]
+    environ = {name: os.environ[name] for name in passed_variables} | _CHILD_ENVIRONMENT
     encoded_job = base64.b64encode(pickle.dumps(job)).decode()
     command = [sys.executable, "-P", "-m", "scaling.wandb.remote", str(folder.resolve() / "wandb")]
     timeout = _START_SECONDS + _GRACE_SECONDS
@@ -113,7 +113,7 @@ def _format_outcome(
     `states` maps the digest of each run to its state. `fields` maps each field of the events from the child
     process, such as 'page' and 'dashboard', to its last value.
     """
-    counts, command, copies = Counter(states.values()), f"`scaling publish {folder}`", folder / "wandb"
+    counts, command, copies_folder = Counter(states.values()), f"`scaling publish {folder}`", folder / "wandb"
     arrived = counts["published"] + counts["unchanged"] > 0
     if arrived:
         superseded = fields.get("superseded", 0)
@@ -121,10 +121,10 @@ def _format_outcome(
         runs = ", ".join(f"{count} {state}" for state, count in totals.items() if count)
         yield f"published to {fields['page']}, read back and equal: runs {runs}"
     if counts["kept"]:
-        kept = format_count(counts["kept"], "run")
-        yield f"kept {kept} offline in {copies}; {command} sends them, given a key"
+        kept_runs = format_count(counts["kept"], "run")
+        yield f"kept {kept_runs} offline in {copies_folder}; {command} sends them, given a key"
     if counts["there before"]:
-        yield f"{format_count(counts['there before'], 'run')} went to {copies} before"
+        yield f"{format_count(counts['there before'], 'run')} went to {copies_folder} before"
     if reasons:
         failure = "not all arrived" if arrived or counts["differs"] else "nothing was sent"
         failure += f" ({list_first(reasons, 3)})"

@@ -47,13 +47,13 @@ def make_plots(findings: Findings) -> list[Plot]:
 
 def _plots_over_devices(curves: Iterable[Curve]) -> Iterator[Plot]:
     groups = group_by(curves, lambda c: (c.kind, replace(c.program[1], **_NO_METHOD)))
-    for (kind, _), group in groups.items():
-        title = f"{group[0].family} {group[0].size}, {group[0].call}"
-        by_line = {Line(c.environment, c.case.workload, c.method): c.points for c in group}
+    for (kind, _), plot_curves in groups.items():
+        title = f"{plot_curves[0].family} {plot_curves[0].size}, {plot_curves[0].call}"
+        by_line = {Line(c.environment, c.case.workload, c.method): c.points for c in plot_curves}
         times = {line: {p.devices: p.timing.estimate for p in points} for line, points in by_line.items()}
         yield Plot(kind, "time", title, "devices", "devices", "seconds", times)
         speedups = {line: {p.devices: p.speedup for p in points} for line, points in by_line.items()}
-        baselines = tuple(sorted({curve.baseline_devices for curve in group}))
+        baselines = tuple(sorted({curve.baseline_devices for curve in plot_curves}))
         bases = " or ".join(format_count(base, "device") for base in baselines)
         y_title = f"{'scaled ' if kind == 'weak' else ''}speed-up over {bases}"
         yield Plot(kind, "speedup", title, "devices", "devices", y_title, speedups, baselines)
@@ -65,8 +65,8 @@ def _plots_against_size(sweeps: Iterable[SizeSweep]) -> Iterator[Plot]:
         lambda s: (replace(s.case, **_NO_METHOD, points=1, sizes={}), s.swept, s.fixed_sizes, s.honest),
     )
     for (case, swept, fixed_sizes, honest), group in groups.items():
-        words = (f"{group[0].family} {fixed_sizes}".strip(), group[0].devices_text, group[0].call)
-        title = ", ".join(words) + ("" if honest else ", oversubscribed")
+        title_parts = (f"{group[0].family} {fixed_sizes}".strip(), group[0].devices_text, group[0].call)
+        title = ", ".join(title_parts) + ("" if honest else ", oversubscribed")
         lines = {
             Line(sweep.environment, case.workload, method): {size: timing.estimate for size, timing in row}
             for sweep in group
@@ -80,16 +80,16 @@ def study_runs(findings: Findings, plots: Sequence[Plot], folder: Path) -> list[
 
     If a study has several results folders, the name of `folder` distinguishes their runs.
     """
-    groups = group_by(
+    records_by_line = group_by(
         (record for record in findings.records if record.case.kind == "case"),
         lambda record: Line(record.setting, record.case.workload, method_of(record.case)),
     )
-    environments = Counter(workload for _, workload in {line[:2] for line in groups})
+    environments = Counter(workload for _, workload in {line[:2] for line in records_by_line})
     study, name = findings.name, folder.resolve().name
     identity = study if name == study else [study, name]
     method_runs = [
-        _method_run(study[:_MAX_NAME], identity, line, group, plots, environments[line.workload] > 1)
-        for line, group in groups.items()
+        _method_run(study[:_MAX_NAME], identity, line, line_records, plots, environments[line.workload] > 1)
+        for line, line_records in records_by_line.items()
     ]
     return [*method_runs, _study_run(findings, identity, plots)]
 
@@ -129,13 +129,13 @@ def _make_run(
 
     `rows` maps sort keys to history rows.
     """
-    newest = newest_by_replicate(records).values()
-    status_counts = Counter(record.status for record in newest)
+    newest_records = newest_by_replicate(records).values()
+    status_counts = Counter(record.status for record in newest_records)
     first, *others = [_config_fields(record) for record in records]
     common = {name: value for name, value in first.items() if all(row.get(name) == value for row in others)}
     config = _encode_fields(common | config)
     history = [_encode_fields(rows[key]) for key in sorted(rows)]
-    summary = {"cases": len(newest), **status_counts}
+    summary = {"cases": len(newest_records), **status_counts}
     all_tags = tuple(tag[:64] for tag in (config["kind"], *tags, *["failures"][: status_counts["failed"]]))
     config["digest"] = digest = digest_of((name, all_tags, config, history, summary))
     return TrackedRun(digest, config["series"], _encode(name), all_tags, config, history, summary)

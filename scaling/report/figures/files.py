@@ -39,8 +39,8 @@ def page_specs(figures: Iterable[Figure]) -> str:
 
 
 def _page_panel(panel: Panel) -> Spec:
-    first, *others = panel.chart["layer"]
-    layers = [first | {"params": [_ZOOM]} if panel.zoom else first, *others]
+    first_layer, *other_layers = panel.chart["layer"]
+    layers = [first_layer | {"params": [_ZOOM]} if panel.zoom else first_layer, *other_layers]
     size = {"height": panel.height, "autosize": {"type": "fit-x", "contains": "padding"}}
     return panel.chart | {"layer": layers, "params": [_ISOLATED]} | size
 
@@ -97,9 +97,9 @@ def describe_provenance(findings: Findings) -> str:
     machines = sorted({_describe_machine(record.environment) for record in records})
     commits = sorted({str(record.environment.get("commit") or "unknown")[:12] for record in records})
     dates = sorted({(record.started_at or "")[:10] for record in records} - {""})
-    period = " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else "unknown date"
+    dates_text = " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else "unknown date"
     commit = f"commit {list_first(commits, 2) or 'unknown'}"
-    return " · ".join((findings.name, list_first(machines, 2) or "unknown", period, commit))
+    return " · ".join((findings.name, list_first(machines, 2) or "unknown", dates_text, commit))
 
 
 def _describe_machine(environment: Mapping[str, Any]) -> str:
@@ -110,9 +110,9 @@ def _describe_machine(environment: Mapping[str, Any]) -> str:
 
 def write_figures(figures: Iterable[Figure], findings: Findings, folder: Path, extension: str) -> list[Path]:
     """Write each figure to an image file, and return the paths. `extension` is a key of ENCODERS."""
-    written, provenance = [], describe_provenance(findings)
+    image_paths, provenance = [], describe_provenance(findings)
     for figure in figures:
         svg = vl_convert.vegalite_to_svg(file_spec(figure, provenance))
-        written.append(folder / f"{figure.name}.{extension}")
-        replace_file(written[-1], ENCODERS[extension](svg))
-    return written
+        image_paths.append(folder / f"{figure.name}.{extension}")
+        replace_file(image_paths[-1], ENCODERS[extension](svg))
+    return image_paths

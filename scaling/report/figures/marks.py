@@ -74,8 +74,8 @@ def timing_row(line: str, timing: Timing, *remarks: str, **fields: Any) -> Row:
     `line` is the name of the line in the chart. `remarks` are added to the tooltip, and `fields` to the row.
     """
     seconds, low, high = timing.estimate
-    count = len(timing.seconds)
-    samples = format_count(count, "sample") if count else "predicted from the compiled program"
+    sample_count = len(timing.seconds)
+    samples = format_count(sample_count, "sample") if sample_count else "predicted from the compiled program"
     samples += f" of {timing.replicates} processes" if timing.replicates > 1 else ""
     tip = "\n".join(filter(None, (label(timing.case), format_time(timing), *remarks, samples)))
     return {"line": line, "tip": tip, "seconds": seconds, "seconds_low": low, "seconds_high": high} | fields
@@ -83,8 +83,8 @@ def timing_row(line: str, timing: Timing, *remarks: str, **fields: Any) -> Row:
 
 def values_with_bounds(rows: Iterable[Row], field: str) -> list[float]:
     """Return the values of `field` and of its interval bounds in the rows, without those that are None."""
-    names = (field, f"{field}_low", f"{field}_high")
-    values = (row[name] for row in rows if row.get(field) is not None for name in names)
+    fields = (field, f"{field}_low", f"{field}_high")
+    values = (row[bound] for row in rows if row.get(field) is not None for bound in fields)
     return [value for value in values if value is not None]
 
 

@@ -69,15 +69,15 @@ def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None =
 
     Only curves of this `kind` ("strong" or "weak") are drawn. `curves` is by default `findings.curves`.
     """
-    selected = [curve for curve in curves or findings.curves if curve.kind == kind]
-    baselines = " or ".join(dict.fromkeys(curve.baseline for curve in selected if len(curve.points) > 1))
+    same_kind = [curve for curve in curves or findings.curves if curve.kind == kind]
+    baselines = " or ".join(dict.fromkeys(curve.baseline for curve in same_kind if len(curve.points) > 1))
     caption = (
         f"Speed-up and efficiency against the same program on {baselines}"
         f"{', as many points for each device' if kind == 'weak' else ''}. {_UNDETERMINED} {_SELECTION} "
         f"The broad pale line is the law that fits best. {_LIMITED}"
     )
     fields = ("speedup", "efficiency")
-    return _draw_curves(f"scaling-{kind}", _TITLES[kind], caption, findings, selected, fields)
+    return _draw_curves(f"scaling-{kind}", _TITLES[kind], caption, findings, same_kind, fields)
 
 
 def _draw_curves(
@@ -90,18 +90,18 @@ def _draw_curves(
     """
     problems = curves_of_largest_problems(curves, mixed="seconds" in fields)  # times have no baseline
     problems.sort(key=_drawing_order)
-    groups = [_limit_curves(group) for group in problems[: marks.MAX_PANELS]]
+    curves_by_problem = [_limit_curves(problem_curves) for problem_curves in problems[: marks.MAX_PANELS]]
     laws = {id(curve): law for curve, law in findings.best_fits}
-    names = {curve.program_name: curve.case for curve in itertools.chain(*groups)}
-    styles, panels = line_styles(names), []
-    for group in groups:
-        rows = _measurement_rows(group)
-        fits = [(curve, laws[id(curve)]) for curve in group if id(curve) in laws]
+    case_of_line = {curve.program_name: curve.case for curve in itertools.chain(*curves_by_problem)}
+    styles, panels = line_styles(case_of_line), []
+    for problem_curves in curves_by_problem:
+        rows = _measurement_rows(problem_curves)
+        fits = [(curve, laws[id(curve)]) for curve in problem_curves if id(curve) in laws]
         for field in fields:
             if any(row[field] is not None for row in rows):
-                panel_title = marks.panel_title(findings, group[0], group[0].size)
+                panel_title = marks.panel_title(findings, problem_curves[0], problem_curves[0].size)
                 panel_title += (_RATIO_NAMES[field],) if field == "against_jit" else ()
-                panels.append(Panel(panel_title, _draw_chart(group, rows, styles, field, fits)))
+                panels.append(Panel(panel_title, _draw_chart(problem_curves, rows, styles, field, fits)))
     return make_figure(name, title, caption, panels, styles, len(problems))
 
 
@@ -132,11 +132,11 @@ def _ideal_values(curves: Sequence[Curve], field: str, device_counts: Iterable[i
     The values are extrapolated from the fastest of the curves at the smallest device count. Return {} if the
     field is not the time, speed-up or efficiency.
     """
-    first = min((curve.points[0] for curve in curves), key=lambda point: (point.devices, point.seconds))
-    speedups = {count: count / first.devices for count in device_counts if count >= first.devices}
+    fastest = min((curve.points[0] for curve in curves), key=lambda point: (point.devices, point.seconds))
+    speedups = {count: count / fastest.devices for count in device_counts if count >= fastest.devices}
     if field == "seconds":
         is_weak = curves[0].kind == "weak"
-        return {count: first.seconds / (1 if is_weak else speedup) for count, speedup in speedups.items()}
+        return {count: fastest.seconds / (1 if is_weak else speedup) for count, speedup in speedups.items()}
     if field == "speedup":
         return speedups
     return dict.fromkeys(speedups, 1.0) if field == "efficiency" else {}
@@ -156,14 +156,14 @@ def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
     rows = []
     for curve in curves:
         for point in curve.points:
-            ratios, fields = list[str](), Row(devices=point.devices)
+            ratios, ratio_fields = list[str](), Row(devices=point.devices)
             for field, name in _RATIO_NAMES.items():
                 estimate = getattr(point, field)
                 ratios += [f"{name} {format_ratio(*estimate)}"] if estimate else []
                 value, low, high = estimate or (None, None, None)
-                shown = value if estimate is None or estimate.is_determined else None
-                fields |= {field: shown, f"{field}_low": low, f"{field}_high": high}
-            rows.append(marks.timing_row(curve.program_name, point.timing, *ratios, **fields))
+                drawn_value = value if estimate is None or estimate.is_determined else None
+                ratio_fields |= {field: drawn_value, f"{field}_low": low, f"{field}_high": high}
+            rows.append(marks.timing_row(curve.program_name, point.timing, *ratios, **ratio_fields))
     return rows
 
 

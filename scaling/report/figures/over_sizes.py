@@ -20,10 +20,10 @@ _SURE_OPACITY, _UNSURE_OPACITY = 0.42, 0.12  # of a cell whose fastest mode is o
 def draw_sizes(findings: Findings) -> Figure | None:
     """Draw time against problem size. Return None if no size was varied."""
     sweeps = rank_sweeps(findings.size_sweeps)
-    drawn = sweeps[: marks.MAX_PANELS]
-    cases = {method.name: line[0][1].case for sweep in drawn for method, line in sweep.lines.items()}
+    drawn_sweeps = sweeps[: marks.MAX_PANELS]
+    cases = {method.name: line[0][1].case for sweep in drawn_sweeps for method, line in sweep.lines.items()}
     styles, panels = line_styles(cases), []
-    for sweep in drawn:
+    for sweep in drawn_sweeps:
         rows = []
         for method, line in sweep.lines.items():
             exponent = sweep.exponents.get(method)
@@ -47,21 +47,21 @@ def rank_sweeps(sweeps: Iterable[SizeSweep]) -> list[SizeSweep]:
     The best sweep has the most AD methods. Of several such sweeps, it has the most timings. Sweeps of
     function values without derivatives come last.
     """
-    ranked = sorted(
+    best_first = sorted(
         sweeps, key=lambda s: (-len(s.lines), -sum(map(len, s.lines.values())), s.case.devices, -s.volume)
     )
-    alternating = interleave_groups(ranked, lambda sweep: sweep.family_key)
-    return sorted(alternating, key=lambda sweep: sweep.case.ad_mode.is_value)
+    interleaved = interleave_groups(best_first, lambda sweep: sweep.family_key)
+    return sorted(interleaved, key=lambda sweep: sweep.case.ad_mode.is_value)
 
 
 def draw_crossover(findings: Findings) -> Figure | None:
     """Draw maps of the fastest AD mode per size and device count. Return None if no size was varied."""
     maps = sorted(findings.fastest_mode_maps, key=lambda mode_map: -len(mode_map.cells))
-    drawn = interleave_groups(maps, lambda mode_map: mode_map.family_key)[: marks.MAX_PANELS]
-    cases = {cell.method.name: cell.case for mode_map in drawn for cell in mode_map.cells.values()}
+    drawn_maps = interleave_groups(maps, lambda mode_map: mode_map.family_key)[: marks.MAX_PANELS]
+    cases = {cell.method.name: cell.case for mode_map in drawn_maps for cell in mode_map.cells.values()}
     styles = [style._replace(shape=None, dash=None) for style in line_styles(cases)]
     panels = []
-    for mode_map in drawn:
+    for mode_map in drawn_maps:
         constants = join_words(mode_map.fixed_sizes, not mode_map.honest and "oversubscribed")
         title, chart = marks.panel_title(findings, mode_map, constants), _draw_map(mode_map, styles)
         width = 70 + _CELL_WIDTH * len(mode_map.devices)
@@ -72,7 +72,7 @@ def draw_crossover(findings: Findings) -> Figure | None:
         "not distinguished from the next. A thick line is where the fastest mode changes, above the largest "
         "size at which the mode below it was measured to be faster; dashed where that is not sure."
     )
-    if any(len(mode_map.sizes) > _MAX_ROWS for mode_map in drawn):
+    if any(len(mode_map.sizes) > _MAX_ROWS for mode_map in drawn_maps):
         caption += f" The cells of more than {_MAX_ROWS} sizes have no text; a tooltip has it."
     figure_title = "Crossover: which mode for which size and how many devices"
     return make_figure("crossover", figure_title, caption, panels, styles, len(maps))
@@ -110,14 +110,14 @@ def _draw_crossovers(mode_map: FastestModeMap) -> Spec:
     return marks.make_layer({"type": "rule", "strokeWidth": 2.5}, rows, **channels)
 
 
-def _cell_row(cell: Ranking, size: int, devices: int) -> Row:
-    method = cell.method
-    sure = cell.distinguished or (cell.second is None and not cell.empty)
+def _cell_row(ranking: Ranking, size: int, devices: int) -> Row:
+    method = ranking.method
+    is_sure = ranking.distinguished or (ranking.second is None and not ranking.empty)
     runner_up = ""
-    if cell.second is not None and cell.ratio:
-        runner_up = f"{cell.second.method.name}: {format_ratio(*cell.ratio)}"
-        runner_up += "" if sure else ", not distinguished"
-    text = f"{method.mode}\n{format_duration(cell.first.median)}{'' if sure else ' ?'}"
+    if ranking.second is not None and ranking.ratio:
+        runner_up = f"{ranking.second.method.name}: {format_ratio(*ranking.ratio)}"
+        runner_up += "" if is_sure else ", not distinguished"
+    text = f"{method.mode}\n{format_duration(ranking.first.median)}{'' if is_sure else ' ?'}"
     position = {"size": f"{size:,}", "devices": f"{devices:,}"}
-    opacity = _SURE_OPACITY if sure else _UNSURE_OPACITY
-    return marks.timing_row(method.name, cell.first, runner_up, label=text, shade=opacity, **position)
+    opacity = _SURE_OPACITY if is_sure else _UNSURE_OPACITY
+    return marks.timing_row(method.name, ranking.first, runner_up, label=text, shade=opacity, **position)

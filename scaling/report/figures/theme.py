@@ -84,5 +84,5 @@ def to_css_variable(color: str) -> str:
 
 def style_sheet(dark: bool) -> str:
     """Return the CSS definitions of all theme color variables, for a dark or a light page."""
-    pairs = _DARK_COLORS.items()
-    return " ".join(f"--x{light[1:]}: {dark_color if dark else light};" for light, dark_color in pairs)
+    color_pairs = _DARK_COLORS.items()
+    return " ".join(f"--x{light[1:]}: {dark_color if dark else light};" for light, dark_color in color_pairs)
