@@ -68,9 +68,9 @@ class Advice:
             return best
         cases = [*self.records, *self.cases, *self.excluded]
         reasons = {case: reason for case in cases if (reason := self.reason(case))}
-        first, text = next(iter(reasons.items()), (None, "none is known"))
-        if first and first in self.records:
-            text = f"{self.describe(first)}: {text}"
+        first_case, text = next(iter(reasons.items()), (None, "none is known"))
+        if first_case and first_case in self.records:
+            text = f"{self.describe(first_case)}: {text}"
         if text.startswith("not predicted"):
             text += "; `scaling advise` can measure it on this machine, such as budget=30"
         unchecked = "budget=0, which computes and checks nothing"
@@ -178,18 +178,18 @@ class Advice:
         how, interval = "predicted", None
         certainty = "nothing was measured, and the prediction may be wrong by a factor of two"
         if record:
-            others = [other for case, other in self.records.items() if case != best and other.seconds]
+            other_records = [other for case, other in self.records.items() if case != best and other.seconds]
             how, interval = "measured", median_interval(record.seconds)
-            certainty = measurement.describe_certainty(record, others)
+            certainty = measurement.describe_certainty(record, other_records)
         if uncompiled := sum(fields.get("reason") == "no_time" for fields in self.fields.values()):
             count = format_count(uncompiled, "candidate")
             certainty += f"; {count} not compiled in half of the budget or 30 s: raise it"
         duration = format_duration(self.seconds(best) or 0.0, *(interval or ()))
-        needed = bytes_while_running(self.fields.get(best, {}))
+        needed_bytes = bytes_while_running(self.fields.get(best, {}))
         return (
             f"Use {self.describe(best)}: {duration} per call, {how} on {self.machine}.\n"
             f"For comparison, {self._compare_obvious_choices()}.\n"
-            f"It needs {format_bytes(needed or 0)} of memory per device; {certainty}.\n\n"
+            f"It needs {format_bytes(needed_bytes or 0)} of memory per device; {certainty}.\n\n"
             f"{self.code}"
         )
 
@@ -217,7 +217,7 @@ class Advice:
         )
         if ratio := ratio_interval(samples, best_samples):
             return f"takes {format_number(ratio[0])} times as long{format_interval(*ratio[1:])}"
-        are_measured = samples and best_samples  # too few for an interval
+        are_measured = samples and best_samples  # but there are too few samples for an interval
         get_seconds = self.seconds if are_measured else self.predicted_seconds
         seconds, best_seconds = get_seconds(case), get_seconds(self.best)
         how = f"measured, {len(samples)} samples" if are_measured else "predicted"

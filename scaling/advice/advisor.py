@@ -173,7 +173,7 @@ def _check_cores(**options: Any) -> None:
 
 
 def choose_case(case: Case, group: ProcessGroup) -> Case:
-    """Return a copy of `case` (mode=auto) with the AD mode, chunk and block that are predicted to be fastest.
+    """Return a copy of `case` (mode=auto) with the AD mode and options that are predicted to be fastest.
 
     Raise `CaseEnded` if conf/hardware has no model of the machine, or if no time can be predicted, for
     example because no candidate fits into memory. If all candidates fail for the same reason, this is the

@@ -26,11 +26,11 @@ _SECOND_ORDER_MODES = {
 }  # fmt: skip
 _CHUNKED_MODES = ("jacfwd", "jacrev", "fwd_over_rev", "forward_laplacian")  # modes to try in chunks of seeds
 CODED = "vmap_grad"  # the mode of a candidate whose program is the code of plain_code.py
-_MOST_NESTED_FORWARD = 8  # the maximum number of inputs for forward over forward, which takes inputs**2 JVPs
+_MAX_NESTED_FORWARD = 8  # the maximum number of inputs for forward over forward, which takes inputs**2 JVPs
 _CHUNK_SIZES = (16, 128)  # the numbers of seeds at a time
 _BLOCK_ELEMENTS = (2**14, 2**18)  # the numbers of elements of all Jacobians that are computed at a time
-_MOST_COLORED_ENTRIES = 10**7  # the maximum number of entries of a Jacobian whose pattern is detected
-_MOST_COLORED_OPERATIONS = 10**8  # the maximum number of operations of such a function; detection takes 30 s
+_MAX_COLORED_ENTRIES = 10**7  # the maximum number of entries of a Jacobian whose pattern is detected
+_MAX_COLORED_OPERATIONS = 10**8  # the maximum number of operations of such a function; detection takes 30 s
 
 
 def list_candidates(
@@ -74,22 +74,19 @@ def _choose_layout(base: Case, devices: int, may_split_seeds: bool) -> Case:
 
 
 def _enumerate_cases(layouts: Sequence[Case], modes: Sequence[str], derivative: Derivative) -> Iterator[Case]:
-    """Yield a case with batch=vmap for each AD mode and layout, and its copies with other options.
-
-    The other options are batch=whole, a chunk or a block.
-    """
+    """Yield a case with batch=vmap for each mode and layout, and copies with batch=whole, chunk or block."""
     built = derivative.workload
-    largest = max(built.names, key=lambda name: math.prod(built.inputs[name].shape))
-    others = "+".join(name for name in built.names if name != largest)
+    largest_input = max(built.names, key=lambda name: math.prod(built.inputs[name].shape))
+    other_inputs = "+".join(name for name in built.names if name != largest_input)
     for mode, base in itertools.product(modes, layouts):
-        forward = others if mode == "mixed" else None
+        forward = other_inputs if mode == "mixed" else None
         plain = dataclasses.replace(base, mode=mode, batch="vmap", chunk=None, block=None, forward=forward)
         options: list[dict[str, Any]] = [{}] if built.whole is None else [{}, {"batch": "whole"}]
         if mode != CODED:
             seeds = derivative.outputs if mode == "jacrev" else derivative.inputs
             options += [{"chunk": n} for n in _CHUNK_SIZES if mode in _CHUNKED_MODES and 2 * n <= seeds]
-            blocks = [max(1, n // (derivative.inputs * derivative.outputs)) for n in _BLOCK_ELEMENTS]
-            options += [{"block": n} for n in blocks if 4 * n <= base.points // base.devices]
+            block_sizes = [max(1, n // (derivative.inputs * derivative.outputs)) for n in _BLOCK_ELEMENTS]
+            options += [{"block": n} for n in block_sizes if 4 * n <= base.points // base.devices]
         yield from (dataclasses.replace(plain, **option) for option in options)
 
 
@@ -97,7 +94,7 @@ def _list_modes(derivative: Derivative) -> list[str]:
     """Return the names of the AD modes that may be the fastest for a derivative."""
     built = derivative.workload
     if modes := _SECOND_ORDER_MODES.get(derivative.case.target or ""):
-        return [mode for mode in modes if mode != "fwd_over_fwd" or derivative.inputs <= _MOST_NESTED_FORWARD]
+        return [mode for mode in modes if mode != "fwd_over_fwd" or derivative.inputs <= _MAX_NESTED_FORWARD]
     whole_modes = [mode for mode in built.whole_modes if not mode.startswith("analytic")]
     if built.reduction.along_point:  # J x takes a single JVP, but one VJP per output
         return ["jacfwd", *(mode for mode in whole_modes if mode == CODED)]
@@ -120,10 +117,10 @@ def find_coloring(base: Case, modes: Sequence[str] = ("jacfwd", "jacrev")) -> Co
     built = workload.build(base)
     derivative = describe_derivative(base, built)
     fewest, entries = min(derivative.inputs, derivative.outputs), derivative.inputs * derivative.outputs
-    if base.target in SECOND or fewest < 4 or entries > _MOST_COLORED_ENTRIES or why_unavailable():
+    if base.target in SECOND or fewest < 4 or entries > _MAX_COLORED_ENTRIES or why_unavailable():
         return None
     traced = jax.make_jaxpr(lambda named: built.function(**named))(point_structs(base, built))
-    if sum_operations(traced) > _MOST_COLORED_OPERATIONS:
+    if sum_operations(traced) > _MAX_COLORED_OPERATIONS:
         return None
     cases = [dataclasses.replace(base, mode=mode, seeds="colored") for mode in modes]
     try:
@@ -131,8 +128,8 @@ def find_coloring(base: Case, modes: Sequence[str] = ("jacfwd", "jacrev")) -> Co
     except (Refusal, MemoryError):
         return None
     count_colors = lambda coloring: coloring.column_count or coloring.row_count  # noqa: E731
-    best: Coloring = min(colorings, key=count_colors)
-    return best if 2 * count_colors(best) <= fewest else None
+    best_coloring: Coloring = min(colorings, key=count_colors)
+    return best_coloring if 2 * count_colors(best_coloring) <= fewest else None
 
 
 def sum_operations(jaxpr: Any) -> float:

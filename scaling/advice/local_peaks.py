@@ -29,7 +29,7 @@ from scaling.plan.hardware import Hardware, from_config
 from scaling.results import store
 from scaling.study.compose import configuration_folder
 
-_MOST_ATTEMPTS = 4  # maximum number of measurements of a peak while other processes use the CPU
+_MAX_PEAK_MEASUREMENTS = 4  # maximum number of measurements of a peak while other processes use the CPU
 _PEAK_SAMPLING = Sampling(width=0.1, least=5, most=20, seconds=0.03, warm_up=0.005, turns=1)
 _PEAK_OF_WORK = {  # kind of work of a library kernel -> target of the benchmark of its peak rate
     "products": "matmul", "divisions": "division", "transcendentals": "transcendental",
@@ -79,42 +79,42 @@ def add_rates(model: Hardware, fields: Mapping[Case, RecordFields], cores: Seque
 
 def _needed_peaks(fields: Mapping[Case, RecordFields]) -> list[Case]:
     """Return the peak benchmarks (cases) that affect the predicted times of the compiled cases."""
-    kernels = [kernel for each in fields.values() for kernel in each.get("kernels", ())]
-    messages = [message for each in fields.values() for message in each.get("messages", ())]
+    kernels = [kernel for case_fields in fields.values() for kernel in case_fields.get("kernels", ())]
+    messages = [message for case_fields in fields.values() for message in case_fields.get("messages", ())]
     work = {name for kernel in kernels if not kernel.get("operations") for name in kernel}
     targets = {"copy", "arithmetic", "call", *(peak for name, peak in _PEAK_OF_WORK.items() if name in work)}
     targets |= {"all_reduce", "collective"} if any(message["group"] > 1 for message in messages) else set()
     most_bytes = max((kernel.get("bytes", 0) for kernel in kernels), default=0)
-    needed, copied_bytes = list[Case](), dict[int, int]()  # number of devices -> bytes of the last copy
+    needed_peaks, copied_bytes = list[Case](), dict[int, int]()  # number of devices -> bytes of the last copy
     for case in machine_peaks.peak_cases(list(fields), "cpu"):  # with copies in ascending order of the bytes
         if case.target == "copy":
             if copied_bytes.get(case.devices, -1) < most_bytes:
-                needed.append(case)
+                needed_peaks.append(case)
             copied_bytes[case.devices] = machine_peaks.peak_work(case)
         elif case.target in targets:
-            needed.append(case)
-    return needed
+            needed_peaks.append(case)
+    return needed_peaks
 
 
 def _load_or_measure(cases: Iterable[Case], cores: Sequence[int] | None) -> list[Record]:
     """Return a record of each peak benchmark, from the cache or from a new measurement."""
     this_environment = environment.describe("cpu", None, os.environ, None, cores)
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling" / "peaks"
-    key, cached = _peak_key(this_environment), list[Record]()
+    key, cached_records = _peak_key(this_environment), list[Record]()
     with contextlib.suppress(OSError, Refusal):  # the cache may be unreadable, or of a newer version
-        cached = store.load(folder).records
-    cached = [r for r in cached if r.status == "ok" and _peak_key(r.environment) == key]
+        cached_records = store.load(folder).records
+    usable_records = [r for r in cached_records if r.status == "ok" and _peak_key(r.environment) == key]
     peaks, writer = list[Record](), Writer(folder)
     for case in cases:
-        records = [record for record in cached if record.case == case]
-        if len(records) < _MOST_ATTEMPTS and all(record.marked for record in records):
+        records = [record for record in usable_records if record.case == case]
+        if len(records) < _MAX_PEAK_MEASUREMENTS and all(record.marked for record in records):
             devices, record = jax.devices("cpu")[: case.devices], Record(case, "failed", this_environment)
             records.append(run_case.run_case(record, devices, "cpu", _PEAK_SAMPLING))
             with contextlib.suppress(OSError):  # without a cache, peaks are measured again next time
                 folder.mkdir(parents=True, exist_ok=True)
                 writer.append(records[-1])
-        best = min(records, key=lambda r: (bool(r.marked), statistics.median(r.seconds or [inf])))
-        peaks.append(dataclasses.replace(best, environment=this_environment))
+        best_record = min(records, key=lambda r: (bool(r.marked), statistics.median(r.seconds or [inf])))
+        peaks.append(dataclasses.replace(best_record, environment=this_environment))
     return peaks
 
 

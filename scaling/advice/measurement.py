@@ -1,8 +1,8 @@
 """Measure the candidates of `scaling.advise` in rounds within a time budget, and drop slow candidates.
 
-Each round measures a few times of every remaining candidate. The first round drops only candidates that take
-more than four times as long as the fastest, because other processes may have disturbed it. A later round
-drops candidates that are significantly slower, or take more than twice as long. The derivative of each
+Each round takes a few samples of the time of every remaining candidate. The first round drops only candidates
+that take more than four times as long as the fastest, because other processes may have disturbed it. A later
+round drops candidates that are significantly slower, or take more than twice as long. The derivative of each
 candidate is checked before its time is measured.
 """
 
@@ -23,11 +23,12 @@ from scaling.core.timing import Sampling, ratio_interval
 from scaling.plan.compile_pool import RecordFields
 
 _EQUAL_RATIO = 1.03  # ratio of the median times up to which two candidates are equally good
-_PREPARING = 0.6  # after this fraction of the budget, a candidate is checked only if fewer than two are ready
-_LONGEST_CALL = 0.1  # fraction of the budget that a call of the second candidate may take after `_PREPARING`
-_MOST_MEASURED_RATIO = 2.0  # ratio of the median times above which a candidate is dropped
-_MOST_FIRST_RATIO = 4.0  # the same after the first round
-_MOST_PREDICTED_RATIO = 20.0  # ratio to the shortest predicted time, above which a candidate is not measured
+# After this fraction of the budget, a candidate is checked only if fewer than two are ready.
+_CHECKING_SHARE = 0.6
+_MAX_CALL_SHARE = 0.1  # the fraction of the budget that a call of the second candidate may then take
+_MAX_MEASURED_RATIO = 2.0  # ratio of the median times above which a candidate is dropped
+_MAX_FIRST_ROUND_RATIO = 4.0  # the same after the first round
+_MAX_PREDICTED_RATIO = 20.0  # ratio to the shortest predicted time, above which a candidate is not measured
 _TURN_SAMPLING = Sampling(width=0.0, least=9, most=10**6, seconds=0.5, warm_up=0.01, turns=3)
 
 
@@ -49,9 +50,9 @@ def measure_candidates(
     try:
         for case in ordered:
             remaining, seconds = deadline - time.monotonic(), _predicted_seconds(fields[case])
-            ready = sum(not attempt.ended for attempt in attempts.values())
-            is_late = remaining < max((1 - _PREPARING) * budget, seconds)
-            if is_late and (ready > 1 or (ready == 1 and seconds > _LONGEST_CALL * budget)):
+            ready_count = sum(not attempt.ended for attempt in attempts.values())
+            is_late = remaining < max((1 - _CHECKING_SHARE) * budget, seconds)
+            if is_late and (ready_count > 1 or (ready_count == 1 and seconds > _MAX_CALL_SHARE * budget)):
                 continue
             note(f"checking candidate {len(attempts) + 1} of {len(ordered)}")
             attempts[case] = check_case(case, cores, stages.get(case))
@@ -76,13 +77,13 @@ def check_case(case: Case, cores: Sequence[int] | None = None, stages: Stages | 
 def _order_by_prediction(fields: Mapping[Case, RecordFields]) -> list[Case]:
     """Return the cases to measure, in the order of measurement.
 
-    Cases whose predicted time exceeds `_MOST_PREDICTED_RATIO` times the shortest one are omitted.
+    Cases whose predicted time exceeds `_MAX_PREDICTED_RATIO` times the shortest one are omitted.
     """
     planned = {case: each for case, each in fields.items() if each["status"] == "planned"}
     seconds = {case: _predicted_seconds(each) for case, each in planned.items()}
-    most = _MOST_PREDICTED_RATIO * min(filter(None, seconds.values()), default=0.0)
+    longest = _MAX_PREDICTED_RATIO * min(filter(None, seconds.values()), default=0.0)
     ordered = sorted(planned, key=lambda case: (seconds[case], planned[case].get("flops") or 0.0))
-    ordered = [case for case in ordered if seconds[case] <= most]
+    ordered = [case for case in ordered if seconds[case] <= longest]
     first = {(case.mode, case.devices): case for case in reversed(ordered)}
     is_doubtful = lambda case: bool(seconds[case] and planned[case].get("text"))  # noqa: E731
     # The fastest case of each mode and device count is first. Cases with a doubtful prediction are last.
@@ -107,9 +108,9 @@ def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callabl
 def _select_undecided(records: Mapping[Case, Record]) -> list[Case]:
     """Return the cases to measure again: the fastest case and its rivals.
 
-    Rivals are the cases that may be as fast. After the first round, they are all cases that take at most
-    `_MOST_FIRST_RATIO` times as long. Return [] if there are no rivals, or if all rivals take at most 3 %
-    longer.
+    Rivals are cases that may be as fast. After the first round, they are all cases that take at most
+    `_MAX_FIRST_ROUND_RATIO` times as long. Return [] if there are no rivals, or if all of them take at most
+    3 % longer.
     """
     if not records:
         return []
@@ -117,7 +118,7 @@ def _select_undecided(records: Mapping[Case, Record]) -> list[Case]:
     best = min(medians, key=medians.__getitem__)
     others = [case for case in records if case != best]
     if all(len(record.turns) == 1 for record in records.values()):  # the first round
-        rivals = [case for case in others if medians[case] <= _MOST_FIRST_RATIO * medians[best]]
+        rivals = [case for case in others if medians[case] <= _MAX_FIRST_ROUND_RATIO * medians[best]]
     else:
         rivals = [case for case in others if _may_be_as_fast(records[case], records[best])]
     return [] if all(_is_close(records[case], records[best]) for case in rivals) else [best, *rivals]
@@ -130,7 +131,7 @@ def _may_be_as_fast(record: Record, best: Record) -> bool:
     case and of `best` is above 1.
     """
     ratio = ratio_interval(record.seconds, best.seconds)
-    is_near = statistics.median(record.seconds) <= _MOST_MEASURED_RATIO * statistics.median(best.seconds)
+    is_near = statistics.median(record.seconds) <= _MAX_MEASURED_RATIO * statistics.median(best.seconds)
     return is_near and (ratio is None or ratio[1] <= 1)
 
 

@@ -241,10 +241,7 @@ def _write_product(problem: Problem, case: Case) -> str:
 
 
 def _write_jacobian(problem: Problem, case: Case, coloring: Coloring | None) -> tuple[str, str]:
-    """Return (definitions, body): the code of a function that computes a Jacobian at one point.
-
-    The Jacobian is computed with a coloring or in chunks.
-    """
+    """Return (definitions, body) of a function that computes a Jacobian with a coloring or in chunks."""
     is_reverse, definitions = case.mode in _REVERSE_MODES, ""
     seed, template = "jax.nn.one_hot(i, flat.size, dtype=flat.dtype)", _CHUNKED
     values: dict[str, Any] = {"chunk": case.chunk}

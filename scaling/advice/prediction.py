@@ -24,7 +24,8 @@ from scaling.plan.compile_worker import BuiltCase, describe_failure
 from scaling.plan.hardware import Hardware
 from scaling.workers.cores import usable_cores
 
-_MOST_WORK = 10.0  # chunks and blocks with more than this many times the fewest operations are not compiled
+# A case with a chunk or block is not compiled if it needs more than this many times the fewest operations.
+_MAX_WORK_RATIO = 10.0
 # These numbers of plain candidates, and of candidates with a chunk or block, are compiled without time limit.
 _FIRST_PLAIN, _FIRST_BLOCKED = 2, 1
 
@@ -32,7 +33,7 @@ _FIRST_PLAIN, _FIRST_BLOCKED = 2, 1
 def start_compile_threads(cores: Sequence[int]) -> None:
     """Start the threads with which XLA compiles, and bind them to the CPU cores `cores`.
 
-    Threads that already exist keep their cores. Call `jax.devices()` before to start the threads that execute
+    Threads that already exist keep their cores. Call `jax.devices()` first to start the threads that execute
     programs, because these threads should not be bound.
     """
     threads, bound = os.listdir("/proc/self/task"), os.sched_getaffinity(0)
@@ -128,9 +129,9 @@ def _order_to_compile(work: Mapping[Case, float], excess: Collection[Case]) -> l
     ordered = sorted(work, key=lambda case: (operations(case), case.block is None))
     plain = [case for case in ordered if is_plain(case) and case not in excess]
     blocked = [case for case in ordered if not is_plain(case) and case not in excess]
-    last = [case for case in ordered if case in excess]
-    first = [*plain[:_FIRST_PLAIN], *blocked[:_FIRST_BLOCKED]]
-    return [*first, *plain[_FIRST_PLAIN:], *blocked[_FIRST_BLOCKED:], *last]
+    last_cases = [case for case in ordered if case in excess]
+    first_cases = [*plain[:_FIRST_PLAIN], *blocked[:_FIRST_BLOCKED]]
+    return [*first_cases, *plain[_FIRST_PLAIN:], *blocked[_FIRST_BLOCKED:], *last_cases]
 
 
 def _compile_in_threads(
@@ -144,9 +145,9 @@ def _compile_in_threads(
     deadline, skipped = time.monotonic() + seconds, {"status": "skipped", "reason": "no_time"}
     skipped["text"] = f"not compiled: no time was left after {seconds:.0f} s of compiling"
 
-    def compile_in_time(each: BuiltCase) -> RecordFields:
-        is_late = time.monotonic() > deadline and each not in built[: _FIRST_PLAIN + _FIRST_BLOCKED]
-        return skipped if is_late else each.compile()
+    def compile_in_time(built_case: BuiltCase) -> RecordFields:
+        is_late = time.monotonic() > deadline and built_case not in built[: _FIRST_PLAIN + _FIRST_BLOCKED]
+        return skipped if is_late else built_case.compile()
 
     # This process is bound to the cores on which it measures. These threads may use other cores as well.
     pool = ThreadPoolExecutor(len(cores), initializer=os.sched_setaffinity, initargs=(0, cores))
@@ -154,7 +155,7 @@ def _compile_in_threads(
     # A program that comes from the cache is not compiled, and XLA does not write its LLVM IR.
     jax.config.update("jax_enable_compilation_cache", False)
     try:
-        cases = {pool.submit(compile_in_time, each): each.case for each in built}
+        cases = {pool.submit(compile_in_time, built_case): built_case.case for built_case in built}
         for future in as_completed(cases):
             try:
                 fields = future.result()
@@ -169,8 +170,8 @@ def _compile_in_threads(
 def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
     """Return {case: explanation} for the cases that need too many operations to be among the fastest.
 
-    `work` maps each case to its number of operations. A number is too large if it exceeds `_MOST_WORK` times
-    the smallest number.
+    `work` maps each case to its number of operations. A number is too large if it exceeds `_MAX_WORK_RATIO`
+    times the smallest number.
     """
     # A compressed program is no baseline, because the operations that expand its result are not counted.
     dense = [value for case, value in work.items() if value and case.mode != CODED]
@@ -178,5 +179,5 @@ def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
     return {
         case: f"it counts {value / least:,.0f} times the operations of another candidate"
         for case, value in work.items()
-        if value > _MOST_WORK * least
+        if value > _MAX_WORK_RATIO * least
     }

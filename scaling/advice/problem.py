@@ -49,7 +49,7 @@ class Problem:
     shared: Mapping[str, Any]
     wrt: tuple[str, ...]  # names of the differentiated inputs
     target: str  # one of `TARGETS`
-    dtype: str  # of all floating-point inputs
+    dtype: str  # the dtype of all floating-point inputs
     import_line: str = ""  # line of code that imports the function, or ""
 
     @property
@@ -156,10 +156,7 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
 
 
 def _read_leaf(path: Any, leaf: Any) -> Any:
-    """Return a leaf of an input as an array of a JAX dtype. Raise `Refusal` if that is impossible.
-
-    `path` is the key path of the leaf in all inputs.
-    """
+    """Return a leaf of an input as an array of a JAX dtype, or raise `Refusal`. `path` is its key path."""
     for kind, fix in _UNREADABLE.items():
         if isinstance(leaf, kind):
             raise Refusal(f"input {_leaf_name(path)!r} is a {kind.__name__}: {fix}")
@@ -192,10 +189,7 @@ def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the inputs in the order of the parameters of `function`.
-
-    Raise `Refusal` if the names of the inputs and of the parameters differ.
-    """
+    """Return the names of the inputs in the order of the parameters. Raise `Refusal` if they do not match."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a built-in function has no signature

@@ -316,8 +316,8 @@ def measuring_all():
 
     No candidate is dropped as slow, because one that was disturbed by another process appears slow, too.
     """
-    limits = {(advisor.prediction, "_MOST_WORK"): np.inf, (advisor.measurement, "_MOST_PREDICTED_RATIO"): np.inf,
-              (advisor.measurement, "_PREPARING"): 1.0, (advisor.measurement, "_MOST_FIRST_RATIO"): np.inf,
+    limits = {(advisor.prediction, "_MAX_WORK_RATIO"): np.inf, (advisor.measurement, "_MAX_PREDICTED_RATIO"): np.inf,
+              (advisor.measurement, "_CHECKING_SHARE"): 1.0, (advisor.measurement, "_MAX_FIRST_ROUND_RATIO"): np.inf,
               (advisor.measurement, "_may_be_as_fast"): lambda *_: True}  # fmt: skip
     before = {(module, name): getattr(module, name) for module, name in limits}
     for (module, name), value in limits.items():
