@@ -1,9 +1,9 @@
 """Run cases with HIPS autograd on a single core.
 
-`make_jvp` computes columns of the Jacobian, and `make_vjp` computes rows. A JVP is computed with respect to
-one input, because autograd would also propagate the zero tangents of the other inputs. A VJP is computed with
-respect to all inputs, because the inputs share most of the backward pass. The NumPy calls of the function are
-traced again for each derivative.
+`make_jvp` computes columns of the Jacobian, and `make_vjp` computes rows. Each JVP is computed with respect
+to one input, because autograd would also propagate the zero tangents of the other inputs. A VJP is computed
+with respect to all inputs, because the inputs share most of the backward pass. The NumPy calls of the
+function are traced again for each derivative.
 """
 
 from typing import Any

@@ -32,7 +32,7 @@ COMPILES = True
 
 _WEIGHTS = {"jacfwd": 0, "jacrev": 1, "grad_of_sum": 1}  # ad_weight: 0 is forward, 1 is reverse
 _MAX_INSTRUCTIONS = 2_000_000  # maximum number of instructions in a graph that is not compiled
-_MAX_COMPILED = 40_000  # maximum in a compiled graph. Compilation takes several seconds.
+_MAX_COMPILED = 40_000  # maximum number in a compiled graph; the compilation takes several seconds
 _MAX_SWEPT = 400_000_000  # maximum number of instructions in all sweeps, which take about half a minute
 
 
@@ -42,8 +42,8 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
     instructions_per_point = {"rbf": m * (5 + 3 * d), "linear": 2 * p * o, "residual": 400, "poisson": 6}
     value_instructions = instructions_per_point.get(case.workload, 0) * (case.points if is_whole else 1)
     graph_instructions = value_instructions * (1 if is_value else 3)
-    most = _MAX_COMPILED if case.jit else _MAX_INSTRUCTIONS
-    too_large = f"too large{' to compile' if case.jit else ''}; the limit is {most:,}"
+    max_scalars = _MAX_COMPILED if case.jit else _MAX_INSTRUCTIONS
+    too_large = f"too large{' to compile' if case.jit else ''}; the limit is {max_scalars:,}"
     return formulas.reason_to_skip(
         case, ("value", *_WEIGHTS),
         (case.dtype != "float64", "CasADi computes in float64"),
@@ -52,7 +52,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
         (is_whole and case.devices > 1, "the graph of a whole batch runs on one core"),
         (case.jit and shutil.which("cc") is None,
          "casadi with jit=true needs a C compiler, cc, on the PATH; jit=false needs none"),
-        (graph_instructions > most, f"a graph of about {graph_instructions:,} scalars is {too_large}"),
+        (graph_instructions > max_scalars, f"a graph of about {graph_instructions:,} scalars is {too_large}"),
         (value_instructions * sizes.passes > _MAX_SWEPT,
          f"{sizes.passes:,} sweeps over about {value_instructions:,} scalars take too long"),
     )  # fmt: skip
@@ -94,13 +94,13 @@ def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: in
     The last point is repeated as padding. A shared input is repeated in every row. If batch=whole, the array
     has one row, which contains all values of the input.
     """
-    flat = np.ascontiguousarray(array, np.float64)
+    rows = np.ascontiguousarray(array, np.float64)
     if case.batch == "whole":
-        return flat.reshape(1, -1)
+        return rows.reshape(1, -1)
     if name in workload.shared:
-        return np.tile(flat.reshape(1, -1), (count, 1))
-    flat = flat.reshape(len(flat), -1)
-    return np.concatenate([flat, np.repeat(flat[-1:], count - len(flat), axis=0)])
+        return np.tile(rows.reshape(1, -1), (count, 1))
+    rows = rows.reshape(len(rows), -1)
+    return np.concatenate([rows, np.repeat(rows[-1:], count - len(rows), axis=0)])
 
 
 def _trace(

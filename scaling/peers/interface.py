@@ -19,11 +19,10 @@ The module must import only NumPy and the standard library at its top level, and
 import dataclasses
 import functools
 import hashlib
-import importlib
-import importlib.metadata
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -92,18 +91,14 @@ def package_versions(engine: str) -> dict[str, str | None]:
     if engine == JAX:  # every record contains the version of JAX
         return {}
     peer = import_peer(engine)
-    by_package = {package: _version(package) for package in getattr(peer, "PACKAGES", ())}
+    by_package = {
+        name: next((installed.version for installed in distributions(name=name)), None)
+        for name in getattr(peer, "PACKAGES", ())
+    }
     if engine not in ENGINES:
         source = Path(str(peer.__file__)).read_bytes()
         by_package[peer.__name__] = hashlib.sha256(source).hexdigest()[:16]
     return by_package
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def describe_missing_packages(engine: str) -> str | None:

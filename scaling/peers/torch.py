@@ -87,7 +87,7 @@ def _to_tensor(torch: Any, array: np.ndarray) -> Any:
 def _compile(
     torch: Any, derivative: Callable[..., Tensors], x: Tensors
 ) -> tuple[Callable[..., Tensors], float]:
-    """Return (compiled derivative, seconds of compilation). The first call, with the inputs `x`, compiles."""
+    """Return (compiled derivative, seconds of compilation). A first call at the inputs `x` compiles it."""
     inductor: Any = importlib.import_module("torch._inductor.config")
     compiler: Any = importlib.import_module("torch.compiler.config")
     inductor.compile_threads = 1

@@ -1,4 +1,4 @@
-"""Define the workload `arrowhead`, whose Jacobian has a dense first row, a dense first column and a diagonal.
+"""Define the workload `arrowhead`. Its Jacobian is zero outside the first row, first column and diagonal.
 
     y_0 = sum_j x_j^3 / 3        y_i = x_i^2 / 2 + x_0 x_i for i > 0
 
