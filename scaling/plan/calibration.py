@@ -28,14 +28,14 @@ def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = 
     count for which both an array copy and a call of an empty function were timed.
     """
     benchmarks = [t for t in timings if t.case.kind in ("ceiling", "floor") and (t.honest or not bound_only)]
-    last = max(benchmarks, key=lambda timing: timing.records[-1].started_at or "", default=None)
-    if last is None:
+    last_timing = max(benchmarks, key=lambda timing: timing.records[-1].started_at or "", default=None)
+    if last_timing is None:
         raise Refusal(
             f"hardware={hardware.name} needs measured ceilings, but there are none: "
             "run `scaling run study=linear` (or any study with `ceilings: true`), "
             "and then set hardware.ceilings=results/linear"
         )
-    latest = [timing for timing in benchmarks if timing.environment == last.environment]
+    latest = [timing for timing in benchmarks if timing.environment == last_timing.environment]
     device_counts = sorted({timing.case.devices for timing in latest})
     rates = tuple(filter(None, (_measured_rates(devices, latest) for devices in device_counts)))
     if not rates:
@@ -44,7 +44,7 @@ def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = 
             "run `scaling run study=linear` again"
         )
     config = {**hardware.config, "rates": list(map(dataclasses.asdict, rates))}
-    device_kind = last.records[0].environment.get("device_kind")
+    device_kind = last_timing.records[0].environment.get("device_kind")
     return dataclasses.replace(hardware, device_kind=device_kind, rates=rates, config=config)
 
 

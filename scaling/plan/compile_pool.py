@@ -76,17 +76,16 @@ def program_of(case: Case) -> Case:
 def compile_cases(
     header: Mapping[str, Any], cases: Iterable[Case], size: int, seconds: float
 ) -> Iterator[tuple[Case, RecordFields | None]]:
-    """Compile cases in `size` worker processes, and yield two events for each case.
+    """Compile cases in `size` worker processes. Cases with equal programs are compiled only once.
 
-    The events are (case, None) before the compilation of the case, and (case, record fields) when the result
-    is known. Cases with equal programs are compiled only once; for the others, there is no first event. Each
-    worker receives `header` first. `seconds` is the timeout of each compilation. Raise `AllocationLost` if a
-    worker does not start.
+    Yield (case, None) before the compilation of a case, and (case, record fields) when its result is known.
+    Each worker receives `header` first. `seconds` is the timeout of each compilation. Raise `AllocationLost`
+    if a worker does not start.
     """
-    remaining = iter(group_by(sorted(cases, key=lambda case: -case.devices), program_of).values())
+    remaining_groups = iter(group_by(sorted(cases, key=lambda case: -case.devices), program_of).values())
     events: _Events = queue.Queue()
     for _ in range(size):
-        arguments = header, remaining, seconds, events
+        arguments = header, remaining_groups, seconds, events
         threading.Thread(target=_compile_groups, args=arguments, daemon=True).start()
     try:
         for _ in range(size):
@@ -95,7 +94,7 @@ def compile_cases(
                     raise event
                 yield event
     finally:
-        list(remaining)  # so that the workers begin no other group
+        list(remaining_groups)  # so that the workers begin no other group
 
 
 def _compile_groups(
@@ -132,8 +131,8 @@ def _compile_first(worker: WorkerGroup, equal_cases: list[Case], seconds: float,
         event = list(worker.request({"case": non_default_fields(case)}, seconds))[-1]
         record_fields = {name: value for name, value in event.items() if name not in ("event", "rank")}
     except WorkerDied as death:
-        text = str(death) or f"timed out after {seconds:g} s (case_seconds)"
-        record_fields, is_alive = {"status": "failed", "reason": death.reason, "text": text}, False
+        error_text = str(death) or f"timed out after {seconds:g} s (case_seconds)"
+        record_fields, is_alive = {"status": "failed", "reason": death.reason, "text": error_text}, False
     record_fields["program"] = program_of(case).key
     events.put((case, record_fields))
     while equal_cases and record_fields["status"] != "failed":

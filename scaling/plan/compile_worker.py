@@ -129,10 +129,10 @@ class BuiltCase:
 
     def _missing_memory(self, compiled_case: compile_case.CompiledCase) -> str | None:
         """Return a message with the required memory if a program does not fit into memory, else None."""
-        needed, limit = compiled_case.bytes_while_running, self.case.memory_limit or self.hardware.memory
-        if not needed or not limit or needed <= limit:
+        needed, available = compiled_case.bytes_while_running, self.case.memory_limit or self.hardware.memory
+        if not needed or not available or needed <= available:
             return None
-        return f"needs {format_bytes(needed)}, a device has {format_bytes(limit)}"
+        return f"needs {format_bytes(needed)}, a device has {format_bytes(available)}"
 
     def compile(self) -> RecordFields:
         """Compile the case, and return record fields with its status, memory, operations and collectives."""

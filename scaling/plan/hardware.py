@@ -105,15 +105,15 @@ class Hardware:
         """
         if self.slices:
             return sorted({1, *(math.prod(shape) * self.per_chip for shape in self.slices[1:])})
-        powers = (2**k for k in range(self.most.bit_length()))
-        return [count for count in powers if self.slice_shape(count) is not None]
+        powers_of_two = (2**k for k in range(self.most.bit_length()))
+        return [count for count in powers_of_two if self.slice_shape(count) is not None]
 
     def check_devices(self, devices: int) -> None:
         """Raise `Refusal` if a device count is not available on this hardware."""
         if devices > self.most or self.slice_shape(devices) is None:
             counts = ", ".join(map(str, self.device_counts()))
-            more = "" if self.slices else f", or a multiple of {self.per_host} up to {self.most}"
-            raise Refusal(f"devices={devices} are not available on {self.name}: use {counts}{more}")
+            multiples = "" if self.slices else f", or a multiple of {self.per_host} up to {self.most}"
+            raise Refusal(f"devices={devices} are not available on {self.name}: use {counts}{multiples}")
 
 
 def from_config(config: Mapping[str, Any]) -> Hardware:
@@ -133,10 +133,10 @@ def from_config(config: Mapping[str, Any]) -> Hardware:
             f"hardware.most must be {largest}, the devices of the last slice, not {config['most']!r}"
         )
     rates = () if platform == "cpu" else (_read_rates(config),)  # calibration.py adds the rates of a CPU
-    values: dict[str, Any] = {each.name: config.get(each.name) for each in fields(Hardware)}
-    values |= {name: tuple(map(float, config[name])) for name in ("attained", "asking")}
-    values |= {"title": config.get("title") or config["name"], "slices": tuple(map(tuple, slices))}
-    return Hardware(**values | {"rates": rates, "config": dict(config)})
+    field_values: dict[str, Any] = {each.name: config.get(each.name) for each in fields(Hardware)}
+    field_values |= {name: tuple(map(float, config[name])) for name in ("attained", "asking")}
+    field_values |= {"title": config.get("title") or config["name"], "slices": tuple(map(tuple, slices))}
+    return Hardware(**field_values | {"rates": rates, "config": dict(config)})
 
 
 def _read_rates(config: Mapping[str, Any]) -> Rates:

@@ -66,7 +66,8 @@ _ROUTINE_TARGET = re.compile(r'custom_call_target="(?:lapack_[sdcz](\w+)_ffi|(To
 # In a scalar loop of a convolution, each addition waits for the previous one: 0.8 to 1.2 ns a multiplication
 # instead of 0.3. A vectorized loop (on an Intel Xeon, with masked loads) executes fewer operations.
 SLOWDOWN_OF_SCALAR_CONVOLUTION = 3
-_MOST_VECTORIZED = 8  # operations of a vectorized loop for each multiplication or addition: 2.5 to 5
+# The number of operations of a vectorized loop for each multiplication or addition is 2.5 to 5.
+_MAX_VECTORIZED_OPERATIONS = 8
 
 
 @dataclass(frozen=True)
@@ -117,13 +118,13 @@ def _operations_by_name(computations: Computations, operations: Mapping[str, flo
     XLA compiles identical fusions only once, so that `operations` has an entry for only one of them. Its
     number is copied to the others.
     """
-    fusion_keys = dict[str, tuple[Any, ...]]()  # name of a fusion -> a value that is equal for equal fusions
-    for instructions in computations.values():
-        for fusion in instructions.values():
-            if fusion.opcode == "fusion":
-                fused = computations[fusion.called[0]].values()
-                inner = ((x.opcode, x.dims, x.dtype, x.minor_axis) for x in fused)
-                fusion_keys[fusion.name] = (fusion.dims, *inner)
+
+    def fusion_key(fusion: HloInstruction) -> tuple[Any, ...]:  # equal for identical fusions
+        fused = computations[fusion.called[0]].values()
+        return (fusion.dims, *((x.opcode, x.dims, x.dtype, x.minor_axis) for x in fused))
+
+    instructions = (x for computation in computations.values() for x in computation.values())
+    fusion_keys = {x.name: fusion_key(x) for x in instructions if x.opcode == "fusion"}
     by_key = {fusion_keys[name]: operations[name] for name in fusion_keys if name in operations}
     return {name: by_key[key] for name, key in fusion_keys.items() if key in by_key} | dict(operations)
 
@@ -143,7 +144,7 @@ def _count_kernel(kernel: hlo.Kernel, operations: Mapping[str, float] | None) ->
     if operations is not None:
         loop_operations = operations.get(kernel.instruction.name, 0.0)  # 0 if a library computes the result
         work["overhead"] = _kernel_overhead(kernel, loop_operations, work["arithmetic"])
-        is_scalar = loop_operations > _MOST_VECTORIZED * work["products"]
+        is_scalar = loop_operations > _MAX_VECTORIZED_OPERATIONS * work["products"]
         if kernel.instruction.opcode == "convolution" and is_scalar:
             loop_operations *= SLOWDOWN_OF_SCALAR_CONVOLUTION
         work["operations"], library = round(loop_operations), "" if loop_operations else library
@@ -157,23 +158,23 @@ def _count_instruction(instruction: HloInstruction, instructions: Instructions) 
     by name.
     """
     operands = [instructions[x] for x in instruction.operands if x in instructions]
-    kind = instruction.opcode
-    if kind in ("transpose", "copy") and operands and _is_transposing(instruction, operands[0]):
+    opcode = instruction.opcode
+    if opcode in ("transpose", "copy") and operands and _is_transposing(instruction, operands[0]):
         return "turned", 2 * instruction.bytes
-    if kind in _OPCODES_WITHOUT_OPERATIONS or kind.endswith(("-done", "-start")):
+    if opcode in _OPCODES_WITHOUT_OPERATIONS or opcode.endswith(("-done", "-start")):
         return "", 0
     if operands and _routine_name(instruction):  # at least one operation for each element
         return "arithmetic", operands[0].size
-    if kind in ("sort", "fft", "cholesky", "triangular-solve"):
+    if opcode in ("sort", "fft", "cholesky", "triangular-solve"):
         return "arithmetic", _count_routine(instruction, operands)
-    if kind in ("dot", "convolution", "custom-call"):
+    if opcode in ("dot", "convolution", "custom-call"):
         return _count_product(instruction, operands)
-    if kind in ("reduce", "reduce-window"):
+    if opcode in ("reduce", "reduce-window"):
         return _count_sums(instruction, operands[0])
-    if kind == "scatter":
+    if opcode == "scatter":
         return "arithmetic", operands[-1].size
     is_floating = instruction.dtype.startswith(("f", "bf"))
-    return _FLOATING_POINT_KINDS.get(kind, "arithmetic") if is_floating else "arithmetic", instruction.size
+    return _FLOATING_POINT_KINDS.get(opcode, "arithmetic") if is_floating else "arithmetic", instruction.size
 
 
 def _count_sums(instruction: HloInstruction, summed: HloInstruction) -> tuple[str, int]:
@@ -204,10 +205,7 @@ def _count_routine(instruction: HloInstruction, operands: Sequence[HloInstructio
 
 
 def _count_product(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> tuple[str, int]:
-    """Return ("products", number of operations) of a matrix product or convolution.
-
-    Return ("", 0) for a custom call that is neither.
-    """
+    """Return ("products", number of operations) for a matrix product or convolution, otherwise ("", 0)."""
     cudnn = _CUDNN_TARGET.search(instruction.attributes)
     if cudnn or instruction.opcode == "convolution":
         roles = _CUDNN_ROLES[cudnn[1] if cudnn else "Forward"]

@@ -176,8 +176,10 @@ class LlvmFunction:
         for label in self.order:
             if label in self.loops:
                 executions[label] *= self.trips[label] or _UNKNOWN_TRIPS
-            forward = [x for x in self.successors[label] if (label, x) not in self.back_edges]
-            for target, count in zip(forward, self._branch_counts(label, forward, executions), strict=True):
+            forward_targets = [x for x in self.successors[label] if (label, x) not in self.back_edges]
+            for target, count in zip(
+                forward_targets, self._branch_counts(label, forward_targets, executions), strict=True
+            ):
                 executions[target] += count
         return executions
 
@@ -205,10 +207,10 @@ class LlvmFunction:
             return count / 2
         if comparison.is_range or self._limits_work_group_index(comparison):
             return count
-        for header, first, step in self._find_counters(comparison.value):
+        for header, first_value, step in self._find_counters(comparison.value):
             trips = self.trips[header] or 0
             if 0 < trips <= _MAX_COUNTED_TRIPS:
-                values = range(first, first + trips * step, step)
+                values = range(first_value, first_value + trips * step, step)
                 holds = _COMPARISON_OPERATORS[comparison.predicate]
                 fraction = sum(holds(value, comparison.bound) for value in values) / trips
                 return min(count, fraction * max(count, executions[header]))
@@ -262,8 +264,9 @@ class LlvmFunction:
             if self.definitions.get(branch[1], "").startswith("phi i1"):
                 counts.append(2)  # true in the first iteration, false in the second
             elif comparison := self._find_comparison(branch[1]):
-                for _, first, step in itertools.islice(self._find_counters(comparison.value, header), 1):
-                    counts.append(max(1, math.ceil((comparison.bound - first) / step) + 1))
+                counters = self._find_counters(comparison.value, header)
+                for _, first_value, step in itertools.islice(counters, 1):
+                    counts.append(max(1, math.ceil((comparison.bound - first_value) / step) + 1))
         return min(counts, default=None)
 
     def _find_counters(self, variable: str, header: str | None = None) -> Iterator[tuple[str, int, int]]:
@@ -275,7 +278,7 @@ class LlvmFunction:
         for phi, offset in self._find_phis(variable, header):
             block, inputs = self.block_of[phi], _VARIABLE_INPUT.findall(self.definitions[phi])
             changes = [change for name in inputs for change in self._find_phis(name, block)]
-            if steps := [step for other, step in changes if other == phi and step]:
+            if steps := [step for source_phi, step in changes if source_phi == phi and step]:
                 yield block, self._initial_value(phi) + offset, steps[0]
 
     def _find_phis(self, variable: str, header: str | None) -> list[tuple[str, int]]:
@@ -312,10 +315,7 @@ class LlvmFunction:
 
 
 def _order_blocks(successors: dict[str, list[str]]) -> tuple[list[str], set[tuple[str, str]]]:
-    """Return (block labels in reverse postorder, back edges).
-
-    A back edge is a pair (last block of a loop, loop header).
-    """
+    """Return (block labels in reverse postorder, back edges). A back edge is (last block, loop header)."""
     entry = next(iter(successors))
     finished, back_edges = dict[str, None](), set[tuple[str, str]]()
     visited, pending = {entry}, [(entry, iter(successors[entry]))]
@@ -341,8 +341,8 @@ def _find_loops(
         for target in successors[label]:
             predecessors[target].append(label)
     loops = dict[str, set[str]]()
-    for last, header in back_edges:
-        body, pending = loops.setdefault(header, {header}), [last]
+    for last_block, header in back_edges:
+        body, pending = loops.setdefault(header, {header}), [last_block]
         while pending:
             label = pending.pop()
             if label not in body:

@@ -144,10 +144,7 @@ def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
 def _expand_cases(
     config: Mapping[str, Any], name: str, hardware: Hardware, max_cases: int
 ) -> list[grid.GridCell]:
-    """Return the cases of a study as grid cells.
-
-    With devices=all, cases whose points do not divide evenly over the devices are omitted.
-    """
+    """Return the grid cells of a study. With devices=all, omit cases whose points do not divide evenly."""
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     cells = grid.expand_study(config["study"], overrides, max_cases, hardware.device_counts(), name)
     if (overrides["devices"] or config["study"].get("devices")) != grid.EVERY:
@@ -203,8 +200,8 @@ def _compile(study: PlannedStudy) -> Iterator[tuple[PreflightResult, RecordField
         "platform": hardware.platform, "hardware": dataclasses.asdict(hardware),
         "most": max((case.devices for case in checked_cases), default=0),
     }  # fmt: skip
-    size, limit = min(len(cores.usable_cores()), len(checked_cases)), study.settings.case_seconds
-    for case, fields in compile_pool.compile_cases(header, checked_cases, size, limit):
+    worker_count, timeout = min(len(cores.usable_cores()), len(checked_cases)), study.settings.case_seconds
+    for case, fields in compile_pool.compile_cases(header, checked_cases, worker_count, timeout):
         yield checked_cases[case], fields and time_model.predict(case, hardware, fields)
 
 

@@ -66,11 +66,7 @@ class UnknownTime(Exception):
 
 
 def predict(case: Case, hardware: Hardware, fields: RecordFields) -> RecordFields:
-    """Return a copy of `fields` with a predicted call time.
-
-    The field `predicted` contains the time. If the time is unknown, the field `text` contains the reason. If
-    the case was not compiled, `fields` is returned.
-    """
+    """Return `fields` with the predicted call time (`predicted`), or a reason why it is unknown (`text`)."""
     if fields["status"] != "planned":
         return fields
     try:
@@ -91,7 +87,7 @@ def estimate(
     """
     with np.errstate(all="ignore"):  # extreme rates can overflow; see the check below
         time_parts, bound = draw_time_parts(case, hardware, kernels, messages)
-    seconds = time_parts["call"] + time_parts["compute"] + time_parts["communication"] + time_parts["waiting"]
+    seconds = np.sum(list(time_parts.values()), axis=0)
     if not (np.isfinite(seconds) & (seconds > 0)).all():
         raise UnknownTime("the rates of the hardware give no finite time")
     low, middle, high = (float(value) for value in np.percentile(seconds, _PERCENTILES))
@@ -124,7 +120,8 @@ def draw_time_parts(
     latency_factor = _draw_log_uniform(hardware.asking, rng)
     kernel_seconds = np.maximum(memory_seconds / memory, operation_seconds / arithmetic)
     compute = executions @ (kernel_seconds + overhead / arithmetic)
-    latency, transfer = sum((_total_collective_cost(each, hardware, rates) for each in messages), np.zeros(2))
+    costs = (_total_collective_cost(message, hardware, rates) for message in messages)
+    latency, transfer = sum(costs, np.zeros(2))
     dispatch = rates.call_seconds.get(case.api, rates.call_seconds[""])
     time_parts = {
         "call": (dispatch + float(executions.sum()) * rates.kernel_seconds) * latency_factor,
@@ -163,8 +160,8 @@ def _kernel_seconds(
             if speeds["arithmetic"] is None:
                 raise UnknownTime(f"no rate of arithmetic in {dtype} is known")
             raise UnknownTime(f"the work of {library} is not known")
-        kinds = ("operations", "overhead") if kernel.get("operations") else speeds
-        for name in filter(kernel.get, kinds):
+        kinds_of_work = ("operations", "overhead") if kernel.get("operations") else speeds
+        for name in filter(kernel.get, kinds_of_work):
             if (speed := speeds[name]) is None:
                 raise UnknownTime(f"no rate of {name} in {dtype} is known")
             seconds[name][k] = kernel[name] / speed
@@ -188,11 +185,11 @@ def _memory_seconds(kernel: Work, rates: Rates) -> float:
 
 def _total_collective_cost(message: Work, hardware: Hardware, rates: Rates) -> np.ndarray:
     """Return the total (latency, transfer time) of all executions of a collective, in seconds."""
-    group, kind = int(message["group"]), str(message.get("kind", ""))
+    group_size, kind = int(message["group"]), str(message.get("kind", ""))
     if kind not in PARTS_OF_ALL_REDUCE:
         raise UnknownTime(f"the time of {kind} between devices is not modeled")
-    shape = hardware.slice_shape(group) or ()
-    cost = collective_cost(kind, message.get("bytes", 0), group, rates.network, shape)
+    shape = hardware.slice_shape(group_size) or ()
+    cost = collective_cost(kind, message.get("bytes", 0), group_size, rates.network, shape)
     return cost * message.get("times", 1)
 
 

@@ -107,13 +107,13 @@ def _count_contracted_rows(instruction: HloInstruction, fused: Instructions) -> 
     if product.opcode != "multiply" or len(set(product.operands)) < 2:
         return 0
     summed = instruction.axes("dimensions") or ()
-    left, right = (_varying_axes(fused[name], fused) for name in product.operands)
+    left_varies, right_varies = (_varying_axes(fused[name], fused) for name in product.operands)
     long_axes = [axis for axis in summed if product.dims[axis] > 1]
-    if not long_axes or not all(left[axis] and right[axis] for axis in long_axes):
+    if not long_axes or not all(left_varies[axis] and right_varies[axis] for axis in long_axes):
         return 0
     rows = [
         math.prod(product.dims[axis] for axis, varies in enumerate(flags) if varies and axis not in summed)
-        for flags in (left, right)
+        for flags in (left_varies, right_varies)
     ]
     return max(rows) if min(rows) < instruction.size else 0
 
