@@ -165,14 +165,15 @@ def color(pattern: Pattern, compress: str) -> Coloring:
     """
     if compress != "both":
         return _color_division(pattern, np.full(len(pattern.rows), compress == "rows"))
-    best, fewest = None, np.inf
+    best_coloring, fewest_colors = None, np.inf
     for min_colors, by_row in sorted(_divide_nonzeros(pattern), key=lambda division: division[0]):
-        if min_colors < fewest:
+        if min_colors < fewest_colors:
             coloring = _color_division(pattern, by_row)
-            count = coloring.column_count + coloring.row_count
-            best, fewest = (coloring, count) if count < fewest else (best, fewest)
-    assert best is not None
-    return best
+            color_count = coloring.column_count + coloring.row_count
+            if color_count < fewest_colors:
+                best_coloring, fewest_colors = coloring, color_count
+    assert best_coloring is not None
+    return best_coloring
 
 
 def _divide_nonzeros(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:

@@ -115,13 +115,13 @@ def _derivative_in_pieces(
         return reduce_slices(slices._replace(seeds=seeds)).reshape(-1)
 
     def piece_by_elements(name: str, start: int, stop: int, loss: Loss) -> Any:
-        flat = shared[name].reshape(-1)
+        flat_input = shared[name].reshape(-1)
 
         def loss_of_piece(**arrays: Any) -> Any:
-            whole_input = jnp.concatenate([flat[:start], arrays.pop(_PIECE), flat[stop:]])
+            whole_input = jnp.concatenate([flat_input[:start], arrays.pop(_PIECE), flat_input[stop:]])
             return loss(**arrays | {name: whole_input.reshape(shared[name].shape)})
 
-        arrays = dict(shared) | {_PIECE: flat[start:stop]}
+        arrays = dict(shared) | {_PIECE: flat_input[start:stop]}
         piece = dataclasses.replace(part, names=(_PIECE,))
         return reduce_slices(apply_linear_map(case, piece, loss_of_piece, arrays, position))[0]
 

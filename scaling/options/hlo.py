@@ -344,8 +344,8 @@ def _parse_array(
         padded = 0
     elif tile and len(order) == len(dims):
         lengths = [dims[axis] for axis in order]  # from minor to major, like the reversed tile below
-        pairs = itertools.zip_longest(lengths, parse_integers(tile[1])[::-1], fillvalue=1)
-        padded = math.prod(-(-length // side) * side for length, side in pairs) * item_bits // 8
+        lengths_and_tiles = itertools.zip_longest(lengths, parse_integers(tile[1])[::-1], fillvalue=1)
+        padded = math.prod(-(-length // side) * side for length, side in lengths_and_tiles) * item_bits // 8
     return padded, unpadded, dims, dtype_letters + bits, minor_axis
 
 

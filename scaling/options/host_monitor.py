@@ -49,10 +49,7 @@ class HostReading:
 
 
 def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
-    """Return a dict with the load of the host, the states of the GPUs, and the state of the CPU cores.
-
-    The state of the cores `bound_to` consists of their clock rates in MHz and their frequency governor.
-    """
+    """Return the load of the host, the GPU states, and the clock rates and governor of cores `bound_to`."""
     gpus = {"gpus": [_gpu_state(handle) for handle in _gpus()]} if platform == "gpu" else {}
     path = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
     kilohertz = [environment.contents(path.format(core)) for core in bound_to or ()]
@@ -112,14 +109,12 @@ def find_disturbances(start: HostReading) -> list[str]:
 
 
 def _core_times(cores: Sequence[int]) -> list[list[int]]:
-    """Return the CPU times, in clock ticks, of each core in `cores` that /proc/stat contains.
-
-    The times of a core are: user, nice, system, idle, iowait, irq, softirq and steal.
-    """
+    """Return the CPU times, in clock ticks, of each core in `cores` that /proc/stat contains."""
     names, times = {f"cpu{core}" for core in cores}, []
     for line in (environment.contents("/proc/stat") or "").splitlines():
         name, _, fields = line.partition(" ")
         if name in names and set(fields.split()) != {"0"}:  # a sandbox may report zeros
+            # user, nice, system, idle, iowait, irq, softirq and steal time
             times.append([int(field) for field in fields.split()[:8]])
     return times
 

@@ -95,7 +95,7 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
     block = plan.step.case.points
     seeds, chunk = (derivative.seeds, plan.seeds) if plan.seeds else (1, 1)
     host_inputs = {name: point_rows(case, workload, name, 0, case.points) for name in workload.points}
-    result = np.empty(derivative.result_shape, _result_dtype(derivative))
+    host_result = np.empty(derivative.result_shape, _result_dtype(derivative))
 
     names_on_device = [name for name in program.arguments if name not in host_inputs]
     device_arguments = dict(
@@ -119,9 +119,9 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
                 arguments[layout.START] = seed_starts[seed]
             uncopied.append((point, seed, compiled.stages.call(*[arguments[x] for x in program.arguments])))
             if len(uncopied) > 1:
-                _copy_to_host(compiled, result, *uncopied.pop(0))
-        _copy_to_host(compiled, result, *uncopied.pop())
-        return result
+                _copy_to_host(compiled, host_result, *uncopied.pop(0))
+        _copy_to_host(compiled, host_result, *uncopied.pop())
+        return host_result
 
     return run
 

@@ -66,10 +66,7 @@ def sum_products(column: LinearMap) -> LinearMap:
 
 
 def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over all directions v in V by nested JVPs.
-
-    H is the Hessian of f at x.
-    """
+    """Return a function of V that sums v^T H v over all v in V by nested JVPs. H is the Hessian of f at x."""
     return _sum_over_directions(lambda v: jacfwd(lambda *z: jacfwd(f, z)(v), x)(v))
 
 
@@ -104,10 +101,7 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over all directions v in V in one forward pass.
-
-    H is the Hessian of f at x.
-    """
+    """Return a function of V that sums v^T H v over all v in V in one pass. H is the Hessian of f at x."""
     closed_jaxpr = jax.make_jaxpr(f)(*x)
 
     def propagate(V: tuple[Any, ...]) -> Any:

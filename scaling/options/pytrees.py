@@ -81,17 +81,17 @@ def _flatten_tree(workload: str, name: str, value: Any) -> tuple[Any, dict[str, 
     specs: dict[str, InputSpec] = {}
     for path, leaf in paths or [((), value)]:  # an empty pytree is refused below
         leaf_name = ".".join([name, *(jax.tree_util.keystr((key,), simple=True) for key in path)])
-        what = f"input {leaf_name!r} of {workload!r}"
+        leaf_text = f"input {leaf_name!r} of {workload!r}"
         if not isinstance(leaf, InputSpec):
             raise Refusal(
-                f"{what} is {describe(leaf)}: write an InputSpec, such as normal(3), uniform(2, 3) or "
+                f"{leaf_text} is {describe(leaf)}: write an InputSpec, such as normal(3), uniform(2, 3) or "
                 "poisson(1.5), or a pytree of InputSpecs; a constant belongs inside the function, and a "
                 "dataclass must be registered with jax.tree_util.register_dataclass"
             )
         if "+" in leaf_name:
-            raise Refusal(f"{what} has '+' in its name, but '+' joins the names in wrt: rename the key")
+            raise Refusal(f"{leaf_text} has '+' in its name, but '+' joins the names in wrt: rename the key")
         if leaf_name in specs:
-            raise Refusal(f"{what} has the same path as another leaf: rename a key")
+            raise Refusal(f"{leaf_text} has the same path as another leaf: rename a key")
         specs[leaf_name] = leaf
     return structure, specs
 

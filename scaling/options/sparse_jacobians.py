@@ -61,12 +61,12 @@ def _indices_of_part(
         colors, line, position, length = coloring.rows, rows, cols, pattern.inputs
     assert colors is not None
     device, seed = np.divmod(colors[line], seeds_per_device)
-    flat = seed.astype(np.int64) * length + position
+    flat_positions = seed.astype(np.int64) * length + position
     by_device = [np.flatnonzero(device == index) for index in range(devices)]
-    dtype = np.int32 if flat.max(initial=0) < 2**31 else np.int64
+    dtype = np.int32 if flat_positions.max(initial=0) < 2**31 else np.int64
     positions = np.zeros((devices, max(map(len, by_device))), dtype)
     for index, selected in enumerate(by_device):
-        positions[index, : len(selected)] = flat[selected]
+        positions[index, : len(selected)] = flat_positions[selected]
     return np.asarray(colors, np.int32), positions, [nonzeros[selected] for selected in by_device]
 
 
@@ -83,8 +83,8 @@ def read_nonzeros(slices: Slices, colors: Any, positions: Any) -> Any:
     unused = [jnp.full(a.shape, jnp.nan, a.dtype) for a in jax.eval_shape(compute)]
     computed = jax.lax.cond(colors[0] >= -1, compute, lambda: unused)
     count = slices.seeds.count
-    flat = computed[0] if len(computed) == 1 else jnp.hstack([a.reshape(count, -1) for a in computed])
-    return jnp.take(flat.reshape(-1), positions, mode="clip")
+    flat_slices = computed[0] if len(computed) == 1 else jnp.hstack([a.reshape(count, -1) for a in computed])
+    return jnp.take(flat_slices.reshape(-1), positions, mode="clip")
 
 
 def gather_nonzeros(
@@ -127,8 +127,8 @@ def compare_outside(
     if not common.lacking.size:
         return [], ""
     lacking = expected[..., common.lacking]
-    count = int(np.count_nonzero(lacking.any(axis=(0, 1))))
-    note = f"; the pattern lacks {count} of the nonzero entries" if count else ""
+    nonzero_count = int(np.count_nonzero(lacking.any(axis=(0, 1))))
+    note = f"; the pattern lacks {nonzero_count} of the nonzero entries" if nonzero_count else ""
     return [EntryComparison(np.zeros_like(lacking), lacking, scale[..., common.lacking])], note
 
 

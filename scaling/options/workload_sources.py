@@ -20,10 +20,7 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 
 def imported_sources(name: str) -> list[bytes]:
-    """Return the sources of all user modules that module `name` imports, sorted by module name.
-
-    Indirectly imported modules are included.
-    """
+    """Return the sources of all user modules that module `name` imports (also indirectly), sorted by name."""
     sources: dict[str, bytes] = {}
     user_modules, pending = set(), [name]
     while pending:

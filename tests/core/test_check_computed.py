@@ -104,7 +104,7 @@ def complex_products(x):
 def test_an_error_is_detected_whether_the_reference_is_optimized_or_not(
     function, mode, long_run, points, compute_result, monkeypatch
 ):
-    monkeypatch.setattr(evaluations, "_LONG_RUN", long_run)
+    monkeypatch.setattr(evaluations, "_LONG_RUN_SECONDS", long_run)
     built = Workload(function, {"x": uniform(8)}, wrt="x")
     derivative, got = compute_result(built, mode=mode, points=points)
     assert check.verdict(derivative, got, "cpu").reason is None
@@ -112,8 +112,8 @@ def test_an_error_is_detected_whether_the_reference_is_optimized_or_not(
 
 
 def test_a_wait_for_other_processes_does_not_make_a_function_slow(monkeypatch):
-    monkeypatch.setattr(evaluations, "_LONG_RUN", -1.0)
-    monkeypatch.setattr(evaluations, "_SLOW_COMPILATION", 0.5)
+    monkeypatch.setattr(evaluations, "_LONG_RUN_SECONDS", -1.0)
+    monkeypatch.setattr(evaluations, "_SLOW_COMPILATION_SECONDS", 0.5)
     function = lambda x: time.sleep(0.6) or jnp.sin(x)  # noqa: E731
     slept = evaluations.Evaluation(function, ("x",), frozenset("x"), frozenset(), "float32", 3, 2**-24, 3)
     assert evaluations.choose_optimization(slept, {"x": np.ones((2, 3))}).optimized

@@ -94,7 +94,7 @@ def add_reference(
 
 
 def make_verified_reference(case: Case, workload: Workload) -> ComputedReference:
-    """Return a verified reference of a case, in float64 if possible, else in the dtype of the case."""
+    """Compute and verify the reference of a case, in float64 if possible, else in the dtype of the case."""
     arrays = sample_inputs(case, workload)
     with evaluations.evaluation_context(case.dtype):
         native = _make_unverified_reference(case, workload, case.dtype, arrays)
@@ -135,10 +135,9 @@ def _make_float64_reference(
 ) -> ComputedReference:
     """Return an unverified reference in float64.
 
-    If the function cannot be evaluated in float64, or if its values in float64 differ from `native_values`,
-    the field `float64_obstacle` of the result contains the reason. `native_values` are the function values in
-    the dtype of the case, and `noise` contains their rounding errors. `native` is the reference in this
-    dtype.
+    If the function cannot be evaluated in float64, or if its values differ from `native_values` by more than
+    rounding errors, the field `float64_obstacle` contains the reason. `native` is the reference in the dtype
+    of the case, `native_values` are the function values in this dtype, and `noise` their rounding errors.
     """
     try:
         reference = _make_unverified_reference(case, workload, "float64", arrays)
@@ -177,10 +176,7 @@ def _inputs_at(case: Case, workload: Workload, points: np.ndarray) -> dict[str, 
 
 @functools.lru_cache(maxsize=8)  # the cache of compiled programs compares functions by identity
 def gradient_of_sum(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
-    """Return a function that computes the gradient of the summed outputs with respect to the inputs `names`.
-
-    The gradient is a vector.
-    """
+    """Return a function that computes the raveled gradient of the summed outputs with respect to `names`."""
 
     def gradient(**named: Any) -> Any:
         total = lambda *x: jax.numpy.sum(function(**named | dict(zip(names, x, strict=True))))  # noqa: E731
@@ -264,8 +260,8 @@ def _describe_dtype_difference(
     differs = ~(is_equal | (np.abs(native_values - float64_values) <= allowed))
     if not differs.any():
         return None
-    first = tuple(np.argwhere(differs)[0])
-    both_values = f"{native_values[first]:.6g} and {float64_values[first]:.6g}"
+    first_index = tuple(np.argwhere(differs)[0])
+    both_values = f"{native_values[first_index]:.6g} and {float64_values[first_index]:.6g}"
     return f"its values differ between {dtype} and float64 ({both_values})"
 
 
@@ -349,14 +345,14 @@ def _confirm_at_points(
         return result
     # The sampled points are included, because the step lengths depend on the typical size of the inputs.
     points = np.union1d(_sample_points(case), suspicious[:_VERIFIED_POINTS])
-    recheck = confirm(points, _inputs_at(case, workload, points))
+    suspicious_result = confirm(points, _inputs_at(case, workload, points))
     # A point is also suspicious if an output cancels, so that a wrong derivative may rank behind many others.
-    others = suspicious[_VERIFIED_POINTS:][: _MAX_VERIFIED_ELEMENTS // evaluation.width]
-    if others.size and not recheck.is_wrong.any():
-        among_others = confirm(others, _inputs_at(case, workload, others))
-        recheck = among_others if among_others.is_wrong.any() else recheck
+    other_points = suspicious[_VERIFIED_POINTS:][: _MAX_VERIFIED_ELEMENTS // evaluation.width]
+    if other_points.size and not suspicious_result.is_wrong.any():
+        other_result = confirm(other_points, _inputs_at(case, workload, other_points))
+        suspicious_result = other_result if other_result.is_wrong.any() else suspicious_result
     # The suspicious points are not a random sample, so that the share of the sampled points is kept.
-    return dataclasses.replace(recheck, confirmed_share=result.confirmed_share)
+    return dataclasses.replace(suspicious_result, confirmed_share=result.confirmed_share)
 
 
 def _screen_points(

@@ -26,8 +26,8 @@ from scaling.options.reference.jaxpr_rounding import with_random_rounding
 ArrayFunction = Callable[[Any], jax.Array]
 
 _MAX_ELEMENTS = 2**22  # limit on the size of an intermediate result for all points and seeds of a call
-_SLOW_COMPILATION = 0.3  # seconds of processor time to compile the function without optimization
-_LONG_RUN = 1.0  # seconds of processor time for one evaluation per input, without optimization
+_SLOW_COMPILATION_SECONDS = 0.3  # seconds of processor time to compile the function without optimization
+_LONG_RUN_SECONDS = 1.0  # seconds of processor time for one evaluation per input, without optimization
 # Options to compile two to five times faster. jaxlib 0.11 has no fusion emitters, and refuses their option.
 _UNOPTIMIZED: dict[str, Any] = {"xla_backend_optimization_level": 0}
 if metadata.version("jaxlib").startswith("0.10."):
@@ -87,7 +87,7 @@ def choose_optimization(evaluation: Evaluation, arrays: InputArrays) -> Evaluati
         times.append(time.process_time())
     running = times[2] - times[1]
     compiling = times[1] - times[0] - running  # optimized derivatives may take exponentially longer
-    optimized = evaluation.inputs * running > _LONG_RUN and compiling < _SLOW_COMPILATION
+    optimized = evaluation.inputs * running > _LONG_RUN_SECONDS and compiling < _SLOW_COMPILATION_SECONDS
     return dataclasses.replace(evaluation, optimized=optimized)
 
 
@@ -128,10 +128,7 @@ def jacobian(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
 
 
 def jacobian_in_few_passes(evaluation: Evaluation, arrays: InputArrays, outputs: int) -> np.ndarray:
-    """Return the Jacobians as an array of shape (points, outputs, inputs).
-
-    If there are far fewer outputs than inputs, they are computed in reverse mode, otherwise in forward mode.
-    """
+    """Return the Jacobians, computed in reverse mode if there are far fewer outputs than inputs."""
     if has_few_rows(outputs, evaluation.inputs) and is_traceable(evaluation, arrays, "rows"):
         return slices(evaluation, arrays, "rows", np.arange(outputs))
     return jacobian(evaluation, arrays)
@@ -143,7 +140,7 @@ def has_few_rows(outputs: int, inputs: int) -> bool:
 
 
 def seeds_per_call(evaluation: Evaluation, points: int) -> int:
-    """Return the number of seeds, at least 1, for which a call at `points` points fits `_MAX_ELEMENTS`."""
+    """Return the largest number of seeds, at least 1, for which a call at `points` points fits the limit."""
     return max(1, _MAX_ELEMENTS // (points * evaluation.width))
 
 

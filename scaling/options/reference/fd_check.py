@@ -68,15 +68,12 @@ class _Comparison(NamedTuple):
 
 
 class _MeasuredValues(NamedTuple):
-    """Function values, and a lower and an upper estimate of their rounding errors.
-
-    All arrays have the shape (points, outputs).
-    """
+    """Function values of shape (points, outputs), with estimates of their rounding errors."""
 
     center: np.ndarray  # the values at step 0
-    # roundoff times the magnitude of the value, plus the range due to random rounding, plus `finfo.tiny`
+    # the lower estimate: roundoff times |value|, plus the range due to random rounding, plus `finfo.tiny`
     least_noise: np.ndarray
-    # the larger of `least_noise` and half the fourth differences at short steps, which are rounding errors
+    # the upper estimate: the larger of `least_noise` and half the fourth differences at short steps
     noise: np.ndarray
 
 
@@ -310,10 +307,7 @@ def element_sizes(x: np.ndarray, axes: tuple[int, ...] | None = None) -> np.ndar
 
 
 def group_inputs(evaluation: Evaluation, arrays: InputArrays, generator: np.random.Generator) -> Groups:
-    """Return the names of the differentiated inputs in at most `_MAX_GROUPS` groups.
-
-    Finite differences change the inputs of one group at a time.
-    """
+    """Return at most `_MAX_GROUPS` groups of input names. Finite differences change one group at a time."""
     names = [[name] for name in evaluation.names]
     if len(names) <= _MAX_GROUPS:
         return names
@@ -391,8 +385,7 @@ def _smallest_jump(differences: np.ndarray) -> np.ndarray:
     """Return the smallest nonzero change of each output among all steps, or 0 if there is none."""
     # If the function rounds an intermediate result, its values change in jumps of about this height.
     changes = np.abs(differences) * _STEPS
-    smallest = np.min(np.where(changes > 0, changes, np.inf), axis=0)
-    return np.where(np.isfinite(smallest), smallest, 0.0)
+    return np.nan_to_num(np.min(changes, axis=0, where=changes > 0, initial=np.inf), posinf=0.0)
 
 
 def _compare_steps(

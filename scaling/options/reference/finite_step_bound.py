@@ -122,9 +122,9 @@ def _evaluate_reference(spec: ReferenceSpec, arrays: InputArrays) -> Reference:
 def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
     """Return the magnitude of the function value at each point, for a bound on its rounding error.
 
-    the points are summed     the sum of |output| over all points
-    the outputs are summed    the sum of |output|
-    otherwise                 the largest |output|
+    the function sums the points    the sum of |output| over all points
+    the outputs are summed          the sum of |output|
+    otherwise                       the largest |output|
 
     If the reference has `value_terms`, the sum of the absolute values of the terms of an output, the
     magnitude is at least `value_terms` in the last case. In the second case, it is at least `value_terms`
@@ -171,9 +171,9 @@ def _values_along(
     """
     workload, shifted_inputs = spec.workload, dict(arrays)
     ends = np.cumsum([math.prod(workload.inputs[name].shape) for name in workload.names])
-    parts = np.split(flat_inputs + shift[:, None] * direction, ends[:-1], axis=1)
-    for name, part in zip(workload.names, parts, strict=True):
-        shifted_inputs[name] = (part[0] if name in workload.shared else part).reshape(arrays[name].shape)
+    flat_by_input = np.split(flat_inputs + shift[:, None] * direction, ends[:-1], axis=1)
+    for name, flat in zip(workload.names, flat_by_input, strict=True):
+        shifted_inputs[name] = (flat[0] if name in workload.shared else flat).reshape(arrays[name].shape)
     return _evaluate_reference(spec, shifted_inputs).value
 
 

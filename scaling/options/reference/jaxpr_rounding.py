@@ -109,17 +109,17 @@ class _JaxprAnalysis:
 
     def longest_path(self, jaxpr: Any) -> float:
         """Return the number of terms that are summed on the longest path from an input to an output."""
-        inputs = getattr(jaxpr, "jaxpr", jaxpr).invars
-        return max(self._terms_to_outputs(jaxpr, [0.0] * len(inputs)), default=0.0)
+        return max(self._terms_to_outputs(jaxpr), default=0.0)
 
-    def _terms_to_outputs(self, jaxpr: Any, input_terms: Sequence[float | None]) -> list[float]:
+    def _terms_to_outputs(self, jaxpr: Any, input_terms: Sequence[float | None] | None = None) -> list[float]:
         """Return the number of terms that are summed on the longest path to each output of a jaxpr.
 
         A path is a chain of operations from an input to the output. `input_terms[k]` is the number of terms
-        that were summed on the longest path to input k, or None if input k is a constant.
+        that were summed on the longest path to input k, or None if input k is a constant. By default, all
+        these numbers are 0.
         """
-        jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
-        terms: dict[Any, float | None] = dict(zip(jaxpr.invars, input_terms, strict=True))
+        inputs = getattr(jaxpr, "jaxpr", jaxpr).invars
+        terms: dict[Any, float | None] = dict(zip(inputs, input_terms or [0.0] * len(inputs), strict=True))
 
         def terms_to(atom: Any) -> float | None:
             return None if isinstance(atom, Literal) else terms.get(atom)
@@ -242,28 +242,27 @@ class _Interpreter:
         return jnp.where(x == jnp.round(x), x, rounded) if is_constant else rounded
 
     def _scan(self, equation: Any, operands: list[Any]) -> list[Any]:
-        params, inner = equation.params, equation.params["jaxpr"].jaxpr
+        params, body_jaxpr = equation.params, equation.params["jaxpr"].jaxpr
         body = self.as_function(params["jaxpr"])
         # The arrays that are scanned over have one axis more than their elements. The other operands are the
         # constants and the carry. Their numbers are computed here, because the names of the parameters that
         # contain them depend on the version of JAX.
-        carries = len(equation.outvars) - _count_scanned(equation.outvars, inner.outvars)
-        last = len(operands) - _count_scanned(equation.invars, inner.invars)
-        first = last - carries
-        constants, start, scanned = operands[:first], operands[first:last], operands[last:]
+        carries = len(equation.outvars) - _count_scanned(equation.outvars, body_jaxpr.outvars)
+        scanned_start = len(operands) - _count_scanned(equation.invars, body_jaxpr.invars)
+        carry_start = scanned_start - carries
+        constants, start = operands[:carry_start], operands[carry_start:scanned_start]
 
         def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
             results = body(*constants, *carry, *x)
             return results[:carries], results[carries:]
 
-        carry, stacked = jax.lax.scan(step, start, scanned, params["length"], params["reverse"])
+        carry, stacked = jax.lax.scan(
+            step, start, operands[scanned_start:], params["length"], params["reverse"]
+        )
         return [*carry, *stacked]
 
     def _while(self, equation: Any, operands: list[Any]) -> list[Any]:
-        """Return the results of a `while` loop with random rounding errors.
-
-        The errors do not change the trip count.
-        """
+        """Return the results of a `while` loop with random rounding errors, but the same trip count."""
         params = equation.params
         first = params["cond_nconsts"]
         last = first + params["body_nconsts"]

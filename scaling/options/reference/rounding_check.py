@@ -74,9 +74,9 @@ def _reevaluate_suspect(
         row_size = typical_size.max(axis=-1, keepdims=True)
     typical_size, row_size = (np.broadcast_to(array, shape) for array in (typical_size, row_size))
     tolerance = min(spec.tolerance, spec.max_tolerance)
-    limit = np.maximum(tolerance * typical_size, spec.tolerance * scale)
+    error_limit = np.maximum(tolerance * typical_size, spec.tolerance * scale)
     difference = np.abs(comparison.result - comparison.expected)
-    is_pending, is_wrong = ~(difference <= limit), np.zeros(shape, bool)
+    is_pending, is_wrong = ~(difference <= error_limit), np.zeros(shape, bool)
     error = np.where(is_pending, 0.0, np.minimum(relative_error(difference, typical_size), tolerance))
     while is_pending.any() and not is_wrong.any() and progress.first_wrong is None:
         if time.monotonic() > deadline:
@@ -86,7 +86,7 @@ def _reevaluate_suspect(
         block = np.ix_(points_of_block, *map(np.arange, shape[1:-1]), np.arange(shape[-1])[columns])
         rounding, note = _rounding_of_block(suspect, points_of_block, columns, typical_size[block])
         all_comparisons = all_comparisons._replace(note=all_comparisons.note + note)
-        is_wrong[block] = ~(difference[block] <= limit[block] + rounding)
+        is_wrong[block] = ~(difference[block] <= error_limit[block] + rounding)
         allowed = spec.tolerance + relative_error(rounding, typical_size[block])
         # If rounding hides a small or zero derivative, its error is relative to derivatives for other inputs.
         is_hidden = ~(allowed <= spec.max_tolerance)
@@ -165,10 +165,7 @@ def _rounding_of_block(
 
 
 def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray, Columns]:
-    """Return (points, columns) of the next block of entries to reevaluate, which includes pending entries.
-
-    `is_pending` is true for each entry that is not reevaluated yet.
-    """
+    """Return the points and columns of the next block of entries for which `is_pending` is true."""
     spec, comparison = suspect.spec, suspect.comparison
     has_columns = comparison.measure is None and spec.case.target != "hvp" and not spec.case.ad_mode.is_value
     has_columns &= spec.reduction.linear_in_inputs and not spec.reduction.sums_points

@@ -117,9 +117,9 @@ def _draw_numbers(spec: ReferenceSpec, start: int, stop: int, name: str, index: 
     on `start` and `stop`.
     """
     is_shared, shape = name in spec.workload.shared, spec.workload.inputs[name].shape
-    first, last = (0, 1) if is_shared else (start, stop)
+    start_row, stop_row = (0, 1) if is_shared else (start, stop)
     uniform = workload.uniform(*shape, low=-1.0)
-    drawn = inputs.draw_rows(uniform, spec.case.data_seed, f"{name} {index}", first, last)
+    drawn = inputs.draw_rows(uniform, spec.case.data_seed, f"{name} {index}", start_row, stop_row)
     numbers = np.copysign(0.5 + np.abs(drawn) / 2, drawn)
     return numbers[0] if is_shared else numbers
 
