@@ -32,7 +32,7 @@ class FastestAnswer(NamedTuple):
     layout: str  # such as '1 device, jit'; if `mode` names two methods, also the method that took `time`
     ratio: str  # a clause on the ratio of the runner-up's time to `time`, or ''
     certainty: str  # `Ranking.certainty`, or 'predicted, not measured'
-    parts: tuple[str, ...]  # sentences, without a period: speed-up, device counts, modes without a time
+    details: tuple[str, ...]  # sentences, without a period: speed-up, device counts, modes without a time
     is_fastest: bool = False  # whether the runner-up is significantly slower
 
     @property
@@ -43,8 +43,8 @@ class FastestAnswer(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """Return `headline` and the sentences in `parts` as one paragraph."""
-        return f"{'. '.join([self.headline, *self.parts])}."
+        """Return `headline` and the sentences in `details` as one paragraph."""
+        return f"{'. '.join([self.headline, *self.details])}."
 
 
 def measured_answers(findings: Findings) -> list[FastestAnswer]:
@@ -57,23 +57,21 @@ def _describe_problem(findings: Findings, rankings: Sequence[Ranking]) -> Fastes
 
     `rankings` contains one `Ranking` per device count, in ascending order of time.
     """
-    recommended_ranking, doubt = recommend_ranking(rankings)
-    first, recommended = recommended_ranking.first, ""
-    mode, layout, ratio = name_with_blocks(first), f"{first.devices_text}, {recommended_ranking.call}", ""
-    if recommended_ranking.second is not None and not recommended_ranking.empty:
-        runner_up = recommended_ranking.second.method.name
-        ratio = describe_slower(runner_up, recommended_ranking.second, first)
-        if not recommended_ranking.distinguished and runner_up != mode:
+    ranking, doubt = recommend_ranking(rankings)
+    first, recommended = ranking.first, ""
+    mode, layout, ratio = name_with_blocks(first), f"{first.devices_text}, {ranking.call}", ""
+    if ranking.second is not None and not ranking.empty:
+        runner_up = ranking.second.method.name
+        ratio = describe_slower(runner_up, ranking.second, first)
+        if not ranking.distinguished and runner_up != mode:
             mode, layout = f"{mode} or {runner_up}", f"{layout}, by {mode}"
     details = []
-    if first.honest and not recommended_ranking.empty:
+    if first.honest and not ranking.empty:
         recommended = first.devices_text if len(rankings) > 1 and not doubt else ""
         details = _describe_devices(findings, rankings, first, doubt)
-    details += _list_untimed(findings, recommended_ranking)
-    texts = (mode, recommended, format_time(first), layout, ratio, recommended_ranking.certainty)
-    return FastestAnswer(
-        problem_name(findings, recommended_ranking), *texts, tuple(details), recommended_ranking.distinguished
-    )
+    details += _list_untimed(findings, ranking)
+    texts = (mode, recommended, format_time(first), layout, ratio, ranking.certainty)
+    return FastestAnswer(problem_name(findings, ranking), *texts, tuple(details), ranking.distinguished)
 
 
 def _list_untimed(findings: Findings, fastest: Ranking) -> list[str]:
@@ -138,19 +136,14 @@ def _describe_devices(
         if point and not point.is_baseline:
             sentences[0] += f", efficiency {format_ratio(*point.efficiency, sign='')}"
     sentences += _describe_speedup(findings, fastest)
-    timing_on_more, ratio = find_runner_up(
-        fastest, (timing for timing in other_timings if timing.case.devices > fastest.case.devices)
-    )
-    if timing_on_more and ratio:
+    more_devices = (timing for timing in other_timings if timing.case.devices > fastest.case.devices)
+    on_more, ratio = find_runner_up(fastest, more_devices)
+    if on_more and ratio:
         conclusion = f"More devices {'do not pay' if ratio.above_one else 'are not distinguished'}"
-        timed = {
-            timing.base_method for timing in findings.timings_by_comparison[timing_on_more.comparison_key]
-        }
+        timed = {timing.base_method for timing in findings.timings_by_comparison[on_more.comparison_key]}
         if fastest.base_method not in timed:  # such as a case that failed
-            conclusion = f"{fastest.method.name} has no time on {timing_on_more.devices_text}"
-        slower = describe_slower(
-            f"the fastest mode on {timing_on_more.devices_text}", timing_on_more, fastest
-        )
+            conclusion = f"{fastest.method.name} has no time on {on_more.devices_text}"
+        slower = describe_slower(f"the fastest mode on {on_more.devices_text}", on_more, fastest)
         sentences.append(f"{conclusion}: {slower}")
     if doubt:
         sentences.append(f"No number of devices can be recommended: {doubt}")

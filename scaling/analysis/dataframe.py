@@ -79,8 +79,8 @@ def load(folder: str | PathLike[str], samples: bool = False) -> "DataFrame":
 
 def export_tables(findings: Findings) -> dict[str, Columns]:
     """Return the tables "records", "curves" and "samples" as a dict from name to table."""
-    tables = {"records": record_columns, "curves": _curve_columns, "samples": _sample_columns}
-    return {name: make_columns(findings) for name, make_columns in tables.items()}
+    records = record_columns(findings)
+    return {"records": records, "curves": _curve_columns(findings), "samples": _sample_columns(findings)}
 
 
 def to_frame(table: Columns) -> "DataFrame":

@@ -154,23 +154,17 @@ def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase 
 
 
 def _decide_verdicts(compared_cases: Sequence[ComparedCase], margin: float) -> list[ComparedCase]:
-    moderated_ratios = {
-        index: compared.ratio for index, compared in enumerate(compared_cases) if compared.ratio
-    }
+    moderated = {index: compared.ratio for index, compared in enumerate(compared_cases) if compared.ratio}
     for paired in (True, False):  # ratios from unpaired processes have a larger variance
-        indices = [index for index in moderated_ratios if (moderated_ratios[index].pairs > 1) is paired]
-        moderated_ratios |= zip(
-            indices, ratios.moderate_variances([moderated_ratios[index] for index in indices]), strict=True
-        )
+        group = {index: ratio for index, ratio in moderated.items() if (ratio.pairs > 1) is paired}
+        moderated |= zip(group, ratios.moderate_variances(list(group.values())), strict=True)
     uncorrected = {
-        index: p
-        for index in moderated_ratios
-        if (p := ratios.p_value(moderated_ratios[index], margin)) is not None
+        index: p for index, ratio in moderated.items() if (p := ratios.p_value(ratio, margin)) is not None
     }
     corrected = map(float, false_discovery_control(list(uncorrected.values())))
     p_values = dict(zip(uncorrected, corrected, strict=True))
     decided_cases = list(compared_cases)
-    for index, ratio in moderated_ratios.items():
+    for index, ratio in moderated.items():
         verdict = SLOWER if ratio.value > 1 else FASTER
         if p_values.get(index, 1.0) > FALSE_DISCOVERIES:
             verdict = SAME if index in p_values else UNDECIDED

@@ -163,13 +163,12 @@ def _curves_without_jit(findings: Findings) -> list[str]:
 
 def _uncommitted_code(findings: Findings) -> list[str]:
     environments = {timing.environment: timing.record.environment for timing in findings.case_timings}
-    descriptions = []
-    for digest, environment in environments.items():
-        if not environment.get("commit"):
-            descriptions.append(f"{digest}: no commit")
-        elif environment.get("dirty"):
-            descriptions.append(f"{digest}: {environment['commit'][:12]} with changes")
-    return descriptions
+    commits = {digest: environment.get("commit") for digest, environment in environments.items()}
+    return [
+        f"{digest}: {commit[:12]} with changes" if commit else f"{digest}: no commit"
+        for digest, commit in commits.items()
+        if not commit or environments[digest].get("dirty")
+    ]
 
 
 _FRESH = "run again into a fresh folder, results=PATH"

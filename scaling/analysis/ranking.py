@@ -72,9 +72,8 @@ def fastest_methods(timings: Iterable[Timing]) -> list[Ranking]:
         if first := least_time(candidates):
             other_modes = [timing for timing in candidates if timing.base_method != first.base_method]
             other_settings = [timing for timing in candidates if timing.method != first.method]
-            second, ratio = find_runner_up(first, other_modes or other_settings)
-            subject = (first.case, first.environment, first.honest)
-            rankings.append(Ranking(*subject, first, second, ratio))
+            runner_up = find_runner_up(first, other_modes or other_settings)
+            rankings.append(Ranking(first.case, first.environment, first.honest, first, *runner_up))
     return rankings
 
 

@@ -61,7 +61,7 @@ class ClusterSettings:
         return self.name in (LOCAL, SLURM)
 
     @property
-    def untold(self) -> tuple[str, ...]:
+    def unknown_fields(self) -> tuple[str, ...]:
         """Return the names of the environment fields of a record that are unknown until a job runs.
 
         If `setup` is set, they include "xla_flags", "glibc_tunables" and "jax_settings", because the setup

@@ -130,8 +130,7 @@ def partition_machine(cluster: ClusterSettings) -> Machine:
     # Some sites derive the partition from the constraint, the QOS, or the number of devices.
     is_derived = not cluster.partition and (cluster.constraint or cluster.qos or cluster.per_node)
     if is_derived and not any(node.devices for node in nodes):
-        nodes = candidates
-        location = "of all partitions"
+        nodes, location = candidates, "of all partitions"
         location += f" with constraint {cluster.constraint}" if cluster.constraint else ""
     max_devices = max((node.devices for node in nodes), default=0)
     per_node = min(cluster.per_node or max_devices, max_devices) or cluster.per_node
@@ -150,7 +149,7 @@ def _remote_machine(
 ) -> Machine:
     return Machine(
         cluster.platform, cluster.device_kind, per_node, min(cluster.nodes or nodes, nodes), name,
-        remote=True, untold=cluster.untold, cpus_each=cpus_each,
+        remote=True, untold=cluster.unknown_fields, cpus_each=cpus_each,
     )  # fmt: skip
 
 

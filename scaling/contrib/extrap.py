@@ -5,11 +5,10 @@ that varies, such as the number of devices. A file has at most four parameters. 
 timed method. All regions of a file have the same coordinates (combinations of parameter values).
 """
 
-import operator
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from scaling.analysis.findings import Findings
 from scaling.analysis.timings import Timing
@@ -31,16 +30,6 @@ class Experiment:
     regions: Mapping[str, Mapping[Coordinates, Timing]]  # method -> coordinates -> timing
 
 
-class _SizedTiming(NamedTuple):
-    """A timing with the sizes of its case by name. The sizes can become parameters of Extra-P."""
-
-    timing: Timing
-    sizes: Mapping[str, int]
-
-    def coordinates(self, names: Iterable[str]) -> Coordinates:
-        return tuple(self.sizes[name] for name in names)
-
-
 def find_experiments(findings: Findings) -> dict[str, Experiment]:
     """Return {file name without suffix: `Experiment`} for all Extra-P files of the results.
 
@@ -48,57 +37,62 @@ def find_experiments(findings: Findings) -> dict[str, Experiment]:
     sizes vary, a file contains the timings with the same values of the other sizes. Timings on shared CPU
     cores are omitted.
     """
-    timings = [_add_sizes(timing) for timing in findings.case_timings if timing.honest]
-    families = group_by(timings, lambda sized: (sized.timing.family_key, tuple(sized.sizes)))
+    timings = (timing for timing in findings.case_timings if timing.honest)
+    families = group_by(timings, lambda timing: (timing.family_key, tuple(_sizes_of(timing))))
     experiments = [experiment for family in families.values() for experiment in _split_family(family)]
     titles = (re.sub(r"[^a-z0-9]+", "-", experiment.title.lower()) for experiment in experiments)
     file_names = [f"{title.strip('-')[:120]}-{number}" for number, title in enumerate(titles, 1)]
     return dict(zip(file_names, experiments, strict=True))
 
 
-def _split_family(function_timings: Sequence[_SizedTiming]) -> Iterator[Experiment]:
-    by_method = group_by(function_timings, lambda sized: sized.timing.program_name).values()
-    all_sizes = lambda method: frozenset(sized.coordinates(sized.sizes) for sized in method)  # noqa: E731
+def _split_family(function_timings: Sequence[Timing]) -> Iterator[Experiment]:
+    by_method = group_by(function_timings, lambda timing: timing.program_name).values()
+    all_sizes = lambda method: frozenset(tuple(_sizes_of(timing).items()) for timing in method)  # noqa: E731
     for methods in group_by(by_method, all_sizes).values():
-        timings = [sized for method in methods for sized in method]
+        timings = [timing for method in methods for timing in method]
         excess_sizes = [names[0] for names in _varying_sizes(timings)[_MAX_PARAMETERS:]]
-        for file_timings in group_by(timings, operator.methodcaller("coordinates", excess_sizes)).values():
+        for file_timings in group_by(timings, functools.partial(_coordinates, excess_sizes)).values():
             if varying := _varying_sizes(file_timings):
                 yield _make_experiment(file_timings, varying)
 
 
-def _add_sizes(timing: Timing) -> _SizedTiming:
+def _sizes_of(timing: Timing) -> dict[str, int]:
+    """Return the sizes of a case by name, including the numbers of devices and points."""
     counts = {"devices": timing.case.devices, "points": timing.case.points}
     sizes = {f"sizes.{name}" if name in counts else name: size for name, size in timing.case.sizes.items()}
-    return _SizedTiming(timing, counts | sizes)
+    return counts | sizes
 
 
-def _varying_sizes(timings: Sequence[_SizedTiming]) -> list[list[str]]:
+def _coordinates(names: Iterable[str], timing: Timing) -> Coordinates:
+    sizes = _sizes_of(timing)
+    return tuple(sizes[name] for name in names)
+
+
+def _varying_sizes(timings: Sequence[Timing]) -> list[list[str]]:
     """Return the names of the sizes that vary between the timings, as groups of sizes that vary together.
 
     Sizes vary together if each determines the other. The group of `devices` is first. The other groups are in
     descending order of their number of different values.
     """
-    columns = {name: [sized.sizes[name] for sized in timings] for name in timings[0].sizes}
+    rows = list(map(_sizes_of, timings))
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
     by_pattern = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
     varying = [(-len(set(pattern)), group) for pattern, group in by_pattern.items() if any(pattern)]
     return [group for _, group in sorted(varying, key=lambda group: (group[1][0] != "devices", group[0]))]
 
 
-def _make_experiment(timings: Sequence[_SizedTiming], varying: Sequence[Sequence[str]]) -> Experiment:
-    first, names = timings[0], [name for name, *_ in varying]
+def _make_experiment(timings: Sequence[Timing], varying: Sequence[Sequence[str]]) -> Experiment:
+    sizes, names = _sizes_of(timings[0]), [name for name, *_ in varying]
     together = {name: f" ({', '.join(others)} with it)" if others else "" for name, *others in varying}
     regions: dict[str, dict[Coordinates, Timing]] = {}
-    for sized in sorted(timings, key=lambda sized: sized.timing.program_name):
-        region = regions.setdefault(_to_region_name(sized.timing.program_name), {})
-        region[sized.coordinates(names)] = sized.timing
+    for timing in sorted(timings, key=lambda timing: timing.program_name):
+        region = regions.setdefault(_to_region_name(timing.program_name), {})
+        region[_coordinates(names, timing)] = timing
     return Experiment(
-        title=f"{first.timing.family}, environment {first.timing.environment}",
-        constants={
-            name: first.sizes[name] for name in first.sizes if not any(name in row for row in varying)
-        },
+        title=f"{timings[0].family}, environment {timings[0].environment}",
+        constants={name: sizes[name] for name in sizes if not any(name in group for group in varying)},
         parameters={re.sub(r"\W", "_", name, flags=re.ASCII): name + text for name, text in together.items()},
-        coordinates=tuple(sorted({sized.coordinates(names) for sized in timings})),
+        coordinates=tuple(sorted({_coordinates(names, timing) for timing in timings})),
         regions=regions,
     )
 
@@ -106,7 +100,7 @@ def _make_experiment(timings: Sequence[_SizedTiming], varying: Sequence[Sequence
 def _to_region_name(text: str) -> str:
     """Convert text to one line of ASCII without "->", which marks a call path in Extra-P."""
     ascii_text = clean_text(text).encode("ascii", "backslashreplace").decode()
-    return " ".join(ascii_text.replace("->", "-").split())  # "->" marks a call path
+    return " ".join(ascii_text.replace("->", "-").split())
 
 
 def format_experiment(experiment: Experiment) -> str:

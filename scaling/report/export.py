@@ -77,18 +77,15 @@ def describe_empty(formats: Collection[str]) -> str:
 
 
 def _write_tables(extension: str, findings: Findings, output: Path) -> list[Path]:
-    table_paths: list[Path] = []
-    if not findings.records:
-        return table_paths
-    for name, table in export_tables(findings).items():
-        path = output / f"{name}.{extension}"
+    tables = export_tables(findings) if findings.records else {}
+    paths = [output / f"{name}.{extension}" for name in tables]
+    for path, table in zip(paths, tables.values(), strict=True):
         if extension == "csv":
             replace_file(path, to_csv(table).encode())
         else:
             with replacing(path) as temporary:
                 to_frame(table).to_parquet(temporary, index=False, compression="zstd")
-        table_paths.append(path)
-    return table_paths
+    return paths
 
 
 def _write_extrap(findings: Findings, output: Path) -> list[Path]:

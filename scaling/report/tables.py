@@ -379,12 +379,15 @@ def environment_table(findings: Findings) -> Table:
     rows: dict[str, Row] = {}
     groups = group_by(findings.records, lambda record: record.setting)
     for digest in findings.environments:
-        records = groups.get(digest, [])
+        records = groups[digest]
         columns = (column for record in records for column in environment_columns(record.environment))
         fields = [(name, text) for name, text in columns if text and name != "load"]
         start_times = sorted(record.started_at or "" for record in records)
-        fields += [("records", str(len(records)))]
-        fields += [("first case started", start_times[0]), ("last case started", start_times[-1])]
+        fields += [
+            ("records", str(len(records))),
+            ("first case started", start_times[0]),
+            ("last case started", start_times[-1]),
+        ]
         for name, same_field in group_by(dict.fromkeys(fields), lambda cell: cell[0]).items():
             row = rows.setdefault(name, {"environment": name, **dict.fromkeys(findings.environments)})
             texts = [{"True": "yes", "False": "no"}.get(text, text) for _, text in same_field]

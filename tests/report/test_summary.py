@@ -132,7 +132,7 @@ def test_an_answer_compares_the_device_counts_and_states_each_number_once(second
     (answer,) = answers.measured_answers(read_study(tmp_path, rows))
     fastest = min(seconds, key=seconds.get)
     assert answer.recommended == (f"{fastest} device{'s' * (fastest > 1)}" if len(seconds) > 1 else "")
-    assert list(answer.parts) == expected
+    assert list(answer.details) == expected
     assert answer.sentence == f"{answer.headline}. {'. '.join(expected)}."
 
 
@@ -143,10 +143,10 @@ def test_an_answer_recommends_no_devices_and_has_no_efficiency_if_the_ratio_is_n
         for i, s in enumerate(times)
     ]
     (answer,) = answers.measured_answers(read_study(tmp_path, rows))
-    assert answer.parts[1].startswith(
+    assert answer.details[1].startswith(
         "No number of devices can be recommended: the ratio to jacfwd (vmap) on"
     )
-    assert ", efficiency not determined (0." in answer.parts[0]
+    assert ", efficiency not determined (0." in answer.details[0]
 
 
 def test_an_answer_has_no_notes_on_devices_if_the_time_is_not_distinguishable_from_an_empty_call(tmp_path):
@@ -156,4 +156,4 @@ def test_an_answer_has_no_notes_on_devices_if_the_time_is_not_distinguishable_fr
         for row in processes(("jacfwd", level), devices=devices, api="shard_map", floor_seconds=1.2e-5)
     ]
     (answer,) = answers.measured_answers(read_study(tmp_path, rows))
-    assert answer.certainty == "not distinguished from an empty call" and answer.parts == ()
+    assert answer.certainty == "not distinguished from an empty call" and answer.details == ()

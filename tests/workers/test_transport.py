@@ -56,7 +56,7 @@ def test_container_and_srun_options_precede_the_worker_command():
         ProcessShape(1), WORKER, os.environ
     )
     assert command[-5:] == ["--container-image=image.sqsh", "--container-mounts=/scratch", *WORKER]
-    assert "versions" in cluster.untold  # versions of packages in a container are unknown
+    assert "versions" in cluster.unknown_fields  # versions of packages in a container are unknown
 
 
 def test_a_remote_shell_starts_workers_in_this_folder_with_the_variables_of_jax(monkeypatch, tmp_path):

@@ -160,25 +160,17 @@ def draw_lines(styles: Sequence[LineStyle], rows: Sequence[Row] | None = None, *
     return make_layer({"type": "line", "strokeWidth": 1.8} | options, rows, strokeDash=dash)
 
 
-def draw_points(styles: Sequence[LineStyle]) -> Spec:
-    """Return a layer of hollow markers, with the marker shapes in `styles`."""
-    shape = _line_channel(styles, [SHAPES[style.shape or "circle"] for style in styles])
-    return make_layer({"type": "point"}, shape=shape)
-
-
-def draw_intervals(field: str) -> Spec:
-    """Return a layer of error bars from '<field>_low' to '<field>_high'."""
-    bounds: Spec = {"y": {"field": f"{field}_low"}, "y2": {"field": f"{field}_high"}}
-    return make_layer({"type": "rule", "strokeWidth": 2}, **bounds)
-
-
 def draw_series(rows: Sequence[Row], y: Spec, styles: Sequence[LineStyle]) -> list[Spec]:
     """Return layers of lines, error bars and markers for the data rows.
 
     If there are two to four lines with different AD modes, each line is labeled with its mode.
     """
-    layers = [draw_lines(styles), draw_intervals(y["field"]), draw_points(styles)]
-    last_rows = {row["line"]: row for row in rows if row.get(y["field"]) is not None}
+    field = y["field"]
+    bounds: Spec = {"y": {"field": f"{field}_low"}, "y2": {"field": f"{field}_high"}}
+    error_bars = make_layer({"type": "rule", "strokeWidth": 2}, **bounds)
+    shape = _line_channel(styles, [SHAPES[style.shape or "circle"] for style in styles])
+    layers = [draw_lines(styles), error_bars, make_layer({"type": "point"}, shape=shape)]
+    last_rows = {row["line"]: row for row in rows if row.get(field) is not None}
     if 1 < len(set(map(_mode_of_line, last_rows))) == len(last_rows) <= _MAX_LABELS:
         labels = _label_line_ends(last_rows.values(), y)
         layers.append(draw_text(labels, align="left", dx=8, dy=3))
