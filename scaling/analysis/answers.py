@@ -58,30 +58,30 @@ def _describe_problem(findings: Findings, rankings: Sequence[Ranking]) -> Fastes
     `rankings` contains one `Ranking` per device count, in ascending order of time.
     """
     ranking, doubt = recommend_ranking(rankings)
-    first, recommended = ranking.first, ""
-    mode, layout, ratio = name_with_blocks(first), f"{first.devices_text}, {ranking.call}", ""
-    if ranking.second is not None and not ranking.empty:
-        runner_up = ranking.second.method.name
-        ratio = describe_slower(runner_up, ranking.second, first)
+    fastest, recommended = ranking.fastest, ""
+    mode, layout, ratio = name_with_blocks(fastest), f"{fastest.devices_text}, {ranking.call}", ""
+    if ranking.runner_up is not None and not ranking.is_empty_call:
+        runner_up = ranking.runner_up.method.name
+        ratio = describe_slower(runner_up, ranking.runner_up, fastest)
         if not ranking.distinguished and runner_up != mode:
             mode, layout = f"{mode} or {runner_up}", f"{layout}, by {mode}"
     details = []
-    if first.honest and not ranking.empty:
-        recommended = first.devices_text if len(rankings) > 1 and not doubt else ""
-        details = _describe_devices(findings, rankings, first, doubt)
+    if fastest.honest and not ranking.is_empty_call:
+        recommended = fastest.devices_text if len(rankings) > 1 and not doubt else ""
+        details = _describe_devices(findings, rankings, fastest, doubt)
     details += _list_untimed(findings, ranking)
-    texts = (mode, recommended, format_time(first), layout, ratio, ranking.certainty)
+    texts = (mode, recommended, format_time(fastest), layout, ratio, ranking.certainty)
     return FastestAnswer(problem_name(findings, ranking), *texts, tuple(details), ranking.distinguished)
 
 
-def _list_untimed(findings: Findings, fastest: Ranking) -> list[str]:
+def _list_untimed(findings: Findings, ranking: Ranking) -> list[str]:
     """Return a list with a sentence on the AD modes that were not timed, or [] if every mode was timed.
 
-    These modes failed or ran out of memory. Only the problem and the device count of `fastest` are
+    These modes failed or ran out of memory. Only the problem and the device count of `ranking` are
     considered.
     """
-    case, timings = fastest.case, findings.timings_by_comparison[fastest.comparison_key]
-    untimed_records = findings.lost_records.get((fastest.environment, problem(case), case.devices), [])
+    case, timings = ranking.case, findings.timings_by_comparison[ranking.comparison_key]
+    untimed_records = findings.lost_records.get((ranking.environment, problem(case), case.devices), [])
     methods = {timing.method for timing in timings}
     reasons = {
         method_of(record.case).name: record.reason
@@ -89,7 +89,7 @@ def _list_untimed(findings: Findings, fastest: Ranking) -> list[str]:
         if method_of(record.case) not in methods
     }
     untimed_modes = [f"{name} ({reason})" for name, reason in sorted(reasons.items())]
-    where = fastest.first.devices_text
+    where = ranking.fastest.devices_text
     return [f"Without a time on {where}: {list_first(untimed_modes, _MOST_NAMES)}"] if untimed_modes else []
 
 
@@ -122,7 +122,7 @@ def _describe_devices(
     `rankings` contains one `Ranking` per device count, in ascending order of time. `recommended` is the
     timing with the recommended device count. `doubt` is the reason why no device count is recommended, or ''.
     """
-    fastest, *other_timings = [ranking.first for ranking in rankings]
+    fastest, *other_timings = [ranking.fastest for ranking in rankings]
     if not other_timings:
         return [f"Measured on {fastest.devices_text} only"]
     curve, point = findings.curves_of(recommended).get("strong", (None, None))

@@ -134,7 +134,7 @@ def _encodable(value: object) -> str:
 
 def record_columns(findings: Findings) -> Columns:
     """Return a table with one row per record, including failed and skipped records."""
-    certainties = {(row.first.environment, row.first.case): row.certainty for row in findings.fastest}
+    certainties = {(row.fastest.environment, row.fastest.case): row.certainty for row in findings.fastest}
     fields = [name for name in _RECORD_FIELDS if name not in _PLAN_ONLY]
     nested = {column: column.split(".") for column in _NESTED_COLUMNS}
     rows = []

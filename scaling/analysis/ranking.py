@@ -26,38 +26,38 @@ _COMPARED_FIELDS = ("mesh", "forward", "overlap")  # fields of a case that `comp
 
 @dataclass(frozen=True)
 class Ranking(Subject):
-    """The fastest timing `first` and the runner-up `second` among several timings."""
+    """The fastest timing and the runner-up among the timings of a problem."""
 
-    first: Timing
-    second: Timing | None  # with another method, or else another memory setting; see `find_runner_up`
-    ratio: Estimate | None  # time of `second` divided by the time of `first`
+    fastest: Timing
+    runner_up: Timing | None  # with another method, or else another memory setting; see `find_runner_up`
+    ratio: Estimate | None  # time of `runner_up` divided by the time of `fastest`
 
     @property
-    def empty(self) -> bool:
-        """Return whether the shortest time is not significantly longer than the time of an empty call."""
-        return is_empty_call(self.first)
+    def is_empty_call(self) -> bool:
+        """Return whether the shortest time is not significantly longer than the dispatch latency."""
+        return is_empty_call(self.fastest)
 
     @property
     def distinguished(self) -> bool:
-        """Return whether `first` is significantly faster than `second`.
+        """Return whether the fastest timing is significantly faster than the runner-up.
 
-        Return False if the time of `first` is not significantly longer than the dispatch latency.
+        Return False if the shortest time is not significantly longer than the dispatch latency.
         """
-        return self.ratio is not None and self.ratio.above_one and not self.empty
+        return self.ratio is not None and self.ratio.above_one and not self.is_empty_call
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Return the reasons why `first` may not be the fastest, such as 'measured in one process'."""
-        if self.second is None or self.ratio is None:
+        """Return the reasons why the ranking may be wrong, such as 'measured in one process'."""
+        if self.runner_up is None or self.ratio is None:
             return ()
         wide = () if self.ratio.is_determined else ("the ratio is not determined",)
-        return (*reasons_for_doubt(self.first, self.second), *wide)
+        return (*reasons_for_doubt(self.fastest, self.runner_up), *wide)
 
     @property
     def certainty(self) -> str:
-        """Return how certain it is that `first` is the fastest, such as 'sure' or 'not distinguished'."""
-        if self.second is None or self.empty:
-            return "not distinguished from an empty call" if self.empty else "no other method"
+        """Return how certain the fastest method is, such as 'sure' or 'not distinguished'."""
+        if self.runner_up is None or self.is_empty_call:
+            return "not distinguished from an empty call" if self.is_empty_call else "no other method"
         if not self.distinguished:
             return "not distinguished"
         return f"not sure: {', '.join(self.doubts)}" if self.doubts else "sure"
@@ -69,21 +69,21 @@ def fastest_methods(timings: Iterable[Timing]) -> list[Ranking]:
     rankings = []
     for problem_timings in groups.values():
         candidates = [timing for timing in problem_timings if is_candidate(timing.case)]
-        if first := least_time(candidates):
-            other_modes = [timing for timing in candidates if timing.base_method != first.base_method]
-            other_settings = [timing for timing in candidates if timing.method != first.method]
-            runner_up = find_runner_up(first, other_modes or other_settings)
-            rankings.append(Ranking(first.case, first.environment, first.honest, first, *runner_up))
+        if fastest := least_time(candidates):
+            other_modes = [timing for timing in candidates if timing.base_method != fastest.base_method]
+            other_settings = [timing for timing in candidates if timing.method != fastest.method]
+            runner_up = find_runner_up(fastest, other_modes or other_settings)
+            rankings.append(Ranking(fastest.case, fastest.environment, fastest.honest, fastest, *runner_up))
     return rankings
 
 
-def find_runner_up(first: Timing, others: Iterable[Timing]) -> tuple[Timing | None, Estimate | None]:
-    """Return (runner-up, its time divided by the time of `first`), or (None, None) if `others` is empty.
+def find_runner_up(fastest: Timing, others: Iterable[Timing]) -> tuple[Timing | None, Estimate | None]:
+    """Return (runner-up, its time divided by the time of `fastest`), or (None, None) if `others` is empty.
 
-    The runner-up is the fastest of the timings in `others` that are not significantly slower than `first`. If
-    all of them are significantly slower, it is the fastest of them.
+    The runner-up is the fastest of the timings in `others` that are not significantly slower than `fastest`.
+    If all of them are significantly slower, it is the fastest of them.
     """
-    ratios = ((timing, time_ratio(timing, first)) for timing in others)
+    ratios = ((timing, time_ratio(timing, fastest)) for timing in others)
     return min(ratios, key=lambda pair: (pair[1].above_one, pair[0].median), default=(None, None))
 
 
@@ -103,11 +103,11 @@ def recommend_ranking(rankings: Sequence[Ranking]) -> tuple[Ranking, str]:
     returned. If devices are oversubscribed, or if the shortest time is not significantly longer than the
     dispatch latency, return (fastest, '').
     """
-    fastest = min(rankings, key=lambda ranking: ranking.first.median)
-    if fastest.empty or not fastest.honest:
+    fastest = min(rankings, key=lambda ranking: ranking.fastest.median)
+    if fastest.is_empty_call or not fastest.honest:
         return fastest, ""
-    recommended, doubt = recommend_devices([ranking.first for ranking in rankings])
-    return next(ranking for ranking in rankings if ranking.first is recommended), doubt
+    recommended, doubt = recommend_devices([ranking.fastest for ranking in rankings])
+    return next(ranking for ranking in rankings if ranking.fastest is recommended), doubt
 
 
 def largest_problems(fastest: Iterable[Ranking]) -> list[list[Ranking]]:
@@ -119,7 +119,7 @@ def largest_problems(fastest: Iterable[Ranking]) -> list[list[Ranking]]:
     for family in group_by(fastest, lambda ranking: ranking.family_key).values():
         problems = group_by(family, lambda ranking: ranking.problem_key).values()
         rankings = max(problems, key=lambda rankings: rankings[0].rank_among_problems(len(rankings)))
-        largest.append(sorted(rankings, key=lambda ranking: ranking.first.median))
+        largest.append(sorted(rankings, key=lambda ranking: ranking.fastest.median))
     return largest
 
 

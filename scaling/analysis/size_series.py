@@ -173,8 +173,8 @@ def fastest_mode_maps(fastest: Iterable[Ranking], timings: Iterable[Timing]) -> 
 def _find_crossovers(
     line: Sequence[tuple[int, Ranking]], fastest_timings: Mapping[tuple, Timing], comparisons: int
 ) -> list[Crossover]:
-    methods = [ranking.first.base_method for _, ranking in line]
-    slower = [_slower_methods(ranking.first, set(methods), fastest_timings) for _, ranking in line]
+    methods = [ranking.fastest.base_method for _, ranking in line]
+    slower = [_slower_methods(ranking.fastest, set(methods), fastest_timings) for _, ranking in line]
     crossovers: list[Crossover] = []
     start = 0  # the index of the size above the last crossover
     for upper, after in enumerate(methods):
@@ -220,7 +220,7 @@ def _crossover_between(
     doubts = [
         reason
         for ranking, (slower_timing, _) in zip(rankings, slower, strict=True)
-        for reason in reasons_for_doubt(ranking.first, slower_timing)
+        for reason in reasons_for_doubt(ranking.fastest, slower_timing)
     ]
     if not all(ranking.distinguished for ranking in rankings):
         doubts.append("another mode is not distinguished")
@@ -228,7 +228,7 @@ def _crossover_between(
         doubts.append(f"chance may explain it among {format_count(comparisons, 'comparison')}")
     gap_below, gap_above = (math.log(ratio.value) for _, ratio in slower)
     at = below[0] * (above[0] / below[0]) ** (gap_below / (gap_below + gap_above))
-    before, after = (ranking.first.base_method for ranking in rankings)
+    before, after = (ranking.fastest.base_method for ranking in rankings)
     return Crossover(
         rankings[0].case.devices, before, after, below[0], above[0], at, tuple(dict.fromkeys(doubts))
     )

@@ -150,16 +150,16 @@ def describe_fit(curve: Curve, law: ScalingFit) -> str:
     return f"{text}; no more than {format_ratio(*limit)} as fast{reference} on {devices}"
 
 
-def fastest_curves(curves: Iterable[Curve], fastest: Iterable[Ranking]) -> list[Curve]:
+def fastest_curves(curves: Iterable[Curve], rankings: Iterable[Ranking]) -> list[Curve]:
     """Return the best scaling curve of each problem in `derivative_curves(curves)` and kind of scaling.
 
     Curves of other AD systems, handwritten derivatives and mode=auto are returned only if there is no other
     curve. Of the remaining curves, the best one has the largest device count. If there are several, a curve
-    is preferred whose last timing is the `first` of an item of `fastest`, then the curve with the shortest
-    time.
+    whose last timing is the fastest of a ranking is preferred, then the curve with the shortest time on this
+    device count. `rankings` contains the rankings.
     """
     largest = itertools.chain(*derivative_curves(curves))
-    fastest_ids = {id(ranking.first) for ranking in fastest}
+    fastest_ids = {id(ranking.fastest) for ranking in rankings}
 
     def rank(curve: Curve) -> tuple[bool, int, bool, float]:
         last = curve.points[-1]
@@ -192,8 +192,8 @@ def _describe_variants(findings: Findings) -> list[str]:
         timing = front[-1].timing
         texts.append((timing, "memory", (timing.median,), _describe_memory(front)))
     for comparison in findings.comparisons:
-        order = (-comparison.case.devices, comparison.first.median)
-        texts.append((comparison.first, comparison.field, order, _describe_comparison(comparison)))
+        order = (-comparison.case.devices, comparison.fastest.median)
+        texts.append((comparison.fastest, comparison.field, order, _describe_comparison(comparison)))
     return _select_largest(findings, texts)
 
 
@@ -216,11 +216,11 @@ def _describe_memory(front: Sequence[MemoryPoint]) -> str:
 
 
 def _describe_comparison(comparison: SettingComparison) -> str:
-    first, second = comparison.first, comparison.second or comparison.first
-    name, second_name = (_name_setting(timing.case, comparison.field) for timing in (first, second))
-    slower = describe_slower(second_name, second, first)
-    text = f"{name} takes {format_time(first)}; {slower}; {comparison.certainty}"
-    return f"Comparison by {comparison.field} of {_describe_program(first)}: {text}"
+    fastest, slower_timing = comparison.fastest, comparison.runner_up or comparison.fastest
+    name, second_name = (_name_setting(timing.case, comparison.field) for timing in (fastest, slower_timing))
+    slower = describe_slower(second_name, slower_timing, fastest)
+    text = f"{name} takes {format_time(fastest)}; {slower}; {comparison.certainty}"
+    return f"Comparison by {comparison.field} of {_describe_program(fastest)}: {text}"
 
 
 def _name_setting(case: Case, field: str) -> str:

@@ -67,7 +67,7 @@ class TaskState:
     def cases(self) -> dict[str, Case]:
         """Return {case key: case} for the cases of the task, or {} if the task file cannot be read."""
         with contextlib.suppress(Refusal):
-            return {item.case.key: item.case for item in self.definition.items}
+            return {item.case.key: item.case for item in self.definition.scheduled_cases}
         return {}
 
     @property
@@ -289,7 +289,7 @@ def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
 
     Raise `Refusal` if the file of such a task cannot be read.
     """
-    return {item.replicate_key for task in tasks if task.may_run for item in task.definition.items}
+    return {item.replicate_key for task in tasks if task.may_run for item in task.definition.scheduled_cases}
 
 
 def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:

@@ -84,7 +84,7 @@ def make_failed_records_of_task(
     unfinished = {attempt.replicate_key: attempt.attempt for attempt in read_journal(path).unfinished}
     history = _history_of_task(definition, records)
     failed = []
-    for item in definition.items:
+    for item in definition.scheduled_cases:
         identity = item.identity(definition.environments)
         attempt = unfinished.get(item.replicate_key)
         if attempt is None and all_cases and identity not in history.with_result:
@@ -105,7 +105,7 @@ def remaining_cases(
     These cases have no result in `records`. The settings of the task allow another attempt.
     """
     history, remaining = _history_of_task(definition, records), []
-    for scheduled in definition.items:
+    for scheduled in definition.scheduled_cases:
         identity = scheduled.identity(definition.environments)
         attempts = history.attempts[identity]
         # With retry=true, failures before the submission do not count.
@@ -119,7 +119,7 @@ def _history_of_task(
     definition: submission_files.TaskDefinition, records: Iterable[Record]
 ) -> schedule.History:
     """Return the recorded attempts of the cases of a task, without those of other cases in `records`."""
-    keys = {item.case.key for item in definition.items}
+    keys = {item.case.key for item in definition.scheduled_cases}
     task_records = [record for record in records if record.key in keys]
     return schedule.build_history(task_records, definition.environments)
 

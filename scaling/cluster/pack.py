@@ -22,7 +22,7 @@ class PackedTask:
     """The cases that one job runs one after another, and their total predicted run time."""
 
     shape: ProcessShape
-    items: Sequence[ScheduledCase]
+    scheduled_cases: Sequence[ScheduledCase]
     seconds: float  # predicted run time
 
 

@@ -72,7 +72,7 @@ class Submission:
 class TaskDefinition:
     """The content of a task file: the cases of a task, and the settings to run them."""
 
-    items: tuple[ScheduledCase, ...]  # the cases of the task
+    scheduled_cases: tuple[ScheduledCase, ...]
     settings: RunSettings
     machine: Machine  # nodes and devices of the cluster
     cluster: ClusterSettings
@@ -140,7 +140,7 @@ def build_submission(
     """Return a new `Submission` with the folder jobs/`stamp` and without job IDs. No file is written."""
     folder = results / SUBMISSIONS / stamp
     entries = tuple(
-        SubmittedTask(folder, f"{number:04}", None, task.shape, len(task.items))
+        SubmittedTask(folder, f"{number:04}", None, task.shape, len(task.scheduled_cases))
         for number, task in enumerate(tasks, 1)
     )
     return Submission(folder, cluster.name, node_name(), cluster.time, entries)
@@ -169,7 +169,10 @@ def create_submission(
             "cluster": dataclasses.asdict(cluster),
             "nested": nested,
             "environments": list(schedule.environments.items()),
-            "jobs": [[_item_to_json(item) for item in session] for session in group_by_process(task.items)],
+            "jobs": [
+                [_item_to_json(item) for item in session]
+                for session in group_by_process(task.scheduled_cases)
+            ],
         }
         store.write_json(entry.path, content)
     write_submission(submission)
@@ -234,7 +237,7 @@ def _task_from_json(content: Any) -> TaskDefinition:
     )
     for environment in check_types(definition).environments.values():
         check_entries("environment", environment)
-    if not {item.preflight.environment_key for item in definition.items} <= environments.keys():
+    if not {item.preflight.environment_key for item in definition.scheduled_cases} <= environments.keys():
         raise ValueError("a case has no environment")
     return definition
 

@@ -80,15 +80,15 @@ def answer_table(findings: Findings) -> Table:
     return _table("fastest", "Fastest mode of each problem", table_rows)
 
 
-def _fastest_row(findings: Findings, fastest: Ranking) -> Row:
+def _fastest_row(findings: Findings, ranking: Ranking) -> Row:
     return {
-        "problem": problem_name(findings, fastest),
-        "fastest": timings.name_with_blocks(fastest.first),
-        "time": format_time(fastest.first),
-        "devices": fastest.case.devices,
-        "runner-up": fastest.second and _name_with_time(fastest.second),
-        "ratio": fastest.ratio,
-        "certainty": fastest.certainty,
+        "problem": problem_name(findings, ranking),
+        "fastest": timings.name_with_blocks(ranking.fastest),
+        "time": format_time(ranking.fastest),
+        "devices": ranking.case.devices,
+        "runner-up": ranking.runner_up and _name_with_time(ranking.runner_up),
+        "ratio": ranking.ratio,
+        "certainty": ranking.certainty,
     }
 
 
@@ -149,7 +149,7 @@ def count_statuses(findings: Findings) -> Counter[str]:
 def folded_tables(findings: Findings) -> list[Table]:
     """Return the non-empty tables for the collapsed sections of the HTML page, in page order."""
     anchors = [case_anchor(timing) for timing in findings.case_timings]
-    fastest_rows = (_fastest_row(findings, fastest) for fastest in findings.fastest)
+    fastest_rows = (_fastest_row(findings, ranking) for ranking in findings.fastest)
     tables = [
         _table("each", "Fastest mode on each number of devices", fastest_rows),
         _table("measured", "Every measured case", _measured_rows(findings))._replace(row_anchors=anchors),

@@ -86,4 +86,4 @@ def test_auto_is_not_called_the_fastest(tmp_path, make_record):
     folder = made_up.write(tmp_path / "made", records)
     assert main(["report", str(folder)]) == 0 and ">auto<" in (folder / "report" / "index.html").read_text()
     read = findings.read(folder)
-    assert [row.first.case.mode for row in read.fastest] == ["jacrev"]
+    assert [row.fastest.case.mode for row in read.fastest] == ["jacrev"]

@@ -89,7 +89,7 @@ def test_sparse_and_dense_derivatives_have_separate_hand_written_baselines():
         "colored": 0.5, "identity": 8.0
     }  # fmt: skip
     (row,) = fastest_methods(pool_processes([record for timing in timings for record in timing.records]))
-    assert row.first.case.seeds == "colored"
+    assert row.fastest.case.seeds == "colored"
 
 
 def row_of(folder, *records):
@@ -135,7 +135,7 @@ def test_overlapped_all_reduce_is_compared_with_the_same_case_without_overlap():
         return ranking.compare_settings(pool_processes(records))
 
     compared = only(compare(gradient(3.0, True), gradient(4.0, False), gradient(9.0, False, points=24)))
-    assert compared.first.case.overlap and compared.second.median == 4.0
+    assert compared.fastest.case.overlap and compared.runner_up.median == 4.0
     assert compared.ratio == pytest.approx((4 / 3,) * 3)
     assert compare(gradient(3.0, True), gradient(4.0, False, digest="two")) == []
 

@@ -219,15 +219,15 @@ def test_work_within_one_percent_counts_as_constant():
 
 
 def test_fastest_method_is_sure_if_the_intervals_do_not_overlap():
-    fastest = only(
+    ranking = only(
         fastest_methods(pool_processes(processes(("jacfwd", 2.0), ("jacrev", 3.0), ("analytic", 1.0))))
     )
-    assert (fastest.first.case.mode, fastest.second.case.mode, fastest.certainty) == (
+    assert (ranking.fastest.case.mode, ranking.runner_up.case.mode, ranking.certainty) == (
         "jacfwd",
         "jacrev",
         "sure",
     )
-    assert fastest.ratio.value == pytest.approx(1.5) and fastest.doubts == ()
+    assert ranking.ratio.value == pytest.approx(1.5) and ranking.doubts == ()
 
 
 @pytest.mark.parametrize("fields, doubt", [
@@ -237,16 +237,16 @@ def test_fastest_method_is_sure_if_the_intervals_do_not_overlap():
     ({"marked": {"throttled": [0]}}, "throttled"),
 ])  # fmt: skip
 def test_fastest_method_is_not_sure_if_lint_would_object(fields, doubt):
-    fastest = only(fastest_methods(pool_processes(processes(("jacfwd", 2.0), ("jacrev", 3.0), **fields))))
-    assert fastest.distinguished and fastest.certainty != "sure" and fastest.doubts == (doubt,)
+    ranking = only(fastest_methods(pool_processes(processes(("jacfwd", 2.0), ("jacrev", 3.0), **fields))))
+    assert ranking.distinguished and ranking.certainty != "sure" and ranking.doubts == (doubt,)
 
 
 def test_fastest_method_must_be_distinguished_from_every_other_not_only_from_the_next():
     wide = [record(seconds=s, mode="linearize", replicate=i) for i, s in enumerate((0.7, 1.06, 1.6))]
     near = processes(("jacfwd", 1.0), ("jacrev", 1.05))
-    fastest = only(fastest_methods(pool_processes([*near, *wide])))
-    assert (fastest.first.case.mode, fastest.second.case.mode) == ("jacfwd", "linearize")
-    assert not fastest.distinguished and fastest.certainty != "sure"
+    ranking = only(fastest_methods(pool_processes([*near, *wide])))
+    assert (ranking.fastest.case.mode, ranking.runner_up.case.mode) == ("jacfwd", "linearize")
+    assert not ranking.distinguished and ranking.certainty != "sure"
     assert only(fastest_methods(pool_processes(near))).certainty == "sure"
 
 
@@ -265,23 +265,23 @@ def test_fastest_method_is_the_one_with_the_shortest_geometric_mean_of_its_proce
     timings = pool_processes(records)
     samples = {t.case.mode: statistics.median(t.seconds) for t in timings}
     assert sorted(samples, key=samples.get) == list(rows)
-    assert only(fastest_methods(timings)).first.case.mode == "jacrev"
+    assert only(fastest_methods(timings)).fastest.case.mode == "jacrev"
 
 
 def test_fastest_method_is_not_sure_with_one_process():
-    fastest = only(fastest_methods(pool_processes([record(seconds=2.0), record(seconds=3.0, mode="jacrev")])))
+    ranking = only(fastest_methods(pool_processes([record(seconds=2.0), record(seconds=3.0, mode="jacrev")])))
     assert (
-        fastest.distinguished
-        and fastest.certainty != "sure"
-        and fastest.doubts == ("measured in one process",)
+        ranking.distinguished
+        and ranking.certainty != "sure"
+        and ranking.doubts == ("measured in one process",)
     )
 
 
 def test_time_below_an_empty_call_makes_no_method_the_fastest():
-    fastest = only(
+    ranking = only(
         fastest_methods(pool_processes(processes(("jacfwd", 6e-6), ("jacrev", 3.0), floor_seconds=9e-6)))
     )
-    assert fastest.empty and not fastest.distinguished and fastest.certainty != "sure"
+    assert ranking.is_empty_call and not ranking.distinguished and ranking.certainty != "sure"
 
 
 def test_fastest_method_is_not_sure_if_intervals_overlap_or_samples_are_few():
@@ -293,16 +293,16 @@ def test_fastest_method_is_not_sure_if_intervals_overlap_or_samples_are_few():
 
 
 def test_runner_up_is_another_mode_not_another_api():
-    fastest = only(
+    ranking = only(
         fastest_methods(
             pool_processes(
                 [record(seconds=2.0), record(seconds=2.1, api="pmap"), record(seconds=5.0, batch="whole")]
             )
         )
     )
-    assert fastest.second.case.batch == "whole"
+    assert ranking.runner_up.case.batch == "whole"
     two_apis = only(fastest_methods(pool_processes([record(seconds=2.0), record(seconds=2.1, api="pmap")])))
-    assert two_apis.second is None and two_apis.ratio is None and two_apis.certainty != "sure"
+    assert two_apis.runner_up is None and two_apis.ratio is None and two_apis.certainty != "sure"
 
 
 @pytest.mark.parametrize(
@@ -378,7 +378,7 @@ def test_reduction_of_the_jacobian_is_a_different_problem():
     whole, gram = curves.scaling_curves(pool_processes(records))
     assert whole.case.reduce is None and whole.points[0].against_jit.value == 1.0
     assert gram.case.reduce == "gram" and gram.points[0].against_jit is None
-    assert [row.first.case.reduce for row in fastest_methods(pool_processes(records))] == [
+    assert [row.fastest.case.reduce for row in fastest_methods(pool_processes(records))] == [
         None,
         "gram",
         "gram",

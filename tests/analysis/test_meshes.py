@@ -62,7 +62,7 @@ def test_exported_curve_rows_have_the_keys_of_their_records(study):
 
 
 def test_meshes_are_compared_only_if_a_device_count_has_several(study):
-    assert [(each.first.case.mesh, each.second.case.mesh) for each in study.comparisons] == [
+    assert [(each.fastest.case.mesh, each.runner_up.case.mesh) for each in study.comparisons] == [
         ("1x2", "2x1"),
         ("2x2", "1x4"),
     ]
@@ -87,7 +87,7 @@ def test_mesh_that_is_faster_in_pairs_is_the_fastest():
         for shape, factor in (("2x1", 1.0), ("1x2", 1.01 if i == 2 else 0.9))
     ]
     comparison = only(ranking.compare_settings(pool_processes(records)))
-    assert (comparison.first.case.mesh, comparison.second.case.mesh) == ("1x2", "2x1")
+    assert (comparison.fastest.case.mesh, comparison.runner_up.case.mesh) == ("1x2", "2x1")
     assert comparison.distinguished
 
 

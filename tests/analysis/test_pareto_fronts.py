@@ -138,9 +138,9 @@ def test_answer_states_that_the_fastest_setting_is_also_the_smallest(read):
 
 def test_runner_up_is_another_mode_unless_only_settings_differ():
     fastest = fastest_methods(pool_processes([*several(), setting(5.0, mode="jacrev")]))
-    assert [(row.first.case.chunk, row.second.case.mode) for row in fastest] == [(None, "jacrev")]
+    assert [(row.fastest.case.chunk, row.runner_up.case.mode) for row in fastest] == [(None, "jacrev")]
     (row,) = fastest_methods(pool_processes(several()))
-    assert row.second.case.chunk == 2
+    assert row.runner_up.case.chunk == 2
 
 
 def test_numeric_and_automatic_chunks_can_be_sorted():

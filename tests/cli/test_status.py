@@ -208,7 +208,7 @@ def test_cases_that_a_restarted_task_will_not_retry_are_not_queued(
     definition = submission_files.read_task(study.submission.entries[0].path)
     (environment,) = definition.environments.values()
     for number in range(1, attempt + 1):
-        item = dataclasses.replace(definition.items[0], attempt=number)
+        item = dataclasses.replace(definition.scheduled_cases[0], attempt=number)
         record = item.record_without_result(environment, definition.settings, "failed", reason, "")
         Writer(study.folder).append(record)
     counts = count(status.summarize_status(study.folder, study.states("RUNNING")))

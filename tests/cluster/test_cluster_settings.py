@@ -155,7 +155,7 @@ def test_a_step_divides_the_cpus_of_its_job_evenly_among_the_gpus(monkeypatch, c
 def test_a_wckey_is_sent_only_if_configured(tmp_path):
     def script(**config):
         cluster = from_config({"name": "slurm", "platform": "gpu"} | config)
-        task = types.SimpleNamespace(shape=ProcessShape(1), items=[1], seconds=1.0)
+        task = types.SimpleNamespace(shape=ProcessShape(1), scheduled_cases=[1], seconds=1.0)
         (text,) = sbatch.format_scripts(tmp_path, cluster, [task], NODES)
         return text
 

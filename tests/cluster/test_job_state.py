@@ -43,7 +43,7 @@ def start_journal(submission, **fields):
     [entry] = submission.entries
     journal = Journal(entry.path)
     journal.write("started", job="7", node="n1", nodes=["n1"], pid=2**22 + 1, **fields)
-    case = submission_files.read_task(entry.path).items[0].case
+    case = submission_files.read_task(entry.path).scheduled_cases[0].case
     journal.write("begin", key=case.key, replicate=0, attempt=1)
     return journal
 
@@ -148,7 +148,7 @@ def test_odd_values_in_the_files_of_a_submission_are_one_line_and_no_exception(
     name, host, make_submission, tmp_path, capsys
 ):
     folder = make_submission("local", job="7", host=host).folder
-    case = submission_files.read_task(folder / "0001.json").items[0].case
+    case = submission_files.read_task(folder / "0001.json").scheduled_cases[0].case
     item = store.read_json(folder / "0001.json")["jobs"][0][0]
     digests = {"digest": "3f2a", "setting": "3f2a"}
     task_content = {  # without the fields that have default values
@@ -160,7 +160,7 @@ def test_odd_values_in_the_files_of_a_submission_are_one_line_and_no_exception(
         "jobs": [[item | {"case": non_default_fields(case)}]],
     }
     (folder / "0001.json").write_text(json.dumps(task_content))
-    assert submission_files.read_task(folder / "0001.json").items[0].case == case
+    assert submission_files.read_task(folder / "0001.json").scheduled_cases[0].case == case
     start = {"event": "started", "at": "2026-11-21T20:15:00+00:00", "pid": 2**22 + 1, "job": None}
     events = [
         start | {"node": "n1", "nodes": ["n1"], "log_starts": [0, 0]},

@@ -57,7 +57,7 @@ def test_a_lost_case_is_recorded_once_in_the_requested_environment(
     submission, tmp_path, monkeypatch, make_record
 ):
     submission = submission_files.save_job_ids(submission, {"0001": "7"})
-    first, second, *_ = submission_files.read_task(submission.entries[0].path).items
+    first, second, *_ = submission_files.read_task(submission.entries[0].path).scheduled_cases
     earlier = make_record(
         **{name: getattr(first.case, name) for name in ("workload", "points", "mode")},
         status="failed",
@@ -95,7 +95,7 @@ def test_a_job_without_cases_left_to_run_leaves_no_failed_record(
     submission = submission_files.save_job_ids(submission, {"0001": "7"})
     definition = submission_files.read_task(submission.entries[0].path)
     done = make_record(digest=definition.environments[None, ()]["digest"])
-    for item in definition.items:  # another job has run them, at another attempt
+    for item in definition.scheduled_cases:  # another job has run them, at another attempt
         Writer(tmp_path).append(dataclasses.replace(done, case=item.case, attempt=2))
     fake_slurm(monkeypatch, {"7": JobState("COMPLETED", "n1")})
     assert lost_cases.record_lost_cases(tmp_path, job_state.find_tasks(tmp_path)) == 0
@@ -109,7 +109,7 @@ def test_a_local_task_of_another_host_is_in_an_unknown_state(submission, tmp_pat
     journal = Journal(submission.entries[0].path)
     journal.write(
         "begin",
-        key=submission_files.read_task(submission.entries[0].path).items[0].case.key,
+        key=submission_files.read_task(submission.entries[0].path).scheduled_cases[0].case.key,
         replicate=0,
         attempt=1,
     )
@@ -203,7 +203,10 @@ def begin_first_case(submission, task=0, last=None):
     journal = Journal(entry.path)
     journal.write("started", job="7", node="n1", nodes=["n1"], pid=1)
     journal.write(
-        "begin", key=submission_files.read_task(entry.path).items[0].case.key, replicate=0, attempt=1
+        "begin",
+        key=submission_files.read_task(entry.path).scheduled_cases[0].case.key,
+        replicate=0,
+        attempt=1,
     )
     if last:
         journal.write(*last[:1], **(last[1] if len(last) > 1 else {}))
@@ -346,23 +349,25 @@ def test_cancel_ends_jobs_whose_ids_were_never_saved(orphaned, tmp_path, monkeyp
 
 def test_a_final_failure_runs_once_more_with_retry(submission, tmp_path, make_record):
     """The task that retries it runs it once, even if the task is requeued later."""
-    cases = [item.case for item in submission_files.read_task(submission.entries[0].path).items]
+    cases = [item.case for item in submission_files.read_task(submission.entries[0].path).scheduled_cases]
     answers = [PreflightResult(case, None, None) for case in cases]
     work = submission_files.read_task(submission.entries[0].path)
     (recorded,) = work.environments.values()
 
     def failed(attempt):
-        item = dataclasses.replace(work.items[0], attempt=attempt)
+        item = dataclasses.replace(work.scheduled_cases[0], attempt=attempt)
         return item.record_without_result(recorded, SETTINGS, "failed", "wrong_answer", "")
 
     def attempts(jobs):
         return {item.case.key: item.attempt for job in jobs for item in job}
 
-    key = work.items[0].case.key
+    key = work.scheduled_cases[0].case.key
     assert key not in attempts(schedule.make_schedule(answers, SETTINGS, NODES, [failed(1)]).sessions)
     again = schedule.make_schedule(answers, SETTINGS, NODES, [failed(1)], retry=True)
     assert attempts(again.sessions)[key] == 2
-    retried = dataclasses.replace(work, items=[item for session in again.sessions for item in session])
+    retried = dataclasses.replace(
+        work, scheduled_cases=[item for session in again.sessions for item in session]
+    )
     assert attempts([lost_cases.remaining_cases(retried, [failed(1)])])[key] == 2
     assert key not in attempts([lost_cases.remaining_cases(retried, [failed(1), failed(2)])])
     assert key not in attempts([lost_cases.remaining_cases(work, [failed(1)])])

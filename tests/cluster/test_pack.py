@@ -49,7 +49,7 @@ def make_plan():
 
 
 def count_items(tasks):
-    return Counter(item.replicate_key for task in tasks for item in task.items)
+    return Counter(item.replicate_key for task in tasks for item in task.scheduled_cases)
 
 
 @pytest.mark.parametrize("budget", [0.0, 20.0, 100.0, 1e9])
@@ -65,16 +65,18 @@ def test_a_task_has_one_shape_fits_its_budget_and_does_not_split_a_problem(make_
     plan, settings = make_plan()
     tasks = pack.pack(plan, settings, [], budget)
     for task in tasks:
-        assert {schedule.process_shape(item.case, NODES, settings) for item in task.items} == {task.shape}
-        problems = {(problem(item.case), item.case.engine) for item in task.items}
+        assert {schedule.process_shape(item.case, NODES, settings) for item in task.scheduled_cases} == {
+            task.shape
+        }
+        problems = {(problem(item.case), item.case.engine) for item in task.scheduled_cases}
         assert task.seconds <= budget or len(problems) == 1
     counts = Counter(
         (problem(i.case), i.case.engine, i.case.devices)
         for t in tasks
-        for i in {id(i): i for i in t.items}.values()
+        for i in {id(i): i for i in t.scheduled_cases}.values()
     )
     assert all(
-        sum((problem(i.case), i.case.engine, i.case.devices) == key for i in task.items) in (0, count)
+        sum((problem(i.case), i.case.engine, i.case.devices) == key for i in task.scheduled_cases) in (0, count)
         for key, count in counts.items() for task in tasks
     )  # fmt: skip
     if budget == 1e9:
@@ -84,7 +86,7 @@ def test_a_task_has_one_shape_fits_its_budget_and_does_not_split_a_problem(make_
 def test_each_session_of_a_task_contains_cases_of_one_process(make_plan):
     plan, settings = make_plan(replicates=2)
     for task in pack.pack(plan, settings, [], 100.0):
-        for job in schedule.group_by_process(task.items):
+        for job in schedule.group_by_process(task.scheduled_cases):
             assert (
                 len({(i.replicate, i.case.engine, i.case.devices, i.case.dtype == "float64") for i in job})
                 == 1
@@ -96,15 +98,15 @@ def test_nested_tasks_contain_complete_curves_in_every_block(make_plan):
     tasks = pack.pack(plan, settings, [], 200.0, nested=True)
     assert len(tasks) > 1 and {task.shape for task in tasks} == {ProcessShape(8, 2, 2)}
     for task in tasks:
-        keys = {dataclasses.replace(item.case, devices=1).key for item in task.items}
+        keys = {dataclasses.replace(item.case, devices=1).key for item in task.scheduled_cases}
         expected = {
             i.replicate_key
             for j in plan.sessions
             for i in j
             if dataclasses.replace(i.case, devices=1).key in keys
         }
-        assert expected == {item.replicate_key for item in task.items}
-        blocks = [job[0].replicate for job in schedule.group_by_process(task.items)]
+        assert expected == {item.replicate_key for item in task.scheduled_cases}
+        blocks = [job[0].replicate for job in schedule.group_by_process(task.scheduled_cases)]
         assert blocks == sorted(blocks)
 
 

@@ -228,7 +228,7 @@ def test_recommended_mode_is_the_one_that_the_report_calls_the_fastest(tmp_path,
         for mode, factor in (("jacfwd", 1.0), ("jacrev", 1.01 if i == 2 else 0.9))
     ]
     folder = made_up.write(tmp_path, records)
-    assert [row.first.case.mode for row in findings.read(folder).fastest] == ["jacrev", "jacrev"]
+    assert [row.fastest.case.mode for row in findings.read(folder).fastest] == ["jacrev", "jacrev"]
     text = write_proposal(folder)
     assert re.findall(r"^\*\*Strong scaling of .*?, with (\w+)", text, re.MULTILINE) == ["jacrev"]
 

@@ -112,12 +112,12 @@ def _draw_crossovers(mode_map: FastestModeMap) -> Spec:
 
 def _cell_row(ranking: Ranking, size: int, devices: int) -> Row:
     method = ranking.method
-    is_sure = ranking.distinguished or (ranking.second is None and not ranking.empty)
+    is_sure = ranking.distinguished or (ranking.runner_up is None and not ranking.is_empty_call)
     runner_up = ""
-    if ranking.second is not None and ranking.ratio:
-        runner_up = f"{ranking.second.method.name}: {format_ratio(*ranking.ratio)}"
+    if ranking.runner_up is not None and ranking.ratio:
+        runner_up = f"{ranking.runner_up.method.name}: {format_ratio(*ranking.ratio)}"
         runner_up += "" if is_sure else ", not distinguished"
-    text = f"{method.mode}\n{format_duration(ranking.first.median)}{'' if is_sure else ' ?'}"
+    text = f"{method.mode}\n{format_duration(ranking.fastest.median)}{'' if is_sure else ' ?'}"
     position = {"size": f"{size:,}", "devices": f"{devices:,}"}
     opacity = _SURE_OPACITY if is_sure else _UNSURE_OPACITY
-    return marks.timing_row(method.name, ranking.first, runner_up, label=text, shade=opacity, **position)
+    return marks.timing_row(method.name, ranking.fastest, runner_up, label=text, shade=opacity, **position)
