@@ -77,6 +77,8 @@ def select_keys(study: StudyCases, query: str) -> list[str]:
     matches = [key for key, case_label in labels.items() if case_label == query] or [
         key for key, case_label in labels.items() if key.startswith(query) or case_label.startswith(query)
     ]
+    if not labels:
+        raise Refusal(f"no case in {study.results}: `scaling run` makes some")
     if not matches:
         raise Refusal(f"no case {query!r} in {study.results}: `scaling status --all` shows the keys")
     latest = sorted(store.latest(study.records), key=lambda record: record.started_at or "", reverse=True)

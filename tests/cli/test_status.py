@@ -457,6 +457,15 @@ def test_an_unknown_key_is_rejected_and_an_ambiguous_one_selects_all_matching_ca
     assert logs.select_keys(logged, key[:9]) == [key, other]
 
 
+def test_logs_of_a_folder_without_cases_name_no_case(tmp_path, capsys):
+    store.write_json(tmp_path / "plan-far.json", {"study": "plan"})
+    (tmp_path / "records.jsonl").write_text("{\n")
+    for words in ([], ["jacfwd"]):
+        code, _, err = run_command(["logs", tmp_path, *words], capsys)
+        assert code == 2
+        assert err == f"scaling: no case in {tmp_path}: `scaling run` makes some\n"
+
+
 def test_logs_of_a_case_without_a_job_show_its_record(make_record, tmp_path, capsys):
     record = make_record(
         "failed", reason="error", text="RuntimeError: no luck", started_at="2026-11-21T20:00:00.123+00:00"
