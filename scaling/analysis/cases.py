@@ -17,6 +17,7 @@ from scaling.core.record import Record
 ENOUGH_COUNTS = 3  # a problem with this many device counts is preferred to a larger one with fewer
 # Fields of a case that trade memory for time and change neither the result nor the AD mode. Default: None.
 MEMORY_FIELDS = ("chunk", "block", "memory_limit", "storage", "remat")
+BOOLEAN_WORDS = {"True": "yes", "False": "no"}  # text of a fact in `environment_columns` -> text for a reader
 
 
 class Method(NamedTuple):
@@ -253,4 +254,7 @@ def _study_facts(records: Iterable[Record]) -> dict[str, str]:
                 environment_columns(value if isinstance(value, Mapping) else {name: value})
             )
     by_name = group_by(name_text_pairs, lambda pair: pair[0])
-    return {name: " or ".join(sorted(text or "none" for _, text in pairs)) for name, pairs in by_name.items()}
+    return {
+        name: " or ".join(sorted(BOOLEAN_WORDS.get(text, text) or "none" for _, text in pairs))
+        for name, pairs in by_name.items()
+    }

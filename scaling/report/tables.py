@@ -11,7 +11,7 @@ from typing import Any
 
 from scaling.analysis import lint, timings
 from scaling.analysis.answers import problem_name
-from scaling.analysis.cases import environment_columns, join_words
+from scaling.analysis.cases import BOOLEAN_WORDS, environment_columns, join_words
 from scaling.analysis.curves import Curve, CurvePoint, derivative_curves, format_relative
 from scaling.analysis.estimate import Estimate, format_percentage, format_ratio, format_share
 from scaling.analysis.findings import Findings
@@ -390,6 +390,6 @@ def environment_table(findings: Findings) -> Table:
         ]
         for name, same_field in group_by(dict.fromkeys(fields), lambda cell: cell[0]).items():
             row = rows.setdefault(name, {"environment": name, **dict.fromkeys(findings.environments)})
-            texts = [{"True": "yes", "False": "no"}.get(text, text) for _, text in same_field]
+            texts = [BOOLEAN_WORDS.get(text, text) for _, text in same_field]
             row[digest] = list_first(texts, _MAX_VALUES, "; ")
     return make_table("environments", "Where it was measured", "", rows.values())

@@ -206,6 +206,11 @@ def test_differences_between_the_environments_are_listed(make_record, tmp_path):
     ].endswith("nothing recorded differs.")
 
 
+def test_a_fact_that_is_true_or_false_is_named_in_words(make_record, tmp_path):
+    pair = (steady(make_record, 1.0, digest=str(fact), environment={"bound": fact}) for fact in (True, False))
+    assert comparison_lines(compare_pair(tmp_path, *pair))[0].endswith("they differ in bound (yes, then no).")
+
+
 def test_cases_not_measured_in_turns_are_counted(make_record, tmp_path):
     unpaired = [make_record(points=9, replicate=i, seconds=[1 + 1e-3 * i] * 7) for i in range(3)]
     result = compare_pair(
