@@ -22,7 +22,6 @@ from scaling.results import store
 from scaling.study import results_folder
 
 _STUDY = "study.json"
-_JOIN = " + "  # separator of the names of different studies
 _LOCK_SECONDS = 2.0
 
 
@@ -105,7 +104,9 @@ def _merge_studies(readable: Sequence[store.Study], target: Path) -> None:
     studies = [study.content for study in readable if study.content]
     if not studies:
         return
-    study_names = [part for s in studies if s.get("study") for part in str(s["study"]).split(_JOIN)]
+    study_names = [
+        part for s in studies if s.get("study") for part in str(s["study"]).split(store.NAME_SEPARATOR)
+    ]
     scalings = [study.get("scaling") or "strong" for study in studies]
     scaling_lists = [kinds if isinstance(kinds, list) else [kinds] for kinds in scalings]
     case_entries = [each for study in studies for each in study.get("cases", []) if isinstance(each, dict)]
@@ -115,7 +116,7 @@ def _merge_studies(readable: Sequence[store.Study], target: Path) -> None:
         for name in ("order_seed", "sampling")
     }
     merged = store.schema_and_version() | common_fields | {
-        "study": _JOIN.join(dict.fromkeys(study_names)) or None,
+        "study": store.NAME_SEPARATOR.join(dict.fromkeys(study_names)) or None,
         "title": next((study["title"] for study in studies if study.get("title")), None),
         "scaling": sorted({str(kind) for kinds in scaling_lists for kind in kinds}),
         "cases": list({str(entry.get("key")): entry for entry in case_entries}.values()),

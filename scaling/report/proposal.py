@@ -21,6 +21,7 @@ from scaling.core.grouping import group_by
 from scaling.report.figures import files, over_devices
 from scaling.report.markdown import render_markdown
 from scaling.report.tables import environment_table
+from scaling.results import store
 from scaling.results.store import replace_file
 
 CALLS = 10**6  # number of calls of the derivative for which time is requested
@@ -55,7 +56,7 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
         has_weak_curve=any(curve.kind == "weak" for curve in long_curves),
         planned_machines=[f.title for f in findings.forecasts if any(r.predicted for r in f.records)],
         limitations=_list_limitations(findings), verdict=verdict(lint_findings(findings)),
-        environments=environment_table(findings),
+        environments=environment_table(findings), commands=_list_commands(folder),
     )  # fmt: skip
     replace_file(proposal_folder / "proposal.md", text.encode())
     return proposal_folder / "proposal.md"
@@ -94,6 +95,17 @@ def _format_range(values: Iterable[int], noun: str) -> str:
     bounds = " to ".join(map(str, dict.fromkeys((distinct[0], distinct[-1]))))
     plural = noun + ("es" if noun.endswith("s") else "s")
     return f"{bounds} {noun if distinct == [1] else plural}"
+
+
+def _list_commands(folder: Path) -> list[str]:
+    """Return the commands that measured or planned the studies of a results folder."""
+    names = str(store.read_study(folder).content.get("study") or "").split(store.NAME_SEPARATOR)
+    plans = {path.stem.removeprefix("plan-"): store.read_json(path) for path in folder.glob("plan-*.json")}
+    return [f"scaling run study={name}" for name in names if name] + [
+        f"scaling plan study={plan['study']} hardware={hardware}"
+        for hardware, plan in sorted(plans.items())
+        if isinstance(plan, dict) and plan.get("study")
+    ]
 
 
 def _list_limitations(findings: Findings) -> list[str]:

@@ -26,6 +26,7 @@ from scaling.results.read_record import from_line, require_known_schema
 # Of several records of a measurement, the last record with the highest rank is used.
 _STATUS_RANK = {"failed": 0, "skipped": 1, "planned": 2, "ok": 2}
 MAX_REPLICATES = 10_000  # maximum number of replicates of a study
+NAME_SEPARATOR = " + "  # between the names of the studies of a merged folder
 _LOCK_SECONDS = 10.0  # maximum time to wait for another run that is about to end
 
 

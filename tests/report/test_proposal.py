@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from scaling.analysis import findings
+from scaling.core.record import to_line
 from scaling.report import proposal, write_report
+from scaling.results.store import write_json
 from tests.report.test_plans_in_reports import planned_record
 from tests.support import made_up
 
@@ -161,6 +163,21 @@ def test_requested_hours_follow_from_time_devices_and_nodes(tmp_path, make_recor
         "1,000,000 x 36.0 ms (36.0 to 36.0) x 2 nodes / 3600 s" in text
         and "scaling run study=made up" in text
     )
+
+
+def test_commands_that_repeat_the_studies_are_those_that_exist(tmp_path, make_record):
+    def provenance(folder):
+        return write_proposal(folder).split("## Provenance\n\n")[1].split(", with the original")[0]
+
+    merged = made_up.write(tmp_path / "merged", [make_record()], "rbf + linear")
+    assert provenance(merged) == "Repeat the study with scaling run study=rbf and scaling run study=linear"
+    planned = tmp_path / "planned"
+    planned.mkdir()
+    (planned / "records.jsonl").write_text(to_line(planned_record(made_up.case_of("rbf"), 1e-3)) + "\n")
+    write_json(planned / "plan-far.json", {"study": "mine"})
+    assert provenance(planned) == "Repeat the study with scaling plan study=mine hardware=far"
+    (planned / "plan-far.json").unlink()  # the folder is called planned, which is no study
+    assert provenance(planned).startswith("Command for the proposal: ")
 
 
 def test_extrapolation_of_a_plan_states_its_error_if_known(tmp_path):
