@@ -41,6 +41,8 @@ _EXPLANATIONS = {
         "{selected!r} adds a second file: write it without the +",
     r"In '(\S+)': Could not load '(\S+)'":
         "{0}.yaml names {1} in `defaults`, and there is no such file: correct the name, or leave it out",
+    r"(.*(?:nterpolation|viable alternative|mismatched input).*) full_key: (\S+)":
+        "{1} has a ${{...}} that cannot be read ({0}): write a value, ${{oc.env:NAME}} or ${{study.FIELD}}",
 }  # fmt: skip
 Composed = tuple[dict[str, Any], str]  # (configuration as a plain dict, name of the study)
 

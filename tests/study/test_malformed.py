@@ -455,6 +455,8 @@ TABLES["words"] = {
         ((*RBF, "where=points // 0 == 1"), "where='points // 0 == 1' cannot be evaluated"),
         ((*RBF, "study=linear"), "study is given twice.*--multirun study=A,B"),
         ((*RBF, "points=${oc.env:NOWHERE_AT_ALL}"), r"points refers to \$\{oc.env:NOWHERE_AT_ALL\}, and NOWHERE_AT_ALL is not set"),
+        ((*RBF, "points=${oc.nope:3}"), r"points has a \$\{...\} that cannot be read \(.* type oc.nope\): write a value, "),
+        ((*RBF, "points=${oc.select:}"), r"points has a \$\{...\} that cannot be read \(TypeError .*\): write a value, "),
         ((*RBF, "points=${nothing}"), r"points refers to \$\{nothing\}, which no file sets"),
         ((*RBF, "sizes=[]"), "sizes must be a mapping such as {p: 64}, not a list"),
         ((*RBF, "sampling=[]"), "sampling must be a mapping such as {seconds: 1.0}, not a list"),
