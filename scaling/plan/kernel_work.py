@@ -276,8 +276,6 @@ def _library_overhead(kernel: hlo.Kernel, arithmetic: int) -> int:
     vectorized float32 operation.
     """
     instruction = kernel.instruction
-    if instruction.opcode == "fusion":
-        return 0
     operands = [kernel.body[name] for name in instruction.operands]
     operand_size = sum(operand.size for operand in operands)
     if instruction.opcode == "convolution":

@@ -157,7 +157,7 @@ class LlvmFunction:
         )
 
     def _operand_cost(self, line: str, has_slow_masks: bool) -> float:
-        """Return the additional cost of a line of LLVM IR that results from the origin of its operand.
+        """Return the additional cost of a line of LLVM IR that depends on how its operand was computed.
 
         `_GATHER_COST`    if the line inserts a loaded element into a vector
         `_MASK_COST`      if `has_slow_masks` is true, and the line converts the result of a vector comparison

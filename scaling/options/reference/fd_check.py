@@ -166,8 +166,8 @@ def _describe_worst(
     2. random directions
     3. the last direction, whose elements are relative to the inputs
 
-    The derivative is along a direction of the first kind for which there are wrong derivatives. Among these
-    wrong derivatives, it has the largest relative error.
+    Only the first kind that has wrong derivatives is considered. Of these derivatives, the one with the
+    largest relative error is described.
 
     `output_name` is the name of the differentiated quantity, such as "output". `names[k]` are the names of
     the inputs that direction k changes. `points` contains the indices of the points. The other arrays have

@@ -182,9 +182,9 @@ def _largest_slope_and_curvature(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return (slope, curvature): the largest absolute first and second derivative of `values_at`.
 
-    Both have the shape (points,). The derivatives are estimated at shift = 0 and at shift = `step`. They are
-    the largest of all outputs. If the outputs are summed, they are the sums over the outputs. `x`, of shape
-    (points,), is the value of the shifted coordinate at shift = 0.
+    Both have the shape (points,). The derivatives are estimated at shift = 0 and at shift = `step`. If there
+    are several outputs, the largest derivative is returned, or the sum if the outputs are summed. `x`, of
+    shape (points,), is the value of the shifted coordinate at shift = 0.
 
     The curvature is also estimated with half of the step, to detect a kink at or between the two shifts. Then
     1.5 * step / 2 * curvature is at least the error that the kink causes.
