@@ -75,11 +75,11 @@ def _compare_with_handwritten(timing: Timing, handwritten: Iterable[Timing]) -> 
 
 
 def _limiting_peak(timing: Timing, rates: Rates) -> Bound | None:
-    seconds = {
+    least_times = {
         name: _least_seconds(target, getattr(timing.record, field), timing, rates)
         for target, (name, field) in _PEAKS.items()
     }
-    bounds = (Bound(name, least / timing.median) for name, least in seconds.items() if least)
+    bounds = (Bound(name, least / timing.median) for name, least in least_times.items() if least)
     return max(bounds, key=lambda bound: bound.fraction, default=None)
 
 

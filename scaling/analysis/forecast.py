@@ -125,8 +125,8 @@ def describe_plan(forecast: Forecast) -> str:
 
 def _describe_versions(environment: Mapping[str, Any]) -> str:
     jax = (environment.get("versions") or {}).get("jax", "of an unknown version")
-    tools = environment["hardware"] | {"JAX": jax}
-    return ", ".join(f"{tool} {tools[tool]}" for tool in tools if tool not in ("name", "digest", "jax"))
+    versions = environment["hardware"] | {"JAX": jax}
+    return ", ".join(f"{tool} {versions[tool]}" for tool in versions if tool not in ("name", "digest", "jax"))
 
 
 def plan_answers(forecast: Forecast, deadline: float | None = None) -> list[str]:
@@ -248,10 +248,10 @@ def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[Plan
     by_hardware = group_by(newest_last, lambda record: record.environment["hardware"]["name"])
     for hardware, records in by_hardware.items():
         planned = {(record.key, record.environment["device_kind"]): record.predicted for record in records}
-        keys = [(timing.case.key, timing.record.environment.get("device_kind")) for timing in reliable]
-        matches = zip(reliable, map(planned.get, keys), strict=True)
-        if pairs := [(timing, predicted) for timing, predicted in matches if predicted]:
-            scores.append(_score_hardware(hardware, pairs))
+        case_keys = [(timing.case.key, timing.record.environment.get("device_kind")) for timing in reliable]
+        matches = zip(reliable, map(planned.get, case_keys), strict=True)
+        if predicted_timings := [(timing, predicted) for timing, predicted in matches if predicted]:
+            scores.append(_score_hardware(hardware, predicted_timings))
     return scores
 
 

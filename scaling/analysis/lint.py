@@ -20,8 +20,8 @@ ERROR, WARNING = "error", "warning"
 Rule = Callable[[Findings], list[str]]  # returns a description of each violation
 DefectCheck = Callable[[Timing], str | bool]  # returns a description of a defect of a time, or '' or False
 _LEAST_SAMPLES = 7  # per process
-_WIDE = 0.05  # limit of the relative half-width of an interval
-_TREND = 0.02  # limit of the change of the time within a process, relative to the median
+_MAX_HALF_WIDTH = 0.05  # limit of the relative half-width of an interval
+_MAX_TREND = 0.02  # limit of the change of the time within a process, relative to the median
 _WRONG = ("wrong_answer", "not_finite")
 
 
@@ -100,7 +100,7 @@ def _wide_interval(timing: Timing) -> str | bool:
     median, low, high = timing.estimate
     half = max((high or median) - median, median - (low or median)) / median
     stopped = " and ".join(sorted({record.stop_reason or "nothing known" for record in timing.records}))
-    return half > _WIDE and f"{100 * half:.1f} %, stopped by {stopped}"
+    return half > _MAX_HALF_WIDTH and f"{100 * half:.1f} %, stopped by {stopped}"
 
 
 def _disturbed(timing: Timing) -> str | bool:
@@ -111,7 +111,7 @@ def _disturbed(timing: Timing) -> str | bool:
 def _trend(timing: Timing) -> str | bool:
     """Return text on the largest significant change of the time within a process, or False if none."""
     compilations = (samples_by_compilation(record)[0] for record in timing.records)
-    change = max((trend(samples, _TREND) or 0.0 for samples in compilations), key=abs)
+    change = max((trend(samples, _MAX_TREND) or 0.0 for samples in compilations), key=abs)
     return change != 0 and f"{100 * change:+.1f} % from the first third to the last"
 
 
@@ -171,24 +171,24 @@ def _uncommitted_code(findings: Findings) -> list[str]:
     ]
 
 
-_FRESH = "run again into a fresh folder, results=PATH"
-_WIDER = f"intervals wider than {format_percentage(_WIDE)} either side"
+_RERUN = "run again into a fresh folder, results=PATH"
+_WIDE_INTERVALS = f"intervals wider than {format_percentage(_MAX_HALF_WIDTH)} either side"
 RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
     (ERROR, "nothing measured",
      lambda f: [] if f.case_timings or f.forecasts else [_most_frequent_reason(f)],
      "`scaling status` lists all reasons; fix the cause, then repeat the command"),
-    (ERROR, "unverified answers", _check_each(_unverified), f"{_FRESH}: every answer is checked first"),
+    (ERROR, "unverified answers", _check_each(_unverified), f"{_RERUN}: every answer is checked first"),
     (ERROR, "wrong answers", lambda f: _failed_cases(f, True),
      "fix the program, or leave the case out of the study"),
-    (ERROR, "mixed environments", _mixed_environments, f"{_FRESH}, the whole study at once"),
+    (ERROR, "mixed environments", _mixed_environments, f"{_RERUN}, the whole study at once"),
     (ERROR, "weak scaling that is not weak", lambda f: f.weak_refusals,
      "scaling=strong, or work that grows with the points alone"),
     (ERROR, "oversubscribed or unbound devices", _check_each(_oversubscribed),
-     f"fewer devices, bind=true; {_FRESH}"),
+     f"fewer devices, bind=true; {_RERUN}"),
     (ERROR, "no baseline: the same program on one device", _curves_without_one_device,
      "add 1 to devices: 'devices=[1,2]'"),
     (ERROR, f"too few samples: under {_LEAST_SAMPLES}, or no interval", _check_each(_few_samples),
-     f"sampling.least={_LEAST_SAMPLES}; {_FRESH}"),
+     f"sampling.least={_LEAST_SAMPLES}; {_RERUN}"),
     (WARNING, "nothing measured, only planned",
      lambda f: [] if f.case_timings else [each.title for each in f.forecasts],
      "`scaling run study=...` on a machine of that kind"),
@@ -200,17 +200,17 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
     (WARNING, "damaged lines", lambda f: f.damaged,
      "repeat the command to run their cases, and delete the lines to end this warning"),
     (WARNING, f"times {timings.SHORT}", _check_each(_short_time), "larger sizes, or more points"),
-    (WARNING, _WIDER, _check_each(_wide_interval),
-     f"sampling.seconds=5, sampling.most=1000, replicates=5 or more; {_FRESH}"),
+    (WARNING, _WIDE_INTERVALS, _check_each(_wide_interval),
+     f"sampling.seconds=5, sampling.most=1000, replicates=5 or more; {_RERUN}"),
     (WARNING, timings.ONE_PROCESS,
      _check_each(lambda timing: timing.replicates == 1 and format_count(len(timing.seconds), "sample")),
      "replicates=3 adds to what is there"),
-    (WARNING, "foreign load or throttling", _check_each(_disturbed), f"stop what else runs there; {_FRESH}"),
+    (WARNING, "foreign load or throttling", _check_each(_disturbed), f"stop what else runs there; {_RERUN}"),
     (WARNING, "trend within a process", _check_each(_trend),
-     f"sampling.warm_up=0.5, a machine at rest; {_FRESH}"),
+     f"sampling.warm_up=0.5, a machine at rest; {_RERUN}"),
     (WARNING, "chunk=auto: other blocks in other processes", _check_each(_varying_blocks),
-     f"memory_limit=..., the same for all, or chunk and block; {_FRESH}"),
+     f"memory_limit=..., the same for all, or chunk and block; {_RERUN}"),
     (WARNING, "no baseline: a plain jit program on one device", _curves_without_jit,
      "add a grid with `api: jit` and `devices: 1`"),
-    (WARNING, "code that is not committed", _uncommitted_code, f"commit, then {_FRESH}"),
+    (WARNING, "code that is not committed", _uncommitted_code, f"commit, then {_RERUN}"),
 )  # fmt: skip

@@ -169,23 +169,24 @@ def _find_submitted_tasks(
 def _query_states(
     submission: Submission,
     entries: Sequence[SubmittedTask],
-    saved: Mapping[str, JobState],
-    queued: Mapping[str, JobState],
+    saved_states: Mapping[str, JobState],
+    queued_states: Mapping[str, JobState],
 ) -> dict[str, JobState]:
     """Return {task name: latest state} for the tasks `entries` of a Slurm submission.
 
-    `saved` maps task names to the final states on disk. `queued` maps the IDs of the jobs in the queue to
-    their states. Final states that are not on disk come from sacct. Tasks without a known state are omitted.
+    `saved_states` maps task names to the final states on disk. `queued_states` maps the IDs of the jobs in
+    the queue to their states. Final states that are not on disk come from sacct. Tasks without a known state
+    are omitted.
     """
-    unsaved = [entry.job for entry in entries if entry.job and entry.name not in saved]
+    unsaved = [entry.job for entry in entries if entry.job and entry.name not in saved_states]
     ended_jobs = slurm.list_ended_jobs(submission.name, unsaved)
     known_jobs = {entry.job for entry in entries}
-    unassigned = [state for job, state in queued.items() if job not in known_jobs and state.live]
+    unassigned = [state for job, state in queued_states.items() if job not in known_jobs and state.live]
     states: dict[str, JobState] = {}
     for entry in entries:
-        final = ended_jobs.get(entry.job or "") or saved.get(entry.name)
+        final = ended_jobs.get(entry.job or "") or saved_states.get(entry.name)
         # The launcher may have ended before it saved the job ID. The journal has the ID after the start.
-        state = queued.get(entry.job) if entry.job else next(iter(unassigned), None)
+        state = queued_states.get(entry.job) if entry.job else next(iter(unassigned), None)
         # A final state may precede a requeue. If the states are equal, keep the exit code from sacct.
         if newest := final if final and (state is None or state.name == final.name) else state:
             states[entry.name] = newest

@@ -53,16 +53,16 @@ def describe_unreadable(tasks: Sequence[TaskState]) -> list[str]:
 
     Task files that are no longer needed are not checked.
     """
-    cases, refusals = 0, list[str]()
+    case_count, refusals = 0, list[str]()
     for task in tasks:
         try:
             if task.may_run or explain_end(task):
                 _ = task.definition
         except Refusal as refusal:
             refusals.append(str(refusal))
-            cases += task.entry.cases
+            case_count += task.entry.cases
     other_files = f" (and {format_count(len(refusals) - 1, 'more task file')})" if len(refusals) > 1 else ""
-    note = f"{format_count(cases, 'case')} may be shown as missing"
+    note = f"{format_count(case_count, 'case')} may be shown as missing"
     return [f"{refusals[0]}{other_files}; until then, {note}"] if refusals else []
 
 
@@ -140,13 +140,13 @@ def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
         minutes = task.submission.minutes
         return reason, text.format(minutes=minutes, more=math.ceil(2 * minutes)), False
     exit_code = f", {task.state.reason}" if task.state.reason.startswith("exit code") else ""
-    ended, cause = f"its job ended ({name.lower()}{exit_code})", find_cause(task)
+    ending, cause = f"its job ended ({name.lower()}{exit_code})", find_cause(task)
     if has_begun:
-        return "killed", f"{ended} while it ran{f': {cause}' if cause else ''}", False
-    logs = f": {cause}; `scaling logs` shows more" if cause else ": `scaling logs` shows why"
+        return "killed", f"{ending} while it ran{f': {cause}' if cause else ''}", False
+    log_hint = f": {cause}; `scaling logs` shows more" if cause else ": `scaling logs` shows why"
     if not task.entry.log_path("err").exists():
-        logs = ": it wrote no log; its node must see the results folder"
-    return "timeout" if name == "TIMEOUT" else "killed", f"{ended} before its first case{logs}", True
+        log_hint = ": it wrote no log; its node must see the results folder"
+    return "timeout" if name == "TIMEOUT" else "killed", f"{ending} before its first case{log_hint}", True
 
 
 def find_cause(task: TaskState) -> str:

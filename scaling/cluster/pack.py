@@ -41,9 +41,9 @@ def pack(
     predict = make_predictor(records, settings)
     groups = (_group_by_function if nested else _group_by_shape)(schedule, settings)
     return [
-        PackedTask(shape, items, seconds)
+        PackedTask(shape, scheduled_cases, seconds)
         for shape in groups
-        for items, seconds in _fill_tasks(groups[shape], predict, budget)
+        for scheduled_cases, seconds in _fill_tasks(groups[shape], predict, budget)
     ]
 
 
@@ -60,15 +60,15 @@ def _group_by_function(schedule: Schedule, settings: RunSettings) -> Groups:
     The dict has a single key: a process shape with enough nodes and devices for all cases.
     """
 
-    def function_key(item: ScheduledCase) -> tuple:
-        case = item.case
+    def function_key(scheduled: ScheduledCase) -> tuple:
+        case = scheduled.case
         sizes = tuple(case.sizes.items())  # without the number of points, which grows under weak scaling
         return case.workload, case.target, case.variant, sizes, case.wrt, case.dtype, case.precision
 
     shapes = [process_shape(session[0].case, schedule.machine, settings) for session in schedule.sessions]
     nodes = max(shape.nodes for shape in shapes)
     per_node = max(shape.devices // shape.nodes for shape in shapes)
-    items = [item for session in schedule.sessions for item in session]
+    items = [scheduled for session in schedule.sessions for scheduled in session]
     return {ProcessShape(nodes * per_node, nodes, nodes): list(group_by(items, function_key).values())}
 
 

@@ -77,12 +77,12 @@ def submit(
         command += [sys.executable, "-m", "scaling.cluster.task"]
         if cluster.name != SLURM:
             return save_job_ids(submission, _start_process(submission, command, cluster))
-        previous = None
+        previous_array = None
         for entries in _split_into_arrays(submission, _MAX_ARRAY_TASKS):
-            options = _sbatch_options(submission, entries[0], cluster, schedule.machine, previous)
+            options = _sbatch_options(submission, entries[0], cluster, schedule.machine, previous_array)
             jobs = _submit_array(submission, entries, command, options)
             submission = save_job_ids(submission, jobs)
-            previous = next(iter(jobs.values())).partition("_")[0]
+            previous_array = next(iter(jobs.values())).partition("_")[0]
     except BaseException:
         # Without the folder, `find_tasks` would not find jobs that are still in the queue.
         if cluster.name != SLURM or _cancel_submission(submission.name):
@@ -218,25 +218,25 @@ def _sbatch_options(
     entry: SubmittedTask,
     cluster: ClusterSettings,
     machine: Machine,
-    previous: str | None,
+    previous_array: str | None,
 ) -> dict[str, Any]:
     """Return the sbatch options of a job array as {option name in submitit: value}.
 
-    `entry` is the first task of the array. `previous` is the job ID of the previous array, or None. If
+    `entry` is the first task of the array. `previous_array` is the job ID of the previous array, or None. If
     `cluster.at_once` (the maximum number of running tasks) is set, the array starts after the previous array
     has ended.
     """
     shape, memory = entry.shape, cluster.memory or 0
     per_process = shape.devices // shape.processes
     extra_options = dict(cluster.sbatch)
-    configured = {name.replace("_", "-") for name in extra_options}
-    if not configured & {"requeue", "no-requeue"}:
+    configured_names = {name.replace("_", "-") for name in extra_options}
+    if not configured_names & {"requeue", "no-requeue"}:
         extra_options["requeue"] = True
     if cluster.reservation:
         extra_options["reservation"] = cluster.reservation
     if cluster.platform == "cpu":
         cores: float | None = 1
-        if not configured & {"hint", "threads-per-core", "ntasks-per-core"}:
+        if not configured_names & {"hint", "threads-per-core", "ntasks-per-core"}:
             extra_options["hint"] = "nomultithread"
     else:
         cores = cluster.cores or machine.cpus_each
@@ -249,11 +249,11 @@ def _sbatch_options(
         "array_parallelism": cluster.at_once or _UNLIMITED,
         "cpus_per_task": max(1, int(cores * per_process)) if cores else None,
         "mem": f"{memory}M" if memory % 1024 else f"{memory // 1024}G" if memory else None,
-        "dependency": f"afterany:{previous}" if previous and cluster.at_once else None,
+        "dependency": f"afterany:{previous_array}" if previous_array and cluster.at_once else None,
         "additional_parameters": {name: value for name, value in extra_options.items() if value is not False},
     }  # fmt: skip
-    specified = {name: value for name, value in options.items() if value is not None}
-    return specified | {"wckey": None}  # disable the default wckey of submitit
+    specified_options = {name: value for name, value in options.items() if value is not None}
+    return specified_options | {"wckey": None}  # disable the default wckey of submitit
 
 
 def checked_setup(lines: Sequence[str]) -> list[str]:

@@ -99,8 +99,8 @@ def find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
             raise Refusal(
                 "cluster=hosts needs their names and devices: cluster.hosts=[a,b] cluster.per_node=4"
             )
-        name = f"of {', '.join(cluster.hosts)}"
-        return _remote_machine(cluster, cluster.per_node, len(cluster.hosts), name)
+        description = f"of {', '.join(cluster.hosts)}"
+        return _remote_machine(cluster, cluster.per_node, len(cluster.hosts), description)
     try:
         return partition_machine(cluster)
     except Refusal as refusal:
@@ -124,13 +124,13 @@ def partition_machine(cluster: ClusterSettings) -> Machine:
     all_partitions = sorted({node.partition for node in all_nodes})
     if unknown := [name for name in partitions if name not in all_partitions]:
         raise unknown_name("cluster.partition", unknown[0], all_partitions)
-    candidates = [node for node in all_nodes if node.has_constraint] or all_nodes
-    nodes = [node for node in candidates if node.partition in partitions]
+    constrained_nodes = [node for node in all_nodes if node.has_constraint] or all_nodes
+    nodes = [node for node in constrained_nodes if node.partition in partitions]
     location = f"of partition {','.join(partitions)}"
     # Some sites derive the partition from the constraint, the QOS, or the number of devices.
     is_derived = not cluster.partition and (cluster.constraint or cluster.qos or cluster.per_node)
     if is_derived and not any(node.devices for node in nodes):
-        nodes, location = candidates, "of all partitions"
+        nodes, location = constrained_nodes, "of all partitions"
         location += f" with constraint {cluster.constraint}" if cluster.constraint else ""
     max_devices = max((node.devices for node in nodes), default=0)
     per_node = min(cluster.per_node or max_devices, max_devices) or cluster.per_node
@@ -139,16 +139,16 @@ def partition_machine(cluster: ClusterSettings) -> Machine:
         if others := ", ".join(sorted({node.partition for node in all_nodes if node.devices})):
             advice = f"set cluster.partition to one that has: {others}; or cluster.constraint or cluster.qos"
         raise Refusal(f"no node of partition {','.join(partitions)} has a {cluster.gres}: {advice}")
-    usable = [node for node in nodes if node.devices >= per_node or not max_devices]
-    cpus_each = min(node.cpus / node.devices for node in usable) if max_devices else None
-    return _remote_machine(cluster, per_node, len({node.name for node in usable}), location, cpus_each)
+    usable_nodes = [node for node in nodes if node.devices >= per_node or not max_devices]
+    cpus_each = min(node.cpus / node.devices for node in usable_nodes) if max_devices else None
+    return _remote_machine(cluster, per_node, len({node.name for node in usable_nodes}), location, cpus_each)
 
 
 def _remote_machine(
-    cluster: ClusterSettings, per_node: int, nodes: int, name: str, cpus_each: float | None = None
+    cluster: ClusterSettings, per_node: int, nodes: int, description: str, cpus_each: float | None = None
 ) -> Machine:
     return Machine(
-        cluster.platform, cluster.device_kind, per_node, min(cluster.nodes or nodes, nodes), name,
+        cluster.platform, cluster.device_kind, per_node, min(cluster.nodes or nodes, nodes), description,
         remote=True, untold=cluster.unknown_fields, cpus_each=cpus_each,
     )  # fmt: skip
 
@@ -219,16 +219,16 @@ def _count_resource(requested: str, available: str) -> int:
     return sum(int(words[-1]) for words in resources if words[: len(name)] == name and words[-1].isdigit())
 
 
-def list_jobs(names: Sequence[str]) -> dict[str, dict[str, JobState]]:
+def list_jobs(job_names: Sequence[str]) -> dict[str, dict[str, JobState]]:
     """Return {job name: {job ID: state}} for the jobs with the given names that squeue lists.
 
     The jobs are pending, running, or ended recently. The ID of a job in an array has the form "12_3". Raise
     `Refusal` if squeue fails.
     """
-    jobs: dict[str, dict[str, JobState]] = {name: {} for name in names}
-    if names:
+    jobs: dict[str, dict[str, JobState]] = {name: {} for name in job_names}
+    if job_names:
         options = ("--noheader", "--array", "--states=all", "--format=%i|%j|%T|%N|%r")
-        squeue_output = run_command("squeue", *options, f"--name={','.join(names)}")
+        squeue_output = run_command("squeue", *options, f"--name={','.join(job_names)}")
         for job, name, state, node, reason in _split_lines(squeue_output, 5):
             jobs.get(name, {})[job] = JobState(state, node, "" if reason == "None" else reason)
     return jobs

@@ -163,7 +163,7 @@ def create_submission(
     submission = build_submission(results, stamp, cluster, tasks)
     submission.folder.mkdir(parents=True)
     for entry, task in zip(submission.entries, tasks, strict=True):
-        content = {
+        task_content = {
             "settings": dataclasses.asdict(settings),
             "machine": dataclasses.asdict(schedule.machine),
             "cluster": dataclasses.asdict(cluster),
@@ -174,7 +174,7 @@ def create_submission(
                 for session in group_by_process(task.scheduled_cases)
             ],
         }
-        store.write_json(entry.path, content)
+        store.write_json(entry.path, task_content)
     write_submission(submission)
     return submission
 

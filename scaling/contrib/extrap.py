@@ -109,19 +109,19 @@ def format_experiment(experiment: Experiment) -> str:
     The file contains the seconds per call. It also contains the floating-point operations per device, if they
     are known at all coordinates.
     """
-    lines = [*_format_comments(experiment), *(f"PARAMETER {name}" for name in experiment.parameters)]
+    file_lines = [*_format_comments(experiment), *(f"PARAMETER {name}" for name in experiment.parameters)]
     coordinates = [" ".join(map(str, values)) for values in experiment.coordinates]
     if len(experiment.parameters) > 1:
         coordinates = [f"({values})" for values in coordinates]
-    lines.append(f"POINTS {' '.join(coordinates)}")
+    file_lines.append(f"POINTS {' '.join(coordinates)}")
     for region, timings in experiment.regions.items():
-        ordered = [timings[values] for values in experiment.coordinates]
-        lines += ["", f"REGION {region}", "METRIC time"]
-        lines += [f"DATA {' '.join(map(repr, timing.seconds))}" for timing in ordered]
-        flops = [timing.records[0].flops for timing in ordered]
+        region_timings = [timings[values] for values in experiment.coordinates]
+        file_lines += ["", f"REGION {region}", "METRIC time"]
+        file_lines += [f"DATA {' '.join(map(repr, timing.seconds))}" for timing in region_timings]
+        flops = [timing.records[0].flops for timing in region_timings]
         if all(flops):  # known for all coordinates
-            lines += ["METRIC flops", *(f"DATA {float(count or 0)!r}" for count in flops)]
-    return "\n".join(lines) + "\n"
+            file_lines += ["METRIC flops", *(f"DATA {float(count or 0)!r}" for count in flops)]
+    return "\n".join(file_lines) + "\n"
 
 
 def _format_comments(experiment: Experiment) -> list[str]:

@@ -84,8 +84,8 @@ def _anchor(compared: ComparedCase) -> str:
 def _format_row(compared: ComparedCase) -> dict[str, object]:
     ratio, remarks = compared.ratio, textwrap.shorten(compared.text, 100, placeholder=" ...")
     if ratio:
-        paired = f", {ratio.pairs} in turns" if ratio.pairs else ""
-        remarks = f"{len(compared.a)} + {len(compared.b)} processes{paired}{_describe_doubts(compared)}"
+        pairs_text = f", {ratio.pairs} in turns" if ratio.pairs else ""
+        remarks = f"{len(compared.a)} + {len(compared.b)} processes{pairs_text}{_describe_doubts(compared)}"
     return {
         "verdict": compared.verdict,
         "case": label(compared.case),

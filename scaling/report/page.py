@@ -78,9 +78,9 @@ def render_report(findings: Findings, title: str, folded_tables: Iterable[Table]
 
 
 def _list_badges(findings: Findings) -> list[tuple[str, str]]:
-    counts = tables.count_statuses(findings)
-    statuses = [status for status in (*STATUSES, "missing") if counts[status]]
-    badges = [(status, f"{counts[status]:,} {status}") for status in statuses]
+    status_counts = tables.count_statuses(findings)
+    statuses = [status for status in (*STATUSES, "missing") if status_counts[status]]
+    badges = [(status, f"{status_counts[status]:,} {status}") for status in statuses]
     return [*badges, ("review", f"reviewed: {verdict(lint_findings(findings))}")]
 
 

@@ -267,13 +267,13 @@ def _planned_rows(forecast: Forecast) -> Iterator[Row]:
     by_program = sorted(forecast.records, key=lambda r: (label(r.case, ["devices"]), r.case.devices))
     for record in by_program:
         predicted, point = record.predicted, points.get(record.case)
-        times = [predicted[name] for name in ("seconds", "low", "high")] if predicted else None
+        predicted_times = [predicted[name] for name in ("seconds", "low", "high")] if predicted else None
         reason = "" if record.status == "planned" else _describe_reason(record)
         yield {
             "case": label(record.case),
             "status": record.status,
             "devices": record.case.devices,
-            "predicted time": times and format_duration(*times),
+            "predicted time": predicted_times and format_duration(*predicted_times),
             "efficiency": point and format_efficiency(point),
             "bound by": predicted and predicted.get("bound"),
             "communication": predicted and predicted["communication"] / predicted["seconds"],
@@ -294,14 +294,14 @@ def _law_rows(findings: Findings) -> Iterator[Row]:
     for curve, laws in findings.scaling_fits:
         for law in laws:
             parameters = {name: format_share(*estimate) for name, estimate in law.parameters.items()}
-            limit = law.limit_estimate if law.determined else None
-            has_limit = limit is not None and limit.is_determined
+            speedup_limit = law.limit_estimate if law.determined else None
+            has_limit = speedup_limit is not None and speedup_limit.is_determined
             yield {
                 "curve": f"{curve.name}{findings.suffix(curve.environment)}",
                 "kind": curve.kind,
                 "law": law.name + (", best" if law.best else ""),
                 **{name: parameters.get(name) for name in ("serial", "contention", "coherency")},
-                "largest speed-up": limit and format_ratio(*limit),
+                "largest speed-up": speedup_limit and format_ratio(*speedup_limit),
                 "at devices": format_number(law.peak) if has_limit and law.peak else "",
                 "off by": f"{law.residual:.1%}",
             }

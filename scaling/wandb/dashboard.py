@@ -23,17 +23,17 @@ _SECTION_TITLES = {  # kind of plot -> title of its section
 }
 
 
-def save(job: PublishJob, current: Mapping[str, str]) -> str:
+def save(job: PublishJob, current_ids: Mapping[str, str]) -> str:
     """Create or update the W&B workspace and the W&B report of a study, and return text with both URLs.
 
-    `current` maps each `TrackedRun.series` to the ID of its W&B run on the server.
+    `current_ids` maps each `TrackedRun.series` to the ID of its W&B run on the server.
     """
     # The filter uses a digest because wandb-workspaces 0.4 does not escape quotes in filters.
     is_from_study = ws.Config("study_digest") == job.runs[-1].series
     run_filter = ws.And(is_from_study, ws.Tags().notin(["superseded"]))
     # W&B uses the title in a URL, and rejects symbols and more than 128 characters.
     title = re.sub(r"-{2,}", "-", re.sub(r"[^\w .,()-]", "", f"How {job.runs[-1].name} scales"))[:128]
-    sections = _make_sections(job, current)
+    sections = _make_sections(job, current_ids)
     workspace_url = _save_workspace(job, title, sections, run_filter)
     report_url = _save_report(job, title, sections, run_filter)
     return f"dashboard {workspace_url}, report {report_url}"
@@ -75,10 +75,10 @@ def _save_report(job: PublishJob, title: str, sections: Mapping[str, list[Any]],
     return str(report.url)
 
 
-def _make_sections(job: PublishJob, current: Mapping[str, str]) -> dict[str, list[Any]]:
+def _make_sections(job: PublishJob, current_ids: Mapping[str, str]) -> dict[str, list[Any]]:
     """Return {section title: W&B line plots}. Sections without plots are omitted."""
     interval_bounds = sorted({  # "run ID:metric" of each line that is the bound of a confidence interval
-        f"{current.get(run.series)}:{name}"
+        f"{current_ids.get(run.series)}:{name}"
         for run in job.runs for row in run.rows for name in row if name.endswith(("_low", "_high"))
     })  # fmt: skip
     sections: dict[str, list[Any]] = {}

@@ -34,7 +34,7 @@ _CHILD_ENVIRONMENT = {  # environment variables of the child process
     "WANDB_CACHE_DIR": "/proc/self/cwd/wandb/cache",
 }
 # The variables WANDB_... that the child process keeps. wandb may send the values of other variables.
-_KEPT = ("API_KEY", "BASE_URL", "ENTITY", "CONFIG_DIR", "HTTP_PROXY", "HTTPS_PROXY", "INSECURE_DISABLE_SSL")
+_PASSED = ("API_KEY", "BASE_URL", "ENTITY", "CONFIG_DIR", "HTTP_PROXY", "HTTPS_PROXY", "INSECURE_DISABLE_SSL")
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
     If the child process fails or sends nothing, the last event has a `reason`. The child process inherits
     `lock`, the file descriptor of the lock on the folder. The folder stays locked until that process ends.
     """
-    passed_variables = [name for name in os.environ if not name.startswith("WANDB_") or name[6:] in _KEPT]
+    passed_variables = [name for name in os.environ if not name.startswith("WANDB_") or name[6:] in _PASSED]
     environ = {name: os.environ[name] for name in passed_variables} | _CHILD_ENVIRONMENT
     encoded_job = base64.b64encode(pickle.dumps(job)).decode()
     command = [sys.executable, "-P", "-m", "scaling.wandb.remote", str(folder.resolve() / "wandb")]

@@ -40,7 +40,7 @@ def publish_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
 
     `send_event` sends its keyword arguments to the parent process.
     """
-    account, settings, sent = wandb.setup().settings, job.settings, set[str]()
+    account_settings, settings, sent_digests = wandb.setup().settings, job.settings, set[str]()
 
     def send_runs(send_run: Callable[[TrackedRun], tuple[str, str]], runs: Iterable[TrackedRun]) -> None:
         def send_and_report(run: TrackedRun) -> None:
@@ -48,7 +48,7 @@ def publish_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
                 state, problem = send_run(run)
             except Exception as error:  # such as a rejected run or a full disk
                 return send_event(reason=f"{run.name}: {describe_error(error)}")
-            sent.add(run.digest)
+            sent_digests.add(run.digest)
             return send_event(run=run.digest, state=state, reason=problem and f"{run.name}: {problem}")
 
         _map_in_threads(send_and_report, runs)
@@ -56,15 +56,15 @@ def publish_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
     try:
         if settings.mode != "offline":
             api = wandb.Api(timeout=math.ceil(settings.timeout))
-            entity = settings.entity or account.entity or api.default_entity
-            app_url = re.sub("//.*@", "//", account.app_url.rstrip("/"))
+            entity = settings.entity or account_settings.entity or api.default_entity
+            app_url = re.sub("//.*@", "//", account_settings.app_url.rstrip("/"))
             send_event(page=f"{app_url}/{entity}/{settings.project}")
             job = dataclasses.replace(job, settings=dataclasses.replace(settings, entity=entity))
             _publish_online(api, job, send_runs, send_event)
     except Exception as error:
         if settings.mode != "auto" or not isinstance(error, wandb.errors.UsageError):  # no API key
             send_event(reason=describe_error(error))
-    unsent = [run for run in job.runs if run.digest not in sent]
+    unsent = [run for run in job.runs if run.digest not in sent_digests]
     send_runs(lambda run: (_write_offline_copy(job, run), ""), unsent)
     wandb.teardown()
 
@@ -98,23 +98,25 @@ def _publish_online(
     `send_event` sends its keyword arguments to the parent process.
     """
     listed = _list_runs(api, job)
-    current: dict[str, str] = {}  # series -> ID of its correct run on the server
-    wrong: set[str] = set()  # the IDs of uploaded runs with wrong content
+    current_ids: dict[str, str] = {}  # series -> ID of its correct run on the server
+    wrong_ids: set[str] = set()  # the IDs of uploaded runs with wrong content
 
     def publish_run(run: TrackedRun) -> tuple[str, str]:
         state, run_id, problem = _publish_run(api, job, run, listed)
         if problem:
-            wrong.add(run_id)
+            wrong_ids.add(run_id)
         else:
-            current[run.series] = run_id
+            current_ids[run.series] = run_id
             _remove_copies(job, run)  # `wandb sync` would send them again
         return state, problem
 
     send_runs(publish_run, job.runs)
-    are_tagged = _map_in_threads(lambda stored: _update_tag(stored, current, wrong), _list_runs(api, job))
+    are_tagged = _map_in_threads(
+        lambda stored: _update_tag(stored, current_ids, wrong_ids), _list_runs(api, job)
+    )
     send_event(superseded=sum(are_tagged))
     if job.settings.dashboard:
-        send_event(**_save_dashboard(job, current))
+        send_event(**_save_dashboard(job, current_ids))
 
 
 def _publish_run(api: wandb.Api, job: PublishJob, run: TrackedRun, listed: list[Any]) -> tuple[str, str, str]:
@@ -212,14 +214,15 @@ def _first_difference(run: TrackedRun, stored: Any) -> str:
     return next((name for name, equal in is_equal.items() if not equal), "")
 
 
-def _update_tag(stored: Any, current: dict[str, str], wrong: Iterable[str]) -> bool:
+def _update_tag(stored: Any, current_ids: dict[str, str], wrong_ids: Iterable[str]) -> bool:
     """Add the tag 'superseded' to a stored W&B run, or remove it. Return whether the tag was added.
 
-    `current` maps each series to the ID of its current run. The tag is removed from this run and added to all
-    other runs of the series. It is also added to the runs in `wrong`, the IDs of runs with wrong content.
+    `current_ids` maps each series to the ID of its current run. The tag is removed from this run and added to
+    all other runs of the series. It is also added to the runs in `wrong_ids`, which were uploaded with wrong
+    content.
     """
-    current_id = current.get(stored.config.get("series"))
-    is_superseded = stored.id in wrong or current_id not in (None, stored.id)
+    current_id = current_ids.get(stored.config.get("series"))
+    is_superseded = stored.id in wrong_ids or current_id not in (None, stored.id)
     if is_superseded == (_SUPERSEDED in stored.tags) or not (current_id or is_superseded):
         return False
     stored.load(force=True)  # the listed config is incomplete, and `update` would save it
@@ -228,11 +231,11 @@ def _update_tag(stored: Any, current: dict[str, str], wrong: Iterable[str]) -> b
     return is_superseded
 
 
-def _save_dashboard(job: PublishJob, current: dict[str, str]) -> dict[str, str]:
+def _save_dashboard(job: PublishJob, current_ids: dict[str, str]) -> dict[str, str]:
     try:
         from scaling.wandb import dashboard  # imports wandb_workspaces, which is optional
 
-        return {"dashboard": dashboard.save(job, current)}
+        return {"dashboard": dashboard.save(job, current_ids)}
     except ModuleNotFoundError:
         return {"dashboard": "no dashboard: it needs a package more: pip install 'ad-scaling[dashboard]'"}
     except Exception as error:

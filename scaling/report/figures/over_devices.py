@@ -91,12 +91,12 @@ def _draw_curves(
     problems = curves_of_largest_problems(curves, mixed="seconds" in fields)  # times have no baseline
     problems.sort(key=_drawing_order)
     curves_by_problem = [_limit_curves(problem_curves) for problem_curves in problems[: marks.MAX_PANELS]]
-    laws = {id(curve): law for curve, law in findings.best_fits}
+    best_laws = {id(curve): law for curve, law in findings.best_fits}
     case_of_line = {curve.program_name: curve.case for curve in itertools.chain(*curves_by_problem)}
     styles, panels = line_styles(case_of_line), []
     for problem_curves in curves_by_problem:
         rows = _measurement_rows(problem_curves)
-        fits = [(curve, laws[id(curve)]) for curve in problem_curves if id(curve) in laws]
+        fits = [(curve, best_laws[id(curve)]) for curve in problem_curves if id(curve) in best_laws]
         for field in fields:
             if any(row[field] is not None for row in rows):
                 panel_title = marks.panel_title(findings, problem_curves[0], problem_curves[0].size)
