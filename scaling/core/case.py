@@ -59,7 +59,7 @@ class TooLarge(Exception):
 
 
 def unknown_name(what: str, value: Any, valid_names: Iterable[str]) -> Refusal:
-    """Return a `Refusal` that lists the valid names. `what` is the kind of name, such as "mode"."""
+    """Return a `Refusal` for the unknown name `value`. `what` is the kind of name, such as "mode"."""
     names = [str(name) for name in valid_names] or ["none"]
     similar = difflib.get_close_matches(str(value).rpartition("/")[2], names, n=1)
     hint = f"; did you mean {similar[0]!r}?" if similar else ""
@@ -67,7 +67,7 @@ def unknown_name(what: str, value: Any, valid_names: Iterable[str]) -> Refusal:
 
 
 def check_names(what: str, names: Iterable[Any], valid_names: Collection[Any]) -> None:
-    """Raise a `Refusal` if one of `names` is not in `valid_names`. `what` is the kind of these names."""
+    """Raise a `Refusal` if one of `names` is not in `valid_names`. `what` is their kind, such as "mode"."""
     for name in names:
         if name not in valid_names:
             raise unknown_name(what, name, valid_names)
@@ -157,7 +157,7 @@ class Case:
 
     @property
     def kind(self) -> str:
-        """Return "ceiling" for a peak rate, "floor" for a latency, and "case" for any other measurement."""
+        """Return what is measured: "ceiling" (peak rate), "floor" (latency) or "case" (any other time)."""
         return "case" if self.workload != CEILING else "floor" if self.target in FLOORS else "ceiling"
 
     @property
@@ -256,7 +256,7 @@ _NAMED_IN_LABEL = {  # shown as name=value
 
 
 def label(case: Case, leave_out: Iterable[str] = ()) -> str:
-    """Return a case as text such as 'linear p=64 jacrev devices=4', without the fields in `leave_out`."""
+    """Describe a case in text such as 'linear p=64 jacrev devices=4', without the fields in `leave_out`."""
     field_texts = {
         "sizes": " ".join(f"{name}={size}" for name, size in case.sizes.items()),
         "overlap": "overlapped",

@@ -134,8 +134,8 @@ def compile_case(
     """
     if derivative.case.chunk == AUTO:
         compile_largest: Callable[..., CompiledCase] = load_option("autochunk").compile_largest
-        compile_ = functools.partial(compile_blocks, devices=devices, compile_program=compile_program)
-        return compile_largest(derivative, compile_, describe_shortage, known_blocks)
+        compile_one = functools.partial(compile_blocks, devices=devices, compile_program=compile_program)
+        return compile_largest(derivative, compile_one, describe_shortage, known_blocks)
     if not derivative.case.jit:  # without compilation there is no memory analysis
         raise_if_too_large(without_program(derivative), describe_shortage)
     compiled = compile_blocks(derivative, devices, compile_program)
@@ -185,7 +185,7 @@ def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
 
 
 def without_program(derivative: Derivative) -> CompiledCase:
-    """Return a `CompiledCase` without a program, whose memory (`needs`) is that of inputs and result only."""
+    """Return a case that is not compiled. Its field `needs` is the memory of the inputs and the result."""
     case, offload, step = derivative.case, None, derivative
     if case.storage == "host" and derivative.parts:
         offload = load_option("host_offload").plan_offload(derivative)

@@ -47,7 +47,7 @@ _ABSOLUTE_PATH = re.compile(
 
 
 def fusion_options() -> dict[str, str]:
-    """Return the XLA option without which sums of jaxlib 0.10 may be wrong on a CPU ({} if not needed)."""
+    """Return the XLA option that prevents wrong sums of jaxlib 0.10 on a CPU, or {} if it is not needed."""
     from importlib import metadata  # the import takes 40 ms, and `status` does not need it
 
     is_chosen = _WRONG_FUSION in os.environ.get("XLA_FLAGS", "")
@@ -55,7 +55,7 @@ def fusion_options() -> dict[str, str]:
 
 
 def variables(platform: str) -> dict[str, str]:
-    """Return XLA_FLAGS, GLIBC_TUNABLES and settings of JAX for a worker, with the values of the user."""
+    """Return the environment variables of a worker for XLA, glibc and JAX. The user's values are kept."""
     xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
     if platform == "cpu":
         xla = " ".join([xla, *(f"--{name}={value}" for name, value in fusion_options().items())]).strip()
@@ -121,7 +121,7 @@ def _digest(environment: Mapping[str, Any]) -> str:
 def source(package: Path = _PACKAGE) -> str:
     """Return a hash of the package's source files and their names."""
     digest = hashlib.sha256()
-    for path in sorted(p for p in package.rglob("*") if p.suffix in (".py", ".jl", ".toml")):
+    for path in sorted(path for path in package.rglob("*") if path.suffix in (".py", ".jl", ".toml")):
         digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]
 
@@ -130,8 +130,8 @@ def source(package: Path = _PACKAGE) -> str:
 def commit() -> tuple[str | None, bool | None]:
     """Return (last git commit of the package, whether it has changed since), or (None, None) without git."""
     in_package = ("-c", "safe.directory=*", "-C", str(_PACKAGE))  # another user may own the checkout
-    if known := os.environ.get("AD_SCALING_COMMIT"):  # set for a copy of a checkout, see study/variants.py
-        return known.removesuffix("+dirty"), known.endswith("+dirty")
+    if recorded := os.environ.get("AD_SCALING_COMMIT"):  # set for a copy of a checkout, see study/variants.py
+        return recorded.removesuffix("+dirty"), recorded.endswith("+dirty")
     if git(*in_package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None, None
     changes = git(*in_package, "status", "--porcelain", "--", ".")
@@ -140,6 +140,7 @@ def commit() -> tuple[str | None, bool | None]:
 
 def git(*arguments: str, **variables: str) -> str | None:
     """Return the standard output of git, or None if git fails. `variables` extend the environment."""
+    # A hook of git sets variables that name another repository.
     env = {k: v for k, v in os.environ.items() if not re.match("GIT_(DIR|INDEX|WORK_TREE)", k)} | variables
     try:
         process = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False, env=env)
@@ -215,7 +216,7 @@ def scrub(text: str) -> str:
 
 
 def hide_secrets(text: str) -> str:
-    """Hide secrets in text: values of secret variables, assignments like HF_TOKEN=abcdef, URL passwords."""
+    """Hide the values of secret variables, assignments such as HF_TOKEN=abcdef, and passwords in URLs."""
     for value, name in _secrets():
         text = text.replace(value, f"<{name}>")
     for name, value in _ASSIGNMENT.findall(text):
@@ -225,7 +226,7 @@ def hide_secrets(text: str) -> str:
 
 
 def _secrets() -> list[tuple[str, str]]:
-    """Return (text, variable name) for each secret and form (plain, repr, JSON, URL), longest text first."""
+    """Return (text, variable name) for each secret in plain, repr, JSON and URL form, longest text first."""
     names: dict[str, str] = {}
     # A variable may have been deleted since the start of the process.
     for name, value in [*_VARIABLES_AT_START.items(), *os.environ.items()]:

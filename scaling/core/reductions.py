@@ -30,7 +30,7 @@ class Rounding:
         return max(self.terms, self.added)
 
     def largest_by_leaf(self, values: Array) -> Array:
-        """Return the maximum of `values` over each leaf (differentiated input), broadcastable to `values`."""
+        """Return the largest of `values` in each leaf (differentiated input). It broadcasts to `values`."""
         import numpy as np
 
         if len(self.leaf_sizes) < 2:
@@ -139,7 +139,7 @@ class Reduction:
 
     @property
     def linear_in_inputs(self) -> bool:
-        """Return whether the result is a linear function of J (not of the inputs) with an axis of inputs."""
+        """Return whether the result is a linear function of J and, like J, has an axis of inputs."""
         return self.axes[1] == INPUTS and self.degree == 1
 
     @property

@@ -153,8 +153,7 @@ def finish_case(attempt: Attempt) -> Record:
 
 
 def _check_another_call(attempt: Attempt) -> None:
-    program = attempt.program
-    if program is not None:
+    if (program := attempt.program) is not None:
         _check_result(attempt, program, jax.block_until_ready(program.call()))
 
 
@@ -329,9 +328,9 @@ def _sample_one_turn(attempt: Attempt) -> bool:
         program, floor = attempt.program, attempt.record.floor_seconds
         assert program is not None
         attempt.turns = timing.sample_turns(program.call, attempt.sampling, program.wait, floor, group.gather)
-    reading = monitor.read_counters(group.platform, group.cores)
+    counters_before = monitor.read_counters(group.platform, group.cores)
     samples = next(attempt.turns)
-    local_marks = monitor.find_disturbances(reading)
+    local_marks = monitor.find_disturbances(counters_before)
     by_rank = group.gather([float(mark in local_marks) for mark in monitor.MARKS])
     for mark, *flags in zip(monitor.MARKS, *by_rank, strict=True):
         if any(flags):
@@ -389,9 +388,9 @@ def _sample_fields(compilations: Sequence[Samples]) -> dict[str, Any]:
 def _dispatch_latency(api: str, jit: bool, devices: tuple[Any, ...], gather: timing.Gather) -> float:
     """Return the time in seconds of one call of an empty program."""
     count = len(devices)
-    empty = Case(CEILING, "call", points=count, mode="value", api=api, devices=count, jit=jit)
+    empty_case = Case(CEILING, "call", points=count, mode="value", api=api, devices=count, jit=jit)
     negation = Workload(lambda x: -x, {"x": uniform(1)}, wrt="x")  # as target=call of the workload `ceiling`
-    program = layout.lay_out(describe_derivative(empty, negation), devices)
+    program = layout.lay_out(describe_derivative(empty_case, negation), devices)
     arguments = layout.place_inputs(program)
     stages = compile_case.compile_stages(program.function, arguments)
     call = functools.partial(stages.call, *arguments)

@@ -161,9 +161,9 @@ def _warm_up(time_calls: Callable[[int], float], least: float, gather: Gather) -
         # The medians are compared only after every few calls, because sorting takes time.
         if has_time and (half < 2 or total < least or len(seconds) % max(1, half // 4)):
             continue
-        later = statistics.median(seconds[half:])
-        if not has_time or later >= 0.95 * statistics.median(seconds[:half]):
-            return later
+        later_median = statistics.median(seconds[half:])
+        if not has_time or later_median >= 0.95 * statistics.median(seconds[:half]):
+            return later_median
 
 
 def _stop_reason(samples: Samples, elapsed: float, sampling: Sampling) -> str | None:

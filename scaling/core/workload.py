@@ -215,8 +215,8 @@ def _leaves_of(name: str, leaves: Iterable[str]) -> list[str]:
 def select_leaves(field_name: str, what: str, joined: str, leaves: Collection[str]) -> list[str]:
     """Return the input leaves that the names in `joined` select. The name of a pytree selects all its leaves.
 
-    Names are separated by "+". Raise `Refusal` if a name is unknown, or if a leaf is named twice. The first
-    message contains `what`, a noun such as "input". The second names `field_name`, the field of `joined`.
+    Names are separated by "+". Raise `Refusal` if a name is unknown or if a leaf is named twice. Its message
+    contains `what`, the kind of name, such as "input", or `field_name`, the field that contains `joined`.
     """
     selected: list[str] = []
     for name in joined.split("+"):
@@ -229,7 +229,7 @@ def select_leaves(field_name: str, what: str, joined: str, leaves: Collection[st
 
 
 def import_named(what: str, name: str, path: str, valid_names: Iterable[str]) -> types.ModuleType:
-    """Import the module with the import path `path`, or raise a `Refusal` if that fails."""
+    """Import and return the module `path`, or raise a `Refusal` that names it as the `what` called `name`."""
     try:
         return importlib.import_module(path)
     except Refusal as error:

@@ -122,10 +122,10 @@ class Study(NamedTuple):
     problem: str  # why the file or some of its cases cannot be read, or ""
 
 
-def read_study(folder: Path, known: Mapping[str, Case] = types.MappingProxyType({})) -> Study:
+def read_study(folder: Path, known_cases: Mapping[str, Case] = types.MappingProxyType({})) -> Study:
     """Return the content of study.json in a results folder.
 
-    `known` maps case keys to cases that need not be parsed again.
+    `known_cases` maps case keys to cases that need not be parsed again.
     """
     path = folder / "study.json"
     content = read_json(path) if path.exists() else {}
@@ -136,7 +136,7 @@ def read_study(folder: Path, known: Mapping[str, Case] = types.MappingProxyType(
     cases, unreadable = dict[str, tuple[Case, int]](), set[str]()
     for entry in entries:
         try:
-            known_case = known.get(entry.get("key"))
+            known_case = known_cases.get(entry.get("key"))
             case = known_case or from_dict(entry["case"])
             cases[entry["key"] if known_case else case.key] = case, count_replicates(entry)
         except (Refusal, TypeError, KeyError, AttributeError):
@@ -184,10 +184,10 @@ def require_results_folder(path: str) -> Path:
         return folder
     if path and os.path.isdir(path) and not os.access(folder, os.R_OK | os.X_OK):
         raise Refusal(f"{path!r} cannot be read: {os.strerror(errno.EACCES)}")
-    above = folder.parent
-    if path and os.path.exists(folder) and (any(above.glob("*.jsonl")) or (above / "study.json").exists()):
-        raise Refusal(f"{path!r} is inside a results folder: give {str(above)!r}")
-    alternatives = ", ".join(sorted(str(p.parent) for p in Path("results").glob("*/study.json")))
+    parent = folder.parent
+    if path and os.path.exists(folder) and (any(parent.glob("*.jsonl")) or (parent / "study.json").exists()):
+        raise Refusal(f"{path!r} is inside a results folder: give {str(parent)!r}")
+    alternatives = ", ".join(sorted(str(path.parent) for path in Path("results").glob("*/study.json")))
     hint = f"there are {alternatives}" if alternatives else "`scaling run` makes some"
     raise Refusal(f"no results in {path!r}; {hint}")
 
