@@ -97,10 +97,10 @@ def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str
     nodes, shape = list(dict.fromkeys(process["node"] for process in processes)), header["shape"]
     per_process = shape["devices"] // shape["processes"], header["device_kind"] or processes[0]["kind"]
     is_complete = (len(nodes), len(processes)) == (shape["nodes"], shape["processes"])
-    if not is_complete or any((each["devices"], each["kind"]) != per_process for each in processes):
+    if not is_complete or any((process["devices"], process["kind"]) != per_process for process in processes):
         requested = f"{shape}, each process with {per_process[0]} devices of kind {per_process[1]!r}"
         actual = "; ".join(
-            f"{each['node']}: {each['devices']} of kind {each['kind']!r}" for each in processes
+            f"{process['node']}: {process['devices']} of kind {process['kind']!r}" for process in processes
         )
         raise Refusal(f"requested {requested}, but the processes have {actual}")
     bound_cores = [(process["host"], core) for process in processes for core in process["cores"] or ()]

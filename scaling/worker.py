@@ -123,7 +123,7 @@ def main() -> int:
 
 
 def _end_with_launcher(header: dict[str, Any], pipe: int) -> None:
-    """Make this process end when the launcher ends or closes the pipe, and make it ignore Ctrl-C and SIGUSR2.
+    """Make this process end when the launcher ends or closes the pipe. Ignore Ctrl-C and SIGUSR2.
 
     `pipe` is the file descriptor from which this process reads requests.
     """

@@ -34,7 +34,7 @@ _UNINFORMATIVE = re.compile(
     r"|(srun|slurmstepd).*(Exited with exit code|task launch failed|Terminat|tasks terminated|step aborted"
     r"|support for cpu binding|Step created)"
 )
-_SIGNAL_NAMES = {each.value: f" ({each.name})" for each in signal.Signals}
+_SIGNAL_NAMES = {signal_number.value: f" ({signal_number.name})" for signal_number in signal.Signals}
 Event = dict[str, Any]  # JSON object that a child process writes. The field "event" is its type.
 
 

@@ -66,10 +66,10 @@ class Machine:
             return ProcessShape(devices, nodes, devices if processes == ONE_PER_DEVICE else nodes)
         count = min(int(processes), devices)
         if devices % count or count % nodes:
-            layout = f"processes={processes} on {format_count(nodes, 'node')}"
+            process_layout = f"processes={processes} on {format_count(nodes, 'node')}"
             fix = "set processes to a divisor of every device count and a multiple of its number of nodes"
             raise Refusal(
-                f"devices={devices} do not divide evenly over {layout}: {fix}, or to {ONE_PER_DEVICE}"
+                f"devices={devices} do not divide evenly over {process_layout}: {fix}, or to {ONE_PER_DEVICE}"
             )
         return ProcessShape(devices, nodes, count)
 
@@ -81,23 +81,24 @@ class Machine:
         `oversubscribe` allows more devices than cores on the CPUs of this host.
         """
         shapes = [self.shape(count, processes) for count in sorted(set(devices))]
-        if isinstance(processes, int) and processes > (largest := shapes[-1].devices):
+        largest = shapes[-1].devices
+        if isinstance(processes, int) and processes > largest:
             fix = f"use devices={processes}, or leave processes out"
             raise Refusal(f"processes={processes} exceed the devices of every case, {largest} at most: {fix}")
-        too_many = [shape.devices for shape in shapes if shape.devices > self.devices]
-        uneven = [s.devices for s in shapes if s.nodes > self.nodes and s.devices <= self.devices]
-        valid = ",".join(str(s.devices) for s in shapes if s.devices not in too_many + uneven) or "1"
+        fitting = [shape for shape in shapes if shape.devices <= self.devices]
+        uneven = [shape.devices for shape in fitting if shape.nodes > self.nodes]
+        valid = ",".join(str(shape.devices) for shape in fitting if shape.nodes <= self.nodes) or "1"
         if uneven:
             nodes = f"{format_count(self.nodes, 'node')} of {self.per_node} {self.name}"
             raise Refusal(f"devices={uneven[-1]} do not divide evenly over {nodes}: use devices=[{valid}]")
         can_oversubscribe = self.platform == "cpu" and not self.remote
-        if not too_many or (can_oversubscribe and oversubscribe):
+        if largest <= self.devices or (can_oversubscribe and oversubscribe):
             return
         unit = "core" if self.platform == "cpu" else f"{self.platform} device"
         total = format_count(self.devices, unit)
         total += f" ({self.nodes} nodes of {self.per_node})" if self.nodes > 1 else ""
         hint = f"; {OVERSUBSCRIBE_ADVICE}" if can_oversubscribe else ""
-        raise Refusal(f"devices={too_many[-1]} exceed the {total} {self.name}: use devices=[{valid}]{hint}")
+        raise Refusal(f"devices={largest} exceed the {total} {self.name}: use devices=[{valid}]{hint}")
 
 
 def local_machine() -> Machine:

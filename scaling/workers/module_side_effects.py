@@ -22,11 +22,11 @@ def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
     settings_before = {name: getattr(jax.config, name) for name in _FIXES}
 
     def describe_changes() -> tuple[str, str] | None:
-        changed = [name for name, value in settings_before.items() if getattr(jax.config, name) != value]
-        if not changed:
-            return None
-        texts = [f"{n} from {settings_before[n]!r} to {getattr(jax.config, n)!r}" for n in changed]
+        settings_now = {name: getattr(jax.config, name) for name in _FIXES}
+        changed = [name for name in _FIXES if settings_now[name] != settings_before[name]]
+        texts = [f"{name} from {settings_before[name]!r} to {settings_now[name]!r}" for name in changed]
         fixes = " and ".join(_FIXES[name] for name in changed)
-        return f"changed {', '.join(texts)}", f"remove that code, and set {fixes} instead"
+        fix = f"remove that code, and set {fixes} instead"
+        return (f"changed {', '.join(texts)}", fix) if changed else None
 
     return describe_changes

@@ -48,14 +48,14 @@ class RunSettings:
         sampling = config["sampling"]
         if not isinstance(sampling, Mapping):
             raise Refusal(f"sampling must be a mapping such as {{seconds: 1.0}}, not {sampling!r}")
-        check_names("key of sampling", sampling, [each.name for each in fields(Sampling)])
+        check_names("key of sampling", sampling, [setting.name for setting in fields(Sampling)])
         values = {**config, "replicates": _choose_replicates(config)}
         values |= {f"sampling.{name}": value for name, value in sampling.items()}
         for name, (minimum, is_integer) in _NUMERIC_SETTINGS.items():
             least = sampling["least"] if name == "sampling.most" else minimum
             if (name, values[name]) not in (("processes", None), ("processes", ONE_PER_DEVICE)):
                 _check_number(name, values[name], least, is_integer)
-        configured = {each.name: values[each.name] for each in fields(cls) if each.name in values}
+        configured = {setting.name: values[setting.name] for setting in fields(cls) if setting.name in values}
         return cls(**configured | {"sampling": Sampling(**sampling), "attempts": attempts})
 
 

@@ -226,10 +226,10 @@ def build_history(
 ) -> History:
     """Return a `History`: how often each case in `records` was attempted, and how the attempts ended.
 
-    Records whose environment matches none of `environments` are ignored. `baseline` contains the records of
-    the baseline in a comparison, and otherwise is None. The samples of records with the same `block`
-    alternated. In a comparison, a record counts as a result only if `baseline` contains a record with the
-    same case, replicate and `block`, and this record did not fail.
+    Records whose environment matches none of `environments` are ignored. In a comparison, `baseline` contains
+    the records of the baseline, and a record counts as a result only if the baseline has a record with
+    the same case, replicate and `block` that did not fail. Records with the same `block` were sampled in
+    alternation.
     """
     matching = [(i, record) for record in records for i in find_identities(record, environments)]
     attempts = [(i, r.attempt) for i, r in matching if r.reason != REQUEST_NOT_MET]
@@ -262,9 +262,9 @@ def _agree_where_known(planned: Mapping[str, Any], actual: Mapping[str, Any]) ->
 
 
 def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
-    """Set the outcome to "skipped" if the case uses a library other than JAX and `platform` is not "cpu".
+    """Return `preflight` with the outcome "skipped" if its case runs another library than JAX off the CPU.
 
-    If `preflight` already has an outcome, return it unchanged.
+    A result that already has an outcome is returned unchanged. `platform` is the platform of the run.
     """
     if platform == "cpu" or preflight.case.engine == "jax" or preflight.outcome:
         return preflight

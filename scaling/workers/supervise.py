@@ -76,10 +76,10 @@ def run_schedule(
 ) -> None:
     """Run all cases of a schedule in worker processes, and write a record of each case.
 
-    `lock` is the file descriptor of the lock of the results folder. `baseline` is a second variant and its
-    results folder. If it is given, each case runs in both variants: their samples alternate, and each has its
-    own record. `listener` receives the event "waiting" if a worker waits for CPU cores. It also receives the
-    events "begin" and "end" of each case, except for the baseline.
+    `lock` is the file descriptor of the lock of the results folder. In a comparison, `baseline` is a second
+    variant and its results folder. Each case then runs in both variants. The samples of the two variants
+    alternate, and each variant has its own record. `listener` receives the event "waiting" if a worker waits
+    for CPU cores, and the events "begin" and "end" of each case, except for the baseline.
     """
     options = options or WorkerOptions()
     variants = [(Variant(python=options.python), folder), *([baseline] if baseline else [])]
@@ -204,7 +204,7 @@ class _Run:
         self.handle_event(work, {"event": "end"} | end_fields(record))
 
     def handle_event(self, work: WorkItem, event: dict[str, Any]) -> None:
-        """Update the state of the run from a worker event, and send "begin" and "end" to the listener."""
+        """Update the state of the run from a worker event. Tell the listener if the case begins or ends."""
         item, results = work.item, self.results[work.variant]
         if line := event.pop("unwritten", None):  # a record that the worker could not write
             results.writer.append(line)
@@ -299,8 +299,8 @@ class _InterleavedCases:
     def _prepare(self, work: WorkItem) -> None:
         """Request that the workers prepare a case, or skip the case if it is known to be too large.
 
-        It is too large if the same case, or the same case with smaller sizes or fewer points, ran out of
-        memory before.
+        A case is too large if the same case, or a case that differs only by smaller sizes or fewer points,
+        ran out of memory before.
         """
         item = work.item
         too_large = (other.item.case for other in self.run.out_of_memory if other.variant == work.variant)

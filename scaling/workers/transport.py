@@ -98,7 +98,8 @@ class SshShells:
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
         """Return one remote shell command per process. It sets variables like XLA_FLAGS and runs `worker`."""
-        assignments = [f"{n}={variables[n]}" for n in sorted(variables) if n.startswith(_FORWARDED_PREFIXES)]
+        forwarded = sorted(name for name in variables if name.startswith(_FORWARDED_PREFIXES))
+        assignments = [f"{name}={variables[name]}" for name in forwarded]
         commands = []
         for host in self.nodes[: shape.nodes]:
             remote_command = shlex.join(["env", f"AD_SCALING_NODE={host}", *assignments, *worker])
