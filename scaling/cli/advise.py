@@ -108,7 +108,8 @@ def _advise_on_devices(name: str, problem: _Problem, options: _Options, console:
     if len(seconds) > 1:
         shortest = min(seconds.values())
         ratios = [
-            f"{format_count(count, 'device')}: {each / shortest:.3g}" for count, each in seconds.items()
+            f"{format_count(count, 'device')}: {duration / shortest:.3g}"
+            for count, duration in seconds.items()
         ]
         print_lines(console, [f"Times relative to the least: {', '.join(ratios)}"])
 
@@ -158,8 +159,8 @@ def _parse_words(words: Sequence[str]) -> tuple[str, _Problem, _Options]:
 
 def _read_case(config: dict[str, Any]) -> Case:
     """Return the only case that a configuration describes, or raise `Refusal` if there are several."""
-    given = {name: config[name] for name in _FIELDS_OF_WORKLOAD[:-2] if config[name] is not None}
-    cells = expand_study({}, {"points": 1024} | given | {"devices": 1})
+    case_fields = {name: config[name] for name in _FIELDS_OF_WORKLOAD[:-2] if config[name] is not None}
+    cells = expand_study({}, {"points": 1024} | case_fields | {"devices": 1})
     if len(cells) > 1:
         problem = f"advice is for one problem, and these fields describe {len(cells)}"
         raise Refusal(f"{problem}: only devices takes a list")
@@ -265,7 +266,10 @@ def main() -> None:
 
 
 def _resend_lost_interrupt(lost: Any) -> None:
-    """Send SIGINT again if its exception was raised where Python ignores it, as in JAX's callback of `gc`."""
+    """Send SIGINT again if Python ignored its `KeyboardInterrupt`, as in a callback of the garbage collector.
+
+    `lost` is the argument of `sys.unraisablehook`.
+    """
     if isinstance(lost.exc_value, KeyboardInterrupt):
         threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
     else:

@@ -13,7 +13,7 @@ Argument = tuple[tuple[str, ...], dict[str, Any]]  # (names, options) of `add_ar
 
 @dataclass(frozen=True)
 class Command:
-    """The help texts and arguments of a command, such as `scaling run`, which cli/run.py implements."""
+    """The help texts and the arguments of a command, such as `scaling run`."""
 
     summary: str  # one-line description in `scaling --help` and `scaling COMMAND --help`
     example: str  # example arguments, which `scaling --help` prints after the summary

@@ -92,10 +92,10 @@ def select_keys(study: StudyCases, query: str) -> list[str]:
     return [max(attempts, key=lambda attempt: attempt.began_at or "").key]
 
 
-def logs_of_case(study: StudyCases, key: str, every: bool = False) -> Iterator[tuple[str, str]]:
+def logs_of_case(study: StudyCases, key: str, show_all: bool = False) -> Iterator[tuple[str, str]]:
     """Yield (title, text) for the history of a case, and for each worker log file and job log file.
 
-    If `every` is false, yield only the last lines of long log files.
+    If `show_all` is false, yield only the last lines of long log files.
     """
     tasks = [task for task in study.tasks if key in task.cases]
     records = study.records_by_key.get(key, [])
@@ -106,7 +106,7 @@ def logs_of_case(study: StudyCases, key: str, every: bool = False) -> Iterator[t
     files = [path for task in tasks for path in _list_worker_logs(task, key)]
     job_logs = [task.entry.log_path(kind) for task in tasks for kind in ("err", "out")]
     for path in [*files, *(path for path in job_logs if path.exists() and path.stat().st_size)]:
-        yield str(path.relative_to(study.results)), _read_last_lines(path, every)
+        yield str(path.relative_to(study.results)), _read_last_lines(path, show_all)
 
 
 def _describe_record(record: Record) -> str:
@@ -144,12 +144,12 @@ def _list_worker_logs(task: TaskState, key: str) -> list[Path]:
     return [folder / f"{name}.run-{run}" / f"worker-{worker}.log" for run, worker in workers]
 
 
-def _read_last_lines(path: Path, every: bool) -> str:
-    """Return the last 1000 lines of a log file (all lines if `every` is true), with secrets hidden."""
+def _read_last_lines(path: Path, show_all: bool) -> str:
+    """Return the last 1000 lines of a log file (all lines if `show_all` is true), with secrets hidden."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
         return f"[{error.strerror}]"
-    omitted = 0 if every else max(0, len(lines) - _MAX_LINES)
-    head = f"[{omitted} earlier lines are omitted; --all shows them]\n" if omitted else ""
-    return head + hide_secrets("\n".join(lines[omitted:])) if lines else "[empty]"
+    omitted = 0 if show_all else max(0, len(lines) - _MAX_LINES)
+    omission_note = f"[{omitted} earlier lines are omitted; --all shows them]\n" if omitted else ""
+    return omission_note + hide_secrets("\n".join(lines[omitted:])) if lines else "[empty]"

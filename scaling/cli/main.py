@@ -73,34 +73,37 @@ def _run_and_explain(words: list[str], console: Console) -> int:
 
 
 def _run_command(words: list[str], console: Console) -> int:
-    name, *rest = words or ["help"]
-    if name in ("help", "--help", "-h"):
-        if not rest:
+    command, *arguments = words or ["help"]
+    if command in ("help", "--help", "-h"):
+        if not arguments:
             console.print(overview(), markup=False)
             return OK
-        name, rest = rest[0], ["--help", *rest[1:]]
-    if name in ("version", "--version", "-V"):
-        Parser(prog="scaling version", description="Print the version of the package.").parse_args(rest)
+        command, arguments = arguments[0], ["--help", *arguments[1:]]
+    if command in ("version", "--version", "-V"):
+        Parser(prog="scaling version", description="Print the version of the package.").parse_args(arguments)
         console.print(scaling.__version__)
         return OK
-    if name not in COMMANDS:
-        if "=" in name and not name.startswith("-"):
-            raise Refusal(f"{name!r} is not a command: did you mean `scaling run {name}`?")
-        options = ["--version", "--help"] if name.startswith("-") else []
-        raise unknown_name("command", name, [*COMMANDS, "version", *options])
+    if command not in COMMANDS:
+        if "=" in command and not command.startswith("-"):
+            raise Refusal(f"{command!r} is not a command: did you mean `scaling run {command}`?")
+        options = ["--version", "--help"] if command.startswith("-") else []
+        raise unknown_name("command", command, [*COMMANDS, "version", *options])
     try:
         os.getcwd()
     except FileNotFoundError:
         raise Refusal("the working directory was deleted: change to a folder that exists") from None
-    if name in ("run", "plan", "advise"):
+    if command in ("run", "plan", "advise"):
         _refuse_other_package()
-    arguments = parse(name, rest) if COMMANDS[name].arguments else rest
-    status: int | None = importlib.import_module(f"scaling.cli.{name}").execute(arguments, console)
+    parsed_arguments = parse(command, arguments) if COMMANDS[command].arguments else arguments
+    status: int | None = importlib.import_module(f"scaling.cli.{command}").execute(parsed_arguments, console)
     return status or OK
 
 
 def _refuse_other_package() -> None:
-    """Raise `Refusal` if the processes of this command would import another `scaling` from this folder."""
+    """Raise `Refusal` if the working directory contains a package `scaling` that differs from this package.
+
+    The processes that this command starts would import that package.
+    """
     if os.environ.get("PYTHONSAFEPATH"):
         return
     for file in filter(os.path.isfile, ("scaling.py", "scaling/__init__.py")):

@@ -35,11 +35,11 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
 
     Raise `Refusal` before any file is written if a folder is invalid or a file cannot be read.
     """
-    folders, target = [store.require_results_folder(each) for each in inputs], Path(output)
+    folders, target = [store.require_results_folder(folder) for folder in inputs], Path(output)
     if not output.strip():
         raise Refusal(f"--output must be a folder, such as --output results/both, not {output!r}")
     resolved = Path(os.path.realpath(target))
-    if inside := [each for each in folders if each.resolve() in resolved.parents]:
+    if inside := [folder for folder in folders if folder.resolve() in resolved.parents]:
         problem = f"--output {target} lies inside {inside[0]}, one of the folders to merge"
         raise Refusal(f"{problem}: give another folder")
     if len(folders) + target.is_dir() < 2:
@@ -57,14 +57,14 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
     if study.problem and not study.content:
         raise Refusal(f"{target}: {study.problem}, or remove it")
     with store.locked(target, seconds=_LOCK_SECONDS):
-        return list(_copy_folders([each for each in folders if each.resolve() != resolved], target))
+        return list(_copy_folders([folder for folder in folders if folder.resolve() != resolved], target))
 
 
 def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
     """Copy records, study.json and plans to the output folder, and yield a summary as lines of text."""
     loaded = store.load(target)
     records = {to_line(record): record for record in (*loaded.records, *loaded.plans)}
-    before = len(records)
+    earlier_count = len(records)
     yield from [_copy_records(folder, target, records) for folder in folders]
     studies = {folder: store.read_study(folder) for folder in folders}
     yield from (f"{folder}: {study.problem}" for folder, study in studies.items() if study.problem)
@@ -75,10 +75,10 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
             store.write_json(target / path.name, plan)
         elif plan != store.read_json(target / path.name):
             yield f"{path} is not copied: it differs from {target / path.name}, which is kept"
-    for workload, same in group_by(records.values(), lambda record: record.case.workload).items():
-        if text := describe_environments(same):
+    for workload, workload_records in group_by(records.values(), lambda record: record.case.workload).items():
+        if text := describe_environments(workload_records):
             yield f"{workload}: {text}, kept separate: no curve and no comparison mixes them"
-    added = format_count(len(records) - before, "record")
+    added = format_count(len(records) - earlier_count, "record")
     yield f"{target}: {added} added, {len(records)} in all; `scaling report {target}` shows them"
 
 
@@ -88,32 +88,32 @@ def _copy_records(folder: Path, target: Path, records: dict[str, Record]) -> str
     `records` maps the JSON lines in `target` to records. The copied records are added to it.
     """
     loaded = store.load(folder)
-    found = {to_line(record): record for record in (*loaded.records, *loaded.plans)}
-    new_lines = [line for line in found if line not in records]
-    records |= found
+    folder_records = {to_line(record): record for record in (*loaded.records, *loaded.plans)}
+    new_lines = [line for line in folder_records if line not in records]
+    records |= folder_records
     if new_lines:
         path = target / f"merged-{uuid.uuid4().hex[:12]}.jsonl"
         store.replace_file(path, "".join(line + "\n" for line in new_lines).encode())
-    already_there = f", {len(found) - len(new_lines)} already present" if len(found) > len(new_lines) else ""
+    present_count = len(folder_records) - len(new_lines)
+    already_there = f", {present_count} already present" if present_count else ""
     damaged = f", {format_count(len(loaded.damaged), 'damaged line')} left out" if loaded.damaged else ""
     return f"{folder}: {format_count(len(new_lines), 'record')} added{already_there}{damaged}"
 
 
-def _merge_studies(readable: Sequence[store.Study], target: Path) -> None:
+def _merge_studies(studies_to_merge: Sequence[store.Study], target: Path) -> None:
     """Merge the contents of several study.json files, and write the result to `target`."""
-    studies = [study.content for study in readable if study.content]
+    studies = [study.content for study in studies_to_merge if study.content]
     if not studies:
         return
-    study_names = [
-        part for s in studies if s.get("study") for part in str(s["study"]).split(store.NAME_SEPARATOR)
-    ]
+    named_studies = store.NAME_SEPARATOR.join(str(study["study"]) for study in studies if study.get("study"))
+    study_names = named_studies.split(store.NAME_SEPARATOR)
     scalings = [study.get("scaling") or "strong" for study in studies]
     scaling_lists = [kinds if isinstance(kinds, list) else [kinds] for kinds in scalings]
-    case_entries = [each for study in studies for each in study.get("cases", []) if isinstance(each, dict)]
+    case_entries = [entry for study in studies for entry in study.get("cases", []) if isinstance(entry, dict)]
     case_entries.sort(key=store.count_replicates)  # the entry with the most replicates is kept
     common_fields = {
-        name: studies[0].get(name) if all(s.get(name) == studies[0].get(name) for s in studies) else None
-        for name in ("order_seed", "sampling")
+        name: first_value if all(study.get(name) == first_value for study in studies) else None
+        for name, first_value in ((name, studies[0].get(name)) for name in ("order_seed", "sampling"))
     }
     merged = store.schema_and_version() | common_fields | {
         "study": store.NAME_SEPARATOR.join(dict.fromkeys(study_names)) or None,

@@ -28,12 +28,12 @@ def execute(words: list[str], console: Console) -> int:
 def _plan_and_report(study: plan_study.PlannedStudy, deadline: float | None, console: Console) -> int:
     print_lines(console, [plan_study.describe_work(study)])
     examined = [*study.cases, *(result for result, *_ in study.rejected)]
-    names = {result.case.key: label(result.case) for result in examined}
-    with progress.show_run(console, names, len(examined)) as (listen, counts):
+    labels = {result.case.key: label(result.case) for result in examined}
+    with progress.show_run(console, labels, len(examined)) as (listen, counts):
         plan_study.run_plan(study, listen)
-    found = findings.read(study.folder)
-    index = write_report(study.folder, found)
-    lines = plan_study.plan_lines(study, found, deadline)
+    study_findings = findings.read(study.folder)
+    index = write_report(study.folder, study_findings)
+    lines = plan_study.plan_lines(study, study_findings, deadline)
     outcomes = ", ".join(f"{counts[status]} {status}" for status in ("planned", "skipped", "failed"))
     outcomes += f", {study.done} already done" if study.done else ""
     print_lines(console, [*(f"- {clean_text(line)}" for line in lines), f"{outcomes}; report: {index}"])

@@ -36,11 +36,11 @@ def execute(args: argparse.Namespace, console: Console) -> None:
         _print_totals(folder, current_report.totals, console)
         return
     store.require_writable(folder / "report")
-    found = write_and_print(folder, console, efficiency=efficiency)
+    study_findings = write_and_print(folder, console, efficiency=efficiency)
     if args.proposal:
         from scaling.report import proposal
 
-        print_lines(console, [f"proposal: {proposal.write_proposal(folder, found)}"])
+        print_lines(console, [f"proposal: {proposal.write_proposal(folder, study_findings)}"])
 
 
 def _read_efficiency(word: str | None) -> float:
@@ -82,22 +82,24 @@ def write_and_print(
     latest = store.latest(loaded.records)
     has_other_settings = bool(settings) and any(record.setting not in settings for record in latest)
     shown_settings = {*settings, *(record.setting for record in lost)} if has_other_settings else None
-    found = findings.read(folder, shown_settings, lost, loaded, efficiency)
+    study_findings = findings.read(folder, shown_settings, lost, loaded, efficiency)
     if lost or not load_saved_output(folder, digest):
-        all_findings = findings.read(folder, None, lost, loaded, efficiency) if has_other_settings else found
+        all_findings = (
+            findings.read(folder, None, lost, loaded, efficiency) if has_other_settings else study_findings
+        )
         write_report(folder, all_findings)
         if not lost:
             save_output(folder, digest, terminal_report(all_findings))
     if brief:
-        print_lines(console, summary_lines(found, folder, console.width))
+        print_lines(console, summary_lines(study_findings, folder, console.width))
     else:
-        print_report(terminal_report(found), console)
-    if other_records := len(latest) + len(lost) - len(found.records):
+        print_report(terminal_report(study_findings), console)
+    if other_records := len(latest) + len(lost) - len(study_findings.records):
         other = f"{format_count(other_records, 'record')} of other environments (versions, flags or code)"
         text = f"- In the report, kept apart: {other}."
         print_lines(console, wrap_text(text, indent="  ") if brief else [text])
-    _print_totals(folder, describe_totals(found), console, brief)
-    return found
+    _print_totals(folder, describe_totals(study_findings), console, brief)
+    return study_findings
 
 
 def find_unrecorded(folder: Path, records: Sequence[Record] | None = None) -> list[Record]:

@@ -119,7 +119,7 @@ def _report_and_publish(run: StudyRun, schedule: Schedule, loaded: store.Loaded,
 
     planned = schedule.environments
     settings = {record.setting for record in loaded.records if scheduling.find_identities(record, planned)}
-    found = report.write_and_print(run.folder, console, settings, brief=True, loaded=loaded)
+    study_findings = report.write_and_print(run.folder, console, settings, brief=True, loaded=loaded)
     if run.baseline:
         from scaling.cli.compare import print_comparison
 
@@ -129,10 +129,10 @@ def _report_and_publish(run: StudyRun, schedule: Schedule, loaded: store.Loaded,
 
         print_lines(console, publish(run.folder, run.tracking, loaded).lines)
     counts = scheduling.replicate_counts(run.checked, run.settings)
-    has_failed = any(r.status == "failed" and r.key in counts for r in found.records)
-    # `found.missing` may belong to another study, which started in this folder and replaced study.json.
+    has_failed = any(record.status == "failed" and record.key in counts for record in study_findings.records)
+    # `study_findings.missing` may belong to another study, which has replaced study.json in this folder.
     expected = {(key, replicate) for key, count in counts.items() for replicate in range(count)}
-    missing = expected - {(r.key, r.replicate) for r in found.records}
+    missing = expected - {(record.key, record.replicate) for record in study_findings.records}
     return FAILED if has_failed or len(missing) > schedule.queued else OK
 
 
@@ -150,8 +150,8 @@ def _run_directly(run: StudyRun, console: Console) -> tuple[Schedule, store.Load
             from scaling.cluster import task
 
             options = task.make_worker_options(run.cluster, nested=run.nested)
-        names = {result.case.key: label(result.case) for result in run.checked}
-        with progress.show_run(console, names, total) as (listen, _):
+        labels = {result.case.key: label(result.case) for result in run.checked}
+        with progress.show_run(console, labels, total) as (listen, _):
             supervise.run_schedule(schedule, run.settings, run.folder, lock, listen, run.baseline, options)
     return schedule, store.load(run.folder)
 

@@ -118,7 +118,8 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
 
 def _ended_lines(records: Iterable[Record], tasks: Sequence[TaskState]) -> Iterator[StatusLine]:
     """Yield one `StatusLine` for each record."""
-    nodes = {(*a.replicate_key, a.attempt): a.nodes for task in tasks for a in task.journal.attempts}
+    attempts = (attempt for task in tasks for attempt in task.journal.attempts)
+    nodes = {(*attempt.replicate_key, attempt.attempt): attempt.nodes for attempt in attempts}
     for record in records:
         explanation = f"{record.reason}: {record.text}"
         if tasks and record.status == "failed":
@@ -147,15 +148,15 @@ def _format_nodes(nodes: Iterable[str]) -> str:
     return f"on {names}, " if names else ""
 
 
-def case_lines(status: StudyStatus, every: bool = False) -> list[str]:
+def case_lines(status: StudyStatus, show_all: bool = False) -> list[str]:
     """Return a line for each failed, running, skipped or missing case, at most 20 lines for each state.
 
-    If `every` is true, return all lines, and also a line for each queued case.
+    If `show_all` is true, return all lines, and also a line for each queued case.
     """
     texts: list[str] = []
-    for state in (*_LISTED, "queued") if every else _LISTED:
+    for state in (*_LISTED, "queued") if show_all else _LISTED:
         formatted = [_format_line(line) for line in status.lines if line.state == state]
-        if len(formatted) > _MAX_LINES and not every:
+        if len(formatted) > _MAX_LINES and not show_all:
             omitted = len(formatted) - _MAX_LINES + 1
             formatted[-omitted:] = [f"{state:7} and {omitted} more; --all shows them"]
         texts += formatted
@@ -167,20 +168,20 @@ def _format_line(line: StatusLine) -> str:
     return f"{line.state:7} {line.case.key[:_KEY_LENGTH]}  {name}  {line.explanation}".rstrip()
 
 
-def task_tables(tasks: Sequence[TaskState], every: bool) -> Iterator[Table]:
+def task_tables(tasks: Sequence[TaskState], show_all: bool) -> Iterator[Table]:
     """Yield a table of the tasks for each submission of jobs.
 
-    If `every` is false, tasks in the same state share a row, and ended tasks of earlier submissions are
+    If `show_all` is false, tasks in the same state share a row, and ended tasks of earlier submissions are
     omitted.
     """
     last = tasks[-1].entry.folder
-    shown = [task for task in tasks if every or task.may_run or task.entry.folder == last]
+    shown = [task for task in tasks if show_all or task.may_run or task.entry.folder == last]
     for submitted in group_by(shown, lambda task: task.entry.folder).values():
         folder = submitted[0].entry.folder
         table = Table(title=escape(f"{SUBMISSIONS}/{folder.name}"))
         for column in _TASK_COLUMNS:
             table.add_column(column, no_wrap=column in _NARROW, overflow="fold")
-        for cells in task_rows(submitted, every):
+        for cells in task_rows(submitted, show_all):
             table.add_row(*map(escape, cells))
         if folder == last and len(shown) < len(tasks):
             ended = format_count(len(tasks) - len(shown), "task")
@@ -188,13 +189,13 @@ def task_tables(tasks: Sequence[TaskState], every: bool) -> Iterator[Table]:
         yield table
 
 
-def task_rows(tasks: Sequence[TaskState], every: bool = False) -> list[tuple[str, ...]]:
-    """Return a row for each task, or, if `every` is false, for each group of tasks in the same state.
+def task_rows(tasks: Sequence[TaskState], show_all: bool = False) -> list[tuple[str, ...]]:
+    """Return a row for each task, or, if `show_all` is false, for each group of tasks in the same state.
 
     A row is a tuple of cells.
     """
     groups = group_by(tasks, lambda task: (task.state.name, task.state.reason, task.wait_message))
-    return [_row_cells(row) for row in ([[task] for task in tasks] if every else groups.values())]
+    return [_row_cells(row) for row in ([[task] for task in tasks] if show_all else groups.values())]
 
 
 def _row_cells(row: Sequence[TaskState]) -> tuple[str, ...]:
@@ -227,14 +228,14 @@ def _format_elapsed(row: Sequence[TaskState]) -> str:
     return format_wait(max(times)) if times else ""
 
 
-def print_status(status: StudyStatus, console: Console, every: bool) -> None:
+def print_status(status: StudyStatus, console: Console, show_all: bool) -> None:
     """Print the states of the tasks and cases, and the notes of `status`.
 
     The output consists of tables of the tasks, a table of the number of cases in each state, lines for single
-    cases, and the notes. If `every` is false, long lists of tasks and cases are shortened.
+    cases, and the notes. If `show_all` is false, long lists of tasks and cases are shortened.
     """
     if status.tasks:
-        for table in task_tables(status.tasks, every):
+        for table in task_tables(status.tasks, show_all):
             console.print(table)
     if status.counts or not status.notes:
         states = [state for state in STATES if status.tasks or state not in _OF_JOBS]
@@ -244,5 +245,5 @@ def print_status(status: StudyStatus, console: Console, every: bool) -> None:
         for workload, counts in status.counts.items():
             table.add_row(escape(streams.make_printable(workload)), *(str(counts[state]) for state in states))
         console.print(table)
-    streams.print_lines(console, case_lines(status, every))
+    streams.print_lines(console, case_lines(status, show_all))
     streams.print_lines(console, status.notes, "yellow")

@@ -11,10 +11,13 @@ from rich.console import Console
 from scaling.core.formatting import format_count
 
 
-def make_printable(text: str, kept: str = "") -> str:
-    """Replace characters that are neither printable nor in `kept`: whitespace with " ", others with "?"."""
+def make_printable(text: str, allowed: str = "") -> str:
+    """Replace whitespace with spaces, and other characters that are not printable with question marks.
+
+    The characters in `allowed` are not replaced.
+    """
     return "".join(
-        char if char.isprintable() or char in kept else " " if char.isspace() else "?" for char in text
+        char if char.isprintable() or char in allowed else " " if char.isspace() else "?" for char in text
     )
 
 

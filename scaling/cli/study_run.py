@@ -75,8 +75,8 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
     if machine_peaks.enables_peaks(study):
         peaks = machine_peaks.peak_cases([cell.case for cell in cells], machine.platform)
         cells += map(grid.GridCell, peaks)
-    counts = [cell.case.devices for cell in cells]
-    machine.check_device_counts(counts, settings.processes, settings.oversubscribe)
+    device_counts = [cell.case.devices for cell in cells]
+    machine.check_device_counts(device_counts, settings.processes, settings.oversubscribe)
     wait = cluster.name == LOCAL if wait is None else wait
     baseline = None
     if config["versus"] is not None:
@@ -91,7 +91,7 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
 
 
 def _check_options(config: dict[str, Any], name: str, cluster: ClusterSettings) -> None:
-    """Raise `Refusal` if config["study"] is not a mapping, or an option has no effect or is not supported."""
+    """Raise `Refusal` if an option has no effect or is not supported, or if the study is not a mapping."""
     study, versus = config["study"], config["versus"]
     if not isinstance(study, dict):
         text = f"study={name} is not a mapping of fields and grids"

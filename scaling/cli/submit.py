@@ -38,7 +38,8 @@ def submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.Lo
         if any(task.state.name == "CANCELLED" for task in latest_tasks):
             console.print("cancelled: repeat the command to continue")
             return schedule, loaded, True
-        if any(a.reason == REQUEST_NOT_MET for task in latest_tasks for a in task.journal.attempts):
+        attempts = (attempt for task in latest_tasks for attempt in task.journal.attempts)
+        if any(attempt.reason == REQUEST_NOT_MET for attempt in attempts):
             return schedule, store.load(run.folder), False
     with store.locked(run.folder):
         return *plan_run(dataclasses.replace(run, retry=False), console), False
@@ -70,13 +71,13 @@ def _submit(run: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Co
     tasks = _pack_tasks(run, schedule, loaded)
     submission = sbatch.submit(run.folder, run.cluster, tasks, run.settings, schedule, run.nested)
     jobs = list(dict.fromkeys((entry.job or "").partition("_")[0] for entry in submission.entries))
-    named = f"{'jobs' if len(jobs) > 1 else 'job'} {', '.join(jobs)}"
+    job_names = f"{'jobs' if len(jobs) > 1 else 'job'} {', '.join(jobs)}"
     longest, limit = max(task.seconds for task in tasks), run.cluster.time
     sizes = format_count(len({task.shape for task in tasks}), "allocation size")
     counts = f"{format_count(len(tasks), 'task')} with {sizes}"
     duration = f"each about {format_wait(longest)} or less"
     progress_advice = f"`scaling status {run.folder}` shows their progress"
-    print_lines(console, [f"submitted {counts} as {named}, {duration}; {progress_advice}"])
+    print_lines(console, [f"submitted {counts} as {job_names}, {duration}; {progress_advice}"])
     if longest > 60 * limit:
         warning = f"one of them may take {format_wait(longest)}, longer than cluster.time={limit:g} minutes"
         fix = f"cluster.time={math.ceil(1.5 * longest / 60)} is enough"

@@ -40,7 +40,8 @@ def _list_target_rules(derivative: Derivative) -> list[_Rule]:
     second_order, whole_batch, name = case.target in SECOND, case.batch == "whole", case.workload
     per_point = f"target={case.target} is computed for each point"
     valid_targets = (LAPLACIAN,) if mode.laplacian_only else SECOND
-    valid_modes = [*HESSIAN, *(m for m in MODES if MODES[m].laplacian_only and case.target == LAPLACIAN)]
+    second_order_modes = [name for name, mode in MODES.items() if mode.order == 2]
+    valid_modes = second_order_modes if case.target == LAPLACIAN else HESSIAN
     mode_computes = "the Laplacian" if mode.laplacian_only else "second derivatives"
     reduction = workload.reduction
     is_sum = derivative.summed or reduction.sums_points or (reduction.sums_outputs and not whole_batch)
@@ -129,13 +130,13 @@ def _list_workload_rules(derivative: Derivative) -> list[_Rule]:
     """
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     name, whole_batch, sums_points = case.workload, case.batch == "whole", workload.reduction.sums_points
-    of = f" of reduce={case.reduce}" if case.reduce else " of nonzeros" if case.seeds == "colored" else ""
+    suffix = f" of reduce={case.reduce}" if case.reduce else " of nonzeros" if case.seeds == "colored" else ""
     by_inputs = f" by {case.wrt}" if case.wrt else ""
     needed_inputs = len(workload.names) if derivative.summed and not sums_points else 0
     separable = len(_list_point_inputs(derivative)) == needed_inputs
     return [
         ("not_offered", case.engine == JAX and mode.by_workload and case.mode not in workload.whole_modes,
-         f"{name} offers no {case.mode}{by_inputs}{of}"),
+         f"{name} offers no {case.mode}{by_inputs}{suffix}"),
         ("not_offered", whole_batch and workload.whole is None, f"{name} does not offer batch=whole"),
         ("not_offered", whole_batch and mode.has_seeds and not separable,
          f"{name} with batch=whole cannot be differentiated by wrt={case.wrt}"),

@@ -80,8 +80,8 @@ def _unknown_option(word: str, fields: Sequence[str]) -> Refusal:
     return Refusal(f"unknown option {word!r}: {choices}; `scaling run --help` lists every field")
 
 
-def _hint(word: str, known: Iterable[str]) -> str:
-    matches = difflib.get_close_matches(word, known, n=1)
+def _hint(word: str, known_words: Iterable[str]) -> str:
+    matches = difflib.get_close_matches(word, known_words, n=1)
     return f"; did you mean {matches[0]}?" if matches else ""
 
 

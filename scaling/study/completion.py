@@ -31,16 +31,16 @@ from scaling.study.user_workload import check_workload, declared_names, declared
 _Rule = tuple[str, bool, str, tuple[str, ...]]
 
 
-def complete(case: Case, make: Callable[[Case], Any] = workload.make_from_module) -> Case:
+def complete(case: Case, make_workload: Callable[[Case], Any] = workload.make_from_module) -> Case:
     """Return a copy of a case in which defaults are filled in and fields without effect are reset.
 
-    `make` returns the `Workload` of a case. Raise `Refusal` if a field has an invalid value.
+    `make_workload` returns the `Workload` of a case. Raise `Refusal` if a field has an invalid value.
     """
     case = _resolve_names(case)
     case = dataclasses.replace(case, **_reset_values(case))
     if case.engine != JAX:
         case = dataclasses.replace(case, **peers.complete_case(case))
-    built = workload.build(case, lambda case: check_workload(case.workload, make(case)))
+    built = workload.build(case, lambda case: check_workload(case.workload, make_workload(case)))
     reduce = None if case.reduce == (built.default_reduce or "whole") else case.reduce
     return dataclasses.replace(case, reduce=reduce, wrt=None if case.ad_mode.is_value else built.wrt)
 
@@ -189,11 +189,12 @@ def without_trivial_blocks(derivative: Derivative) -> Derivative:
     In the copy, `chunk` is None if one chunk holds all seeds of a device. `block` is None if one block holds
     all points of a device, unless storage=host.
     """
-    case, (a, b) = derivative.case, derivative.case.mesh_shape
-    seeds = max((ceil_div(part.seeds, b) for part in derivative.parts), default=None)
+    case, (point_devices, seed_devices) = derivative.case, derivative.case.mesh_shape
+    points = ceil_div(case.points, point_devices)
+    seeds = max((ceil_div(part.seeds, seed_devices) for part in derivative.parts), default=None)
     # A chunk or block of all seeds or points does not change the compiled program.
     if isinstance(case.chunk, int) and seeds is not None and case.chunk >= seeds:
         case = dataclasses.replace(case, chunk=None)
-    if case.block is not None and case.block >= ceil_div(case.points, a) and case.storage != "host":
+    if case.block is not None and case.block >= points and case.storage != "host":
         case = dataclasses.replace(case, block=None)
     return dataclasses.replace(derivative, case=case)

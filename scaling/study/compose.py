@@ -65,7 +65,7 @@ def compose(words: Sequence[str], command: str = "run") -> list[Composed]:
         with _checked_files(), initialize_config_dir(conf, version_base=None):
             combinations = _split_sweep(overrides) if options.multirun else [overrides]
             composed = [
-                _compose_once([*map(_keep_null, each), *search_path], options.cfg) for each in combinations
+                _compose_once([*map(_keep_null, words), *search_path], options.cfg) for words in combinations
             ]
     except Refusal:
         raise
@@ -131,13 +131,13 @@ def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
     `choices` maps each group, such as "cluster", to the name of its selected file. The value for "hardware"
     may be None.
     """
-    known = known_keys()
-    check_names("key", config, known)
-    for name in known:
+    known_names = known_keys()
+    check_names("key", config, known_names)
+    for name in known_names:
         if name not in config and name != "hardware":
             raise Refusal(f"no file sets {name}: remove the line '# @package' from the file of {name}")
     for name, value in config["study"].items() if isinstance(config["study"], dict) else ():
-        if name in known and name not in (*FIELDS, "scaling", "where"):
+        if name in known_names and name not in (*FIELDS, "scaling", "where"):
             key = f"{name}.{next(iter(value))}" if isinstance(value, dict) and value else name
             fix = f"leave it out, and write {key}=VALUE on the command line"
             fix = "remove this line and the indentation below it" if name == "study" else fix
@@ -156,7 +156,7 @@ def _check_cluster(config: Any) -> None:
     for name in (name for name in config if used_fields and name not in used_fields):
         if name not in _CLUSTER_FIELDS:
             raise unknown_name(f"key of cluster={cluster}", name, used_fields)
-        clusters = [each for each in NAMES if name in _read_keys(folder / f"{each}.yaml")]
+        clusters = [kind for kind in NAMES if name in _read_keys(folder / f"{kind}.yaml")]
         fix = f"leave it out, or write cluster={' or '.join(clusters)}"
         raise Refusal(f"cluster.{name} has no effect with cluster={cluster}: {fix}")
 
@@ -204,8 +204,7 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
     """Return a `Refusal` that explains an error of Hydra or OmegaConf in one line."""
     from hydra.errors import MissingConfigException, OverrideParseException
 
-    cause = error.__cause__ or error
-    text = " ".join(str(cause).split())
+    text = " ".join(str(error.__cause__ or error).split())
     if isinstance(error, MissingConfigException) and error.options is not None:
         group, _, name = (error.missing_cfg_file or "").partition("/")
         fix = f"; your own is DIR/study/{Path(name).name}.yaml, with --config-dir DIR" * (group == "study")
@@ -247,14 +246,14 @@ def _explain_unreadable(word: str) -> Refusal:
 def _explain_unknown_key(key: str) -> Refusal:
     root, _, name = key.partition(".")
     if root == "sampling":
-        return unknown_name("key of sampling", name, [each.name for each in dataclasses.fields(Sampling)])
+        return unknown_name("key of sampling", name, [field.name for field in dataclasses.fields(Sampling)])
     choice = {"tracking": "wandb", "hardware": "v5p"}.get(root)
-    known = _read_keys(configuration_folder() / root / f"{choice}.yaml") if choice else []
-    if known and name.partition(".")[0] in ("", *known):
+    group_keys = _read_keys(configuration_folder() / root / f"{choice}.yaml") if choice else []
+    if group_keys and name.partition(".")[0] in ("", *group_keys):
         what = f"a key of {root} has no effect without a choice such as {root}={choice}"
         return Refusal(f"{what}: add that, or leave the key out")
-    if known:
-        return unknown_name(f"key of {root}", name, known)
+    if group_keys:
+        return unknown_name(f"key of {root}", name, group_keys)
     return Refusal(f"unknown key {key!r}: `scaling run --help` and the files in conf list every key")
 
 
@@ -322,7 +321,7 @@ def _check_file(path: Path, name: str) -> None:
 def _describe_yaml_error(error: Exception, name: str) -> str:
     """Return an error message for the YAML file `name`, with the location, the problem, and a fix."""
     mark = getattr(error, "problem_mark", None)
-    place = f"{name}, line {mark.line + 1}" if mark else name
+    location = f"{name}, line {mark.line + 1}" if mark else name
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or error
     advice = "tags and tabs for indentation are not allowed, and text with special characters needs quotes"
     if isinstance(error, RecursionError):
@@ -332,4 +331,4 @@ def _describe_yaml_error(error: Exception, name: str) -> str:
         problem = error.strerror or error
     elif "duplicate key" in str(problem):
         advice = "write each key once; several values are a list, such as devices: [1, 2]"
-    return f"{place}: {problem}; {advice}"
+    return f"{location}: {problem}; {advice}"

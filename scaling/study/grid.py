@@ -86,14 +86,19 @@ def expand_study(
 
     Args:
         study: The shared fields, `grids`, `parts` (studies within the study) and `title`.
-        overrides: The values on the command line. None means not given.
+        overrides: The values on the command line. None means that the field is not set.
         max_cells: The maximum number of cases, counted before `where` excludes any. None means no limit.
         device_counts: The device counts that replace devices=all. If empty, devices=all is invalid.
         name: The name of the study, such as "rbf", for error messages.
     """
-    given = {k: v for k, v in overrides.items() if v is not None and (k, v) != ("sizes", {})}
-    place = f"in study/{name}.yaml" if name else "in the study"
-    grids = list(_expand_grids(study, given, place, dict.fromkeys(given, _COMMAND_LINE)))
+    command_line = {
+        field: value
+        for field, value in overrides.items()
+        if value is not None and (field, value) != ("sizes", {})
+    }
+    location = f"in study/{name}.yaml" if name else "in the study"
+    sources = dict.fromkeys(command_line, _COMMAND_LINE)
+    grids = list(_expand_grids(study, command_line, location, sources))
     count = 0
     for fields, sources in grids:
         if device_counts and fields.get("devices") == EVERY:
@@ -106,7 +111,7 @@ def expand_study(
     cells: dict[GridCell, list[_Sources]] = defaultdict(list)
     for fields, sources in grids:
         with _with_source(sources):
-            for cell in _expand_cells(fields, given.keys()):
+            for cell in _expand_cells(fields, command_line.keys()):
                 cells[cell].append(sources)
     if not cells:
         raise Refusal("the study has no cases: `where` excludes everything; change or leave out where")
@@ -114,7 +119,7 @@ def expand_study(
 
 
 def _expand_grids(
-    study: Mapping[str, Any], given: Mapping[str, Any], place: str, sources: _Sources
+    study: Mapping[str, Any], command_line: Mapping[str, Any], location: str, sources: _Sources
 ) -> Iterator[tuple[_Fields, _Sources]]:
     """Yield (fields, sources of the fields) for each grid of a study, starting with the grids of its parts.
 
@@ -122,26 +127,27 @@ def _expand_grids(
 
     Args:
         study: The shared fields, `grids`, `parts` (studies within the study) and `title`.
-        given: The fields that the command line sets.
-        place: The source of the fields that `study` itself sets.
+        command_line: The fields that the command line sets.
+        location: The source of the fields that `study` itself sets.
         sources: The sources of the fields that the command line or an enclosing study sets.
     """
-    shared = {k: v for k, v in study.items() if k not in _STUDY_KEYS}
+    shared = {field: value for field, value in study.items() if field not in _STUDY_KEYS}
     parts = study.get("parts") or {}
-    with _with_source({_GRID: place}):
+    with _with_source({_GRID: location}):
         _check_study(study, parts)
         check_names("study key", shared, FIELDS + _GRID_KEYS + _STUDY_KEYS)
-    stated = dict.fromkeys(shared, place) | sources
+    study_sources = dict.fromkeys(shared, location) | sources
     for name, part in parts.items():
-        part_sources = {k: source for k, source in stated.items() if source == _COMMAND_LINE or k not in part}
-        part_place = f"in part {name} of {place.removeprefix('in ')}"
-        yield from _expand_grids(shared | part, given, part_place, part_sources)
+        replaced = {field for field in part if study_sources.get(field) != _COMMAND_LINE}
+        part_sources = {field: study_sources[field] for field in study_sources if field not in replaced}
+        part_location = f"in part {name} of {location.removeprefix('in ')}"
+        yield from _expand_grids(shared | part, command_line, part_location, part_sources)
     for number, grid in enumerate(study.get("grids", [] if parts else [{}]), 1):
-        grid_place = f"{place}, grid {number}" if "grids" in study else place
-        grid_sources = dict.fromkeys((_GRID, *(k for k in grid if k not in given)), grid_place)
+        grid_location = f"{location}, grid {number}" if "grids" in study else location
+        grid_sources = dict.fromkeys({_GRID, *grid} - command_line.keys(), grid_location)
         with _with_source(grid_sources):
             check_names("study key", grid, FIELDS + _GRID_KEYS)
-        yield _merge(_merge(shared, grid), given), stated | grid_sources
+        yield _merge(_merge(shared, grid), command_line), study_sources | grid_sources
 
 
 def _check_study(study: Mapping[str, Any], parts: Any) -> None:
@@ -184,11 +190,11 @@ def add_source(text: str, sources: _Sources) -> str:
     return text if source in (None, _COMMAND_LINE) else f"{text} ({source})"
 
 
-def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
-    """Merge two dicts of fields, including their `sizes`. Values in `upper` replace values in `lower`."""
-    merged = {**lower, **upper}
-    if isinstance(lower.get("sizes"), Mapping) and isinstance(upper.get("sizes"), Mapping):
-        merged["sizes"] = {**lower["sizes"], **upper["sizes"]}
+def _merge(fields: Mapping[str, Any], replacements: Mapping[str, Any]) -> _Fields:
+    """Return `fields` with the values in `replacements`. The two dicts `sizes` are merged in the same way."""
+    merged = {**fields, **replacements}
+    if isinstance(fields.get("sizes"), Mapping) and isinstance(replacements.get("sizes"), Mapping):
+        merged["sizes"] = {**fields["sizes"], **replacements["sizes"]}
     return merged
 
 
@@ -197,18 +203,18 @@ def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
     sizes = {} if fields.get("sizes") is None else fields["sizes"]
     if not isinstance(sizes, Mapping):
         raise Refusal(f"sizes must be a mapping such as {{p: 64}} or {{p: [8, 64]}}, not {sizes!r}")
-    axes = {k: v for k, v in fields.items() if k not in ("where", "sizes")}
-    axes |= {f"sizes.{name}": value for name, value in sizes.items()}
-    if empty := next((name for name, value in axes.items() if value == []), None):
+    swept = {name: value for name, value in fields.items() if name not in ("where", "sizes")}
+    swept |= {f"sizes.{name}": value for name, value in sizes.items()}
+    if empty := next((name for name, value in swept.items() if value == []), None):
         fix = f"write one or more values, or leave {empty} out"
         raise Refusal(f"the study has no cases with {empty}=[]: {fix}")
-    return {name: value if isinstance(value, list) else [value] for name, value in axes.items()}
+    return {name: value if isinstance(value, list) else [value] for name, value in swept.items()}
 
 
-def _count_cells(axes: dict[str, list[Any]]) -> int:
-    """Return the number of combinations of the values in `axes`. mesh=all counts as all valid meshes."""
-    others = math.prod(len(values) for name, values in axes.items() if name not in ("devices", "mesh"))
-    pairs = itertools.product(axes.get("devices", [1]), axes.get("mesh", [None]))
+def _count_cells(swept: dict[str, list[Any]]) -> int:
+    """Return the number of combinations of the values in `swept`. mesh=all counts as all valid meshes."""
+    others = math.prod(len(values) for name, values in swept.items() if name not in ("devices", "mesh"))
+    pairs = itertools.product(swept.get("devices", [1]), swept.get("mesh", [None]))
     return others * sum(len(_choose_meshes(*pair)) for pair in pairs)
 
 
@@ -221,15 +227,15 @@ def _choose_meshes(devices: Any, mesh: Any) -> list[Any]:
     return list_meshes(devices) if mesh == EVERY and is_count else [mesh]
 
 
-def _expand_cells(fields: _Fields, given: Collection[str]) -> Iterator[GridCell]:
+def _expand_cells(fields: _Fields, command_line: Collection[str]) -> Iterator[GridCell]:
     """Yield a `GridCell` for each combination of swept values that fulfills the `where` condition."""
-    holds, axes = parse_where(fields.get("where")), _swept_values(fields)
-    for values in itertools.product(*axes.values()):
-        chosen = dict(zip(axes, values, strict=True))
-        for mesh in _choose_meshes(chosen.get("devices", 1), chosen.get("mesh")):
-            cell = _make_cell(chosen | {"mesh": mesh}, given)
+    fulfills_where, swept = parse_where(fields.get("where")), _swept_values(fields)
+    for values in itertools.product(*swept.values()):
+        values_of_cell = dict(zip(swept, values, strict=True))
+        for mesh in _choose_meshes(values_of_cell.get("devices", 1), values_of_cell.get("mesh")):
+            cell = _make_cell(values_of_cell | {"mesh": mesh}, command_line)
             names = {name: getattr(cell.case, name) for name in FIELDS if name != "sizes"}
-            if holds(names | dict(cell.case.sizes) | {"scaling": cell.scaling}):
+            if fulfills_where(names | dict(cell.case.sizes) | {"scaling": cell.scaling}):
                 yield cell
 
 
@@ -241,10 +247,10 @@ def list_meshes(devices: int) -> list[str]:
     return [f"{n}x{devices // n}" for n in divisors]
 
 
-def _make_cell(fields: _Fields, given: Collection[str]) -> GridCell:
+def _make_cell(fields: _Fields, command_line: Collection[str]) -> GridCell:
     """Return the `GridCell` with the values in `fields`, or raise `Refusal` if a value is invalid.
 
-    `given` contains the names of the fields that the command line sets.
+    `command_line` contains the names of the fields that the command line sets.
     """
     scaling = fields.pop("scaling", "strong")
     check_names("scaling", [scaling], SCALINGS)
@@ -259,10 +265,10 @@ def _make_cell(fields: _Fields, given: Collection[str]) -> GridCell:
         raise Refusal(f"{reason}; here write devices=[1,2]")
     if isinstance(fields.get("mode"), str) and fields["mode"] in ALIASES:  # such as vmap_jacfwd
         alias, (fields["mode"], batch) = fields["mode"], ALIASES[fields["mode"]]
-        if fields.get("batch", batch) != batch and ("mode" in given) == ("batch" in given):
+        if fields.get("batch", batch) != batch and ("mode" in command_line) == ("batch" in command_line):
             fix = f"write mode={fields['mode']}, or leave out batch"
             raise Refusal(f"mode={alias} already sets batch={batch}, not {fields['batch']}: {fix}")
-        fields["batch"] = fields["batch"] if "batch" in given else batch
+        fields["batch"] = fields["batch"] if "batch" in command_line else batch
     if isinstance(fields.get("memory_limit"), str):
         fields["memory_limit"] = _parse_bytes(fields["memory_limit"])
     case_fields, sizes = dict[str, Any](), dict[str, Any]()
@@ -292,20 +298,20 @@ def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, Unuse
     A value in a YAML file is permitted if a value on the command line makes it ineffective. `unused[i]` is
     the result of `completion.unused_fields` for `cells[i]`.
     """
-    reasons: dict[tuple[str, str, Any], list[UnusedField | None]] = {}
+    unused_by_value: dict[tuple[str, str, Any], list[UnusedField | None]] = defaultdict(list)
     for cell, without_effect in zip(cells, unused, strict=True):
         for sources in cell.sources:
             overridden = {name for name, source in sources.items() if source == _COMMAND_LINE}
             for name in sources.keys() & {*FIELDS} - {"sizes"}:
-                why = without_effect.get(name)
-                if why and name not in overridden and overridden.intersection(why.causes):
-                    why = None  # the command line makes a value of a YAML file ineffective
-                reasons.setdefault((sources[name], name, getattr(cell.case, name)), []).append(why)
-    for (source, name, value), whys in reasons.items():
-        if whys[0] and all(whys):
+                unused_field = without_effect.get(name)
+                if unused_field and name not in overridden and overridden.intersection(unused_field.causes):
+                    unused_field = None  # the command line makes a value of a YAML file ineffective
+                unused_by_value[sources[name], name, getattr(cell.case, name)].append(unused_field)
+    for (source, name, value), reasons in unused_by_value.items():
+        if reasons[0] and all(reasons):
             text = str(value).lower() if isinstance(value, bool) else value
-            fix = f"leave it out, or change {' or '.join(whys[0].causes)}"
-            raise Refusal(f"{name}={text} has no effect {whys[0].reason}: {fix} (it is stated {source})")
+            fix = f"leave it out, or change {' or '.join(reasons[0].causes)}"
+            raise Refusal(f"{name}={text} has no effect {reasons[0].reason}: {fix} (it is stated {source})")
 
 
 def parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
@@ -333,7 +339,7 @@ def parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
         fix = "compare with ==, join with and, such as \"devices == 1 and mode != 'jacrev'\""
         raise Refusal(f"where={text!r} cannot be read: {problem}; {fix}") from None
 
-    def holds(names: Mapping[str, Any]) -> bool:
+    def fulfills_where(names: Mapping[str, Any]) -> bool:
         for name in compared_fields:
             if name in _BY_WORKLOAD and names[name] is None:
                 default = f"the default of {names['workload']}"
@@ -347,11 +353,15 @@ def parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
         except Exception as error:
             raise Refusal(f"where={text!r} cannot be evaluated: {error or type(error).__name__}") from None
 
-    return holds
+    return fulfills_where
 
 
 def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
-    """Yield fields compared with constants, and turn `is` into `==`. Raise `Refusal` if `tree` is invalid."""
+    """Check the parsed condition `tree`, and yield each field that it compares with a constant.
+
+    Operators `is` and `is not` in `tree` are replaced by == and !=. Raise `Refusal` if the condition is
+    invalid. `text` is the condition, for error messages.
+    """
     for node in ast.walk(tree):
         if not isinstance(node, _ALLOWED_NODES):
             fix = "compare fields, join with and, or, not"
@@ -362,7 +372,7 @@ def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
                 raise Refusal(f"where={text!r}: arithmetic takes numbers, not {ast.unparse(operand)}")
         if isinstance(node, ast.Compare):  # `is` becomes `==`, because Python warns of `is` with a text
             equality = {ast.Is: ast.Eq, ast.IsNot: ast.NotEq}
-            node.ops = [equality.get(type(each), type(each))() for each in node.ops]
+            node.ops = [equality.get(type(operator), type(operator))() for operator in node.ops]
             operands = [node.left, *node.comparators]
             for left, op, right in zip(operands, node.ops, operands[1:], strict=False):
                 yield from _check_comparison(left, right)
@@ -380,7 +390,7 @@ def _check_comparison(left: ast.expr, right: ast.expr) -> Iterator[str]:
         return
     name = left.id
     valid: Mapping[str, Collection[str]] = CHOICES | OPTIONS | {"scaling": SCALINGS}
-    constants = [getattr(each, "value", None) for each in getattr(right, "elts", [right])]
+    constants = [getattr(constant, "value", None) for constant in getattr(right, "elts", [right])]
     values = [value for value in constants if value is not None]
     for value in values:
         if name == "mode" and value in ALIASES:

@@ -43,9 +43,10 @@ ProgressCallback = Callable[[int, int], None]  # (number of checked cells, numbe
 def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallback) -> list[Answer]:
     """Check the cells of a study in child processes, and return one answer per cell, in the same order.
 
-    An answer is the dict that `preflight_process.check_cell` returns. If the case is invalid, it is a dict
-    with the entry "refusal", a message. If the check crashed or took more than `seconds`, it is {"failure":
-    (reason, text)}. `note` is called with the numbers of checked cells and of all cells.
+    A cell is a case as given in the study. An answer is the dict that `preflight_process.check_cell` returns.
+    The answer for an invalid case contains the entry "refusal", a message. The answer for a check that
+    crashed or took more than `seconds` is {"failure": (reason, text)}. `note` is called repeatedly with the
+    number of checked cells and the number of all cells.
     """
     groups = group_by(range(len(cells)), lambda cell_index: user_modules(cells[cell_index].case))
     examination = _Examination(cells, seconds)
@@ -75,8 +76,9 @@ def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -
         others = len({text for text, _ in refused}) - 1
         more = f" (and {others} more like this)" if others else ""
         raise Refusal(add_source(text, first.sources[0] if first.sources else {}) + more)
-    unused = [answer.get("unused", {}) for answer in answers]
-    refuse_unused(cells, [{name: UnusedField(*why) for name, why in each.items()} for each in unused])
+    refuse_unused(cells, [
+        {name: UnusedField(*why) for name, why in answer.get("unused", {}).items()} for answer in answers
+    ])  # fmt: skip
     if all(_EXIT_MARK in answer.get("failure", ("", ""))[1] for answer in answers):  # the module is a script
         raise Refusal(answers[0]["failure"][1])
     results: dict[Case, PreflightResult] = {}
@@ -132,7 +134,7 @@ class _Examination:
                 self._answer_all(problems, {"failure": (reason, text)})
                 return
             similar = operator.attrgetter("target", "variant", "sizes")  # such cases are checked last
-            problems.sort(key=lambda each: similar(self.cells[each[0]].case) == similar(case))
+            problems.sort(key=lambda cell_indices: similar(self.cells[cell_indices[0]].case) == similar(case))
 
     def _answer_all(self, problems: Iterable[Iterable[int]], answer: Answer) -> None:
         self.answers |= {cell_index: answer for cell_indices in problems for cell_index in cell_indices}
@@ -185,7 +187,8 @@ def cache_key(cells: Sequence[GridCell]) -> str | None:
     """
     if any(cell.case.engine != "jax" or user_modules(cell.case) for cell in cells):
         return None
-    installed = sorted((each.name or "", each.version) for each in importlib.metadata.distributions())
+    packages = importlib.metadata.distributions()
+    installed = sorted((package.name or "", package.version) for package in packages)
     variables = sorted(item for item in os.environ.items() if item[0].startswith(("JAX_", "XLA_")))
     given_cases = [[to_dict(cell.case), cell.scaling] for cell in cells]
     return _digest((given_cases, installed, variables, environment.source()))
@@ -203,7 +206,7 @@ def load_answers(folder: Path, key: str | None) -> list[Answer]:
 def save_answers(folder: Path, key: str | None, answers: Sequence[Answer]) -> None:
     """Cache answers under `key` in a results folder, unless `key` is None or an answer may change later."""
     # Failures may change, and so may a lack of memory.
-    is_cacheable = all("case" in each and (each["unfit"] or [""])[0] != "too_large" for each in answers)
+    is_cacheable = all("case" in answer and (answer["unfit"] or [""])[0] != "too_large" for answer in answers)
     if key is not None and is_cacheable:
         with contextlib.suppress(OSError):
             content = {"digest": _digest((key, answers)), "answers": answers}

@@ -125,9 +125,10 @@ def _why_indivisible(case: Case) -> tuple[str, str] | None:
     if case.engine != interface.JAX or case.split == "both" or not (remainder := case.points % devices):
         return None
     if case.points > 1:
-        near = case.points - remainder, case.points - remainder + devices
+        smaller = case.points - remainder
+        valid_counts = [count for count in (smaller, smaller + devices) if count]
         problem = f"points={case.points} of {case.workload} do not divide over devices={case.devices}"
-        fix = f"take points={' or '.join(str(n) for n in near if n)}, leave the pair out with where"
+        fix = f"take points={' or '.join(map(str, valid_counts))}, leave the pair out with where"
         raise Refusal(f"{problem}: {fix}, or fill up with split=both mesh={devices}x1")
     text = f"{case.target} of {case.workload} has one point, which cannot be partitioned; use split=seeds"
     return "indivisible", text

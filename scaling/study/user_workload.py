@@ -63,10 +63,10 @@ def check_not_shadowed(name: str) -> None:
 
 def advise_renaming() -> str:
     """Return advice to rename a file or folder that hides a module of Python or JAX ("" if none does)."""
-    hidden = sys.stdlib_module_names | {"jax", "jaxlib", "ml_dtypes", "numpy", "opt_einsum"}
+    hidden_modules = sys.stdlib_module_names | {"jax", "jaxlib", "ml_dtypes", "numpy", "opt_einsum"}
     files = (file for folder in _module_folders() for file in sorted(folder.glob("*.py")))
     packages = (file.parent for folder in _module_folders() for file in sorted(folder.glob("*/__init__.py")))
-    file = next((file for file in (*files, *packages) if file.stem in hidden), None)
+    file = next((file for file in (*files, *packages) if file.stem in hidden_modules), None)
     return f"; {file} hides the module {file.stem}: rename it, such as my_{file.name}" if file else ""
 
 
@@ -85,18 +85,18 @@ def declared_names(module: ModuleType, name: str, variant: str | None = None) ->
     declared = getattr(module, name, ())
     if isinstance(declared, Mapping):
         declared = declared.get(variant, ()) if name == "FORMULATIONS" else tuple(declared)
-    if isinstance(declared, tuple | list) and all(isinstance(each, str) for each in declared):
+    if isinstance(declared, tuple | list) and all(isinstance(value, str) for value in declared):
         return tuple(declared)
     text = f"{name} of {module.__name__} must be a tuple or list of names, not {declared!r:.80}"
     raise Refusal(f"{text}; write {(declared if isinstance(declared, str) else 'plain',)}")
 
 
-def declared_sizes(name: str, module: ModuleType, given: Mapping[str, Any]) -> Mapping[str, Any]:
+def declared_sizes(name: str, module: ModuleType, case_sizes: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return {size name: default value} as declared in SIZES of the module of the workload `name`.
 
-    Raise `Refusal` if SIZES is not a dict with names as keys, if a size is named `points`, `devices` or
-    `data_seed`, if a size in `given` is not declared, or if a declared size has neither a default value nor a
-    value in `given`.
+    `case_sizes` contains the sizes that the case sets. Raise `Refusal` if SIZES is not a dict with names as
+    keys, or if a size is invalid: its name is `points`, `devices` or `data_seed`, it is set but not declared,
+    or it has neither a default value nor a value in `case_sizes`.
     """
     declared = getattr(module, "SIZES", {})
     if not isinstance(declared, Mapping) or not all(isinstance(size, str) for size in declared):
@@ -106,13 +106,13 @@ def declared_sizes(name: str, module: ModuleType, given: Mapping[str, Any]) -> M
         fix = f"rename the size in the module, such as n_{clash}"
         raise Refusal(f"size {clash!r} of {name} has the name of a field, which it would hide: {fix}")
     try:
-        check_names(f"size of {name}", given, declared)
+        check_names(f"size of {name}", case_sizes, declared)
     except Refusal as refusal:
         if name in built_in("workloads"):
             raise
-        undeclared = next(size for size in given if size not in declared)
+        undeclared = next(size for size in case_sizes if size not in declared)
         raise Refusal(f"{refusal}; {advise_sizes(undeclared)}") from None
-    if missing := [size for size, default in declared.items() if default is None and size not in given]:
+    if missing := [size for size, default in declared.items() if default is None and size not in case_sizes]:
         raise Refusal(f"size {missing[0]!r} of {name} has no default: write sizes.{missing[0]}=8")
     return declared
 

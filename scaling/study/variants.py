@@ -107,8 +107,8 @@ def _install_jax(version: str) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another run may install the same version
         if (folder / "made").exists():
             return python
-        create = [sys.executable, "-m", "venv", "--clear", str(folder)]
-        for command in (create, [str(python), "-m", "pip", "install", "-qq", f"jax=={version}"]):
+        create_environment = [sys.executable, "-m", "venv", "--clear", str(folder)]
+        for command in (create_environment, [str(python), "-m", "pip", "install", "-qq", f"jax=={version}"]):
             process = subprocess.run(command, capture_output=True, text=True, check=False)
             if process.returncode:
                 raise Refusal(f"versus=jax:{version} cannot be installed: {last_line(process.stderr)}")

@@ -227,10 +227,10 @@ def test_tasks_of_a_submission_in_one_state_share_a_row_without_the_option_all(e
 def test_tasks_of_old_submissions_are_omitted_once_they_have_ended(make_study):
     studies = [make_study(2, stamp=f"20261121T2015{n:02}-3f2a") for n in range(50)]
     states = [study.states("PENDING" if n == 3 else "COMPLETED")[0] for n, study in enumerate(studies)]
-    tables = list(status.task_tables(states, every=False))
+    tables = list(status.task_tables(states, show_all=False))
     assert [table.title for table in tables] == ["jobs/20261121T201503-3f2a", "jobs/20261121T201549-3f2a"]
     assert tables[-1].caption == "48 tasks of earlier submissions have ended; --all shows them"
-    assert len(list(status.task_tables(states, every=True))) == 50
+    assert len(list(status.task_tables(states, show_all=True))) == 50
 
 
 def test_long_lists_are_shortened_and_name_the_option_all(make_study, make_record):
