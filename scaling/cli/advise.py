@@ -80,11 +80,13 @@ def _advise_on_devices(name: str, problem: _Problem, options: _Options, console:
     """
     hardware, devices, budget = options["hardware"], options["devices"], options["budget"]
     platform = None if hardware else find_platform()
-    is_bound, usable = platform == "cpu", len(cores.usable_cores())
+    is_bound, core_count = platform == "cpu", len(cores.usable_cores())
     for count in devices if is_bound else ():
-        if not 0 < count <= usable:
-            valid = f"1 to {usable}" if usable > 1 else "1"
-            raise Refusal(f"devices={count}: this machine has {format_count(usable, 'core')}; use {valid}")
+        if not 0 < count <= core_count:
+            valid = f"1 to {core_count}" if core_count > 1 else "1"
+            raise Refusal(
+                f"devices={count}: this machine has {format_count(core_count, 'core')}; use {valid}"
+            )
     if not isinstance(problem, Case):
         _split_location(name)  # refuse a missing file before JAX starts
     machine = hardware or f"this machine ({platform})"

@@ -98,8 +98,7 @@ def logs_of_case(study: StudyCases, key: str, show_all: bool = False) -> Iterato
     If `show_all` is false, yield only the last lines of long log files.
     """
     tasks = [task for task in study.tasks if key in task.cases]
-    records = study.records_by_key.get(key, [])
-    records = sorted(records, key=lambda r: (r.started_at or "", r.attempt))
+    records = store.sort_by_start(study.records_by_key.get(key, []))
     lines = [*map(_describe_record, records), *(_describe_task(task, key) for task in tasks)]
     text = hide_secrets("\n".join(lines)) or "it has no record, and no task will run it"
     yield f"{key}  {label(study.cases[key])}", text

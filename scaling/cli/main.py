@@ -100,9 +100,9 @@ def _run_command(words: list[str], console: Console) -> int:
 
 
 def _refuse_other_package() -> None:
-    """Raise `Refusal` if the working directory contains a package `scaling` that differs from this package.
+    """Raise `Refusal` if the working directory contains a module `scaling` that differs from this package.
 
-    The processes that this command starts would import that package.
+    The processes that this command starts would import that module.
     """
     if os.environ.get("PYTHONSAFEPATH"):
         return

@@ -59,7 +59,7 @@ class TooLarge(Exception):
 
 
 def unknown_name(what: str, value: Any, valid_names: Iterable[str]) -> Refusal:
-    """Return a `Refusal` for the unknown name `value`. `what` is the kind of name, such as "mode"."""
+    """Return a `Refusal` of `value` that lists the valid names. `what` is their kind, such as "mode"."""
     names = [str(name) for name in valid_names] or ["none"]
     similar = difflib.get_close_matches(str(value).rpartition("/")[2], names, n=1)
     hint = f"; did you mean {similar[0]!r}?" if similar else ""

@@ -39,7 +39,7 @@ def format_bytes(value: float) -> str:
 
 
 def format_interval(low: float | None, high: float | None) -> str:
-    """Format an interval: " (1.70 to 1.81)", " (43.3 or more)" if high is inf, or "" if a limit is None."""
+    """Format an interval as " (1.7 to 1.8)", or " (43 or more)" if `high` is inf, or "" if one is None."""
     if low is None or high is None:
         return ""
     return f" ({format_number(low)} {'or more' if high == math.inf else f'to {format_number(high)}'})"
@@ -80,7 +80,7 @@ def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def format_location(error: BaseException) -> str:
-    """Return the location of the last traceback frame in user code, as ' (model.py:12)', or "" if none."""
+    """Return the last frame of a traceback in user code, as ' (model.py:12)', or "" if there is none."""
     frames = _user_frames(error)
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
 

@@ -170,7 +170,7 @@ def is_number(value: Any) -> bool:
 
 
 def end_fields(record: Record) -> dict[str, Any]:
-    """Return the fields of the event that reports the end of a case. "seconds" is [median time] or []."""
+    """Return the status, reason, text and seconds of a case that ended. "seconds" is [median] or []."""
     median = [statistics.median(record.seconds)] if record.seconds else []
     return {"status": record.status, "reason": record.reason, "text": record.text, "seconds": median}
 

@@ -72,6 +72,11 @@ def _describe(error: Exception) -> str:
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__)[:120]
 
 
+def sort_by_start(records: Iterable[Record]) -> list[Record]:
+    """Return records sorted by start time, and by attempt number if the times are equal."""
+    return sorted(records, key=lambda record: (record.started_at or "", record.attempt))
+
+
 def latest(records: Iterable[Record]) -> list[Record]:
     """Return one record for each combination of case, environment and replicate.
 
@@ -79,7 +84,7 @@ def latest(records: Iterable[Record]) -> list[Record]:
     worst, the statuses are: ok or planned, skipped, failed.
     """
     latest_records: dict[tuple[str, str, int], Record] = {}
-    for record in sorted(records, key=lambda r: (r.started_at or "", r.attempt)):
+    for record in sort_by_start(records):
         measurement = (record.key, record.setting, record.replicate)
         previous = latest_records.get(measurement, record)
         if previous.identity == record.identity:
@@ -97,14 +102,12 @@ def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Reco
     For each environment, `latest` selects one record of the replicate. Of these records, the one with the
     latest `started_at` is returned.
     """
-    ordered = sorted(latest(records), key=lambda r: (r.started_at or "", r.attempt))
-    return {(record.key, record.replicate): record for record in ordered}
+    return {(record.key, record.replicate): record for record in sort_by_start(latest(records))}
 
 
 def keep_newest_environments(records: Sequence[Record]) -> list[Record]:
-    """For each workload, return the records from the environment in which it ran last."""
-    ordered = sorted(records, key=lambda r: (r.started_at or "", r.attempt))
-    newest = {record.case.workload: record.setting for record in ordered}
+    """Return the records of each workload from the environment in which the workload ran last."""
+    newest = {record.case.workload: record.setting for record in sort_by_start(records)}
     return [record for record in records if record.setting == newest[record.case.workload]]
 
 
@@ -129,12 +132,12 @@ def read_study(folder: Path, known_cases: Mapping[str, Case] = types.MappingProx
     """
     path = folder / "study.json"
     content = read_json(path) if path.exists() else {}
-    entries = content.get("cases", []) if isinstance(content, dict) else None
+    case_entries = content.get("cases", []) if isinstance(content, dict) else None
     fix = "repeat the `scaling run` command, which writes it again"
-    if not isinstance(entries, list):
+    if not isinstance(case_entries, list):
         return Study({}, {}, f"study.json cannot be read: missing cases are unknown; {fix}")
     cases, unreadable = dict[str, tuple[Case, int]](), set[str]()
-    for entry in entries:
+    for entry in case_entries:
         try:
             known_case = known_cases.get(entry.get("key"))
             case = known_case or from_dict(entry["case"])

@@ -118,11 +118,11 @@ def _compose_once(overrides: list[str], only_print: bool) -> Composed:
     if only_print:
         print(OmegaConf.to_yaml(config))
         return {}, ""
-    container: Any = OmegaConf.to_container(config, resolve=True)
-    plain = {str(name): value for name, value in container.items()}
-    _check_keys(plain, choices)
-    _check_cluster(plain["cluster"])
-    return plain, choices["study"]
+    resolved_config: Any = OmegaConf.to_container(config, resolve=True)
+    plain_config = {str(name): value for name, value in resolved_config.items()}
+    _check_keys(plain_config, choices)
+    _check_cluster(plain_config["cluster"])
+    return plain_config, choices["study"]
 
 
 def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
@@ -211,17 +211,17 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
         return Refusal(f"{unknown_name(group or 'configuration', name, error.options)}{fix}")
     if isinstance(error, OverrideParseException):
         return _explain_unreadable(error.override.removeprefix("++"))
-    if unknown := re.search(r"is not in struct full_key: (\S+)|Could not override '([^']+)'", text):
-        return _explain_unknown_key(unknown[1] or unknown[2])
+    if unknown_key := re.search(r"is not in struct full_key: (\S+)|Could not override '([^']+)'", text):
+        return _explain_unknown_key(unknown_key[1] or unknown_key[2])
     selected = " ".join(word for word in words if word.lstrip("+").partition("=")[0] in _GROUPS)
     prefix = "cannot compose the configuration"
     if isinstance(error, RecursionError):
         return Refusal(f"{prefix}: a file or a value refers to itself, in `defaults` or as ${{...}}")
-    if digits := next((word for word in words if re.search("[0-9]{4301}", word)), ""):
-        problem = f"{digits[:40]}... has a number of {len(digits)} characters"
+    if long_number := next((word for word in words if re.search("[0-9]{4301}", word)), ""):
+        problem = f"{long_number[:40]}... has a number of {len(long_number)} characters"
         return Refusal(f"{problem}: write one of at most 15 digits")
-    if ambiguous := re.search(r"Ambiguous value for argument '\+*([^=']+)=([^']*)'", text):
-        name, values = ambiguous.groups()
+    if ambiguous_value := re.search(r"Ambiguous value for argument '\+*([^=']+)=([^']*)'", text):
+        name, values = ambiguous_value.groups()
         if name in _GROUPS:
             return Refusal(f"{name}={values} names several files: add --multirun to run one after another")
         return Refusal(f"{name}={values}: write several values in brackets, '{name}=[{values}]'")
@@ -265,26 +265,26 @@ def _checked_files() -> Iterator[None]:
 
     Plugins.instance()  # registers the class that loads files
     loader: Any = SourcesRegistry.instance().resolve("file")
-    load = loader.load_config
+    load_yaml = loader.load_config
 
     def check_and_load(source: Any, config_path: str) -> Any:
         if ".." in Path(config_path).parts:
             name = Path(config_path).name
             raise Refusal(f"{config_path} is a path: name a file in the folder study, such as {name}")
         path = Path(source.path, f"{config_path}.yaml")
-        shown = os.path.relpath(path) if path.is_relative_to(Path.cwd()) else path.name
+        shown_path = os.path.relpath(path) if path.is_relative_to(Path.cwd()) else path.name
         try:
             if path.is_file():
-                _check_file(path, shown)
-            return load(source, config_path)
+                _check_file(path, shown_path)
+            return load_yaml(source, config_path)
         except (yaml.YAMLError, OSError, RecursionError) as error:
-            raise Refusal(_describe_yaml_error(error, shown)) from None
+            raise Refusal(_describe_yaml_error(error, shown_path)) from None
 
     loader.load_config = check_and_load
     try:
         yield
     finally:
-        loader.load_config = load
+        loader.load_config = load_yaml
 
 
 def _check_file(path: Path, name: str) -> None:

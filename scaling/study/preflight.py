@@ -68,12 +68,12 @@ def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -
     Raise `Refusal` if a case is invalid, if a field has no effect, or if no case can be checked because a
     module calls sys.exit.
     """
-    refused = [
+    refusals = [
         (answer["refusal"], cell) for cell, answer in zip(cells, answers, strict=True) if "refusal" in answer
     ]
-    if refused:
-        text, first = refused[0]
-        others = len({text for text, _ in refused}) - 1
+    if refusals:
+        text, first = refusals[0]
+        others = len({text for text, _ in refusals}) - 1
         more = f" (and {others} more like this)" if others else ""
         raise Refusal(add_source(text, first.sources[0] if first.sources else {}) + more)
     refuse_unused(cells, [
@@ -116,34 +116,38 @@ class _Examination:
 
     def examine(self, cell_indices: list[int]) -> None:
         """Check cells in a child process, and start a new process after each crash or timeout."""
-        # Each list in `problems` contains the indices of cells that differ only in layout.
-        problems = list(group_by(cell_indices, lambda index: without_layout(self.cells[index].case)).values())
+        # Each list in `layout_groups` contains the indices of cells that differ only in layout.
+        layout_groups = list(
+            group_by(cell_indices, lambda index: without_layout(self.cells[index].case)).values()
+        )
         failures = 0  # since the last answer, where a timeout counts as several
-        while problems and not self.stopped:
-            first_cell = problems[0][0]
-            failure = self._answer_in_order(problems)
+        while layout_groups and not self.stopped:
+            first_cell = layout_groups[0][0]
+            failure = self._answer_in_order(layout_groups)
             if failure is None or self.stopped:
                 return
             reason, text = failure["failure"]
-            failures *= problems[0][0] == first_cell
+            failures *= layout_groups[0][0] == first_cell
             failures += _FAILURES_PER_TIMEOUT if reason == "timeout" else 1
-            case = self.cells[problems[0][0]].case
-            self._answer_all([problems.pop(0)], failure)  # cells that differ only in layout fail alike
+            case = self.cells[layout_groups[0][0]].case
+            self._answer_all([layout_groups.pop(0)], failure)  # cells that differ only in layout fail alike
             if failures >= _MAX_FAILURES:
                 text += " (several cases in a row ended like this; this one was not examined)"
-                self._answer_all(problems, {"failure": (reason, text)})
+                self._answer_all(layout_groups, {"failure": (reason, text)})
                 return
             similar = operator.attrgetter("target", "variant", "sizes")  # such cases are checked last
-            problems.sort(key=lambda cell_indices: similar(self.cells[cell_indices[0]].case) == similar(case))
+            layout_groups.sort(
+                key=lambda cell_indices: similar(self.cells[cell_indices[0]].case) == similar(case)
+            )
 
-    def _answer_all(self, problems: Iterable[Iterable[int]], answer: Answer) -> None:
-        self.answers |= {cell_index: answer for cell_indices in problems for cell_index in cell_indices}
+    def _answer_all(self, layout_groups: Iterable[Iterable[int]], answer: Answer) -> None:
+        self.answers |= {cell_index: answer for cell_indices in layout_groups for cell_index in cell_indices}
 
-    def _answer_in_order(self, problems: list[list[int]]) -> Answer | None:
+    def _answer_in_order(self, layout_groups: list[list[int]]) -> Answer | None:
         """Check cells in one child process until a check crashes or times out.
 
-        Return the failure of this check, or None if there is none. Each list in `problems` contains the
-        indices of cells that differ only in layout. Remove each cell from `problems` when its answer is
+        Return the failure of this check, or None if there is none. Each list in `layout_groups` contains the
+        indices of cells that differ only in layout. Remove each cell from `layout_groups` when its answer is
         known. If the child process cannot import the user's modules, the error is the answer for all cells,
         and the result is None.
         """
@@ -152,17 +156,17 @@ class _Examination:
         try:
             with open_worker_group({"platform": "cpu"}, program, ProcessShape(1), None) as process:
                 self.processes.append(process)
-                imported = {} if self.stopped else self._ask(process, problems[0][0], "import")
+                imported = {} if self.stopped else self._ask(process, layout_groups[0][0], "import")
                 if "failure" in imported or "refusal" in imported:
-                    self._answer_all(problems, imported)
-                    problems.clear()
-                while problems and not self.stopped:
-                    answer = self._ask(process, problems[0][0], "answer")
+                    self._answer_all(layout_groups, imported)
+                    layout_groups.clear()
+                while layout_groups and not self.stopped:
+                    answer = self._ask(process, layout_groups[0][0], "answer")
                     if "failure" in answer:
                         return answer
-                    self.answers[problems[0].pop(0)] = answer
-                    if not problems[0]:
-                        del problems[0]
+                    self.answers[layout_groups[0].pop(0)] = answer
+                    if not layout_groups[0]:
+                        del layout_groups[0]
         except WorkerDied as death:  # at the start, if JAX is missing or fails; `_ask` handles later ones
             why = str(death) or "JAX cannot be imported in time"
             raise Refusal(f"the study cannot be examined: {why}{user_workload.advise_renaming()}") from None

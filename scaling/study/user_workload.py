@@ -151,7 +151,7 @@ def check_workload(name: str, result: Any) -> Workload:
 
 
 def check_inputs(built: Workload) -> None:
-    """Draw the first rows of each input twice. Raise `Refusal` if this fails, or if the values differ."""
+    """Draw the first row of each input twice. Raise `Refusal` if this fails, or if the values differ."""
     for name, spec in built.inputs.items():
         if math.prod(spec.shape) > _MAX_CHECKED_ELEMENTS:
             continue

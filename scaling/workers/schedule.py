@@ -128,24 +128,24 @@ def make_schedule(
     keys = {preflight.environment_key for preflight in results}
     environments = {key: planned_environment(machine, settings, key) for key in keys}
     history = build_history(records, environments, baseline)
-    groups: dict[str, list[ScheduledCase]] = defaultdict(list)
+    by_outcome: dict[str, list[ScheduledCase]] = defaultdict(list)
     for item, identity in _shuffled_cases(results, settings, environments, history):
         status = item.preflight.outcome and item.preflight.outcome[0]
         is_skipped = status == "skipped"
         if status == "failed":
-            group = "failures"
+            outcome = "failures"
         elif identity in history.with_result or (is_skipped and identity in history.temporary_skips):
-            group = "done"
+            outcome = "done"
         elif is_skipped:
-            group = "skips"
+            outcome = "skips"
         elif item.replicate_key in queued:
-            group = "queued"
+            outcome = "queued"
         else:
-            group = "lost" if history.is_exhausted(identity, settings) and not retry else "to_run"
-        groups[group].append(item)
+            outcome = "lost" if history.is_exhausted(identity, settings) and not retry else "to_run"
+        by_outcome[outcome].append(item)
     return Schedule(
-        group_by_process(groups["to_run"]), tuple(groups["skips"]), len(groups["done"]), machine,
-        environments, len(groups["queued"]), len(groups["lost"]), tuple(groups["failures"]),
+        group_by_process(by_outcome["to_run"]), tuple(by_outcome["skips"]), len(by_outcome["done"]), machine,
+        environments, len(by_outcome["queued"]), len(by_outcome["lost"]), tuple(by_outcome["failures"]),
     )  # fmt: skip
 
 
@@ -262,9 +262,9 @@ def _agree_where_known(planned: Mapping[str, Any], actual: Mapping[str, Any]) ->
 
 
 def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
-    """Return `preflight` with the outcome "skipped" if its case runs another library than JAX off the CPU.
+    """Return `preflight` with the outcome "skipped" if its case runs a peer of JAX on an accelerator.
 
-    A result that already has an outcome is returned unchanged. `platform` is the platform of the run.
+    A peer is another AD library. A result that already has an outcome is returned unchanged.
     """
     if platform == "cpu" or preflight.case.engine == "jax" or preflight.outcome:
         return preflight

@@ -303,8 +303,8 @@ class _InterleavedCases:
         ran out of memory before.
         """
         item = work.item
-        too_large = (other.item.case for other in self.run.out_of_memory if other.variant == work.variant)
-        if smaller_case := next((case for case in too_large if _is_no_larger(case, item.case)), None):
+        oom_cases = (other.item.case for other in self.run.out_of_memory if other.variant == work.variant)
+        if smaller_case := next((case for case in oom_cases if _is_no_larger(case, item.case)), None):
             text = f"{smaller_case.key} ran out of memory, and this case is no smaller"
             self.run.record_end(work, "skipped", "dominated", text)
             work.state = "ended"
