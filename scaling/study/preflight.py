@@ -32,7 +32,10 @@ from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup, open_
 _MAX_FAILURES = 20  # number of consecutive failures after which the other cells fail without a check
 _FAILURES_PER_TIMEOUT = 7  # number of failures that a timeout counts as
 _POLL_SECONDS = 0.1
-_FAILED_WHILE = {"import": "while it was imported", "answer": "while workload(case) was called"}
+_FAILED_WHILE = {
+    "import": "while it was imported",
+    "answer": "while workload(case) or its function was called",
+}
 _EXIT_MARK = "(SystemExit)"  # part of the text of a failure if a module calls sys.exit
 _CACHE_FILE = ".examined.json"
 _LAYOUT_DEFAULTS = defaults((*VIEWS["layout"], *VIEWS["memory"], "cache"))
