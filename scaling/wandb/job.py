@@ -130,9 +130,6 @@ def ideal_metric(baseline: int) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return up to 200 characters of the first line of an error message.
-
-    Secrets and folder names are removed.
-    """
+    """Return the first line of an error message, at most 200 characters, without secrets and folder names."""
     first_line = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
     return scrub(first_line)[:200].rstrip(" .")

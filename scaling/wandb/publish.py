@@ -47,10 +47,7 @@ class Outcome:
 
 
 def publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | None = None) -> Outcome:
-    """Publish a results folder to W&B, or write offline copies, and return the outcome.
-
-    Errors are not raised. The returned `Outcome` describes them.
-    """
+    """Publish a results folder to W&B, or write offline copies. The returned `Outcome` describes errors."""
     events: list[Event] = []
     try:
         events.extend(_publish(folder, settings, loaded))

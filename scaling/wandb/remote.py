@@ -70,10 +70,7 @@ def publish_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
 
 
 def _write_offline_copy(job: PublishJob, run: TrackedRun) -> str:
-    """Write an offline copy of a run, and return 'kept'.
-
-    If a complete copy exists, return 'there before'.
-    """
+    """Write an offline copy of a run, and return 'kept'. If a complete copy exists, return 'there before'."""
     if any(map(_is_complete, _COPIES_FOLDER.glob(f"offline-run-*-{run.digest}-{job.destination}-*/*.wandb"))):
         return "there before"
     _remove_copies(job, run)
@@ -111,10 +108,8 @@ def _publish_online(
         return state, problem
 
     send_runs(publish_run, job.runs)
-    are_tagged = _map_in_threads(
-        lambda stored: _update_tag(stored, current_ids, wrong_ids), _list_runs(api, job)
-    )
-    send_event(superseded=sum(are_tagged))
+    tagged = _map_in_threads(lambda stored: _update_tag(stored, current_ids, wrong_ids), _list_runs(api, job))
+    send_event(superseded=sum(tagged))
     if job.settings.dashboard:
         send_event(**_save_dashboard(job, current_ids))
 
@@ -123,8 +118,7 @@ def _publish_run(api: wandb.Api, job: PublishJob, run: TrackedRun, listed: list[
     """Upload and verify a W&B run, unless the server has an equal run.
 
     `listed` contains the runs on the server. Return (state, run ID, error message or ''). The state is
-    'unchanged' if an equal run was on the server, 'published' if the uploaded run is equal to `run`, or
-    'differs' if it is different or missing.
+    'unchanged' (not uploaded), 'published', or 'differs' if the uploaded run is not equal or is missing.
     """
     for stored in listed:
         if stored.config.get("digest") == run.digest and not _first_difference(run, stored):
@@ -217,9 +211,8 @@ def _first_difference(run: TrackedRun, stored: Any) -> str:
 def _update_tag(stored: Any, current_ids: dict[str, str], wrong_ids: Iterable[str]) -> bool:
     """Add the tag 'superseded' to a stored W&B run, or remove it. Return whether the tag was added.
 
-    `current_ids` maps each series to the ID of its current run. The tag is removed from this run and added to
-    all other runs of the series. It is also added to the runs in `wrong_ids`, which were uploaded with wrong
-    content.
+    `current_ids` maps each series to the ID of its current run. All other runs of the series are superseded,
+    and so are the runs in `wrong_ids`, which were uploaded with wrong content.
     """
     current_id = current_ids.get(stored.config.get("series"))
     is_superseded = stored.id in wrong_ids or current_id not in (None, stored.id)
