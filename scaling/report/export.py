@@ -71,7 +71,7 @@ def describe_empty(formats: Collection[str]) -> str:
     if "csv" in formats or "parquet" in formats:
         return "no table: nothing was measured; `scaling report` shows the planned cases"
     return (
-        f"nothing to show as {' and '.join(formats)}: no times at two sizes or device counts; "
+        f"nothing to show as {', '.join(formats)}: no times at two sizes or device counts; "
         "--format csv writes the records"
     )
 

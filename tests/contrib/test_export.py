@@ -347,6 +347,9 @@ def test_a_format_without_content_is_named_in_one_line(tmp_path, make_record, sc
         assert not (folder / "export").exists()
     done = scaling_command(["export", str(folder), "--format", "csv,png"])
     assert done.returncode == 0 and "nothing to show as png: " in done.stdout and "records.csv" in done.stdout
+    assert export.describe_empty(["svg", "png", "pdf"]).startswith(
+        "nothing to show as svg, png, pdf: no times"
+    )
 
 
 def test_command_writes_several_formats_and_lists_the_files(folder, scaling_command, tmp_path):
