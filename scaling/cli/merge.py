@@ -6,6 +6,7 @@ The records of each input folder are written to a new file. The input folders ar
 
 import argparse
 import os
+import shlex
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -79,7 +80,8 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
         if text := describe_environments(workload_records):
             yield f"{workload}: {text}, kept separate: no curve and no comparison mixes them"
     added = format_count(len(records) - earlier_count, "record")
-    yield f"{target}: {added} added, {len(records)} in all; `scaling report {target}` shows them"
+    command = f"`scaling report {shlex.quote(str(target))}`"
+    yield f"{target}: {added} added, {len(records)} in all; {command} shows them"
 
 
 def _copy_records(folder: Path, target: Path, records: dict[str, Record]) -> str:

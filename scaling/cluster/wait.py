@@ -1,5 +1,6 @@
 """Wait for submitted tasks to end, and show their progress."""
 
+import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -49,7 +50,8 @@ def wait_until_done(results: Path, console: Console) -> None:
                     console.print(line, soft_wrap=True, highlight=False)
                 last_line = line
     except KeyboardInterrupt:
-        commands = f"`scaling status {results}` shows the jobs, `scaling cancel {results}` ends them"
+        quoted = shlex.quote(str(results))
+        commands = f"`scaling status {quoted}` shows the jobs, `scaling cancel {quoted}` ends them"
         raise KeyboardInterrupt(f"no longer waiting; {commands}") from None
 
 

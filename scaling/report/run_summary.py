@@ -1,5 +1,6 @@
 """Make the summary that `scaling run` prints last: fastest AD modes, warnings and commands to run next."""
 
+import shlex
 import textwrap
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[
     warnings = [
         textwrap.shorten(clean_text(text), width, placeholder=" ...") for text in messages[:_MAX_WARNINGS]
     ]
-    commands = [f"scaling report {folder}", f"scaling lint {folder}"]
+    commands = [f"scaling {verb} {shlex.quote(str(folder))}" for verb in ("report", "lint")]
     if omitted := len(lint) - len(warnings):
         warnings.append(f"{omitted} more: {commands[1]}")
     headlines = [f"{answer.headline}." for answer in measured_answers(findings)]

@@ -9,6 +9,7 @@ import base64
 import contextlib
 import os
 import pickle
+import shlex
 import sys
 import tempfile
 from collections import Counter
@@ -110,7 +111,8 @@ def _format_outcome(
     `states` maps the digest of each run to its state. `fields` maps each field of the events from the child
     process, such as 'page' and 'dashboard', to its last value.
     """
-    counts, command, copies_folder = Counter(states.values()), f"`scaling publish {folder}`", folder / "wandb"
+    counts, copies_folder = Counter(states.values()), folder / "wandb"
+    command = f"`scaling publish {shlex.quote(str(folder))}`"
     arrived = counts["published"] + counts["unchanged"] > 0
     if arrived:
         superseded = fields.get("superseded", 0)

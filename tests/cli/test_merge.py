@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from scaling.analysis import findings
 from scaling.cli import merge as merging
 from scaling.core.case import Refusal
 from scaling.core.record import to_line
+from scaling.report.run_summary import summary_lines
 from scaling.results import store
 from tests.support import made_up
 
@@ -49,6 +51,13 @@ def test_merge_keeps_every_record_of_both_folders_once(sources, tmp_path):
     assert separate in folder_lines
     assert f"{sources[0]}: 3 records added" in folder_lines
     assert f"{sources[1]}: 2 records added, 1 already present" in folder_lines
+
+
+def test_a_folder_in_a_printed_command_is_quoted_for_the_shell(sources, tmp_path):
+    total_line = merging.merge(sources, str(tmp_path / "both of us"))[-1]
+    assert total_line.endswith(f"; `scaling report '{tmp_path / 'both of us'}'` shows them")
+    commands = summary_lines(findings.read(tmp_path / "both of us"), Path("both of us"))
+    assert "scaling report 'both of us'" in commands and "scaling lint 'both of us'" in commands
 
 
 def test_merge_says_in_what_the_environments_of_a_workload_differ(tmp_path, make_record):
