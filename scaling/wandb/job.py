@@ -58,9 +58,9 @@ class TrackingSettings:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "TrackingSettings":
-        """Return the settings in the Hydra config group `tracking`.
+        """Return the settings in the Hydra config group `tracking`. The variable WANDB_MODE overrides `mode`.
 
-        The environment variable WANDB_MODE overrides the mode. Raise `Refusal` if a key or value is invalid.
+        Raise `Refusal` if a key or value is invalid.
         """
         fields = {str(name): value for name, value in config.items() if name != "name"}
         for name in fields:

@@ -88,8 +88,7 @@ def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
     encoded_job = base64.b64encode(pickle.dumps(job)).decode()
     command = [sys.executable, "-P", "-m", "scaling.wandb.remote", str(folder.resolve() / "wandb")]
     timeout = _START_SECONDS + _GRACE_SECONDS
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work_folder:
-        # Logs of wandb contain the working folder. The lock is held until the child ends.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work_folder:  # logged by wandb
         child = ChildProcess(command, stdin_text=encoded_job, cwd=work_folder, env=environ, pass_fds=(lock,))
         with contextlib.closing(child):
             while (event := child.receive(timeout)) is not None:

@@ -75,7 +75,7 @@ def _plots_against_size(sweeps: Iterable[SizeSweep]) -> Iterator[Plot]:
 def study_runs(findings: Findings, plots: Sequence[Plot], folder: Path) -> list[TrackedRun]:
     """Return a `TrackedRun` for each environment, workload and AD method, and one for the whole study.
 
-    If a study has several results folders, the name of `folder` distinguishes their runs.
+    The name of `folder` distinguishes several results folders of one study.
     """
     records_by_line = group_by(
         (record for record in findings.records if record.case.kind == "case"),
@@ -122,7 +122,7 @@ def _study_run(findings: Findings, identity: Any, plots: Iterable[Plot]) -> Trac
 def _make_run(
     name: str, records: Sequence[Record], tags: Iterable[str], config: Fields, rows: Mapping[Any, Fields]
 ) -> TrackedRun:
-    """Return the content of a W&B run. Config fields that are equal in all records are added to `config`.
+    """Return the content of a W&B run. Fields that are equal in all records are added to `config`.
 
     `rows` maps sort keys to history rows.
     """
