@@ -80,7 +80,7 @@ def _connect(shape: dict[str, int], platform: str, rank: int, get_coordinator: C
 
 
 def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str, Any]:
-    """Check the devices and cores of all processes of a case, and return fields of the record environment.
+    """Check the devices and cores of all processes of a case, and return fields for `Record.environment`.
 
     The fields are "hosts" (node names), "cores" (sorted core numbers, or None if no process is bound),
     "shape" (numbers of devices, nodes, and processes), and all of `header["environment"]`. Raise `Refusal` if

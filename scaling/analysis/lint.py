@@ -109,7 +109,10 @@ def _disturbed(timing: Timing) -> str | bool:
 
 
 def _trend(timing: Timing) -> str | bool:
-    """Return text on the largest significant change of the time within a process, or False if none."""
+    """Describe how the samples of a process change from its first to its last third.
+
+    Of several processes, the largest significant change is described. Return False if there is none.
+    """
     compilations = (samples_by_compilation(record)[0] for record in timing.records)
     change = max((trend(samples, _MAX_TREND) or 0.0 for samples in compilations), key=abs)
     return change != 0 and f"{100 * change:+.1f} % from the first third to the last"

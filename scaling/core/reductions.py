@@ -17,7 +17,7 @@ Array = Any  # a NumPy array
 
 @dataclass(frozen=True)
 class Rounding:
-    """The numbers of terms in the sums that compute a result. They determine its tolerance."""
+    """The lengths of the sums in the computation of a result, which determine its tolerance."""
 
     terms: int  # the number of terms whose sum is one entry of the Jacobian
     added: int = 1  # the number of entries of the Jacobian whose sum is one element of the result
@@ -170,7 +170,7 @@ def _reference_outputs(entries: SizedEntries) -> ReferenceTerms:
 
 
 def _reference_product(entries: SizedEntries, x: Any) -> ReferenceTerms:
-    """Return the `ReferenceTerms` of the products J @ x. If x is None, it is a vector of ones."""
+    """Return the expected products J @ x as `ReferenceTerms`. If x is None, it is a vector of ones."""
     J, weights = entries.J, None if x is None else abs(x)
     products = J.by_output(J.values, x), *(J.by_output(a, weights) for a in (entries.size, entries.magnitude))
     return ReferenceTerms(*(values[:, :, None] for values in products))

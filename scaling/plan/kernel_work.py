@@ -132,7 +132,8 @@ def _operations_by_name(computations: Computations, operations: Mapping[str, flo
 def _count_kernel(kernel: hlo.Kernel, operations: Mapping[str, float] | None) -> KernelWork:
     """Return the work of a kernel.
 
-    For a CPU, `operations` is the result of `_operations_by_name`. For a GPU or TPU, it is None.
+    `operations` maps the name of each kernel of a CPU to the number of its operations. It is None for a GPU
+    or TPU.
     """
     work, library = Counter[str](), ""
     for instruction in kernel.body.values():

@@ -76,11 +76,11 @@ def _module_folders() -> list[Path]:
 
 
 def declared_names(module: ModuleType, name: str, variant: str | None = None) -> tuple[str, ...]:
-    """Return the names in the constant `name` of a module, such as "VARIANTS", or () if it is undefined.
+    """Return the contents of a module constant such as VARIANTS, or () if the module does not define it.
 
-    The constant is a tuple or list of names, or a dict whose keys are the names. There is one exception:
-    if FORMULATIONS is a dict, it maps each variant to its names, and the names for `variant` are returned.
-    Raise `Refusal` if the constant has another type.
+    `name` is the name of the constant. Its value is a tuple or list of texts, or a dict, whose keys are
+    returned. FORMULATIONS is different: a dict maps each variant to its formulations, and the formulations of
+    `variant` are returned. Raise `Refusal` if the constant has another type.
     """
     declared = getattr(module, name, ())
     if isinstance(declared, Mapping):

@@ -122,13 +122,11 @@ def _evaluate_reference(spec: ReferenceSpec, arrays: InputArrays) -> Reference:
 def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
     """Return the magnitude of the function value at each point, for a bound on its rounding error.
 
-    the function sums the points    the sum of |output| over all points
-    the outputs are summed          the sum of |output|
-    otherwise                       the largest |output|
+    If the function sums the points, it is the sum of |output| over all points. If the outputs are summed, it
+    is the sum of |output| at the point. Otherwise it is the largest |output| at the point.
 
-    If the reference has `value_terms`, the sum of the absolute values of the terms of an output, the
-    magnitude is at least `value_terms` in the last case. In the second case, it is at least `value_terms`
-    times the number of outputs.
+    An output may be the small sum of large terms. Therefore, unless the function sums the points, each output
+    counts at least as much as `Reference.value_terms`, the sum of the absolute values of its terms.
     """
     reference, reduction = _evaluate_reference(spec, arrays), spec.workload.reduction
     magnitude = _output_magnitude(spec, reference.value)
