@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
+from scaling.core import case
 from scaling.core.case import Refusal, check_names
 
 _OPTIONS = ("--help", "--multirun", "--cfg", "--config-dir")
@@ -44,10 +45,13 @@ def parse(words: Sequence[str], fields: Sequence[str], command: str = "run") -> 
     names = [word.partition("=")[0].lstrip("+") for word in words]
     if names.count("--config-dir") + names.count("-cd") > 1:
         raise Refusal("--config-dir is given twice, and only one folder can be used: copy the files into one")
-    if names.count("study") > 1:
-        raise Refusal("study is given twice: write it once, or run several with --multirun study=A,B")
     for word in overrides:
         _check_override(word, fields)
+        name = word.partition("=")[0].lstrip("+")
+        if names.count(name) > 1:
+            fix = f", or give a list such as {name}=[A,B]" if name.partition(".")[0] in case.FIELDS else ""
+            fix = ", or run several with --multirun study=A,B" if name == "study" else fix
+            raise Refusal(f"{name} is given twice: write it once{fix}")
     options.overrides = overrides
     return options
 

@@ -454,6 +454,8 @@ TABLES["words"] = {
         ((*RBF, "where=devices = 1"), "where='devices = 1' cannot be read: .*; compare with =="),
         ((*RBF, "where=points // 0 == 1"), "where='points // 0 == 1' cannot be evaluated"),
         ((*RBF, "study=linear"), "study is given twice.*--multirun study=A,B"),
+        ((*RBF, "mode=jacfwd", "mode=jacrev"), r"mode is given twice: write it once, or give a list such as mode=\[A,B\]$"),
+        ((*RBF, "results=a", "results=b"), "results is given twice: write it once$"),
         ((*RBF, "points=${oc.env:NOWHERE_AT_ALL}"), r"points refers to \$\{oc.env:NOWHERE_AT_ALL\}, and NOWHERE_AT_ALL is not set"),
         ((*RBF, "points=${oc.nope:3}"), r"points has a \$\{...\} that cannot be read \(.* type oc.nope\): write a value, "),
         ((*RBF, "points=${oc.select:}"), r"points has a \$\{...\} that cannot be read \(TypeError .*\): write a value, "),
