@@ -67,9 +67,9 @@ class Curve(Subject):
 
     @property
     def program(self) -> tuple[str, Case]:
-        """Return (kind of scaling, `curve_case`), which identifies the program of the curve.
+        """Return (kind of scaling, case without the fields that vary along the curve).
 
-        It is equal for the measured and the predicted curve of a program.
+        The measured and the predicted curve of a program have the same value.
         """
         return self.kind, curve_case(self.case, self.kind)
 
@@ -237,10 +237,10 @@ def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
 
 
 def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> list[list[Curve]]:
-    """Return the curves of the largest problem of each function, with one list per kind and baseline.
+    """Return the curves of the largest problem of each function. Curves with one device count are omitted.
 
-    The baseline is the smallest device count of a curve. If `mixed` is true, a list contains curves with
-    different baselines. Curves with a single device count are omitted.
+    A list contains the curves of one function with the same kind of scaling ("strong" or "weak") and the same
+    baseline, which is the smallest device count of a curve. If `mixed` is true, the baselines may differ.
 
     A problem with three or more device counts takes precedence over a larger problem with two. Lists of
     curves of function values (mode=value) come last.

@@ -166,7 +166,7 @@ class ReferenceSpec:
 
     @property
     def max_tolerance(self) -> float:
-        """Return the tolerance above which a comparison proves nothing."""
+        """Return the largest tolerance (relative error) with which a result can be shown to be right."""
         return _MAX_TOLERANCE_IN_FEW_BITS if self.roundoff > ROUNDOFF["float32"] else _MAX_TOLERANCE
 
     @property

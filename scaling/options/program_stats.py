@@ -268,7 +268,7 @@ def trip_count(equation: Any) -> int:
 
 
 def _second_operands(jaxpr: Any, primitive: str, first: Any, results: list[Any]) -> list[Any]:
-    """Return `second` of each equation `results = primitive(first, second)` in a jaxpr."""
+    """Return the second operands of the equations that apply a primitive to `first` and give `results`."""
     form = primitive, [first], results
     return [e.invars[1] for e in jaxpr.eqns if (e.primitive.name, e.invars[:1], e.outvars) == form]
 

@@ -83,10 +83,10 @@ def dump_options(folder: str) -> dict[str, str]:
 
 
 def count_operations(folder: Path) -> dict[str, float]:
-    """Return {kernel name: number of operations in one execution} for the CPU kernels of a program.
+    """Return {kernel name: weighted number of operations in one execution} for the CPU kernels of a program.
 
     `folder` contains the LLVM IR of a program that was compiled with the options that `dump_options` returns.
-    The count is an estimate of the time. Its unit is the time per element of a vectorized float32 addition.
+    Each operation is weighted by its time. The unit is the time per element of a vectorized float32 addition.
     For example, if a vector register holds 8 float32 values, an addition of two registers counts as 8
     operations. An addition of two scalars takes the same time, and also counts as 8 operations.
     """

@@ -73,8 +73,8 @@ def input_bounds(
     errors, for a step h:
 
     truncation error    h / 2 times the larger of the absolute second derivatives at x and at x + h
-    rounding error      the effect of rounding x + h, both function values, and the intermediate results of a
-                        function without a closed form on the difference, divided by h
+    rounding error      the rounding errors of x + h and of both function values, divided by h. Without a
+                        closed form, the rounding errors of intermediate results are included.
 
     `terms` is the number of terms that are summed to compute a function value. If `single_input` is the index
     of an input, all bounds are equal to the bound of this input.
