@@ -284,9 +284,10 @@ def test_states_that_the_scheduler_has_forgotten_are_still_shown(make_study, mak
     )
     code, out, _ = run_command(["status", study.folder], capsys)
     assert code == 0
-    assert [
-        text in out for text in ("jobs/20261121T201500-3f2a", "7_0", "completed", "n[1-2]", "0 s", "2/2")
-    ] == [True] * 6
+    assert [text in out for text in ("jobs/20261121T201500-3f2a", "7_0", "completed", "n[1-2]", "2/2")] == [
+        True
+    ] * 5
+    assert re.search(r"\b\d+ s\b", out)  # the time between the first and the last event of the journal
 
 
 def test_status_and_logs_work_without_a_scheduler(make_study, make_record, monkeypatch, capsys):
