@@ -18,6 +18,7 @@ from json import loads  # bound here, because a user's module may replace `json.
 from typing import Any
 
 import jax
+from jaxlib import xla_client
 
 from scaling.core import environment, workload
 from scaling.core.case import Case, Refusal, TooLarge, built_in, from_dict, to_dict
@@ -44,7 +45,8 @@ def main() -> None:
     channel = Channel()
     die_with_parent(loads(channel.requests.readline())["parent"])
     environment.limit_process()
-    jax.devices()  # an unknown flag of XLA_FLAGS ends the process here, before any case runs
+    # This reads XLA_FLAGS without starting a backend. An unknown flag ends the process.
+    xla_client.CompileOptions()
     find_changes = module_side_effects.watch_for_changes()
     channel.send_event(event="started")
     for line in channel.requests:

@@ -55,6 +55,7 @@ FAILING = {
     "raises_at_the_root": ("class Root(BaseException): pass\nraise Root('of all')", "", "error", "raised Root: of all"),
     "closes_descriptors": ("os.closerange(3, 999)", "", "killed", "Bad file descriptor"),
     "sets_x64": ("jax.config.update('jax_enable_x64', True)", "", "error", "changed jax_enable_x64 from False to True"),
+    "sets_devices": ("jax.config.update('jax_num_cpu_devices', 3)", "", "error", "changed jax_num_cpu_devices from -1 to 3"),
     "disables_jit_in_worker": ("", "if RUNNING: jax.config.update('jax_disable_jit', True)", "error", "changed jax_disable_jit"),
     "eats_memory": ("held = []\nwhile True: held.append(np.empty(2**24))", "", "out_of_memory", "MemoryError"),
 }  # fmt: skip
