@@ -6,7 +6,6 @@ With cluster=slurm or cluster=local, submit.py submits the cases as jobs.
 import contextlib
 import dataclasses
 import functools
-import shlex
 from pathlib import Path
 
 from rich.console import Console
@@ -106,7 +105,7 @@ def _run_and_report(run: StudyRun, console: Console) -> int:
             schedule, loaded = _run_directly(run, console)
     if submitted:
         if run.tracking is not None:
-            print_lines(console, [f"publish later with `scaling publish {shlex.quote(str(run.folder))}`"])
+            print_lines(console, [f"publish later with `{store.format_command('publish', run.folder)}`"])
         return FAILED if run.wait else OK  # a task was cancelled while this process waited for it
     return _report_and_publish(run, schedule, loaded, console)
 

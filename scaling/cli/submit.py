@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import shlex
 
 from rich.console import Console
 
@@ -77,7 +76,7 @@ def _submit(run: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Co
     sizes = format_count(len({task.shape for task in tasks}), "allocation size")
     counts = f"{format_count(len(tasks), 'task')} with {sizes}"
     duration = f"each about {format_wait(longest)} or less"
-    progress_advice = f"`scaling status {shlex.quote(str(run.folder))}` shows their progress"
+    progress_advice = f"`{store.format_command('status', run.folder)}` shows their progress"
     print_lines(console, [f"submitted {counts} as {job_names}, {duration}; {progress_advice}"])
     if longest > 60 * limit:
         warning = f"one of them may take {format_wait(longest)}, longer than cluster.time={limit:g} minutes"

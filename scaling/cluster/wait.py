@@ -1,6 +1,5 @@
 """Wait for submitted tasks to end, and show their progress."""
 
-import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -10,6 +9,7 @@ from rich.console import Console
 
 from scaling.cluster import job_state
 from scaling.core.case import Refusal
+from scaling.results.store import format_command
 
 _POLL_SECONDS = 3.0  # time between two polls
 _RETRY_SECONDS = 300.0  # polling fails if the scheduler does not answer for this time
@@ -50,8 +50,8 @@ def wait_until_done(results: Path, console: Console) -> None:
                     console.print(line, soft_wrap=True, highlight=False)
                 last_line = line
     except KeyboardInterrupt:
-        quoted = shlex.quote(str(results))
-        commands = f"`scaling status {quoted}` shows the jobs, `scaling cancel {quoted}` ends them"
+        status_command, cancel_command = (format_command(verb, results) for verb in ("status", "cancel"))
+        commands = f"`{status_command}` shows the jobs, `{cancel_command}` ends them"
         raise KeyboardInterrupt(f"no longer waiting; {commands}") from None
 
 

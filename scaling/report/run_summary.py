@@ -1,6 +1,5 @@
 """Make the summary that `scaling run` prints last: fastest AD modes, warnings and commands to run next."""
 
-import shlex
 import textwrap
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from scaling.analysis.findings import Findings
 from scaling.analysis.lint import lint_findings
 from scaling.analysis.summary import answer_sentences
 from scaling.report.text import LINES, WIDTH, clean_text, wrap_text
+from scaling.results.store import format_command
 
 _RESERVED_LINES = 4  # lines printed below a summary: other environments, counts, report path
 _MAX_WARNINGS = 4  # largest number of warnings in a summary
@@ -25,7 +25,7 @@ def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[
     warnings = [
         textwrap.shorten(clean_text(text), width, placeholder=" ...") for text in messages[:_MAX_WARNINGS]
     ]
-    commands = [f"scaling {verb} {shlex.quote(str(folder))}" for verb in ("report", "lint")]
+    commands = [format_command(verb, folder) for verb in ("report", "lint")]
     if omitted := len(lint) - len(warnings):
         warnings.append(f"{omitted} more: {commands[1]}")
     headlines = [f"{answer.headline}." for answer in measured_answers(findings)]

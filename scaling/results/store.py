@@ -9,6 +9,7 @@ import errno
 import fcntl
 import json
 import os
+import shlex
 import stat
 import time
 import types
@@ -70,6 +71,11 @@ def _describe(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError | json.JSONDecodeError | RecursionError):
         return "not a complete line of JSON, as after an interrupted write or copy"
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__)[:120]
+
+
+def format_command(command: str, folder: Path) -> str:
+    """Return a command on a results folder for a shell, such as "scaling report 'results/my study'"."""
+    return f"scaling {command} {shlex.quote(str(folder))}"
 
 
 def sort_by_start(records: Iterable[Record]) -> list[Record]:

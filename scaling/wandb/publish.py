@@ -9,7 +9,6 @@ import base64
 import contextlib
 import os
 import pickle
-import shlex
 import sys
 import tempfile
 from collections import Counter
@@ -111,7 +110,7 @@ def _format_outcome(
     process, such as 'page' and 'dashboard', to its last value.
     """
     counts, copies_folder = Counter(states.values()), folder / "wandb"
-    command = f"`scaling publish {shlex.quote(str(folder))}`"
+    command = f"`{store.format_command('publish', folder)}`"
     arrived = counts["published"] + counts["unchanged"] > 0
     if arrived:
         superseded = fields.get("superseded", 0)
