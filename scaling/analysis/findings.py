@@ -125,8 +125,7 @@ class Findings:
     @functools.cached_property
     def environments(self) -> list[str]:
         """Return the digests of all environments, sorted by the start times of their first records."""
-        by_start = sorted(self.records, key=lambda record: record.started_at or "")
-        return list(dict.fromkeys(record.setting for record in by_start))
+        return list(dict.fromkeys(record.setting for record in store.sort_by_start(self.records)))
 
     @functools.cached_property
     def has_mixed_environments(self) -> bool:

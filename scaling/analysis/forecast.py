@@ -25,7 +25,7 @@ from scaling.core.formatting import (
 )
 from scaling.core.grouping import group_by
 from scaling.core.record import Record, is_number
-from scaling.results.store import keep_newest_environments, latest
+from scaling.results.store import keep_newest_environments, latest, sort_by_start
 
 _INTERVAL_PERCENTILES = (2.5, 97.5)
 _TIME_FIELDS = ("seconds", "low", "high")  # of a predicted time
@@ -78,10 +78,7 @@ def _newest_plan(records: Sequence[Record]) -> list[Record]:
     The records of a plan have the same environment. The plan with the newest record is first.
     """
     newest_records = keep_newest_environments(records)
-    newest_start = {
-        record.setting: record.started_at or ""
-        for record in sorted(newest_records, key=lambda record: record.started_at or "")
-    }
+    newest_start = {record.setting: record.started_at or "" for record in sort_by_start(newest_records)}
     return sorted(newest_records, key=lambda record: newest_start[record.setting], reverse=True)
 
 
@@ -243,7 +240,7 @@ def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[Plan
     # Dispatch latency dominates times shorter than ten empty calls.
     reliable = [timing for timing in timings if timing.honest and near_floor(timing) is None]
     predictions = (record for record in plans if record.predicted is not None)
-    newest_last = sorted(predictions, key=lambda record: record.started_at or "")
+    newest_last = sort_by_start(predictions)
     scores = []
     by_hardware = group_by(newest_last, lambda record: record.environment["hardware"]["name"])
     for hardware, records in by_hardware.items():
