@@ -127,7 +127,7 @@ def largest_problems(fastest: Iterable[Ranking]) -> list[list[Ranking]]:
 class SettingComparison(Ranking):
     """A comparison of timings whose cases differ only in the field `field`.
 
-    The attribute `case` has the default value in this field. Its other fields are those of the timings.
+    The attribute `case` has the default value in this field. Its other fields have the values of the timings.
     """
 
     field: str  # "mesh", "forward" or "overlap"

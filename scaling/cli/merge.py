@@ -6,7 +6,6 @@ The records of each input folder are written to a new file. The input folders ar
 
 import argparse
 import os
-import shlex
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -80,8 +79,8 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
         if text := describe_environments(workload_records):
             yield f"{workload}: {text}, kept separate: no curve and no comparison mixes them"
     added = format_count(len(records) - earlier_count, "record")
-    command = f"`scaling report {shlex.quote(str(target))}`"
-    yield f"{target}: {added} added, {len(records)} in all; {command} shows them"
+    command = store.format_command("report", target)
+    yield f"{target}: {added} added, {len(records)} in all; `{command}` shows them"
 
 
 def _copy_records(folder: Path, target: Path, records: dict[str, Record]) -> str:
@@ -113,9 +112,10 @@ def _merge_studies(studies_to_merge: Sequence[store.Study], target: Path) -> Non
     scaling_lists = [kinds if isinstance(kinds, list) else [kinds] for kinds in scalings]
     case_entries = [entry for study in studies for entry in study.get("cases", []) if isinstance(entry, dict)]
     case_entries.sort(key=store.count_replicates)  # the entry with the most replicates is kept
+    first, *others = studies
     common_fields = {
-        name: first_value if all(study.get(name) == first_value for study in studies) else None
-        for name, first_value in ((name, studies[0].get(name)) for name in ("order_seed", "sampling"))
+        name: first.get(name) if all(study.get(name) == first.get(name) for study in others) else None
+        for name in ("order_seed", "sampling")
     }
     merged = store.schema_and_version() | common_fields | {
         "study": store.NAME_SEPARATOR.join(dict.fromkeys(study_names)) or None,

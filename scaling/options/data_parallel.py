@@ -141,7 +141,7 @@ def _derivative_in_pieces(
 def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
     """Return the copies of the sum of `x` over the devices that process different points.
 
-    `x` has the shape (point devices, seed devices, ...). Its first two axes are those of the device mesh.
+    `x` has the shape (point devices, seed devices, ...). Its first two axes are the axes of the device mesh.
     Only index 0 of the second axis is used. The result has the shape (copies, ...). With split=data, each
     point device has already computed the sum, and there is a copy for each point device. With any other
     split, the sum is computed here, and there is one copy.

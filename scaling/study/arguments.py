@@ -6,8 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
-from scaling.core import case
-from scaling.core.case import Refusal, check_names
+from scaling.core.case import FIELDS, Refusal, check_names
 
 _OPTIONS = ("--help", "--multirun", "--cfg", "--config-dir")
 FLAGS = ("dry_run", "oversubscribe", "bind", "nested", "wait", "retry", "overlap", "jit")  # boolean fields
@@ -47,13 +46,17 @@ def parse(words: Sequence[str], fields: Sequence[str], command: str = "run") -> 
         raise Refusal("--config-dir is given twice, and only one folder can be used: copy the files into one")
     for word in overrides:
         _check_override(word, fields)
-        name = word.partition("=")[0].lstrip("+")
-        if names.count(name) > 1:
-            fix = f", or give a list such as {name}=[A,B]" if name.partition(".")[0] in case.FIELDS else ""
-            fix = ", or run several with --multirun study=A,B" if name == "study" else fix
-            raise Refusal(f"{name} is given twice: write it once{fix}")
+        if names.count(name := word.partition("=")[0].lstrip("+")) > 1:
+            raise Refusal(f"{name} is given twice: write it once{_advise_several(name)}")
     options.overrides = overrides
     return options
+
+
+def _advise_several(name: str) -> str:
+    """Return advice on how to give several values of a field, or "" if it has one value."""
+    if name == "study":
+        return ", or run several with --multirun study=A,B"
+    return f", or give a list such as {name}=[A,B]" if name.partition(".")[0] in FIELDS else ""
 
 
 def _check_override(word: str, fields: Sequence[str]) -> None:

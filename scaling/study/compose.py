@@ -65,7 +65,8 @@ def compose(words: Sequence[str], command: str = "run") -> list[Composed]:
         with _checked_files(), initialize_config_dir(conf, version_base=None):
             combinations = _split_sweep(overrides) if options.multirun else [overrides]
             composed = [
-                _compose_once([*map(_keep_null, words), *search_path], options.cfg) for words in combinations
+                _compose_once([*map(_keep_null, combination), *search_path], options.cfg)
+                for combination in combinations
             ]
     except Refusal:
         raise

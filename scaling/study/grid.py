@@ -227,13 +227,13 @@ def _choose_meshes(devices: Any, mesh: Any) -> list[Any]:
     return list_meshes(devices) if mesh == EVERY and is_count else [mesh]
 
 
-def _expand_cells(fields: _Fields, command_line: Collection[str]) -> Iterator[GridCell]:
+def _expand_cells(fields: _Fields, overridden: Collection[str]) -> Iterator[GridCell]:
     """Yield a `GridCell` for each combination of swept values that fulfills the `where` condition."""
     fulfills_where, swept = parse_where(fields.get("where")), _swept_values(fields)
     for values in itertools.product(*swept.values()):
         values_of_cell = dict(zip(swept, values, strict=True))
         for mesh in _choose_meshes(values_of_cell.get("devices", 1), values_of_cell.get("mesh")):
-            cell = _make_cell(values_of_cell | {"mesh": mesh}, command_line)
+            cell = _make_cell(values_of_cell | {"mesh": mesh}, overridden)
             names = {name: getattr(cell.case, name) for name in FIELDS if name != "sizes"}
             if fulfills_where(names | dict(cell.case.sizes) | {"scaling": cell.scaling}):
                 yield cell
@@ -247,10 +247,10 @@ def list_meshes(devices: int) -> list[str]:
     return [f"{n}x{devices // n}" for n in divisors]
 
 
-def _make_cell(fields: _Fields, command_line: Collection[str]) -> GridCell:
+def _make_cell(fields: _Fields, overridden: Collection[str]) -> GridCell:
     """Return the `GridCell` with the values in `fields`, or raise `Refusal` if a value is invalid.
 
-    `command_line` contains the names of the fields that the command line sets.
+    `overridden` contains the names of the fields that the command line sets.
     """
     scaling = fields.pop("scaling", "strong")
     check_names("scaling", [scaling], SCALINGS)
@@ -265,10 +265,10 @@ def _make_cell(fields: _Fields, command_line: Collection[str]) -> GridCell:
         raise Refusal(f"{reason}; here write devices=[1,2]")
     if isinstance(fields.get("mode"), str) and fields["mode"] in ALIASES:  # such as vmap_jacfwd
         alias, (fields["mode"], batch) = fields["mode"], ALIASES[fields["mode"]]
-        if fields.get("batch", batch) != batch and ("mode" in command_line) == ("batch" in command_line):
+        if fields.get("batch", batch) != batch and ("mode" in overridden) == ("batch" in overridden):
             fix = f"write mode={fields['mode']}, or leave out batch"
             raise Refusal(f"mode={alias} already sets batch={batch}, not {fields['batch']}: {fix}")
-        fields["batch"] = fields["batch"] if "batch" in command_line else batch
+        fields["batch"] = fields["batch"] if "batch" in overridden else batch
     if isinstance(fields.get("memory_limit"), str):
         fields["memory_limit"] = _parse_bytes(fields["memory_limit"])
     case_fields, sizes = dict[str, Any](), dict[str, Any]()

@@ -139,9 +139,7 @@ class _Examination:
                 self._answer_all(layout_groups, {"failure": (reason, text)})
                 return
             similar = operator.attrgetter("target", "variant", "sizes")  # such cases are checked last
-            layout_groups.sort(
-                key=lambda cell_indices: similar(self.cells[cell_indices[0]].case) == similar(case)
-            )
+            layout_groups.sort(key=lambda group: similar(self.cells[group[0]].case) == similar(case))
 
     def _answer_all(self, layout_groups: Iterable[Iterable[int]], answer: Answer) -> None:
         self.answers |= {cell_index: answer for cell_indices in layout_groups for cell_index in cell_indices}

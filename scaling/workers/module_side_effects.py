@@ -24,9 +24,10 @@ def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
     def describe_changes() -> tuple[str, str] | None:
         settings_now = {name: getattr(jax.config, name) for name in _FIXES}
         changed = [name for name in _FIXES if settings_now[name] != settings_before[name]]
+        if not changed:
+            return None
         texts = [f"{name} from {settings_before[name]!r} to {settings_now[name]!r}" for name in changed]
         fixes = " and ".join(_FIXES[name] for name in changed)
-        fix = f"remove that code, and set {fixes} instead"
-        return (f"changed {', '.join(texts)}", fix) if changed else None
+        return f"changed {', '.join(texts)}", f"remove that code, and set {fixes} instead"
 
     return describe_changes
