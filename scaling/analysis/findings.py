@@ -74,9 +74,9 @@ class Findings:
 
     @functools.cached_property
     def _too_large(self) -> dict[tuple[str, str, Case], int]:
-        """Return {(environment, kind of scaling, `curve_case`): device count}.
+        """Return the smallest device count on which each program ran out of memory.
 
-        The device count is the smallest one on which a program ran out of memory.
+        A key is (environment, kind of scaling, case without the fields that vary along a scaling curve).
         """
         too_large = (record for record in self.records if record.reason in ranking.OUT_OF_MEMORY_REASONS)
         return {

@@ -187,11 +187,10 @@ def run_plan(study: PlannedStudy, listener: Callable[[dict[str, Any]], None]) ->
 
 
 def _compile(study: PlannedStudy) -> Iterator[tuple[PreflightResult, RecordFields | None]]:
-    """Compile the cases of a study, and yield events: (case, None) or (case, record fields).
+    """Compile the cases of a study, and yield the record fields of each case as (checked case, fields).
 
-    A case in an event is a `PreflightResult`. The first events are those of `study.rejected`. These cases are
-    not compiled, and their record fields contain the reason. An event with None is yielded before a
-    compilation, and an event with record fields after it.
+    The rejected cases come first. They are not compiled, and their fields contain the reason. For each other
+    case, (checked case, None) is yielded before its compilation, and its fields after the compilation.
     """
     for checked, status, reason, text in study.rejected:
         yield checked, {"status": status, "reason": reason, "text": text}

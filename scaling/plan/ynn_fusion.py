@@ -119,7 +119,11 @@ def _count_contracted_rows(instruction: HloInstruction, fused: Instructions) -> 
 
 
 def _dot_overhead(instruction: HloInstruction, fused: Instructions) -> int:
-    """Return the overhead of a matrix product, or of a batch of matrix products."""
+    """Return the overhead of a matrix product or a batch of them, in the unit of `count_overhead`.
+
+    It is the time to start the product of each matrix, to call the kernel for each row, and to pack the right
+    operand.
+    """
     left, right = (fused[name] for name in instruction.operands)
     batch, summed = (
         math.prod(left.dims[axis] for axis in instruction.axes(f"lhs_{kind}_dims") or ())

@@ -225,7 +225,7 @@ def _make_unverified_reference(
 def _rounding_properties_with_jvp(
     function: Callable[..., Any], names: Sequence[str], structs: Mapping[str, Any]
 ) -> RoundingProperties:
-    """Return the `RoundingProperties` of the JVP of a function with respect to the inputs `names`."""
+    """Return the length of the sums and the dtypes in the JVP of a function by the inputs `names`."""
     x = {name: structs[name] for name in names}
     constants = {name: struct for name, struct in structs.items() if name not in names}
 
