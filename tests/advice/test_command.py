@@ -165,7 +165,7 @@ def test_a_workload_is_advised_on_and_the_command_that_runs_it_is_named(scaling_
     )
 
 
-@pytest.mark.thin(3, "contract")
+@pytest.mark.thin(3, "thorough")
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("body", "words"),

@@ -12,7 +12,7 @@ from scaling.advice import candidates, plain_code
 from scaling.advice.problem import make_problem, registered
 from tests.support import devices  # noqa: F401
 
-pytestmark = [pytest.mark.thin(4, "thorough"), pytest.mark.thin(4, "contract")]
+pytestmark = pytest.mark.thin(4, "thorough")
 
 RNG = np.random.default_rng(0)
 X, K = RNG.normal(size=(6, 5)), RNG.normal(size=4)

@@ -70,7 +70,7 @@ def test_identical_programs_are_called_different_in_at_most_five_percent_of_case
         assert sum(not low <= 1 <= high for _, low, high in naive) > min_rate * CASES
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_slowdown_of_ten_percent_is_detected_in_95_percent_of_cases(simulate):
     table = [verdicts(compare(*simulate(seed, slower=50)[:2])) for seed in range(4)]
     assert sum(row[:50].count(SLOWER) for row in table) >= 0.95 * 50 * len(table)

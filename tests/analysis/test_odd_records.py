@@ -28,7 +28,7 @@ PATHS = [
 
 
 @pytest.mark.thin(8, "thorough")
-@pytest.mark.thin(2, "contract")
+@pytest.mark.thin(2, "thorough")
 @pytest.mark.parametrize(
     ("kind", "path"), PATHS, ids=lambda value: value if isinstance(value, str) else ".".join(value)
 )

@@ -15,7 +15,7 @@ from scaling.core.record import SCHEMA, to_line
 from scaling.results import store
 from tests.support.verbs import VERBS, verb_arguments
 
-pytestmark = [pytest.mark.thin(20, "thorough"), pytest.mark.thin(4, "contract")]
+pytestmark = pytest.mark.thin(20, "thorough")
 
 
 def contents(folder):

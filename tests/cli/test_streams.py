@@ -10,7 +10,7 @@ import pytest
 from tests.support.commands import COMMAND, COMMAND_TIMEOUT, command_environment
 from tests.support.verbs import RUN, VERBS, verb_arguments
 
-pytestmark = [pytest.mark.thin(40, "process"), pytest.mark.thin(6, "contract")]
+pytestmark = [pytest.mark.thin(40, "process"), pytest.mark.thin(6, "thorough")]
 
 VERBS_AND_HELP = VERBS | {
     "help": ["--help"],

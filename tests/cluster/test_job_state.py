@@ -141,7 +141,7 @@ def with_odd_values(content):
             yield copy
 
 
-@pytest.mark.thin(3, "contract")
+@pytest.mark.thin(3, "thorough")
 @pytest.mark.parametrize("name", ["submission.json", "0001.json", "states.json", "0001.run-1.jsonl"])
 @pytest.mark.parametrize("host", ["login2", environment.node_name()])
 def test_odd_values_in_the_files_of_a_submission_are_one_line_and_no_exception(

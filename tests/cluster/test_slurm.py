@@ -122,7 +122,7 @@ def final_states(results):
     return [task.state.name for task in job_state.find_tasks(results)]
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_curves_over_two_nodes_exclude_oversubscribed_device_counts(scaling_command, results):
     arguments = ["run", "study=smoke", *SLURM, *QUICK, "devices=[1,2,4]", "results=out", "wait=true"]
     arguments += ["where=\"mode == 'jacfwd' and workload == 'linear'\""]  # both splits
@@ -155,7 +155,7 @@ def test_an_all_reduce_over_two_nodes_is_correct(scaling_command, write_study, r
     assert record.collectives["all-reduce"] == 1 and record.slowest_rank in (0, 1)
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_more_devices_than_real_cores_need_oversubscribe_and_run_in_a_process_for_each(
     scaling_command, write_study, results
 ):
@@ -292,7 +292,7 @@ def test_a_task_that_timed_out_is_resubmitted_by_the_next_run(submit, tmp_path, 
     assert {reason for reason, _ in failures(results)} == {"timeout"}
 
 
-@pytest.mark.thin(2, "contract")
+@pytest.mark.thin(2, "thorough")
 @pytest.mark.parametrize(("partition", "state"), [("low", "COMPLETED"), ("scavenge", "PREEMPTED")])
 def test_a_preempted_task_is_requeued_by_slurm_or_resubmitted_by_the_next_run(
     submit, tmp_path, results, partition, state
@@ -308,7 +308,7 @@ def test_a_preempted_task_is_requeued_by_slurm_or_resubmitted_by_the_next_run(
     assert {reason for reason, _ in failures(results)} <= {"killed", "preempted"}
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_a_waiting_run_resubmits_preempted_cases(
     start_command, write_study, write_workload, tmp_path, results
 ):
@@ -327,7 +327,7 @@ def test_a_waiting_run_resubmits_preempted_cases(
     assert len(count_ok(results)) == 2 and [reason for reason, _ in failures(results)] == ["preempted"]
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_attempts_are_counted_and_limited(submit, tmp_path, results):
     for _ in range(2):
         (tmp_path / "stuck").unlink(missing_ok=True)
@@ -341,7 +341,7 @@ def test_attempts_are_counted_and_limited(submit, tmp_path, results):
     check_completion(submit, tmp_path, count_ok(results), "cluster.attempts=3")
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_a_wrong_answer_is_final(scaling_command, write_study, write_workload, results):
     wrong = "reference=lambda named: Reference(np.ones((6, 2)), np.ones((6, 2, 3)))"
     write_workload(returns=f'Workload(function=function, points={{"x": uniform(3)}}, {wrong})')

@@ -27,7 +27,7 @@ BY_DEFAULT = ROWS[:56] + EAGER[:4]  # sorted by the number of pairs that they ad
 
 @pytest.mark.parametrize(
     "row",
-    [pytest.param(row, marks=() if row in BY_DEFAULT else pytest.mark.contract) for row in ROWS],
+    [pytest.param(row, marks=() if row in BY_DEFAULT else pytest.mark.thorough) for row in ROWS],
     ids=lambda row: "-".join(str(value) for value in row),
 )
 def test_every_method_gives_the_reference_and_communicates_only_for_split_data(row):
@@ -55,13 +55,13 @@ def test_the_default_rows_contain_every_value_of_every_axis():
         assert {row[i] for row in BY_DEFAULT} == set(values)
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_no_row_with_an_impossible_pair_can_run():
     candidates = [row for row in itertools.product(*AXES.values()) if IMPOSSIBLE & pairs.pairs_of(row)]
     assert not [row for row in random.Random(7).sample(candidates, 1000) if can_run(row)]
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_the_reasons_to_skip_a_case_are_from_the_closed_list():
     reasons = set()
     for row in random.Random(5).sample(list(itertools.product(*AXES.values())), 1000):
@@ -78,7 +78,7 @@ def modes_in_turn():
     return [(name, next(second if has_second_derivatives(name) else first)) for name in PROBLEMS]
 
 
-@pytest.mark.thin(4, "contract")
+@pytest.mark.thin(4, "thorough")
 @pytest.mark.parametrize(("name", "mode"), modes_in_turn())
 def test_a_linear_map_that_is_a_thousandth_off_is_a_wrong_answer(name, mode, monkeypatch):
     right = modes.MODES[mode].linear_map
@@ -95,7 +95,7 @@ def test_a_linear_map_that_is_a_thousandth_off_is_a_wrong_answer(name, mode, mon
     assert not record.seconds
 
 
-@pytest.mark.thin(10, "contract")
+@pytest.mark.thin(10, "thorough")
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("reference", ["closed form", "computed"])
@@ -116,7 +116,7 @@ def test_a_single_wrong_point_is_detected_at_any_position(name, reference):
         assert check.verdict(derivative, wrong, "cpu").reason == "wrong_answer", point
 
 
-@pytest.mark.thin(5, "contract")
+@pytest.mark.thin(5, "thorough")
 @pytest.mark.parametrize("split", ["points", "seeds"])
 @pytest.mark.parametrize("api", ["shard_map", "pmap"])
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_chunks_of_seeds_with_a_remainder_give_the_reference(name, mode, api, sp
     assert record.error < 1e-10
 
 
-@pytest.mark.thin(4, "contract")
+@pytest.mark.thin(4, "thorough")
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_the_inputs_of_a_point_do_not_depend_on_the_range_of_points(name):
     case = completion.complete(Case(**PROBLEMS[name] | {"mode": "value"}))

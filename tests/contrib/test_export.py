@@ -238,7 +238,7 @@ def test_extrap_recovers_the_scaling_law_in_devices_and_size(tmp_path):
     assert ("jacfwd (vmap), shard_map, points split", "flops") in models
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 @pytest.mark.thorough
 @needs_extrap
 def test_extrap_reads_every_file_of_a_study_with_gaps(exported):

@@ -19,7 +19,7 @@ from scaling.study import completion
 from tests.support.devices import run_once
 from tests.support.problems import PROBLEMS
 
-pytestmark = pytest.mark.thin(20, "contract")
+pytestmark = pytest.mark.thin(20, "thorough")
 
 
 def with_scaled_derivative(function, factor):

@@ -19,7 +19,7 @@ from scaling.options.reference import evaluations, fd_check, rounding_check, sam
 from scaling.study import completion
 from tests.support.devices import run_once
 
-pytestmark = pytest.mark.thin(20, "contract")
+pytestmark = pytest.mark.thin(20, "thorough")
 
 WEIGHTS = np.random.default_rng(3).standard_normal((4096, 8))
 
@@ -119,7 +119,7 @@ def test_a_wait_for_other_processes_does_not_make_a_function_slow(monkeypatch):
     assert evaluations.choose_optimization(slept, {"x": np.ones((2, 3))}).optimized
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_errors_of_outputs_much_smaller_than_the_others_are_detected(compute_result):
     scale = np.array([1.0, 1e-5, 1e-8])
     built = Workload(
@@ -238,7 +238,7 @@ def test_bfloat16_passes_only_if_an_error_of_a_fifth_would_be_detected(factor, c
         assert right in (None, "no_digits") and wrong in ("wrong_answer", "no_digits")
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [0, 5])  # in which values overflow, or differ most in size
 def test_a_derivative_that_is_mere_rounding_errors_is_not_called_wrong(seed, monkeypatch):
     chaos = lambda x: jax.lax.scan(lambda c, _: (3.7 * c * (1 - c), None), x, None, length=100)[0]  # noqa: E731
@@ -310,7 +310,7 @@ def test_a_wrong_rule_is_found_at_points_inside_of_the_support(monkeypatch):
     assert measure(built, monkeypatch, points=20).reason == "wrong_answer"
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "fields",
     [
@@ -348,7 +348,7 @@ def triangle(x):
     return (x[:3, None] * x[None, :3])[rows, cols]
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 @pytest.mark.parametrize("function", [indexed, triangle])
 def test_functions_that_index_with_64_bit_integers_are_checked_in_every_layout(function, monkeypatch):
     built = Workload(function, {"x": normal(4)}, wrt="x")
@@ -403,7 +403,7 @@ def test_a_wrong_rule_of_a_function_with_random_bits_is_a_wrong_answer(monkeypat
     assert measure(built, monkeypatch).reason == "wrong_answer"
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 @pytest.mark.parametrize(("factor", "status"), [(1.0, "ok"), (1.001, "failed")])
 def test_kinks_close_to_a_point_are_not_errors_and_do_not_hide_a_wrong_rule(factor, status, monkeypatch):
     @jax.custom_jvp
@@ -443,7 +443,7 @@ def test_points_at_which_a_function_is_not_differentiable_are_not_errors(mode, m
         assert record.status == "ok", record.text
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev"])
 def test_the_tolerance_of_saturated_outputs_follows_their_cancellation(mode, monkeypatch):
     built = Workload(

@@ -47,7 +47,7 @@ def test_a_mode_is_added_by_one_value(layout, monkeypatch):
     assert run_once(case).status == "ok"
 
 
-@pytest.mark.thin(3, "contract")
+@pytest.mark.thin(3, "thorough")
 @pytest.mark.parametrize(
     ("mode", "layout"), list(itertools.product(("jacfwd", "jacrev", "analytic"), LAYOUTS)), ids=str
 )

@@ -28,7 +28,7 @@ def test_the_rank_is_exact_for_up_to_400_samples(confidence):
         assert _enclosing_rank(count, confidence) == exact_rank(count, confidence), count
 
 
-LARGE = pytest.param(100_000, marks=pytest.mark.contract)
+LARGE = pytest.param(100_000, marks=pytest.mark.thorough)
 
 
 @pytest.mark.parametrize("count", [1, 2, 1000, 1023, 1024, 1029, 1030, 1075, 2000, 4096, 9_999, LARGE])

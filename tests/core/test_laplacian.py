@@ -34,7 +34,7 @@ def run(**fields):
     return run_once(case)
 
 
-@pytest.mark.thin(7, "contract")
+@pytest.mark.thin(7, "thorough")
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("mode", LAPLACIAN_MODES)
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -45,7 +45,7 @@ def test_every_mode_and_layout_gives_the_trace_of_the_hessian(layout, mode):
     assert not any(record.collectives.values())
 
 
-@pytest.mark.thin(2, "contract")
+@pytest.mark.thin(2, "thorough")
 @pytest.mark.parametrize("fields", [{}, {"jit": False}, {"dtype": "float32"}], ids=str)
 @pytest.mark.parametrize("mode", ["jet", "forward_laplacian", "analytic"])
 def test_a_laplacian_by_one_forward_pass_or_by_hand_passes_the_check(mode, fields):
@@ -112,7 +112,7 @@ def hessian_of(name):
     return jax.jit(jax.jacfwd(jax.jacfwd(FUNCTIONS[name])))(np.array(POINT))
 
 
-@pytest.mark.thin(2, "contract")
+@pytest.mark.thin(2, "thorough")
 @pytest.mark.parametrize(
     ("mode", "name"),
     [("forward_laplacian", name) for name in FUNCTIONS] + [("jet", name) for name in sorted(KNOWN_TO_JET)],
@@ -149,7 +149,7 @@ def test_a_compiled_part_or_a_custom_derivative_may_depend_on_the_point_alone(mo
     np.testing.assert_allclose(jax.jit(jax.vmap(laplacian))(c, x), expected, rtol=1e-11)
 
 
-@pytest.mark.thin(2, "contract")
+@pytest.mark.thin(2, "thorough")
 @pytest.mark.parametrize("mode", LAPLACIAN_MODES)
 def test_the_directions_of_several_inputs_are_taken_together(mode):
     f = lambda x, y: jnp.sum(jnp.sin(x) * jnp.cos(A @ y)) + jnp.sum(x) ** 2 * y[0]  # noqa: E731
@@ -168,7 +168,7 @@ def test_the_forward_laplacian_never_stores_second_derivatives_along_single_dire
     assert len(by_direction) == 2 < len(products)  # the derivatives alone, in both hidden layers
 
 
-@pytest.mark.thin(9, "contract")
+@pytest.mark.thin(9, "thorough")
 @pytest.mark.parametrize("mode", LAPLACIAN_MODES)
 def test_a_laplacian_that_is_a_thousandth_off_is_a_wrong_answer(mode, monkeypatch):
     right = modes.MODES[mode].sum_quadratic_forms

@@ -23,7 +23,7 @@ from scaling.core.inputs import input_structs
 from scaling.core.record import Record
 from scaling.study import completion
 
-pytestmark = pytest.mark.thin(30, "contract")
+pytestmark = pytest.mark.thin(30, "thorough")
 
 PROBLEMS = {  # few device counts divide these sizes evenly
     "rbf": {"workload": "rbf", "points": 7, "sizes": {"m": 5}},
@@ -119,7 +119,7 @@ def test_every_mesh_of_eight_devices_gives_the_reference_for_uneven_sizes(proble
         assert record.padding == pytest.approx(1 - points * seeds / computed)
 
 
-@pytest.mark.thin(31, "contract")  # another reduction in each default item
+@pytest.mark.thin(31, "thorough")  # another reduction in each default item
 @pytest.mark.covering(2)
 @pytest.mark.parametrize("reduce", [name for name in REDUCTIONS if name != "points"])
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev", "mixed"])
@@ -376,7 +376,7 @@ print(record.status, record.passes, record.error <= record.tolerance, needed, pe
 """
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_four_gigabytes_of_jacobian_rows_are_reduced_within_the_memory_limit():
     """The Jacobian has 1,000 points, rows and columns. The program keeps its limit and the process needs less than a quarter.
 

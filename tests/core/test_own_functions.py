@@ -24,7 +24,7 @@ from scaling.results.store import load
 from scaling.study import completion, user_workload
 from tests.support.small_plan import plans, write
 
-pytestmark = pytest.mark.thin(50, "contract")
+pytestmark = pytest.mark.thin(50, "thorough")
 
 
 def sines(number, *sizes):
@@ -622,7 +622,7 @@ RUN_ARGUMENTS = (
 )
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 @pytest.mark.process
 def test_the_command_accepts_pytrees_and_rejects_bad_inputs_in_one_line(scaling_command, tmp_path):
     (tmp_path / "arm7.py").write_text(ARM.replace("SHIFT", "normal(k + 1)"))

@@ -11,7 +11,7 @@ TABLES = str(TOP / "scripts" / "benchmarks")
 sys.path.insert(0, TABLES)
 from planting import attempts, cases, plants, right, trial  # noqa: E402
 
-pytestmark = pytest.mark.thin(50, "contract")
+pytestmark = pytest.mark.thin(50, "thorough")
 
 
 def size_of(case):

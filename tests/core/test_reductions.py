@@ -11,7 +11,7 @@ from scaling.core.reductions import Jacobians, Rounding
 from scaling.core.reference import added_entries
 from scaling.options.sparse_jacobians import SparseJacobians
 
-pytestmark = pytest.mark.thin(2, "contract")
+pytestmark = pytest.mark.thin(2, "thorough")
 
 POINTS, OUTPUTS, INPUTS = 3, 4, 7
 REDUCTIONS = ("outputs", "inputs", "vector", "norm", "gram", "points")

@@ -12,7 +12,7 @@ from tests.support.devices import run_once
 from tests.support.paths import TOP
 
 VARIANTS = pytest.mark.parametrize(
-    "variant", ["simple", pytest.param("robust", marks=pytest.mark.contract)]
+    "variant", ["simple", pytest.param("robust", marks=pytest.mark.thorough)]
 )  # compiling the robust density takes seconds
 SIZES = {"rows": 6, "pixels": 5, "width": 32}
 
@@ -52,7 +52,7 @@ def test_the_gradient_by_hand_of_the_products_is_that_of_the_example(small):
 
 
 @pytest.mark.parametrize(
-    ("target", "mode"), [(None, "jacrev"), pytest.param("hvp", "fwd_over_rev", marks=pytest.mark.contract)]
+    ("target", "mode"), [(None, "jacrev"), pytest.param("hvp", "fwd_over_rev", marks=pytest.mark.thorough)]
 )
 def test_the_classifier_is_right(target, mode):
     record = run(workload="examples.classifier", sizes=SIZES, target=target, mode=mode)

@@ -21,7 +21,7 @@ def make_case(cell, **fields):
     return completion.complete(Case(f"examples.{cell.problem}", **fields))
 
 
-@pytest.mark.thin(5, "contract")
+@pytest.mark.thin(5, "thorough")
 @pytest.mark.parametrize("cell", CELLS, ids=NAMES)
 def test_each_example_passes_the_check_in_its_modes(cell):
     for mode in MODES.get(cell.problem, ("jacrev",)):
@@ -29,7 +29,7 @@ def test_each_example_passes_the_check_in_its_modes(cell):
         assert (record.status, record.text) == ("ok", None) and record.error <= record.tolerance
 
 
-@pytest.mark.thin(4, "contract")
+@pytest.mark.thin(4, "thorough")
 @pytest.mark.parametrize("cell", CELLS, ids=NAMES)
 def test_the_derivative_written_in_cpp_is_that_of_jax(cell, tmp_path):
     if problems.find_compiler() is None:

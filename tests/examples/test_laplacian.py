@@ -58,7 +58,7 @@ def test_both_variants_of_the_biharmonic_are_the_laplacian_of_the_laplacian():
     np.testing.assert_allclose(biharmonic.by_hand(x, weights, biases), trace(x), rtol=1e-10)
 
 
-@pytest.mark.contract  # the check compiles fourth derivatives
+@pytest.mark.thorough  # the check compiles fourth derivatives
 @pytest.mark.parametrize(("variant", "mode"), [("by_hand", "forward_laplacian"), ("nested", "fwd_over_rev")])
 def test_the_biharmonic_is_right(variant, mode):
     fields = {"workload": "examples.biharmonic", "target": "laplacian", "dtype": "float64"}
@@ -107,7 +107,7 @@ def test_the_page_shows_every_published_cell_and_the_table_that_its_data_give():
 
 
 @pytest.mark.process
-@pytest.mark.contract
+@pytest.mark.thorough
 @pytest.mark.parametrize("study", ["laplacian", "biharmonic"])
 def test_a_study_runs_small_and_its_figures_can_be_drawn(study, tmp_path, monkeypatch):
     small = [f"sizes.{name}={size}" for name, size in SIZES.items()]

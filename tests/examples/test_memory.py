@@ -32,7 +32,7 @@ def cases_of(name):
 
 
 CASES = [
-    pytest.param(case, id=f"{name}-{n}", marks=[pytest.mark.contract] * (name in SLOW))
+    pytest.param(case, id=f"{name}-{n}", marks=[pytest.mark.thorough] * (name in SLOW))
     for name in measure.CASES
     for n, case in enumerate(cases_of(name))
 ]

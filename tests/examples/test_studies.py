@@ -9,7 +9,7 @@ from tests.support.paths import TOP
 STUDIES = sorted((TOP / "examples" / "conf" / "study").glob("*.yaml"))
 
 
-@pytest.mark.thin(2, "contract")
+@pytest.mark.thin(2, "thorough")
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
 def test_the_preflight_accepts_every_case_of_a_study(path):
     answers = [

@@ -63,7 +63,7 @@ def test_a_derivative_by_rules_of_jax_that_differences_refute_is_neither_right_n
     assert computed.wrong is None and "refute the derivative that JAX computes" in computed.unsure
 
 
-@pytest.mark.thin(3, "contract")  # by default a right rule in 32 groups and a wrong one in 4
+@pytest.mark.thin(3, "thorough")  # by default a right rule in 32 groups and a wrong one in 4
 @pytest.mark.parametrize("groups", [32, 4])
 @pytest.mark.parametrize(("factor", "is_wrong"), [(1.0, False), (2.0, True)])
 def test_a_wrong_rule_for_any_of_many_inputs_of_small_influence_is_found(
@@ -102,7 +102,7 @@ def test_points_are_screened_in_every_part_of_the_batch(factor, is_wrong, monkey
     assert bool(verify(lambda x: ruled(x), {"x": InputSpec((2,), draw)}, points=1000).wrong) == is_wrong
 
 
-@pytest.mark.thin(3, "contract")
+@pytest.mark.thin(3, "thorough")
 @pytest.mark.parametrize("function", [jnp.arccos, lambda x: jnp.log(1 - x)])
 @pytest.mark.parametrize(("factor", "is_wrong"), [(1.0, False), (1.3, True)])
 def test_a_wrong_rule_is_found_close_to_the_end_of_the_domain(factor, is_wrong, function):
@@ -118,7 +118,7 @@ def test_a_rule_that_is_wrong_only_for_one_value_of_an_input_is_found(factor, is
     assert bool(verify(lambda x: ruled(x), points, points=500).wrong) == is_wrong
 
 
-@pytest.mark.thin(2, "contract")
+@pytest.mark.thin(2, "thorough")
 @pytest.mark.parametrize(("factor", "is_wrong"), [(1.3, True), (1.0, False)])
 def test_a_wrong_rule_is_found_at_a_point_where_other_outputs_cancel_less_than_elsewhere(factor, is_wrong):
     ruled = with_rule(jnp.sin, lambda x: jnp.cos(x) * jnp.where(x > 0.9999, factor, 1.0))
@@ -127,7 +127,7 @@ def test_a_wrong_rule_is_found_at_a_point_where_other_outputs_cancel_less_than_e
     assert bool(verify(lambda x: jnp.append(cancelling(x), ruled(x)), points, points=500).wrong) == is_wrong
 
 
-@pytest.mark.thin(3, "contract")
+@pytest.mark.thin(3, "thorough")
 @pytest.mark.parametrize(("factor", "is_wrong"), [(1.0, False), (1.1, True)])
 @pytest.mark.parametrize("name", ["a median", "inputs of very different sizes"])
 def test_a_wrong_rule_is_found_behind(factor, is_wrong, name):
@@ -148,7 +148,7 @@ def test_a_derivative_that_is_mere_rounding_errors_is_not_confirmed(monkeypatch)
     assert verify(lambda x: sine(x), {"x": normal(3)}).unsure
 
 
-@pytest.mark.thin(3, "contract")
+@pytest.mark.thin(3, "thorough")
 @pytest.mark.parametrize(
     "function",
     [
@@ -169,7 +169,7 @@ def test_a_derivative_at_several_kinks_that_coincide_is_neither_right_nor_wrong(
     assert "do not confirm the derivative that JAX computes at point 3, where" in computed.unsure
 
 
-@pytest.mark.thin(2, "contract")
+@pytest.mark.thin(2, "thorough")
 @pytest.mark.parametrize("spacing", [2.0**-12, 2.0**-20, 2.0**-26])
 def test_a_function_of_small_jumps_refutes_no_derivative_that_is_right_between_them(spacing):
     jumps = lambda x: jax.nn.relu(x) + jnp.floor(x / spacing) * spacing  # noqa: E731

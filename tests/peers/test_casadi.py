@@ -45,7 +45,7 @@ def cases(problems, devices=(1, 2), **fields):
     return list(parameters.values())
 
 
-@pytest.mark.thin(2, "contract")
+@pytest.mark.thin(2, "thorough")
 @pytest.mark.parametrize("case", cases(PROBLEMS))
 def test_every_supported_case_equals_the_reference_at_every_point(case):
     record = run_once(case)

@@ -97,7 +97,7 @@ BROKEN = {  # body of `prepare`, expected reason, part of the text
 }
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_errors_of_a_peer_affect_only_its_own_records(write_peer, run):
     write_peer()
     for name, (body, *_) in BROKEN.items():
@@ -113,7 +113,7 @@ def test_errors_of_a_peer_affect_only_its_own_records(write_peer, run):
         assert second.reason in (reason, "dominated" if reason == "out_of_memory" else reason), engine
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_cases_of_a_peer_with_missing_packages_are_skipped_run_once_installed_and_stay(write_peer, run):
     missing = "PACKAGES = ('numpy', 'surely-not-there')"
     write_peer(head=missing)
@@ -133,7 +133,7 @@ def test_cases_of_a_peer_with_missing_packages_are_skipped_run_once_installed_an
     assert "0 cases to run" in done.stdout and "0 skipped" in done.stdout
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_unsupported_cases_are_checked_again_in_the_next_run(write_peer, run, tmp_path):
     write_peer(head="OFFERED = os.path.exists('compiler')")
     text = (

@@ -64,7 +64,7 @@ def skip_text(**fields):
     return interface.import_peer(case.engine).reason_to_skip(case, built, describe_derivative(case, built))
 
 
-@pytest.mark.thin(2, "contract")
+@pytest.mark.thin(2, "thorough")
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("engine", NEEDS)
 def test_every_supported_case_equals_the_reference_at_every_point(engine, name):

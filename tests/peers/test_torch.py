@@ -62,7 +62,7 @@ EAGER = [
 ]
 
 
-@pytest.mark.thin(4, "contract")
+@pytest.mark.thin(4, "thorough")
 @pytest.mark.parametrize("case", EAGER)
 def test_every_supported_case_equals_the_reference_at_every_point(case):
     record = run_once(case)
@@ -71,7 +71,7 @@ def test_every_supported_case_equals_the_reference_at_every_point(case):
     assert (record.passes is None) == (case.mode == "value")
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", cases({"rbf": RBF}, ["jacrev"], ["bfloat16"], [2], jit=True))
 def test_compiled_cases_are_correct_and_record_their_compile_time(case):
     record = run_once(case)

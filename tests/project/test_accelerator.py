@@ -76,7 +76,7 @@ def test_the_study_has_no_where_of_its_own():
     )
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_the_script_runs_from_its_own_checkout_and_resumes(run_script, tmp_path):
     done = run_script("where=api == 'shard_map'")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -104,7 +104,7 @@ def test_a_wrong_answer_is_reported_with_its_error_and_fails_the_script(run_scri
     assert done.stdout.splitlines()[-1] == "0 ok, 0 skipped, 1 failed"
 
 
-@pytest.mark.thin(3, "contract")
+@pytest.mark.thin(3, "thorough")
 @pytest.mark.parametrize(
     "option",
     ["--seconds=nan", "dtype=float23", "devises=1", "dtype", "devices=4096", "where=devices == 4096"],

@@ -89,7 +89,7 @@ def test_all_runs_the_possible_tiers_and_names_the_others(clone):
 
 def test_the_default_run_can_be_left_out(clone):
     assert run_script(clone, "--not-default", "process")[0] == [
-        f"python {FOUR_WORKERS} ((process) and not default and not contract) and not (slurm or quiet)"
+        f"python {FOUR_WORKERS} ((process) and not default and not thorough) and not (slurm or quiet)"
     ]
     commands, _ = run_script(clone, "--not-default")
     assert commands[0] == (
@@ -171,7 +171,7 @@ def test_help_of_a_benchmark_needs_no_environment(clone):
     assert process.stdout.strip() and not (clone / ".venv").exists()
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_an_active_environment_that_is_out_of_date_is_made_anew(clone):
     shutil.rmtree(clone / ".venv")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", ".venv"], cwd=clone, check=True)

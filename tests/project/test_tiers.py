@@ -6,7 +6,7 @@ import pytest
 
 from tests.support import pairs, tiers
 
-SLURM, PEER, THIN = '"slurm"', "pytest.mark.peer", 'pytest.mark.thin(3, "contract")'
+SLURM, PEER, THIN = '"slurm"', "pytest.mark.peer", 'pytest.mark.thin(3, "thorough")'
 
 
 @pytest.mark.parametrize(
@@ -17,8 +17,8 @@ SLURM, PEER, THIN = '"slurm"', "pytest.mark.peer", 'pytest.mark.thin(3, "contrac
         ("def test_peers(): ...", "peer", False),
         (PEER, "default or not (slurm or peer)", True),
         ("", "default or not (slurm or peer)", True),
-        ("", "(process or contract) and not default", False),
-        (THIN, "(process or contract) and not default", True),
+        ("", "(process or thorough) and not default", False),
+        (THIN, "(process or thorough) and not default", True),
         (PEER + THIN, "process and not peer", False),
         (PEER, "usefixtures and not peer", True),
         (PEER, "", True),

@@ -13,7 +13,7 @@ from scaling.core.case import Refusal
 from tests.support import machines
 from tests.support.commands import RBF
 
-pytestmark = [pytest.mark.thin(12, "thorough"), pytest.mark.thin(4, "contract")]
+pytestmark = pytest.mark.thin(12, "thorough")
 
 BAD_INPUTS = {
     "unknown study": (["run", "study=rbff"], "unknown study 'rbff'.*rbf.*did you mean 'rbf'"),

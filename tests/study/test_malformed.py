@@ -24,7 +24,7 @@ from scaling.plan import plan_study
 from scaling.workers import supervise
 from tests.support.commands import RBF
 
-pytestmark = [pytest.mark.thin(40, "thorough"), pytest.mark.thin(8, "contract")]
+pytestmark = pytest.mark.thin(40, "thorough")
 
 LIMIT = 15  # seconds
 MINE = ("run", "--config-dir", "my_conf", "study=mine")

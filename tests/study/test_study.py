@@ -344,7 +344,7 @@ def device_override(study):
     return {"devices": 2} if study.get("devices") == "all" else {}
 
 
-@pytest.mark.thin(3, "contract")
+@pytest.mark.thin(3, "thorough")
 @pytest.mark.parametrize("field", OVERRIDES)
 def test_a_field_set_at_the_root_overrides_every_grid(field):
     where = "where=True"  # the `where` of the study might exclude the value
@@ -353,7 +353,7 @@ def test_a_field_set_at_the_root_overrides_every_grid(field):
     assert {getattr(cell.case, field) for cell in cells} == {OVERRIDES[field]}
 
 
-@pytest.mark.thin(2, "contract")
+@pytest.mark.thin(2, "thorough")
 @pytest.mark.parametrize("name", STUDIES)
 def test_an_override_takes_effect_in_every_study(name):
     study = load_study(name)

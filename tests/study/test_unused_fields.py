@@ -107,7 +107,7 @@ def test_precision_is_rejected_only_for_a_function_without_matrix_products(scali
 POISSON = "from scaling.workloads.poisson import workload\nSIZES = {}\n"
 
 
-@pytest.mark.thin(3, "contract")
+@pytest.mark.thin(3, "thorough")
 @pytest.mark.parametrize(
     ("file", "text", "status"),
     [("linear.py", POISSON, 2), ("linear.py", "print('a script of another kind')\n", 0), ("linear/__init__.py", POISSON, 2),

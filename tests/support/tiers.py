@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.paths import TOP
 
-TIERS = ("process", "slurm", "peer", "plan", "browser", "wandb", "thorough", "contract", "quiet")
+TIERS = ("process", "slurm", "peer", "plan", "browser", "wandb", "thorough", "quiet")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 PEERS = ("autograd", "casadi", "torch")
 PLANNERS = {"libtpu": "libtpu", "jax-cuda12-plugin": "jax_cuda12_plugin"}  # distribution -> module

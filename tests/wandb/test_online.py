@@ -127,7 +127,7 @@ def drop_completion(body):
     body.pop("complete", None)
 
 
-@pytest.mark.thin(2, "contract")
+@pytest.mark.thin(2, "thorough")
 @pytest.mark.parametrize(("change", "differ"), [(change_times, 2), (drop_completion, 4)])
 def test_altered_data_is_detected(server, folder, change, differ):
     original = server.append_history
@@ -141,7 +141,7 @@ def test_altered_data_is_detected(server, folder, change, differ):
     assert states(outcome)["differs"] == differ and not outcome.succeeded
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_run_that_arrives_late_is_recognized_by_the_next_publish(server, folder):
     server.fault = lambda path: 3.0 if path.endswith("file_stream") else None
     publish(folder, dataclasses.replace(SETTINGS, timeout=1.5))
@@ -157,7 +157,7 @@ def children(process: subprocess.Popen) -> list[int]:
     ]
 
 
-@pytest.mark.thin(2, "contract")
+@pytest.mark.thin(2, "thorough")
 @pytest.mark.parametrize(("runs_before_kill", "kill_children"), [(1, True), (2, False)])
 def test_killed_publish_is_completed_by_the_next_without_duplicates(
     server, folder, runs_before_kill, kill_children
@@ -246,7 +246,7 @@ def test_offline_copies_can_be_sent_by_wandb_sync_and_are_not_sent_twice(server,
     assert offline_copies(folder) == []
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_copies_synced_after_the_same_runs_were_published_are_tagged(published_copy):
     server, folder = published_copy
     assert states(publish(folder, dataclasses.replace(SETTINGS, mode="offline"))) == {"kept": 4}

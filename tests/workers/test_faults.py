@@ -391,7 +391,7 @@ def test_a_damaged_record_is_reported_and_its_case_runs_again(command, scaling_c
     assert len(load(folder(tmp_path)).records) == 3 and load(folder(tmp_path)).records[:2] == before
 
 
-@pytest.mark.thin(2, "contract")
+@pytest.mark.thin(2, "thorough")
 @pytest.mark.parametrize("max_bytes", [100, 4000])
 def test_a_full_disk_ends_the_run_in_one_line_and_keeps_existing_records(
     max_bytes, command, scaling_command, tmp_path

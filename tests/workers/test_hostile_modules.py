@@ -121,7 +121,7 @@ def limit_memory():
     resource.setrlimit(resource.RLIMIT_DATA, (3 * 2**30, resource.RLIM_INFINITY))
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_each_hostile_module_fails_only_its_own_case_and_leaves_no_process(scaling_command, tmp_path):
     assert len(FAILING) + len(CONTAINED) >= 17
     for name, (head, body, *_) in {**FAILING, **CONTAINED, **HARMLESS}.items():
@@ -143,7 +143,7 @@ def test_each_hostile_module_fails_only_its_own_case_and_leaves_no_process(scali
         assert name in record.text and message in record.text and not record.seconds, (name, record.text)
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_a_variant_that_dies_in_the_preflight_fails_only_its_own_cases(scaling_command, tmp_path):
     write_module(tmp_path, "mine", body="if case.variant == 'plain': os._exit(7)")
     arguments = run_arguments(tmp_path, "{workload: mine, points: 6, api: jit, variant: [plain, other]}")

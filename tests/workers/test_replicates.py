@@ -77,7 +77,7 @@ def test_an_error_of_one_process_during_sampling_ends_the_case_at_once(command, 
     assert record.status == "failed" and record.reason != "timeout" and record.seconds == []
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_the_compilation_cache_of_the_user_is_not_used(command, scaling_command, tmp_path):
     cache = {
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
@@ -153,7 +153,7 @@ def test_a_comparison_has_five_pairs_by_default(command, scaling_command):
         assert f"\n{pairs} to run" in scaling_command([*arguments, *options]).stdout
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_a_module_in_a_folder_on_the_python_path_comes_from_the_revision(command, scaling_command, tmp_path):
     arguments = [*command(mode="jacfwd"), "versus=commit:HEAD", "replicates=1"]
     (tmp_path / "src").mkdir()
@@ -178,7 +178,7 @@ def test_unknown_xla_flags_of_a_variant_are_rejected_before_anything_is_written(
     assert "cannot run a worker" in done.stderr and not results(tmp_path).exists()
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_xla_flags_of_a_variant_are_recorded_in_its_environment(command, scaling_command, tmp_path):
     arguments = [*command(mode="jacfwd"), "versus=xla:--xla_cpu_enable_fast_math=true", "replicates=1"]
     assert scaling_command(arguments).returncode == 0
