@@ -388,6 +388,7 @@ def test_a_failing_setup_line_ends_the_job_and_is_named_in_the_record(
     assert "0 ok, 0 skipped, 1 failed" in scaling_command(["report", "out"]).stdout
 
 
+@pytest.mark.thin(3, "thorough")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -24,6 +24,7 @@ def commands(page):
 
 
 @pytest.mark.process
+@pytest.mark.thin(2, "thorough")
 @pytest.mark.parametrize(
     ("page", "command"),
     [(page, c) for page in ("adding_a_workload", "adding_a_peer") for c in commands(page)],

@@ -135,6 +135,7 @@ def test_every_study_has_the_same_case_keys_in_the_same_order(monkeypatch):
         assert actual["cases"].get(key, fields) == fields
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("folder", make.FOLDERS)
 def test_exit_statuses_and_counts_of_a_results_folder_are_the_same(current, folder):
     golden, actual = _golden("reading")["folders"][folder], current["folders"][folder]
@@ -146,6 +147,7 @@ def test_exit_statuses_and_counts_of_a_results_folder_are_the_same(current, fold
 REMOVED_NOTES = {"made_up": 3, "unruly": 3}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("folder", make.FOLDERS)
 def test_lint_reports_the_same_findings(current, folder):
     golden, actual = _golden("reading")["folders"][folder], current["folders"][folder]
@@ -158,6 +160,7 @@ REMOVED_TABLES = ("laws", "plans")
 REMOVED_COLUMNS = ("blocks.limit_bytes", "blocks.probes")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("folder", make.FOLDERS)
 def test_exported_tables_contain_the_same_values(current, folder):
     golden, actual = _golden("reading")["folders"][folder]["exports"], current["folders"][folder]["exports"]
@@ -181,12 +184,14 @@ def _fractions(files):
 
 
 # Strong and weak scaling share a file now, so that files differ in their parameters and comments.
+@pytest.mark.thorough
 @pytest.mark.parametrize("folder", make.FOLDERS)
 def test_files_for_extrap_contain_the_same_times_and_operations(current, folder):
     golden, actual = _golden("reading")["folders"][folder]["extrap"], current["folders"][folder]["extrap"]
     assert _fractions(golden) <= _fractions(actual)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("folder", make.REPORTED)
 def test_a_report_counts_the_same_cases(current, folder):
     golden, actual = _golden("reading")["reports"][folder], current["reports"][folder]
@@ -202,6 +207,7 @@ REMOVED_NUMBERS = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("folder", make.REPORTED)
 def test_tables_of_a_report_contain_the_same_rows_of_numbers(current, folder):
     old, new = (data["reports"][folder]["tables"] for data in (_golden("reading"), current))
@@ -239,6 +245,7 @@ DROPPED = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("folder", make.REPORTED)
 def test_answers_of_a_report_contain_the_same_numbers(current, folder):
     old, new = (data["reports"][folder]["answers"] for data in (_golden("reading"), current))
@@ -246,6 +253,7 @@ def test_answers_of_a_report_contain_the_same_numbers(current, folder):
     assert sorted(_missing_rows(old, new)) == [[number] for number in DROPPED.get(folder, [])]
 
 
+@pytest.mark.thorough
 def test_comparison_of_two_variants_gives_the_same_verdicts(current):
     golden, actual = _golden("reading")["compare"], current["compare"]
     assert actual["exit"] == golden["exit"]
@@ -254,6 +262,7 @@ def test_comparison_of_two_variants_gives_the_same_verdicts(current):
         assert all(_printed_equal(a, b) for a, b in zip(old[1:], new[1:], strict=True))
 
 
+@pytest.mark.thorough
 def test_no_verb_option_or_field_is_missing(surface):
     golden = _golden("surface")
     assert [verb for verb in surface["verbs"] if verb in golden["verbs"]] == golden["verbs"]
@@ -264,6 +273,7 @@ def test_no_verb_option_or_field_is_missing(surface):
         assert set(surface["options"][verb]) >= set(options), verb
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", _golden("surface")["refused"])
 def test_bad_input_exits_with_the_same_status_in_one_line(surface, name):
     assert surface["refused"][name]["exit"] == _golden("surface")["refused"][name]["exit"]
