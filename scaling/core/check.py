@@ -137,7 +137,7 @@ def verdict(derivative: Derivative, result: np.ndarray, platform: str) -> Verdic
     """Compare `result`, an array on the host, with its reference, and return the `Verdict`."""
     spec = reference.reference_spec(derivative, platform)
     _require_shape(spec, result)
-    if (point := _first_not_finite(result)) is not None:
+    if (point := reference.first_not_finite(result)) is not None:
         text = f"the result is not finite at {_point_or_copy(spec)} {point}"
         return Verdict(None, spec.tolerance, "not_finite", text)
     if (computed := spec.computed) is not None and (text := computed.wrong or computed.unsure):
@@ -161,14 +161,6 @@ def _require_shape(spec: ReferenceSpec, result: np.ndarray) -> None:
     has_points = len(result) == points or (spec.reduction.sums_points and len(result) > 0)
     if result.shape[1:] != shape or not has_points:
         raise Refusal(f"the result has the shape {result.shape}, not {shape} for each of {points} points")
-
-
-def _first_not_finite(result: np.ndarray) -> int | None:
-    """Return the index of the first point with NaN or infinity, or None if all points are finite."""
-    # The result may fill half of the memory. Its minimum and maximum need no array of the same size.
-    if np.isfinite(float(result.min())) and np.isfinite(float(result.max())):
-        return None
-    return int(np.argmin(np.isfinite(result).reshape(len(result), -1).all(axis=1)))
 
 
 def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:

@@ -99,6 +99,14 @@ def relative_error(difference: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return np.asarray(np.divide(difference, scale, out=without_scale, where=scale > 0))
 
 
+def first_not_finite(result: np.ndarray) -> int | None:
+    """Return the index of the first point with NaN or infinity, or None if all points are finite."""
+    # The result may fill half of the memory. Its minimum and maximum need no array of the same size.
+    if np.isfinite(float(result.min(initial=0))) and np.isfinite(float(result.max(initial=0))):
+        return None
+    return int(np.argmin(np.isfinite(result).reshape(len(result), -1).all(axis=1)))
+
+
 def at_least(scale: np.ndarray, floor: np.ndarray | None) -> np.ndarray:
     """Return max(scale, floor), where `floor` has the shape (points,) or is None for no limit."""
     return scale if floor is None else np.maximum(scale, floor.reshape(-1, *[1] * (scale.ndim - 1)))
@@ -333,13 +341,13 @@ def _evaluate_form(
     if getattr(reference, f"{compared}_terms") is not None:
         shapes[f"{compared}_terms"] = (stop - start,)
     for name, shape in shapes.items():
-        array = getattr(reference, name)
-        if np.shape(array) != shape:
-            raise Refusal(f"the reference's {name} has the shape {np.shape(array)}, not {shape}")
-        if name.startswith(compared) and not np.all(np.isfinite(array)):
-            raise Refusal(f"the reference's {name} is not finite in points {start} to {stop - 1}")
+        array = np.asarray(getattr(reference, name))
+        if array.shape != shape or not np.can_cast(array.dtype, np.float64, "same_kind"):
+            raise Refusal(f"the reference's {name} is {array.dtype} {array.shape}, not float64 {shape}")
+        if name.startswith(compared) and (point := first_not_finite(array)) is not None:
+            raise Refusal(f"the reference's {name} is not finite at point {start + point}")
         if name.endswith("_terms") and np.min(array) < 0:
-            raise Refusal(f"the reference's {name} is negative in points {start} to {stop - 1}")
+            raise Refusal(f"the reference's {name} is negative at point {start + np.argmin(array)}")
     return reference
 
 

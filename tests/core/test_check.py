@@ -90,7 +90,7 @@ def test_a_reference_or_derivative_of_the_wrong_shape_is_not_broadcast(monkeypat
     record = measure(
         Workload(lambda x: jnp.sin(x), {"x": normal(4)}, wrt="x", reference=reference), monkeypatch
     )
-    assert record.status == "failed" and "shape (6, 4, 1), not (6, 4, 4)" in record.text
+    assert record.status == "failed" and "is float64 (6, 4, 1), not float64 (6, 4, 4)" in record.text
     by_hand = {"analytic": lambda x: jnp.ones((x.shape[0], 3, 1), x.dtype)}
     built = Workload(
         lambda x: jnp.sum(x) * jnp.ones(3, x.dtype), {"x": normal(4)}, wrt="x", whole_modes=by_hand
@@ -112,7 +112,7 @@ def test_a_reference_of_another_type_fails_the_case_with_the_type(result, monkey
     [
         (lambda n: np.full(n, np.inf), "derivative_terms is not finite"),
         (lambda n: np.full(n, -1.0), "derivative_terms is negative"),
-        (lambda n: np.ones((n, 1, 4)), r"derivative_terms has the shape (6, 1, 4), not (6,)"),
+        (lambda n: np.ones((n, 1, 4)), "derivative_terms is float64 (6, 1, 4), not float64 (6,)"),
     ],
 )
 def test_terms_of_a_reference_that_would_accept_any_derivative_are_rejected(terms, message, monkeypatch):
@@ -120,6 +120,25 @@ def test_terms_of_a_reference_that_would_accept_any_derivative_are_rejected(term
     built = Workload(lambda x: jnp.sum(x), {"x": normal(4)}, wrt="x", reference=reference)
     record = measure(built, monkeypatch)
     assert record.status == "failed" and message in record.text
+
+
+@pytest.mark.parametrize("dtype", [object, complex, str])
+def test_a_reference_of_a_dtype_that_is_not_real_fails_the_case_with_the_dtype(dtype, monkeypatch):
+    reference = lambda x: Reference(np.zeros((6, 1)), np.ones((6, 1, 4)).astype(dtype))  # noqa: E731
+    record = measure(
+        Workload(lambda x: jnp.sum(x), {"x": normal(4)}, wrt="x", reference=reference), monkeypatch
+    )
+    text = f"the reference's derivative is {np.ones(1).astype(dtype).dtype} (6, 1, 4), not float64 (6, 1, 4)"
+    assert (record.reason, record.text) == ("error", text)
+
+
+def test_a_value_of_a_reference_that_is_not_finite_is_reported_with_its_point(monkeypatch):
+    derivative = np.where(np.arange(6)[:, None, None] == 4, np.nan, np.ones((6, 1, 4)))
+    reference = lambda x: Reference(np.zeros((6, 1)), derivative)  # noqa: E731
+    record = measure(
+        Workload(lambda x: jnp.sum(x), {"x": normal(4)}, wrt="x", reference=reference), monkeypatch
+    )
+    assert record.text == "the reference's derivative is not finite at point 4"
 
 
 def test_a_reference_may_have_infinite_values_if_only_the_derivative_is_compared(monkeypatch):
@@ -774,7 +793,7 @@ def test_nonzeros_of_the_wrong_shape_or_not_finite_are_rejected(defect):
             else correct.derivative * np.nan
         )
 
-    with pytest.raises(Refusal, match="shape" if defect == "wrong shape" else "not finite"):
+    with pytest.raises(Refusal, match="not float64" if defect == "wrong shape" else "not finite"):
         check_chain(dataclasses.replace(built, nonzeros=defective), chain_pattern())
 
 
