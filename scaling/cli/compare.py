@@ -11,6 +11,7 @@ from scaling.cli.streams import print_lines
 from scaling.core.case import Refusal
 from scaling.report import comparison as report
 from scaling.report.terminal import print_table
+from scaling.results import store
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -22,6 +23,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
                 f"--markdown {args.markdown!r} cannot be written: name a file in a folder that exists, or -"
             )
     folders = folder_comparison.find_folders(args.a, args.b)
+    if args.markdown != "-":
+        store.require_writable(folders[1] / "report")
     return print_comparison(*folders, console, args.margin, args.markdown)
 
 

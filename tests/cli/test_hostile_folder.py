@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import socket
 import stat
 
@@ -179,6 +180,16 @@ def test_a_folder_in_which_a_verb_may_not_write_is_refused(verb, written, folder
     done = scaling_command([verb, "DIR"])
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stdout == ""
     assert f"{written}: change the permissions, or give a copy of" in done.stderr
+
+
+def test_a_comparison_is_refused_if_its_page_cannot_be_written(folders, scaling_command):
+    folder, _ = folders
+    copy = shutil.copytree(folder, folder.with_name("another"))
+    (copy / "report").touch()  # not a folder, so that root may not write into it either
+    done = scaling_command(["compare", "DIR", str(copy)])
+    assert (done.returncode, done.stderr.count("\n"), done.stdout) == (2, 1, "")
+    assert "report: change the permissions, or give a copy of" in done.stderr
+    assert scaling_command(["compare", "DIR", str(copy), "--markdown", "-"]).returncode == 0
 
 
 @pytest.mark.parametrize("verb", ["export", "publish"])
