@@ -60,7 +60,7 @@ def test_an_unknown_flag_of_xla_is_named_before_any_case_runs(restore_signals, m
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.chdir(tmp_path)
     assert main.main([*ARGUMENTS, "results=here"]) == 2
-    message = "cannot be examined: the process ended with status 1: Unknown flag in XLA_FLAGS: --xla_nope=1"
+    message = "cannot be examined: the process ended with status 1: Unknown flag in XLA_FLAGS: --xla_nope=1; correct or unset it"
     assert message in capsys.readouterr().err and not (tmp_path / "here").exists()
     machine._query_jax_devices.cache_clear()
     with pytest.raises(Refusal, match="Unknown flag in XLA_FLAGS: --xla_nope=1; correct or unset it"):
