@@ -255,7 +255,9 @@ def main() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
         reply = _advise(name, problem, options, bound_to)
     except Refusal as refusal:
-        reply = refusal
+        # JAX is started before the function is imported, and refuses a module that changes this setting.
+        fix = "; remove that code, and set devices=N instead" * ("jax_num_cpu_devices config" in str(refusal))
+        reply = Refusal(f"{refusal}{fix}")
     except KeyboardInterrupt:
         pass
     except Exception:
