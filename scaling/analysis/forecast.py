@@ -177,7 +177,7 @@ def _describe_fastest(timings: Sequence[Timing], fastest_on_most: Timing, kind: 
         fewest = min(not_slower, key=lambda timing: (timing.case.devices, timing.median))
         text += f", not distinguished from {_describe_time(fewest)}"
     if fastest.case.devices < fastest_on_most.case.devices:
-        text += f"; {_describe_time(fastest_on_most)}, the fastest on as many devices"
+        text += f"; {_describe_time(fastest_on_most)}, the fastest on that number of devices"
     return text
 
 
