@@ -83,7 +83,8 @@ def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -
         {name: UnusedField(*why) for name, why in answer.get("unused", {}).items()} for answer in answers
     ])  # fmt: skip
     if all(_EXIT_MARK in answer.get("failure", ("", ""))[1] for answer in answers):  # the module is a script
-        raise Refusal(answers[0]["failure"][1])
+        fix = "remove that exit, or write it under if __name__ == '__main__'"
+        raise Refusal(f"{answers[0]['failure'][1]}; {fix}")
     results: dict[Case, PreflightResult] = {}
     for cell, answer in zip(cells, answers, strict=True):
         if "failure" in answer:
