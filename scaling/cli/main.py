@@ -68,6 +68,9 @@ def _run_and_explain(words: list[str], console: Console) -> int:
         action = "read" if name and os.path.exists(name) and not os.access(name, os.R_OK) else "write"
         advice = f"{_FIXES.get(error.errno or 0, '')}{_CONTINUE_ADVICE}"
         return _print_error(f"cannot {action}{where}: {error.strerror or error}; {advice}", FAILED)
+    except MemoryError:
+        fix = "check `ulimit -v` and what else uses the memory"
+        return _print_error(f"out of memory: {fix}; {_CONTINUE_ADVICE}", FAILED)
     except AllocationLost as lost:
         return _print_error(f"no worker can be started: {lost}; {_CONTINUE_ADVICE}", FAILED)
 

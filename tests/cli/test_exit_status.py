@@ -106,3 +106,13 @@ def test_ctrl_c_during_the_imports_of_the_command_is_one_line():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "scaling: stopped\n")
+
+
+def test_a_command_that_runs_out_of_memory_ends_with_one_line(restore_signals, monkeypatch, capsys):
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(main, "_run_command", fail)
+    assert main.main(["status", "here"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("scaling: out of memory: check `ulimit -v`")
