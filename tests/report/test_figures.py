@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import resource
 import warnings
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -16,9 +17,11 @@ from altair.vegalite.v6.schema.core import load_schema
 from scaling.analysis import findings
 from scaling.analysis.size_series import size_sweeps
 from scaling.analysis.timings import memory_of, pool_processes
-from scaling.report import figures
+from scaling.core.case import Refusal
+from scaling.report import export, figures
 from scaling.report.figures import files, marks, over_devices, theme
 from scaling.report.figures import over_sizes as sizes
+from scaling.report.proposal import write_proposal
 from tests.support import made_up
 from tests.support.paths import TOP
 from tests.support.records import record
@@ -143,6 +146,14 @@ def test_figure_file_names_study_machine_date_and_commit(drawings, study, tmp_pa
     ET.fromstring(text)
     for word in (study.name, "An accelerator", "2026-01-01", "commit cccccccccccc"):
         assert word in text
+
+
+def test_a_limit_of_virtual_memory_in_which_v8_aborts_is_refused(study, tmp_path, monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (2**35, resource.RLIM_INFINITY))
+    for write in (lambda: export.FORMATS["svg"](study, tmp_path), lambda: write_proposal(tmp_path, study)):
+        with pytest.raises(Refusal, match="set `ulimit -v unlimited`"):
+            write()
+    assert not list(tmp_path.iterdir())
 
 
 def test_page_and_files_use_the_same_vega_version():
