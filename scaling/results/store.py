@@ -75,7 +75,8 @@ def _describe(error: Exception) -> str:
 
 def format_command(command: str, folder: Path) -> str:
     """Return a command on a results folder for a shell, such as "scaling report 'results/my study'"."""
-    return f"scaling {command} {shlex.quote(str(folder))}"
+    path = f"./{folder}" if str(folder).startswith("-") else str(folder)  # otherwise, it would be an option
+    return f"scaling {command} {shlex.quote(path)}"
 
 
 def sort_by_start(records: Iterable[Record]) -> list[Record]:

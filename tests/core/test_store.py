@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 
@@ -524,3 +525,10 @@ def test_records_whose_sizes_have_other_names_are_separate_timings(tmp_path, mak
     ]
     write(tmp_path / "a.jsonl", *records)
     assert len(findings.read(tmp_path).timings) == len(records)
+
+
+@pytest.mark.parametrize(
+    "name, quoted", [("a", "a"), ("my study", "'my study'"), ("-x", "./-x"), ("/-x", "/-x")]
+)
+def test_a_command_names_a_folder_that_begins_with_a_hyphen_as_a_path(name, quoted):
+    assert store.format_command("report", Path(name)) == f"scaling report {quoted}"
