@@ -4,6 +4,7 @@ This module imports neither NumPy nor SciPy, so that the child process of each p
 """
 
 import dataclasses
+import errno
 import os
 import re
 from collections.abc import Mapping
@@ -131,5 +132,7 @@ def ideal_metric(baseline: int) -> str:
 
 def describe_error(error: BaseException) -> str:
     """Return the first line of an error message, at most 200 characters, without secrets and folder names."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{error.strerror}: free some space"
     first_line = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
     return scrub(first_line)[:200].rstrip(" .")

@@ -1,6 +1,7 @@
 """Tests of the tracking settings: invalid values are rejected, and the config file states the defaults."""
 
 import dataclasses
+import errno
 import math
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import yaml
 
 import scaling
 from scaling.core.case import Refusal
-from scaling.wandb.job import TrackingSettings
+from scaling.wandb.job import TrackingSettings, describe_error
 from tests.support import wandb_study
 from tests.support.wandb_server import KEY
 
@@ -51,3 +52,8 @@ def test_config_file_states_the_defaults():
     assert TrackingSettings.from_config(config) == TrackingSettings()
     assert set(config) == {"name"} | {field.name for field in dataclasses.fields(TrackingSettings)}
     assert yaml.safe_load((ROOT / "conf" / "tracking" / "none.yaml").read_text()) == {"name": "none"}
+
+
+def test_a_full_disk_is_described_with_the_fix_and_without_file_names():
+    error = OSError(errno.ENOSPC, "No space left on device", "run-0.wandb")
+    assert describe_error(error) == "No space left on device: free some space"
