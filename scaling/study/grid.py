@@ -132,7 +132,7 @@ def _expand_grids(
         sources: The sources of the fields that the command line or an enclosing study sets.
     """
     shared = {field: value for field, value in study.items() if field not in _STUDY_KEYS}
-    parts = study.get("parts") or {}
+    parts = {} if study.get("parts") is None else study["parts"]
     with _with_source({_GRID: location}):
         _check_study(study, parts)
         check_names("study key", shared, FIELDS + _GRID_KEYS + _STUDY_KEYS)

@@ -168,7 +168,9 @@ def test_answer_names_the_fastest_method_overall_and_on_the_most_devices():
     ]
     first, cheap = answers(*slow_then_fast)[:2]
     assert "jacrev (vmap) 1.00 s (0.50 to 2.00) on 1 device, the fastest planned method;" in first
-    assert "; jacfwd (vmap) 2.00 s (1.00 to 4.00) on 4 devices, the fastest on that number of devices;" in first
+    assert (
+        "; jacfwd (vmap) 2.00 s (1.00 to 4.00) on 4 devices, the fastest on that number of devices;" in first
+    )
     assert "the cheapest is jacrev (vmap) on 1 device" in cheap
 
 

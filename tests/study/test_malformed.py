@@ -359,6 +359,7 @@ TABLES["study files"] = {
         ),
         "parts in a list": ("{parts: [rbf]}", "parts must be a mapping"),
         "a part that is a word": ("{parts: {one: rbf}}", "parts must be a mapping"),
+        "parts off": ("{parts: off}", "parts must be a mapping of studies by name, not False"),
         "parts of parts of parts": ("{parts: {one: {parts: {two: {points: 0, workload: rbf}}}}}", "points must be a positive"),
         "a title that is a list": ("{workload: linear, title: [1]}", "title must be"),
         "ceilings as text": ("{workload: linear, ceilings: maybe}", "ceilings must be true or false, not 'maybe'"),
