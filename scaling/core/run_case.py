@@ -21,9 +21,9 @@ import gc
 import hashlib
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter  # bound here, because a user's module may replace it
 from typing import Any, NamedTuple
 
 import jax
@@ -134,11 +134,10 @@ def prepare_case(
 
 def take_turn(attempt: Attempt) -> bool:
     """Take one turn (a series of samples), and return whether the case has enough samples or has failed."""
-    began = time.perf_counter()
+    began = perf_counter()
     with _end_on_error(attempt):
         has_enough = _sample_one_turn(attempt)
-        seconds = (attempt.record.sampling_seconds or 0.0) + time.perf_counter() - began
-        attempt.note(sampling_seconds=seconds)
+        attempt.note(sampling_seconds=(attempt.record.sampling_seconds or 0.0) + perf_counter() - began)
         return has_enough
     return True
 
@@ -290,7 +289,7 @@ def describe_memory_shortage(group: ProcessGroup, compiled: CompiledCase) -> str
 
 def _check_result(attempt: Attempt, program: PlacedProgram, result: Any) -> None:
     """Raise `CaseEnded` if a result is wrong."""
-    began, group = time.perf_counter(), attempt.group
+    began, group = perf_counter(), attempt.group
     if group.processes > 1:
         result = multihost_utils.process_allgather(result, tiled=True)
     with _raise_in_all_processes(group):
@@ -300,7 +299,7 @@ def _check_result(attempt: Attempt, program: PlacedProgram, result: Any) -> None
         if digest in attempt.correct_digests:  # equal to an earlier correct result
             return
         verdict = check.verdict(program.derivative, array, group.platform)
-        seconds = (attempt.record.check_seconds or 0.0) + time.perf_counter() - began
+        seconds = (attempt.record.check_seconds or 0.0) + perf_counter() - began
         attempt.note(error=verdict.error, tolerance=verdict.tolerance, checked=verdict.checked)
         attempt.note(check_seconds=seconds)
         if verdict.reason:

@@ -10,10 +10,10 @@ import gc
 import itertools
 import math
 import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from time import perf_counter  # bound here, because a user's module may replace it
 from typing import Any
 
 _DEFAULT_DISPATCH_SECONDS = 10e-6  # assumed time of an empty call that was not timed
@@ -69,17 +69,17 @@ def gather_text(gather: Gather, text: str) -> list[str]:
 
 
 def _time_calls(call: Callable[[], Any], wait: Callable[[Any], Any], count: int) -> float:
-    began = time.perf_counter()
+    began = perf_counter()
     for _ in itertools.repeat(None, count):
         wait(call())
-    return time.perf_counter() - began
+    return perf_counter() - began
 
 
 def time_once(call: Callable[[], Any]) -> tuple[float, Any]:
     """Return the time in seconds of one call, and its result. `call` must block until the result is ready."""
-    began = time.perf_counter()
+    began = perf_counter()
     result = call()
-    return time.perf_counter() - began, result
+    return perf_counter() - began, result
 
 
 def time_floor(call: Callable[[], Any], wait: Callable[[Any], Any]) -> float:
@@ -130,10 +130,10 @@ def _add_turn(
     gc.disable()
     try:
         gather([0.0])
-        began = time.perf_counter()
+        began = perf_counter()
         while len(samples.seconds) < sampling.most:
             seconds = time_calls(samples.calls_per_sample) / samples.calls_per_sample
-            times, elapsed_in_turn = zip(*gather([seconds, time.perf_counter() - began]), strict=True)
+            times, elapsed_in_turn = zip(*gather([seconds, perf_counter() - began]), strict=True)
             samples.seconds.append(max(times))
             samples.seconds_min.append(min(times))
             samples.slowest.append(times.index(max(times)))

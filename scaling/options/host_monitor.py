@@ -10,9 +10,9 @@ import functools
 import math
 import os
 import resource
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter  # bound here, because a user's module may replace it
 from typing import Any
 
 from scaling.core import environment
@@ -80,7 +80,7 @@ def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
         idle_seconds=sum(ticks[3] + ticks[4] for ticks in times) * _TICK_SECONDS,
         stolen_seconds=sum(ticks[7] for ticks in times) * _TICK_SECONDS,
         process_seconds=usage.ru_utime + usage.ru_stime,
-        clock_seconds=time.perf_counter(),
+        clock_seconds=perf_counter(),
         preemptions=usage.ru_nivcsw,
         slowdowns=sum(int(count) for count in throttle_counts if count and count.isdigit()),
         throttled=any(_throttle_reasons(handle) for handle in gpus),

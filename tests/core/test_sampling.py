@@ -1,7 +1,6 @@
 """Tests of sampling: its stopping rules, turns, calls per sample, and several processes."""
 
 import itertools
-import time
 
 import pytest
 
@@ -16,7 +15,7 @@ class Clock:
 
     def __init__(self, monkeypatch, seconds):
         self.now, self.calls, self.seconds = 0.0, 0, itertools.cycle(seconds)
-        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(timing, "perf_counter", lambda: self.now)
 
     def call(self):
         self.calls += 1

@@ -11,7 +11,7 @@ from scaling.core.timing import Sampling
 
 def test_a_sample_lasts_from_the_call_until_the_result_is_ready(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(timing, "perf_counter", lambda: now[0])
 
     def call():
         now[0] += 0.001
@@ -22,6 +22,12 @@ def test_a_sample_lasts_from_the_call_until_the_result_is_ready(monkeypatch):
     turns = timing.sample_turns(call, Sampling(least=7, most=9, warm_up=0.0), wait)
     samples = next(samples for samples in turns if samples.stop_reason)
     assert samples.seconds == pytest.approx([0.011] * len(samples.seconds))
+
+
+def test_a_module_that_replaces_the_clock_does_not_change_the_measured_time(monkeypatch):
+    monkeypatch.setattr(time, "perf_counter", lambda: 0.0)
+    seconds, _ = timing.time_once(lambda: time.sleep(0.01))
+    assert seconds >= 0.01
 
 
 class Stage:
@@ -48,6 +54,6 @@ class Stage:
 
 def test_tracing_lowering_and_compiling_are_timed_once_each(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(timing, "perf_counter", lambda: now[0])
     stages = compile_case.compile_stages(Stage(now), [])
     assert (stages.trace_seconds, stages.lower_seconds, stages.compile_seconds) == (1.0, 2.0, 4.0)

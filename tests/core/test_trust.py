@@ -2,14 +2,13 @@
 
 import dataclasses
 import itertools
-import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scaling.core import check, layout, run_case, workload
+from scaling.core import check, layout, run_case, timing, workload
 from scaling.core.case import Case
 from scaling.core.derivative import describe_derivative
 from scaling.core.record import Record
@@ -75,7 +74,7 @@ class Pending:
 @pytest.mark.parametrize("waits", [True, False])
 def test_only_a_timer_that_waits_measures_the_time_of_the_device(monkeypatch, waits):
     clock = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(timing, "perf_counter", lambda: clock[0])
 
     def call():
         clock[0] += 1e-6

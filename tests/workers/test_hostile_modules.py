@@ -72,6 +72,7 @@ CONTAINED = {  # effects that end with the process and do not change the measure
         "os.environ.clear()",
         "if RUNNING: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))",
     ),
+    "replaces_the_clock": ("time.perf_counter = lambda: 0.0", ""),
     "replaces_functions_of_json": ("json.dumps = lambda value, **options: b'{}'\njson.loads = str", ""),
     "disturbs_its_end": (
         "atexit.register(time.sleep, 1000)\n"
