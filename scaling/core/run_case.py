@@ -181,9 +181,10 @@ def describe_error(error: Exception) -> tuple[str, str, str]:
         return error.status, error.reason, str(error)
     if isinstance(error, TooLarge):
         return "skipped", "too_large", str(error)
-    text, suffix = " ".join(str(error).split()), ""
+    lines = [line for line in str(error).splitlines() if not line.startswith('  File "')]  # of a callback
+    text, suffix = " ".join(" ".join(lines).split()).replace("Traceback (most recent call last): ", ""), ""
     if not isinstance(error, Refusal):  # the message of a Refusal is a complete sentence
-        text, suffix = f"{type(error).__name__}: {text}", format_location(error)
+        text, suffix = f"{type(error).__name__}: {text}".removesuffix(": "), format_location(error)
     text = scrub(text)[: 500 - len(suffix)] + suffix
     if isinstance(error, NotImplementedError):  # such as jnp.linalg.svd in bfloat16
         return "skipped", "not_offered", text

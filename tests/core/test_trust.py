@@ -221,3 +221,15 @@ def test_a_disturbed_turn_is_marked_and_its_samples_are_kept(monkeypatch):
     record = run(case_of("poisson"))
     assert record.marked == {"foreign_load": [1]}
     assert len(record.seconds) == sum(record.turns)
+
+
+def test_an_exception_in_a_callback_is_described_in_one_line_without_a_traceback():
+    def fail():
+        raise ValueError("the table is empty")
+
+    function = jax.jit(lambda x: jax.pure_callback(fail, jax.ShapeDtypeStruct((2,), x.dtype)) + x)
+    with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+        jax.block_until_ready(function(jnp.ones(2)))
+    _, reason, text = run_case.describe_error(caught.value)
+    assert reason == "error" and "ValueError: the table is empty" in text
+    assert "Traceback" not in text and ", line " not in text
