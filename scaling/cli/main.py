@@ -30,6 +30,12 @@ _MAX_ERROR_LENGTH = 1400  # maximum length of an error message, in characters
 _CONTINUE_ADVICE = "every finished record is kept: repeat the command to continue"
 _FIXES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space; ")
 _FIXES |= dict.fromkeys((errno.EROFS, errno.EACCES), "change the permissions, or copy the folder; ")
+_PROCESS_ADVICE = "end some processes, or raise `ulimit -u`; "
+_FIXES |= {
+    errno.EMFILE: "raise `ulimit -n`; ",
+    errno.EFBIG: "raise `ulimit -f`; ",
+    errno.EAGAIN: _PROCESS_ADVICE,
+}
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
@@ -71,6 +77,11 @@ def _run_and_explain(words: list[str], console: Console) -> int:
     except MemoryError:
         fix = "check `ulimit -v` and what else uses the memory"
         return _print_error(f"out of memory: {fix}; {_CONTINUE_ADVICE}", FAILED)
+
+    except RuntimeError as error:
+        if "new thread" not in str(error):
+            raise
+        return _print_error(f"{error}: {_PROCESS_ADVICE}{_CONTINUE_ADVICE}", FAILED)
     except AllocationLost as lost:
         return _print_error(f"no worker can be started: {lost}; {_CONTINUE_ADVICE}", FAILED)
 

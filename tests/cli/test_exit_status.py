@@ -1,5 +1,6 @@
 """Tests of the exit status of a run: it depends only on the requested cases in the current environment."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -116,3 +117,25 @@ def test_a_command_that_runs_out_of_memory_ends_with_one_line(restore_signals, m
     assert main.main(["status", "here"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("scaling: out of memory: check `ulimit -v`")
+
+
+@pytest.mark.parametrize(
+    ("error", "fix"),
+    [
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "ulimit -n"),
+        (OSError(errno.EFBIG, os.strerror(errno.EFBIG), "results/mine"), "ulimit -f"),
+        (OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)), "ulimit -u"),
+        (RuntimeError("can't start new thread"), "ulimit -u"),
+    ],
+    ids=["files", "file size", "processes", "threads"],
+)
+def test_an_exceeded_resource_limit_is_one_line_that_names_the_limit(
+    error, fix, monkeypatch, restore_signals, capsys
+):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(main, "_run_command", fail)
+    assert main.main(["run"]) == 1
+    message = " ".join(capsys.readouterr().err.split())
+    assert message.startswith("scaling: can") and fix in message and "record is kept" in message, message
