@@ -77,7 +77,6 @@ def _run_and_explain(words: list[str], console: Console) -> int:
     except MemoryError:
         fix = "check `ulimit -v` and what else uses the memory"
         return _print_error(f"out of memory: {fix}; {_CONTINUE_ADVICE}", FAILED)
-
     except RuntimeError as error:
         if "new thread" not in str(error):
             raise

@@ -1,5 +1,6 @@
 """Print lines without control characters, and discard output after a stream is closed or a pipe breaks."""
 
+import errno
 import io
 import os
 import sys
@@ -65,7 +66,8 @@ class _DiscardingOutput(io.FileIO):
             devnull = os.open(os.devnull, os.O_WRONLY)
             os.dup2(devnull, self.fileno())
             os.close(devnull)
-            if isinstance(error, BrokenPipeError) and self.ignores_broken_pipe:
+            # EIO: the terminal was closed.
+            if error.errno in (errno.EPIPE, errno.EIO) and self.ignores_broken_pipe:
                 return len(data)
             raise
 

@@ -1,12 +1,14 @@
 """Tests of closed, full or unread standard streams: the exit status stays the same and there is no traceback."""
 
 import os
+import pty
 import shlex
 import subprocess
 import sys
 
 import pytest
 
+from scaling.cli import streams
 from tests.support.commands import COMMAND, COMMAND_TIMEOUT, command_environment
 from tests.support.verbs import RUN, VERBS, verb_arguments
 
@@ -95,3 +97,12 @@ def test_a_full_output_device_is_reported_in_one_line(folders):
     done = run_in_shell(["status", "DIR"], "> /dev/full", folder.parent)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1 and os.strerror(28) in done.stderr
+
+
+def test_output_to_a_closed_terminal_is_discarded_like_output_to_a_closed_pipe():
+    controller, terminal = pty.openpty()
+    stream = streams._open_text_stream(terminal, None)
+    os.close(controller)  # as when a window or an ssh session ends and `disown` kept the command alive
+    print("progress", file=stream, flush=True)
+    print("more", file=stream, flush=True)
+    os.close(terminal)
