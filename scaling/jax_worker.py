@@ -141,6 +141,8 @@ class CaseLoop:
         self.find_side_effects: Callable[[], tuple[str, str] | None] | None = None  # set for a user's module
         environment.commit()  # cache it now, because a user's module may remove environment variables
         self.variables = dict(os.environ)
+        self.umask = os.umask(0o077)
+        os.umask(self.umask)
 
     def run(self) -> None:
         """Execute requests until the launcher closes the pipe."""
@@ -208,6 +210,7 @@ class CaseLoop:
         """
         record, unwritten = run_case.finish_case(self.attempts.pop(key)), None
         self._refuse_side_effects()
+        os.umask(self.umask)  # a user's module may have changed it
         try:
             if self.group.rank == 0:
                 self.writer.append(record)

@@ -4,13 +4,15 @@ from collections.abc import Callable
 
 import jax
 
-_FIXES = {  # JAX setting that the case or the launcher sets -> what to set instead
+_FIXES = {  # JAX setting that the case or the launcher sets, or that slows calls -> what to set instead
     "jax_enable_x64": "dtype=float64 in the study",
     "jax_platforms": "the environment variable JAX_PLATFORMS",
     "jax_num_cpu_devices": "devices=N in the study",
     "jax_disable_jit": "jit=false in the study",
     "jax_default_device": "cluster.platform",
     "jax_enable_compilation_cache": "cache=warm in the study",
+    "jax_debug_nans": None,
+    "jax_debug_infs": None,
 }
 
 
@@ -27,7 +29,8 @@ def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
         if not changed:
             return None
         texts = [f"{name} from {settings_before[name]!r} to {settings_now[name]!r}" for name in changed]
-        fixes = " and ".join(_FIXES[name] for name in changed)
-        return f"changed {', '.join(texts)}", f"remove that code, and set {fixes} instead"
+        fixes = " and ".join(fix for name in changed if (fix := _FIXES[name]))
+        instead = f", and set {fixes} instead" if fixes else ""
+        return f"changed {', '.join(texts)}", f"remove that code{instead}"
 
     return describe_changes

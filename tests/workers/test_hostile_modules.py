@@ -68,6 +68,7 @@ CONTAINED = {  # effects that end with the process and do not change the measure
     ),
     "changes_its_process": (
         "os.chdir('/')\n"
+        "os.umask(0o777)\n"
         "for s in set(signal.Signals) - {9, 19}: signal.signal(s, signal.SIG_IGN)\n"
         "os.environ.clear()",
         "if RUNNING: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))",
@@ -138,6 +139,7 @@ def test_each_hostile_module_fails_only_its_own_case_and_leaves_no_process(scali
     for name in (*HARMLESS, *CONTAINED):
         assert by_case[name, "jacfwd"].status == "ok", (name, by_case[name, "jacfwd"].text)
     assert by_case["linear", "jacfwd"].status == by_case["linear", "jacrev"].status == "ok"
+    assert all(path.stat().st_mode & 0o400 for path in (tmp_path / "results").rglob("*.jsonl"))
     for name, (_, _, reason, message) in FAILING.items():
         record = by_case[name, "jacfwd"]
         assert (record.status, record.reason) == ("failed", reason), (name, record.text)
@@ -179,7 +181,8 @@ def test_a_module_that_hangs_in_the_preflight_does_not_outlive_its_launcher(
 @pytest.mark.parametrize(
     ("setting", "value", "fix"),
     [("jax_enable_x64", None, "dtype=float64 in the study"), ("jax_platforms", "tpu", "variable JAX_PLATFORMS instead"),
-     ("jax_disable_jit", True, "remove that code, and set jit=false in the study instead")],
+     ("jax_disable_jit", True, "remove that code, and set jit=false in the study instead"),
+     ("jax_debug_nans", True, "remove that code")],
 )  # fmt: skip
 def test_a_changed_setting_of_jax_is_reported_with_its_values_and_the_remedy(setting, value, fix):
     before, changes = getattr(jax.config, setting), watch_for_changes()

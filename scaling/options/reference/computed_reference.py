@@ -313,7 +313,8 @@ def _describe_objection(
     may_be_wrong = evaluation.dtype != "float64" or has_custom_rules(workload.function, structs)
     if is_refuted and may_be_wrong:
         rule = "a derivative rule of the function (custom_jvp, custom_vjp, stop_gradient, primitive) is wrong"
-        return {"wrong": f"{rule}, or a solver in it stops at a tolerance: {result.worst}"}
+        others = "it uses more than its inputs (such as a counter), or a solver in it stops at a tolerance"
+        return {"wrong": f"{rule}, {others}: {result.worst}"}
     if not (is_refuted or may_be_wrong):  # only a custom rule can be wrong, and the function has none
         return {}
     outcome = "refute" if is_refuted else "do not confirm"
