@@ -33,6 +33,7 @@ _UNINFORMATIVE = re.compile(
     r"[IW]\d{4} |[\d-]{10} [\d:.]+: [IW] |WARNING: All log messages before absl|Try \"srun"
     r"|(srun|slurmstepd).*(Exited with exit code|task launch failed|Terminat|tasks terminated|step aborted"
     r"|support for cpu binding|Step created)"
+    r"|\t?--"  # a flag of XLA, which prints them all after a value that it rejects
 )
 _SIGNAL_NAMES = {signal_number.value: f" ({signal_number.name})" for signal_number in signal.Signals}
 Event = dict[str, Any]  # JSON object that a child process writes. The field "event" is its type.
@@ -174,4 +175,5 @@ def _count_oom_kills() -> int:
 def last_informative_line(lines: Sequence[str]) -> str:
     """Return the last line that may explain an exit, or "". Paths and secrets are removed from the line."""
     informative = [line for line in lines if line.strip() and not _UNINFORMATIVE.match(line)]
-    return formatting.last_line("\n".join(informative), "")[:_MAX_SHOWN_CHARACTERS]
+    rejected_flags = [line for line in informative if "Couldn't interpret value" in line]
+    return formatting.last_line("\n".join(rejected_flags or informative), "")[:_MAX_SHOWN_CHARACTERS]

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from scaling.core.case import Refusal
 from scaling.core.environment import OVERSUBSCRIBE_ADVICE
-from scaling.core.formatting import format_count, last_line
+from scaling.core.formatting import format_count
 from scaling.workers import cores
+from scaling.workers.child_process import last_informative_line
 
 ONE_PER_DEVICE = "device"  # the value of `processes` for one process per device
 _PLATFORM_NAMES = {"cuda": "gpu", "rocm": "gpu"}  # backends of JAX that this package calls gpu
@@ -139,7 +140,7 @@ def _query_jax_devices() -> Machine:
     except (IndexError, ValueError):
         platforms = os.environ.get("JAX_PLATFORMS")
         requested = f"the platform of JAX_PLATFORMS={platforms}" if platforms else "a backend"
-        reason = f"JAX cannot start {requested}: {last_line(process.stderr)}"
-        fix = "correct or unset it" if "XLA_FLAGS" in reason else "JAX_PLATFORMS=cpu runs on the CPU"
+        reason = f"JAX cannot start {requested}: {last_informative_line(process.stderr.splitlines())}"
+        fix = "correct or unset it" if "xla_" in reason else "JAX_PLATFORMS=cpu runs on the CPU"
         raise Refusal(f"{reason}; {fix}") from None
     return Machine(_PLATFORM_NAMES.get(backend, backend), device_kind, devices)

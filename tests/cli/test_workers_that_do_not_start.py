@@ -1,6 +1,7 @@
 """Tests of runs whose workers do not start: exit status 1 and a failed record for every case."""
 
 import contextlib
+import re
 import signal
 
 import pytest
@@ -55,15 +56,21 @@ def test_a_platform_that_jax_cannot_start_is_named_with_the_variable_that_reques
 
 
 @pytest.mark.process
-def test_an_unknown_flag_of_xla_is_named_before_any_case_runs(restore_signals, monkeypatch, tmp_path, capsys):
-    monkeypatch.setenv("XLA_FLAGS", "--xla_nope=1")
+@pytest.mark.parametrize(
+    ("flag", "why"),
+    [("--xla_nope=1", "Unknown flag in XLA_FLAGS: --xla_nope=1"),
+     ("--xla_dump_hlo_as_text=maybe", "Couldn't interpret value maybe for flag xla_dump_hlo_as_text.")],
+)  # fmt: skip
+def test_a_wrong_flag_of_xla_is_named_before_any_case_runs(
+    flag, why, restore_signals, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setenv("XLA_FLAGS", flag)
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.chdir(tmp_path)
     assert main.main([*ARGUMENTS, "results=here"]) == 2
-    message = "cannot be examined: the process ended with status 1: Unknown flag in XLA_FLAGS: --xla_nope=1; correct or unset it"
-    assert message in capsys.readouterr().err and not (tmp_path / "here").exists()
+    assert f": {why}; correct or unset it" in capsys.readouterr().err and not (tmp_path / "here").exists()
     machine._query_jax_devices.cache_clear()
-    with pytest.raises(Refusal, match="Unknown flag in XLA_FLAGS: --xla_nope=1; correct or unset it"):
+    with pytest.raises(Refusal, match=f": {re.escape(why)}; correct or unset it"):
         machine._query_jax_devices()
 
 
