@@ -81,10 +81,11 @@ def compile_largest(
 def find_blocks(
     derivative: Derivative, measure: Callable[[BlockSizes], MemoryNeed], earlier: BlockSizes | None = None
 ) -> tuple[BlockSizes | None, dict[BlockSizes, MemoryNeed]]:
-    """Return (sizes, needs): the largest `BlockSizes` that fit into memory, or None, and all tried sizes.
+    """Return a pair (sizes, needs), where `sizes` are the largest `BlockSizes` that fit into memory.
 
-    `needs` maps each of the tried sizes to its `MemoryNeed`. `measure(sizes)` compiles a program with these
-    sizes, and returns the `MemoryNeed` of the program. If the sizes `earlier` fit, no others are tried.
+    `sizes` is None if no sizes fit. `needs` maps each of the tried sizes to its `MemoryNeed`.
+    `measure(sizes)` compiles a program with these sizes, and returns the `MemoryNeed` of the program. If the
+    sizes `earlier` fit, they are returned, and no others are tried.
     """
     needs: dict[BlockSizes, MemoryNeed] = {}
     case, sums_points = derivative.case, derivative.workload.reduction.sums_points
@@ -124,9 +125,8 @@ def _first_fitting(
 ) -> BlockSizes | None:
     """Return the first candidate that fits into memory, or None if none fits.
 
-    The candidates must be in decreasing order, and differ only in `block` or only in `chunk`. If the result
-    is not the first candidate, its `block` or `chunk` is multiplied by 1.5, provided that the enlarged sizes
-    also fit.
+    The candidates must be in decreasing order. They must differ in only one field, either `block` or `chunk`.
+    If the first candidate does not fit, this field of the result is multiplied by 1.5 where possible.
     """
     too_large = None
     for blocks in candidates:

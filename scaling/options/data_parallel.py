@@ -52,16 +52,17 @@ def sum_derivative(
     With split=data, the loss is summed over the points of all devices. With any other split, the loss is
     summed over `points`, the points of this device.
 
-    The gradient is a tuple with one item for each linear map of the AD mode. In forward mode, an item is an
-    array of shape (seeds,). In reverse mode, an item contains one array for each differentiated input.
+    The gradient is a tuple with one item for each `LinearMapPart` of the derivative. In forward mode, an
+    item is an array of shape (seeds,). In reverse mode, an item contains one array for each input.
     """
     case = derivative.case
     count = ceil_div(case.points, case.mesh_shape[0])
     has_padding = count * case.mesh_shape[0] != case.points
 
     def sum_over_points(transform: Callable[[Loss], Any]) -> Any:
-        """Return the sum of `transform(loss)` over all blocks, where `loss` is the loss of one block.
+        """Return the sum of `transform(loss)` over all blocks of points.
 
+        `loss` is a function that returns the loss of one block. `transform` may differentiate this function.
         With split=data, the sum includes the blocks of all devices.
         """
 
@@ -87,7 +88,7 @@ def sum_derivative(
 
 
 def _loss(derivative: Derivative, points: NamedArrays, shared: NamedArrays, valid: Any) -> Any:
-    """Return the sum of all outputs at the points where `valid` is true. If it is None, use all points."""
+    """Return the sum of all outputs. If `valid` is not None, exclude the points where `valid` is false."""
     workload = derivative.workload
     if derivative.case.batch == "whole" and workload.whole is not None and valid is None:
         return jnp.sum(workload.whole(**points, **shared))
@@ -139,12 +140,11 @@ def _derivative_in_pieces(
 
 
 def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
-    """Return the copies of the sum of `x` over the devices that process different points.
+    """Return the sum of `x` over its first axis: the axis of the devices that process different points.
 
-    `x` has the shape (point devices, seed devices, ...). Its first two axes are the axes of the device mesh.
-    Only index 0 of the second axis is used. The result has the shape (copies, ...). With split=data, each
-    point device has already computed the sum, and there is a copy for each point device. With any other
-    split, the sum is computed here, and there is one copy.
+    `x` has the shape (point devices, seed devices, ...). Only index 0 of the second axis is used. The result
+    has the shape (copies, ...). With split=data, each point device has already computed the sum, and the
+    result contains all these copies. With any other split, the sum is computed here, and there is one copy.
     """
     x = x[:, 0]
     return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
@@ -155,10 +155,10 @@ def gather_sums(
 ) -> list[np.ndarray]:
     """Return the derivative of the summed loss with respect to each input, as a list of arrays.
 
-    Each array has the shape (copies, 1, elements). `copies` is the number of devices that hold the sum (see
-    `sum_over_point_devices`), and `elements` is the size of the input. `arrays` contains the results of all
-    devices: one array in forward mode, or one for each input in reverse mode. These arrays have the shape
-    (point devices, seed devices, ...).
+    Each array has the shape (copies, 1, elements). With split=data, there is a copy for each point device.
+    With any other split, there is one copy. `elements` is the size of the input. `arrays` contains the
+    results of all devices: one array in forward mode, or one array for each input in reverse mode. These
+    arrays have the shape (point devices, seed devices, ...).
     """
     if part.computes_columns:
         (x,) = arrays  # (point devices, seed devices, seeds)
@@ -204,7 +204,7 @@ def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
 
 
 def _step_bound_of_sum(spec: ReferenceSpec, index: int) -> np.ndarray:
-    """Return the error bound of a sum of forward differences with respect to the input element `index`."""
+    """Return an error bound for the forward difference of the summed loss in the input element `index`."""
     ranges, terms = references.point_ranges(spec), spec.rounding.longest_sum
     return np.asarray(sum(input_bounds(spec, *each, terms, index)[:, 0].sum() for each in ranges))
 
@@ -212,10 +212,11 @@ def _step_bound_of_sum(spec: ReferenceSpec, index: int) -> np.ndarray:
 def _terms_of_sum(
     spec: ReferenceSpec, rounding: Rounding, start: int, stop: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (terms, scales) of the points [start, stop). The expected result is the sum of all terms.
+    """Return (terms, scales) for the points [start, stop), two arrays of shape (points, inputs).
 
-    An error is divided by the scale before it is compared with the tolerance. Both arrays have the shape
-    (points, inputs), or (points, 1) for mode=value.
+    The terms are the expected gradients of the loss at each point. Their sum over all points is the expected
+    result. Errors are divided by the scales before they are compared with the tolerance. For mode=value, the
+    terms are the losses at each point, and the shape is (points, 1).
     """
     if spec.case.ad_mode.is_value:
         value, floor = references.reference_values(spec, start, stop)

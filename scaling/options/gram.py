@@ -66,9 +66,10 @@ def reference_gram(entries: SizedEntries) -> ReferenceTerms:
 
 
 def step_bound(J: Jacobians, bound: Any) -> Any:
-    """Return a bound for each point, of shape (points,), on the error of every entry of J^T J at the point.
+    """Return a bound on the errors of J^T J at each point, as an array of shape (points,).
 
-    The error of the Jacobian entry J[p, o, i] (point, output, input) is assumed to be at most `bound[p, i]`.
+    The error of J[p, o, i] (point, output, input) is assumed to be at most `bound[p, i]`. The returned bound
+    of a point holds for all entries of J^T J at this point.
     """
     columns, pairs = J.by_input(abs(J.values)), bound[:, :, None] * bound[:, None, :]
     crossed = bound[:, :, None] * columns[:, None, :]

@@ -24,7 +24,7 @@ from scaling.options.coloring import Coloring
 
 @dataclass(frozen=True)
 class NonzeroIndices:
-    """The indices with which each device reads nonzeros from its compressed slices."""
+    """The indices with which each device reads nonzeros of the Jacobian from compressed columns or rows."""
 
     # Name of a program argument -> colors of a linear map, or positions of the nonzeros in its slices.
     arguments: dict[str, np.ndarray]
@@ -46,11 +46,11 @@ def compute_nonzero_indices(derivative: Derivative) -> NonzeroIndices:
 def _indices_of_part(
     coloring: Coloring, part: LinearMapPart, devices: int
 ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-    """Return (colors, positions, entries) for the nonzeros that one linear map computes.
+    """Return (colors, positions, entries): the indices of the nonzeros that one `LinearMapPart` computes.
 
     `colors` contains the color of each column or row of the Jacobian. `positions[d]` contains the indices of
-    nonzeros in the flattened slices that device d computes, padded with zeros. `entries[d]` contains the
-    indices of the same nonzeros in the sparsity pattern.
+    nonzeros in the flattened compressed columns or rows that device d computes, padded with zeros.
+    `entries[d]` contains the indices of the same nonzeros in the sparsity pattern.
     """
     pattern, seeds_per_device = coloring.pattern, ceil_div(part.seeds, devices)
     nonzeros = np.flatnonzero(coloring.by_row != part.computes_columns)
@@ -71,10 +71,11 @@ def _indices_of_part(
 
 
 def read_nonzeros(slices: Slices, colors: Any, positions: Any) -> Any:
-    """Return the nonzeros at `positions` in the compressed slices that one device computes.
+    """Return the nonzeros at `positions` in the compressed columns or rows that one device computes.
 
-    `positions` contains indices into the flattened slices. `colors` contains the color of each column or row
-    of the Jacobian. It keeps XLA from recomputing the slices, and does not affect the result.
+    `positions` contains indices into the flattened columns or rows. `colors` contains the color of each
+    column or row of the Jacobian. The colors do not affect the result, but prevent XLA from computing
+    `slices` repeatedly.
     """
     compute = lambda: jax.tree.leaves(map_seeds(slices.compute, slices.seeds))  # noqa: E731
     # The condition is always true, but XLA cannot know that and does not fuse across a conditional. Without a
@@ -90,10 +91,10 @@ def read_nonzeros(slices: Slices, colors: Any, positions: Any) -> Any:
 def gather_nonzeros(
     indices: NonzeroIndices, shape: tuple[int, int, int], result: Sequence[Any]
 ) -> np.ndarray:
-    """Return the nonzeros of all devices as one array of shape `shape`, in the order of the pattern.
+    """Return the nonzeros of all devices as one array of shape `shape`, in the order of the sparsity pattern.
 
-    `result` contains an array for each linear map, of shape (point devices, seed devices, points per device,
-    nonzeros per device).
+    `result` contains one array for each `LinearMapPart`. Each array has the shape (point devices, seed
+    devices, points per device, nonzeros per device).
     """
     arrays = [np.asarray(array) for array in result]
     join_points = lambda a: a.reshape(a.shape[0] * a.shape[1], -1)[: shape[0]]  # noqa: E731
@@ -117,12 +118,12 @@ class CommonNonzeros(NamedTuple):
 def compare_outside(
     common: CommonNonzeros, expected: np.ndarray, scale: np.ndarray
 ) -> tuple[list[EntryComparison], str]:
-    """Return (comparisons, note) for the reference entries that the sparsity pattern of the result lacks.
+    """Return (comparisons, note) for the entries that only the sparsity pattern of the reference contains.
 
-    The result is zero at these entries. A comparison compares the zeros with `expected`. If the pattern lacks
-    no entry, `comparisons` is empty. The note states how many of the missing entries are nonzero, and is ""
-    if none is. `expected` and `scale` have the shape (points, 1, reference entries). Errors are divided by
-    `scale`.
+    The result is zero at these entries. `comparisons` contains one comparison of the zeros with `expected`,
+    or is empty if there are no such entries. `note` states how many of these entries are nonzero in the
+    reference. If none is, `note` is "". `expected` and `scale` have the shape (points, 1, reference entries).
+    Errors are divided by `scale`.
     """
     if not common.lacking.size:
         return [], ""
@@ -181,7 +182,7 @@ def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: 
 
 
 def common_nonzeros(pattern: Pattern, reference: Pattern) -> CommonNonzeros:
-    """Find each nonzero of `pattern` in `reference`, a sparsity pattern of the same shape."""
+    """Return the `CommonNonzeros` of `pattern` and `reference`, two sparsity patterns of the same shape."""
     indices, reference_indices = _flat_indices(pattern), _flat_indices(reference)
     at = np.minimum(np.searchsorted(reference_indices, indices), len(reference_indices) - 1)
     has = reference_indices[at] == indices
