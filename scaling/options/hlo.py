@@ -210,7 +210,7 @@ def _executes_kernel(instruction: HloInstruction) -> bool:
 
 
 def _as_fusion(instruction: HloInstruction, instructions: Instructions) -> dict[str, HloInstruction]:
-    """Return the body of a fusion that contains only `instruction`. Its operands become parameters."""
+    """Return the body of a fusion that contains only `instruction`, and a parameter for each operand."""
     operands = (instructions[name] for name in instruction.operands)
     parameters = {x.name: x._replace(opcode="parameter", operands=[], root=False) for x in operands}
     return parameters | {instruction.name: instruction._replace(root=True)}
@@ -238,7 +238,7 @@ def _flatten(body: Instructions, computations: Computations) -> dict[str, HloIns
 
 
 def _find_collectives(body: Instructions, devices: int) -> Iterator[Collective]:
-    """Yield each collective in a fusion. Without replica groups, all `devices` participate."""
+    """Yield each collective in a fusion. A collective without replica groups has the group size `devices`."""
     for instruction in body.values():
         if instruction.kind in COLLECTIVES:
             match = _GROUPS.search(instruction.attributes)
@@ -278,9 +278,9 @@ def _root(instructions: Instructions) -> HloInstruction:
 
 
 def source_of(name: str, instructions: Instructions, opcodes: Sequence[str] = ("bitcast",)) -> HloInstruction:
-    """Return the first instruction whose opcode is not in `opcodes`, in a chain of operands.
+    """Follow a chain of instructions, and return the first one whose opcode is not in `opcodes`.
 
-    The chain starts at the instruction `name`. Each instruction is followed by its first operand.
+    The chain starts with the instruction `name`, and continues with the first operand of each instruction.
     """
     while instructions[name].opcode in opcodes:
         name = instructions[name].operands[0]
@@ -320,8 +320,9 @@ def _parse_instruction(match: re.Match[str], instructions: Instructions) -> HloI
 def _exclude_operands(result_bytes: int, operand_bytes: int, is_copy: bool) -> int:
     """Return the size in bytes of the result of an asynchronous HLO instruction, without its operands.
 
-    `result_bytes` is the size of the result tuple, and `operand_bytes` is the size of the operands. The tuple
-    is assumed to contain the operands if it is larger than they are, and always if `is_copy` is true.
+    The result is a tuple that may contain the operands. `result_bytes` is the size of this tuple, and
+    `operand_bytes` is the size of the operands. The tuple is assumed to contain the operands if `is_copy` is
+    true, or if `result_bytes` is greater than `operand_bytes`.
     """
     # A copy-start always contains its operand. Some asynchronous all-reduces contain no operands.
     has_operands = is_copy or result_bytes > operand_bytes
@@ -331,9 +332,10 @@ def _exclude_operands(result_bytes: int, operand_bytes: int, is_copy: bool) -> i
 def _parse_array(
     dtype_letters: str, bits: str, _: str, dims_text: str, order_text: str, layout: str
 ) -> tuple[int, int, tuple[int, ...], str, int | None]:
-    """Return (bytes, unpadded_bytes, dims, dtype, minor_axis) of an array, as in `HloInstruction`.
+    """Return the fields (bytes, unpadded_bytes, dims, dtype, minor_axis) of `HloInstruction` for one array.
 
-    The arguments are the groups of a match of the regular expression `_ARRAY` with the shape of the array.
+    The regular expression `_ARRAY` matches the shape of an array in HLO text. The arguments are the groups of
+    a match.
     """
     dims, tile = parse_integers(dims_text), _TILE.search(layout)
     order = parse_integers(order_text) or tuple(reversed(range(len(dims))))

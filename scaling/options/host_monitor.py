@@ -49,7 +49,7 @@ class HostReading:
 
 
 def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
-    """Return the load of the host, the GPU states, and the clock rates and governor of cores `bound_to`."""
+    """Return a dict with the host load, the clock rates and governor of CPU cores, and the GPU states."""
     gpus = {"gpus": [_gpu_state(handle) for handle in _gpus()]} if platform == "gpu" else {}
     path = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
     kilohertz = [environment.contents(path.format(core)) for core in bound_to or ()]

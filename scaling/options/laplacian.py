@@ -52,7 +52,10 @@ class LaplacianValue(NamedTuple):
 
 
 def _sum_over_directions(quadratic_form: LinearMap) -> LinearMap:
-    """Return a function of V that sums `quadratic_form(v)` over all v in V, along the leading axis of V."""
+    """Return a function of V that sums `quadratic_form(v)` over all directions v in V.
+
+    V is a tuple of arrays with a leading axis of directions.
+    """
     return lambda V: jax.vmap(quadratic_form)(V).sum()
 
 
@@ -66,15 +69,19 @@ def sum_products(column: LinearMap) -> LinearMap:
 
 
 def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over all v in V by nested JVPs. H is the Hessian of f at x."""
+    """Return a function of V that sums v^T H v over all directions v in V, by JVPs of JVPs.
+
+    H is the Hessian of f at x. V is a tuple of arrays with a leading axis of directions.
+    """
     return _sum_over_directions(lambda v: jacfwd(lambda *z: jacfwd(f, z)(v), x)(v))
 
 
 def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over all directions v in V with `jax.experimental.jet`.
+    """Return a function of V that sums v^T H v over all directions v in V, by `jax.experimental.jet`.
 
-    H is the Hessian of f at x. The function raises `Refusal` if `jax.experimental.jet` has no working rule
-    for an operation of f. Custom derivative rules of f are ignored.
+    H is the Hessian of f at x. V is a tuple of arrays with a leading axis of directions. The function raises
+    `Refusal` if `jax.experimental.jet` has no working rule for an operation of f. Custom derivative rules of
+    f are ignored.
     """
     # The library fails for most functions with custom derivatives, and for a call whose operands are batched
     # by `jax.vmap` but do not depend on the direction.
@@ -101,7 +108,10 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over all v in V in one pass. H is the Hessian of f at x."""
+    """Return a function of V that sums v^T H v over all directions v in V, by the forward Laplacian method.
+
+    H is the Hessian of f at x. V is a tuple of arrays with a leading axis of directions.
+    """
     closed_jaxpr = jax.make_jaxpr(f)(*x)
 
     def propagate(V: tuple[Any, ...]) -> Any:
@@ -149,7 +159,7 @@ def _propagate_elementwise(g: Callable[[Any], Any], x: LaplacianValue) -> Laplac
 def _propagate(
     g: Callable[..., list[Any]], inputs: Sequence[LaplacianValue], is_inexact: Sequence[bool], is_linear: bool
 ) -> list[Any]:
-    """Return the results of g with the first and second derivatives that follow from those of the inputs.
+    """Return the results of g at `inputs`, with their derivatives according to the chain rule.
 
     Result k is a `LaplacianValue` if `is_inexact[k]` is true, and an array otherwise. `is_linear` states
     whether g is jointly linear in all inputs.

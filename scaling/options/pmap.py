@@ -20,10 +20,10 @@ from scaling.core.layout import POINTS, POSITIONS, Argument, OnDevice, sum_over_
 def wrap_in_pmap(
     case: Case, on_device: OnDevice, arguments: Mapping[str, Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], NamedArrays]:
-    """Return (a `jax.pmap` function that runs `on_device` on all devices, its abstract arguments by name).
+    """Return a pair (function, structs), where `function` runs `on_device` on all devices with `jax.pmap`.
 
-    `arguments` have the shapes that one device needs. The abstract arguments have an additional leading axis
-    of devices.
+    `arguments` contains the shapes on one device. `structs` maps the argument names to abstract arrays, which
+    have an additional leading axis of devices.
     """
 
     def on_axis(*arrays: Any) -> Any:

@@ -115,7 +115,7 @@ def describe_wrong_collectives(case: Case, collectives: Mapping[str, int]) -> st
 
 
 def _count_convolution(params: dict[str, Any], operands: list[Any], results: list[Any]) -> int:
-    """Return the number of operations of a convolution, without products with the zeros from dilation."""
+    """Return the number of operations of a convolution, except operations on zeros that dilation inserts."""
     kernel = operands[1]
     output_features = kernel.shape[params["dimension_numbers"].rhs_spec[0]]
     return 2 * results[0].size * kernel.size // output_features // math.prod(params["lhs_dilation"])
@@ -268,7 +268,7 @@ def trip_count(equation: Any) -> int:
 
 
 def _second_operands(jaxpr: Any, primitive: str, first: Any, results: list[Any]) -> list[Any]:
-    """Return the second operands of the equations that apply a primitive to `first` and give `results`."""
+    """Return the second operand of each equation `results = primitive(first, second)` of a jaxpr."""
     form = primitive, [first], results
     return [e.invars[1] for e in jaxpr.eqns if (e.primitive.name, e.invars[:1], e.outvars) == form]
 
