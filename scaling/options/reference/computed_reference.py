@@ -42,7 +42,7 @@ _MAX_DTYPE_DIFFERENCE = 2.0  # relative to the rounding error; a larger differen
 
 @dataclass(frozen=True)
 class ComputedReference:
-    """A reference that JAX computes for a workload without a closed form, and whether it is correct."""
+    """A reference that JAX computes for a workload without a closed form, and the verification results."""
 
     evaluation: Evaluation  # computes the reference
     native: Evaluation  # evaluates the function in the dtype of the case
@@ -137,7 +137,8 @@ def _make_float64_reference(
 
     If the function cannot be evaluated in float64, or if its values differ from `native_values` by more than
     rounding errors, the field `float64_obstacle` contains the reason. `native` is the reference in the dtype
-    of the case, `native_values` are the function values in this dtype, and `noise` their rounding errors.
+    of the case. `native_values` contains the function values in this dtype. `noise` contains the rounding
+    errors of these values.
     """
     try:
         reference = _make_unverified_reference(case, workload, "float64", arrays)
@@ -225,7 +226,7 @@ def _make_unverified_reference(
 def _rounding_properties_with_jvp(
     function: Callable[..., Any], names: Sequence[str], structs: Mapping[str, Any]
 ) -> RoundingProperties:
-    """Return the length of the sums and the dtypes in the JVP of a function by the inputs `names`."""
+    """Return the `RoundingProperties` of the JVP of a function with respect to the inputs `names`."""
     x = {name: structs[name] for name in names}
     constants = {name: struct for name, struct in structs.items() if name not in names}
 

@@ -140,7 +140,7 @@ def has_few_rows(outputs: int, inputs: int) -> bool:
 
 
 def seeds_per_call(evaluation: Evaluation, points: int) -> int:
-    """Return the largest number of seeds, at least 1, for which a call at `points` points fits the limit."""
+    """Return the maximum number of seeds (at least 1) that one call may process at `points` points."""
     return max(1, _MAX_ELEMENTS // (points * evaluation.width))
 
 
@@ -160,8 +160,8 @@ def is_traceable(evaluation: Evaluation, arrays: InputArrays, quantity: str) -> 
 def with_pushforward(evaluation: Evaluation, arrays: InputArrays) -> Evaluation | None:
     """Return a copy of `evaluation` for which JAX can compute JVPs, or None if that is impossible.
 
-    The copy differs at most in the field `transposed`, which states whether JVPs are computed from VJPs. The
-    value in `evaluation` is preferred.
+    The field `transposed` states whether JVPs are computed from VJPs. The copy has a different value of this
+    field only if JAX cannot compute JVPs with the value in `evaluation`.
     """
     candidates = evaluation, dataclasses.replace(evaluation, transposed=not evaluation.transposed)
     return next((candidate for candidate in candidates if is_traceable(candidate, arrays, "columns")), None)
@@ -191,12 +191,13 @@ def measure_with_noise(
     generator: np.random.Generator,
     count: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (`measure(evaluation, arrays)`, an estimate of the rounding error of each element).
+    """Return `measure(evaluation, arrays)`, and an estimate of the rounding error of each element.
 
-    The estimate is the range (maximum minus minimum) of the element in `count` evaluations with random
-    rounding errors. In these evaluations, each floating-point input has the relative error `relative` or
-    -`relative`. The range does not include the returned value. Otherwise, a derivative rule that is wrong
-    only at one input value, such as 1, would increase the estimate, and would not be detected.
+    The measurement is repeated `count` times with random rounding errors. In each repetition, the
+    floating-point inputs have the relative error `relative` or -`relative`. The estimated error of an element
+    is its range (maximum minus minimum) in the repetitions. The range does not include the returned result.
+    Otherwise, a derivative rule that is wrong only at one input value, such as 1, would increase the
+    estimate, and would not be detected.
     """
     perturbed = with_rounding(evaluation, arrays, relative, generator, count)
     return measure(evaluation, arrays), np.ptp([measure(*copy) for copy in perturbed], axis=0)

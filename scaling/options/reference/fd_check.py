@@ -162,9 +162,9 @@ def _describe_worst(
 
     There are three kinds of directions, in this order of preference:
 
-    1. directions that change a single group of inputs, because they name the wrong input
+    1. directions that change a single group of inputs, so that the message names the wrong input
     2. random directions
-    3. the last direction, whose elements are relative to the inputs
+    3. the last direction, in which each element changes in proportion to its magnitude
 
     Only the first kind that has wrong derivatives is considered. Of these derivatives, the one with the
     largest relative error is described.
@@ -205,8 +205,8 @@ def _compare_along(
     `values_at(step)` returns the function values at x + step * direction, where x contains the inputs.
     `measured` contains the values at step 0, and their rounding errors. `typical_size` is the typical
     magnitude of the derivative. `rounding` is the rounding error of the derivative, and `value_rounding` is
-    the rounding error of the function value. The tolerance includes both errors, because a derivative may
-    contain the function value, as for exp.
+    the rounding error of the function value. The tolerance includes both errors, because some derivatives
+    contain the function value. An example is the derivative of exp.
     """
     center, least_noise, noise = measured
     differences = _central_differences(values_at)

@@ -29,8 +29,8 @@ ValuesAtShift = Callable[[np.ndarray], np.ndarray]  # shift along a direction ->
 def result_bounds(spec: ReferenceSpec, start: int, stop: int, errors: np.ndarray | None = None) -> np.ndarray:
     """Return a bound on the error of a forward-difference result at each of the points [start, stop).
 
-    If `errors` is not None, the bound is raised by `cover_errors`. `errors` contains the absolute errors of
-    all entries, minus the tolerance for rounding.
+    `errors` contains the absolute errors of all entries, minus the tolerance for rounding. If `errors` is
+    given, `cover_errors` may raise the bounds.
     """
     estimate_bounds = functools.partial(input_bounds, spec, start, stop, spec.rounding.terms)
     bounds = estimate_bounds()
@@ -46,12 +46,13 @@ def result_bounds(spec: ReferenceSpec, start: int, stop: int, errors: np.ndarray
 
 
 def cover_errors(bound: np.ndarray, errors: np.ndarray, bound_at: Callable[[int], np.ndarray]) -> np.ndarray:
-    """Return the error bound of each point, raised to cover `errors` as far as possible.
+    """Return the error bound of each point, raised if `errors` exceed the given bound.
 
-    `bound` is estimated from a sample of the inputs, and may be too low for the other inputs. While an error
-    exceeds the bound, the bound of the input with the largest excess, `bound_at(entry)`, is calculated. If it
-    is not higher than the current bound, the errors remain uncovered. All bounds have the shape (points,),
-    and `errors` has the shape (points, outputs, entries).
+    `bound`, of shape (points,), is estimated from a sample of the inputs, and may be too low for other
+    inputs. `bound_at(entry)` returns the bounds for the input of an entry. While an error exceeds the bound,
+    the bound is raised to `bound_at(entry)`, where `entry` has the largest excess. If `bound_at(entry)` is
+    not higher, the bound is returned although an error exceeds it. `errors` has the shape (points, outputs,
+    entries).
     """
     while True:
         uncovered = (errors - bound[:, None, None]).max(axis=(0, 1))
@@ -120,13 +121,15 @@ def _evaluate_reference(spec: ReferenceSpec, arrays: InputArrays) -> Reference:
 
 
 def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
-    """Return the magnitude of the function value at each point, for a bound on its rounding error.
+    """Return the magnitude of the function value at each point, for an estimate of the rounding error.
 
-    If the function sums the points, it is the sum of |output| over all points. If the outputs are summed, it
-    is the sum of |output| at the point. Otherwise it is the largest |output| at the point.
+    function value              magnitude
+    a sum over all points       the sum of |output| over all points
+    a sum over the outputs      the sum of |output| at the point
+    not a sum                   the largest |output| at the point
 
-    An output may be the small sum of large terms. Therefore, unless the function sums the points, each output
-    counts at least as much as `Reference.value_terms`, the sum of the absolute values of its terms.
+    An output may be the small sum of large terms. Therefore, the last two magnitudes also account for
+    `Reference.value_terms`, the sum of the absolute values of these terms.
     """
     reference, reduction = _evaluate_reference(spec, arrays), spec.workload.reduction
     magnitude = _output_magnitude(spec, reference.value)
@@ -181,11 +184,11 @@ def _largest_slope_and_curvature(
     """Return (slope, curvature): the largest absolute first and second derivative of `values_at`.
 
     Both have the shape (points,). The derivatives are estimated at shift = 0 and at shift = `step`. If there
-    are several outputs, the largest derivative is returned, or the sum if the outputs are summed. `x`, of
-    shape (points,), is the value of the shifted coordinate at shift = 0.
+    are several outputs, the largest derivative is returned, or the sum of the absolute derivatives if the
+    outputs are summed. `x`, of shape (points,), is the value of the shifted coordinate at shift = 0.
 
-    The curvature is also estimated with half of the step, to detect a kink at or between the two shifts. Then
-    1.5 * step / 2 * curvature is at least the error that the kink causes.
+    The curvature is also estimated with the step size `step / 2`, to detect a kink at or between the two
+    shifts. If there is a kink, the error that the kink causes is at most 1.5 * step / 2 * curvature.
     """
     slope = curvature = np.zeros(())
     lengths = [(end, 1e-3 * np.where(x + end == 0, 1.0, np.abs(x + end))) for end in (0.0, step)]

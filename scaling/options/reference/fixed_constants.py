@@ -17,9 +17,10 @@ from scaling.options.program_stats import CUSTOM_CALLS, bind, called_jaxpr, eval
 
 
 def computed_constants(function: Callable[..., Any], structs: Mapping[str, Any]) -> list[np.ndarray]:
-    """Return the constant arrays that `function(**structs)` computes and combines with an input.
+    """Return the constant arrays that `function` computes, such as random numbers from a fixed key.
 
-    `structs` are abstract arrays by input name.
+    A constant does not depend on the inputs. Only constants that are combined with an input, for example in a
+    product, are returned. `structs` maps the name of each input to an abstract array.
     """
     constants: list[np.ndarray] = []
 

@@ -36,7 +36,7 @@ Columns = np.ndarray | slice
 
 @dataclass(frozen=True)
 class _Suspect:
-    """A comparison with errors above the tolerance, and the data with which its entries are reevaluated."""
+    """A comparison with errors above the tolerance, and the function and inputs for its reevaluation."""
 
     spec: ReferenceSpec
     native: Evaluation  # the function of the case in the dtype of the case
@@ -148,10 +148,10 @@ def _name_input(spec: ReferenceSpec, index: Sequence[int]) -> str:
 def _rounding_of_block(
     suspect: _Suspect, points_of_block: np.ndarray, columns: Columns, size: np.ndarray
 ) -> tuple[np.ndarray, str]:
-    """Return (estimates of the rounding errors of the entries of a block, note).
+    """Return (rounding, note): the estimated rounding errors of the entries of a block, and a message.
 
-    If the errors cannot be estimated, the estimates are zero, and the note states the reason. Otherwise, the
-    note is "". `size` contains the typical magnitudes of the entries.
+    If the errors cannot be estimated, they are zero, and `note` states the reason. Otherwise, `note` is "".
+    `size` contains the typical magnitudes of the entries.
     """
     rounding, note = np.zeros(size.shape), ""
     try:
@@ -220,7 +220,7 @@ def _select_points(suspect: _Suspect, points_of_block: np.ndarray) -> InputArray
 def _estimate_size(suspect: _Suspect, points_of_block: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Return an estimate of the magnitude of the entries, such as |f(x)| / |x| for a derivative.
 
-    Its shape can be broadcast to `shape`.
+    The returned array can be broadcast to `shape`.
     """
     spec, native, arrays = suspect.spec, suspect.native, _select_points(suspect, points_of_block)
     with evaluations.evaluation_context(native.dtype):
@@ -241,10 +241,9 @@ def _evaluate_columns(
 ) -> np.ndarray:
     """Return the given columns of the result, or the function values for mode=value.
 
-    The result is a reduction of the Jacobians. The first axis is the axis of points. If the reduction sums
-    over points, return the sum over the points in `arrays`, multiplied by sqrt(number of all points / number
-    of these points). With this factor, the rounding error is about as large as that of the sum over all
-    points.
+    The first axis of the returned array is the axis of points. A sum over points includes only the points in
+    `arrays`. This sum is multiplied by sqrt(number of all points / number of summed points), so that its
+    rounding error is about as large as the rounding error of the sum over all points.
     """
     if spec.case.ad_mode.is_value:
         return evaluations.values(evaluation, arrays)[:, :, None]

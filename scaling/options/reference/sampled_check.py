@@ -76,7 +76,7 @@ def _sample_indices(count: int, size: int, generator: np.random.Generator) -> np
 
 
 def _count_complete_points(spec: ReferenceSpec) -> int:
-    """Return the number of points at which all entries are compared, in half of the time budget."""
+    """Return the number of points at which there is enough time to compare all entries."""
     if _is_matrix_vector_product(spec) or spec.case.ad_mode.finite_step:
         return 0
     seconds_per_point = max(spec.computed.seconds / spec.case.points, _SECONDS_OF_COMPARISON)
@@ -113,8 +113,8 @@ def _compare_block(
 def _draw_numbers(spec: ReferenceSpec, start: int, stop: int, name: str, index: int) -> np.ndarray:
     """Return a random number for each element of the input `name` at the points [start, stop).
 
-    Each number is ±u, with u in [0.5, 1). The numbers depend on `index`. The numbers at a point do not depend
-    on `start` and `stop`.
+    Each number has a random sign and an absolute value in [0.5, 1). Each `index` gives different numbers. The
+    numbers at a point do not depend on `start` and `stop`.
     """
     is_shared, shape = name in spec.workload.shared, spec.workload.inputs[name].shape
     start_row, stop_row = (0, 1) if is_shared else (start, stop)
