@@ -53,7 +53,7 @@ def sum_derivative(
     summed over `points`, the points of this device.
 
     The gradient is a tuple with one item for each `LinearMapPart` of the derivative. In forward mode, an
-    item is an array of shape (seeds,). In reverse mode, an item contains one array for each input.
+    item is an array of shape (seeds,). In reverse mode, an item contains one array per input of the part.
     """
     case = derivative.case
     count = ceil_div(case.points, case.mesh_shape[0])
