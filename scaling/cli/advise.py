@@ -206,10 +206,11 @@ def _nest(arrays: dict[str, Any]) -> dict[str, Any]:
 def _run_in_process(
     name: str, problem: _Problem, options: _Options, is_bound: bool
 ) -> tuple[float | Refusal | None, bool]:
-    """Call `_advise` in a new process, and return (reply, True if a signal stopped the process).
+    """Call `_advise` in a new process, and return (reply, whether a signal stopped the process).
 
-    The reply is the time per call of the best method in seconds, a `Refusal`, or None if a signal stopped the
-    process before there was any advice. If `is_bound` is true, the process uses one CPU core per device.
+    The reply is the time per call of the best method in seconds, or a `Refusal`. It is None if a signal
+    stopped the process before there was any advice. If `is_bound` is true, the process uses one CPU core per
+    device.
     """
     variables = environment.variables("cpu" if is_bound else "gpu") | {"TF_CPP_MIN_LOG_LEVEL": "2"}
     if not isinstance(problem, Case):
@@ -270,9 +271,9 @@ def main() -> None:
 
 
 def _resend_lost_interrupt(lost: Any) -> None:
-    """Send SIGINT again if Python ignored its `KeyboardInterrupt`, as in a callback of the garbage collector.
+    """Send SIGINT again if Python ignored a `KeyboardInterrupt`, for example during garbage collection.
 
-    `lost` is the argument of `sys.unraisablehook`.
+    This function replaces `sys.unraisablehook`. `lost` describes the ignored exception.
     """
     if isinstance(lost.exc_value, KeyboardInterrupt):
         threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()

@@ -34,7 +34,7 @@ class StudyCases:
 
     @functools.cached_property
     def records_by_key(self) -> dict[str, list[Record]]:
-        """Return {case key: records}."""
+        """Return {case key: list of the records of the case}."""
         return group_by(self.records, lambda record: record.key)
 
 
@@ -69,8 +69,8 @@ def select_keys(study: StudyCases, query: str) -> list[str]:
     """Return the keys of the cases that a query selects, or raise `Refusal` if it selects no case.
 
     A query is the label of a case, the beginning of a label or key, or "", which matches all cases. If some
-    matching cases failed, select only the failed cases, latest first. If none failed, the query "" selects
-    only the case that was started last, and any other query selects all matching cases.
+    matching cases failed, return only the failed cases, latest first. Otherwise, return all matching cases.
+    If no case failed and the query is "", return only the case that was started last.
     """
     query = " ".join(query.split())
     labels = {key: label(case) for key, case in study.cases.items()}

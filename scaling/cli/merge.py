@@ -86,7 +86,7 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
 def _copy_records(folder: Path, target: Path, records: dict[str, Record]) -> str:
     """Copy the records of `folder` that are not in `target`, and return a summary in one line.
 
-    `records` maps the JSON lines in `target` to records. The copied records are added to it.
+    `records` maps each JSON line in `target` to its record. The copied lines are added to `records`.
     """
     loaded = store.load(folder)
     folder_records = {to_line(record): record for record in (*loaded.records, *loaded.plans)}

@@ -33,10 +33,10 @@ def show_preflight(console: Console) -> Iterator[Callable[[int, int], None]]:
 def show_run(
     console: Console, labels: dict[str, str], total: int
 ) -> Iterator[tuple[Callable[[dict[str, Any]], None], Counter]]:
-    """Yield (listen, counts) to show the progress of a run.
+    """Show the progress of a run within this context, and yield (listen, counts).
 
-    `listen(event)` shows an event. `counts[status]` is the number of ended cases with this status. `labels`
-    maps case keys to labels. `total` is the number of cases, including those that do not run.
+    `listen(event)` shows an event of the run. `counts[status]` is the number of cases that ended with this
+    status. `labels` maps case keys to labels. `total` is the number of cases, including cases without a run.
     """
     counts = Counter[str]()
     bar = Progress(

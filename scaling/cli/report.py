@@ -68,8 +68,9 @@ def write_and_print(
 ) -> "Findings":
     """Update the HTML report of a results folder if necessary, print its results, and return `Findings`.
 
-    `settings` contains hashes of environments. If it is not empty, print only their results. If `brief` is
-    true, print a summary that fits on one screen. `loaded` contains the records, or is None to load them.
+    `settings` selects results by the hashes of their environments, or is empty to select all results. If
+    `brief` is true, print a summary that fits on one screen. `loaded` contains the records, or is None to
+    load them.
     `efficiency` is the parallel efficiency (0 to 1) that the recommended device count must reach.
     """
     from scaling.analysis import findings
@@ -103,9 +104,9 @@ def write_and_print(
 
 
 def find_unrecorded(folder: Path, records: Sequence[Record] | None = None) -> list[Record]:
-    """Return a "failed" record (not written to a file) for each case that an ended job did not record.
+    """Return a new "failed" record for each case that an ended job did not record. No file is written.
 
-    `records` contains all records of the folder, or is None to load them.
+    `records` contains the existing records of the folder, or is None to load them.
     """
     if not (folder / SUBMISSIONS).is_dir():
         return []

@@ -69,7 +69,7 @@ def execute(words: list[str], console: Console) -> int:
 
 
 def _examine(run: StudyRun, console: Console) -> StudyRun:
-    """Check which cases can run, and return `run` with the results. Raise `Refusal` for invalid cases."""
+    """Check the cases, and return a copy of `run` with the results. Raise `Refusal` for invalid cases."""
     for folder in (run.folder, *sorted(run.folder.glob("versus-*"))):
         store.check_schemas(folder)
     for name in built_in("workloads").intersection(cell.case.workload for cell in run.cells):

@@ -109,8 +109,8 @@ def _check_options(config: dict[str, Any], name: str, cluster: ClusterSettings) 
 def plan_run(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
     """Schedule the cases of a study that have no result, and return the schedule and all earlier records.
 
-    Except in a dry run, also write study.json, and a "failed" record for each case that an ended job did not
-    finish.
+    If `run.dry_run` is false, write study.json. Also write a "failed" record for each case that an ended job
+    did not finish.
     """
     queued = set[tuple[str, int]]()
     if run.cluster.submits or (run.folder / SUBMISSIONS).exists():
@@ -147,9 +147,9 @@ def _print_counts(run: StudyRun, schedule: Schedule, console: Console) -> None:
 
 
 def _settle_submissions(run: StudyRun, console: Console) -> set[tuple[str, int]]:
-    """Return the (case key, replicate number) pairs of the cases that submitted tasks may still run.
+    """Return the cases that submitted tasks may still run, as a set of (case key, replicate number).
 
-    Except in a dry run, first write a "failed" record for each case that an ended job did not finish.
+    If `run.dry_run` is false, first write a "failed" record for each case that an ended job did not finish.
     """
     tasks = find_task_states(run)
     if not run.dry_run and (lost := lost_cases.record_lost_cases(run.folder, tasks)):

@@ -19,9 +19,9 @@ def submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.Lo
     """Submit the cases that have no result. If `run.wait` is true, wait until their tasks end.
 
     After the wait, submit interrupted cases again. Return (schedule, records, is_incomplete). `schedule` is
-    the last schedule that was computed. `records` contains all records of the results folder. After a
-    cancellation, it contains only the records from before the wait. `is_incomplete` is true if results are
-    missing because tasks are queued or were cancelled.
+    the latest schedule of the cases. `records` contains the records of the results folder. If tasks were
+    cancelled, `records` lacks the records that were written during the wait. `is_incomplete` is true if
+    tasks are queued or were cancelled.
     """
     for round_number in range(run.cluster.attempts or 1):
         run = dataclasses.replace(run, retry=run.retry and round_number == 0)
@@ -62,7 +62,7 @@ def print_scripts(run: StudyRun, schedule: Schedule, loaded: store.Loaded, conso
 def _submit(run: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Console) -> bool:
     """Write a "skipped" or "failed" record for each case that preflight rejected, and submit the other cases.
 
-    Return whether a task of this or an earlier submission will run cases.
+    Return whether any case is queued, including the cases of earlier submissions.
     """
     without_runs = dataclasses.replace(schedule, sessions=())
     supervise.run_schedule(without_runs, run.settings, run.folder, None, lambda _: None)
