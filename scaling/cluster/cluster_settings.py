@@ -64,9 +64,8 @@ class ClusterSettings:
     def unknown_fields(self) -> tuple[str, ...]:
         """Return the names of the environment fields of a record that are unknown until a job runs.
 
-        If `setup` is set, they include "xla_flags", "glibc_tunables" and "jax_settings", because the setup
-        commands may change these environment variables. If `python` or `container` is set, they include
-        "versions" (of packages).
+        The setup commands may change "xla_flags", "glibc_tunables" and "jax_settings". The settings `python`
+        and `container` may change "versions" (package versions).
         """
         set_by_setup = ("xla_flags", "glibc_tunables", "jax_settings") if self.setup else ()
         return (*set_by_setup, *(("versions",) if self.python or self.container else ()))

@@ -133,8 +133,8 @@ def try_find_tasks(results: Path, query_scheduler: bool = True) -> tuple[list[Ta
 def _may_be_queued(submission: Submission) -> bool:
     """Return whether jobs of a submission may be in the Slurm queue.
 
-    The result is false if the jobs are not Slurm jobs, or if the state COMPLETED is saved for every task. A
-    job with another final state may have been requeued.
+    The result is false for jobs outside Slurm, and if every task has the saved state COMPLETED. Slurm may
+    requeue a job that ended in any other state.
     """
     completed = [state.name == "COMPLETED" for state in _read_final_states(submission).values()]
     return submission.kind == SLURM and sum(completed) < len(submission.entries)
@@ -175,8 +175,8 @@ def _query_states(
     """Return {task name: latest state} for the tasks `entries` of a Slurm submission.
 
     `saved_states` maps task names to the final states on disk. `queued_states` maps the IDs of the jobs in
-    the queue to their states. Final states that are not on disk come from sacct. Tasks without a known state
-    are omitted.
+    the queue to their states. sacct is queried for final states that are not on disk. Tasks without a known
+    state are omitted.
     """
     unsaved = [entry.job for entry in entries if entry.job and entry.name not in saved_states]
     ended_jobs = slurm.list_ended_jobs(submission.name, unsaved)
@@ -286,7 +286,7 @@ def _read_command(pid: int | str) -> bytes:
 
 
 def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
-    """Return the set of (case key, replicate number) of the cases of all tasks that may still run.
+    """Return the cases that submitted tasks may still run, as a set of (case key, replicate number).
 
     Raise `Refusal` if the file of such a task cannot be read.
     """
@@ -297,7 +297,7 @@ def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:
     """Cancel the pending and running tasks among `tasks`, and return the cancelled tasks.
 
     For a task in Slurm, all jobs of its submission are cancelled. If Slurm refuses to cancel a submission,
-    such as one of another user, all other tasks are cancelled before `Refusal` is raised.
+    the other tasks are still cancelled, and then `Refusal` is raised.
     """
     live_tasks, refusals = [task for task in tasks if task.state.live], list[Refusal]()
     for name in {task.submission.name for task in live_tasks if task.submission.kind == SLURM}:

@@ -40,7 +40,7 @@ class TaskAttempt:
 
     @property
     def replicate_key(self) -> tuple[str, int]:
-        """Return (case key, replicate number). All attempts to run the same replicate have equal keys."""
+        """Return (case key, replicate number), which identifies a repeated measurement of a case."""
         return self.key, self.replicate
 
 

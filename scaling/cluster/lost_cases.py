@@ -49,9 +49,9 @@ def make_failed_records(tasks: Sequence[TaskState], records: Sequence[Record]) -
 
 
 def describe_unreadable(tasks: Sequence[TaskState]) -> list[str]:
-    """Return a list with one message on the task files that cannot be read, or [] if all can be read.
+    """Return a list with one message about all unreadable task files, or [] if there are none.
 
-    Task files that are no longer needed are not checked.
+    A task file is checked only if the task may still run or needs "failed" records.
     """
     case_count, refusals = 0, list[str]()
     for task in tasks:
@@ -76,10 +76,10 @@ def make_failed_records_of_task(
 ) -> list[Record]:
     """Return a "failed" record for each case that a task began but did not finish.
 
-    If `all_cases` is true, cases that never began are included. `records` contains all records of the results
-    folder. A case is omitted if they contain a record of its attempt. `path` and `definition` are the path
-    and the content of the task file. `reason` is a key of `scaling.core.record.REASONS`, and `text` explains
-    it.
+    If `all_cases` is true, also return a record for each case that never began. `records` contains all
+    records of the results folder. An attempt that is already recorded there gets no second record. `path` is
+    the path of the task file, and `definition` is its content. `reason` is a key of
+    `scaling.core.record.REASONS`, and `text` explains the reason.
     """
     unfinished = {attempt.replicate_key: attempt.attempt for attempt in read_journal(path).unfinished}
     history = _history_of_task(definition, records)
@@ -102,7 +102,7 @@ def remaining_cases(
 ) -> list[schedule.ScheduledCase]:
     """Return the cases that a task must still run, with the numbers of their next attempts.
 
-    These cases have no result in `records`. The settings of the task allow another attempt.
+    These cases have no result in `records`, and may be attempted again.
     """
     history, remaining = _history_of_task(definition, records), []
     for scheduled in definition.scheduled_cases:
@@ -118,7 +118,7 @@ def remaining_cases(
 def _history_of_task(
     definition: submission_files.TaskDefinition, records: Iterable[Record]
 ) -> schedule.History:
-    """Return the recorded attempts of the cases of a task, without those of other cases in `records`."""
+    """Return how often each case of a task was attempted, and how the attempts ended."""
     keys = {item.case.key for item in definition.scheduled_cases}
     task_records = [record for record in records if record.key in keys]
     return schedule.build_history(task_records, definition.environments)

@@ -31,12 +31,11 @@ def pack(
 ) -> list[PackedTask]:
     """Distribute the cases of a schedule over tasks, and return the tasks. Each task runs in one job.
 
-    Run times are predicted from `records`. A task takes at most `budget` seconds, unless a single group of
-    cases takes longer. Groups of cases are never split.
+    A task consists of whole groups of cases. If `nested` is true, a group contains all cases of one function,
+    for all device counts. If `nested` is false, a group contains the cases of one problem (function, inputs,
+    derivative), and all cases of a task have the same number of devices, nodes and processes.
 
-    If `nested` is true, a group contains all cases of one function, for all device counts. If `nested` is
-    false, a group contains the cases of one problem (function, inputs, derivative). All cases of a task then
-    have the same process shape (number of devices, nodes, and processes).
+    A task with several groups takes at most `budget` seconds. Run times are predicted from `records`.
     """
     predict = make_predictor(records, settings)
     groups = (_group_by_function if nested else _group_by_shape)(schedule, settings)
@@ -55,9 +54,9 @@ def _group_by_shape(schedule: Schedule, settings: RunSettings) -> Groups:
 
 
 def _group_by_function(schedule: Schedule, settings: RunSettings) -> Groups:
-    """Return {process shape: groups of cases}, with one group for each function.
+    """Group the cases of a schedule by function, and return {process shape: groups of cases}.
 
-    The dict has a single key: a process shape with enough nodes and devices for all cases.
+    The only key is a process shape (devices, nodes, processes) that is large enough for every case.
     """
 
     def function_key(scheduled: ScheduledCase) -> tuple:
@@ -94,9 +93,11 @@ def _fill_tasks(
 def make_predictor(records: Sequence[Record], settings: RunSettings) -> Callable[[Case], float]:
     """Return a function that predicts the run time of a case in seconds, based on earlier records.
 
-    The prediction is the median over the "ok" records of the case. Without such records, it is
-    `settings.case_seconds` if the case timed out, and otherwise the maximum over similar cases. Without
-    similar cases, it is derived from the sampling settings.
+    The prediction is the first of these values that is available:
+    - the median over the "ok" records of the case
+    - `settings.case_seconds`, if the case timed out
+    - the maximum over the "ok" records of similar cases
+    - a default that depends on the sampling settings
     """
     sampling = settings.sampling
     default = (_BUILD_SECONDS + sampling.warm_up + sampling.seconds) * sampling.compilations

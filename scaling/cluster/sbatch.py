@@ -222,9 +222,9 @@ def _sbatch_options(
 ) -> dict[str, Any]:
     """Return the sbatch options of a job array as {option name in submitit: value}.
 
-    `entry` is the first task of the array. `previous_array` is the job ID of the previous array, or None. If
-    `cluster.at_once` (the maximum number of running tasks) is set, the array starts after the previous array
-    has ended.
+    `entry` is the first task of the array. `previous_array` is the job ID of the previous array, or None.
+    `cluster.at_once` limits the number of running tasks. If it is set, the array starts after the previous
+    array has ended.
     """
     shape, memory = entry.shape, cluster.memory or 0
     per_process = shape.devices // shape.processes

@@ -99,9 +99,10 @@ def read_submissions(results: Path) -> tuple[list[Submission], str]:
 
 
 def _list_submissions(folder: Path) -> list[Path]:
-    """Return the sorted paths of the submission.json files in the subfolders of `folder`, readable or not.
+    """Return the sorted paths of the submission.json files in the subfolders of `folder`.
 
-    If `folder` exists but cannot be listed, the only path is `folder`/*/submission.json.
+    Unreadable files are included. If `folder` does not exist, return []. If `folder` cannot be listed, return
+    one path that contains an asterisk instead of the name of a subfolder.
     """
     try:
         paths = [subfolder / _SUBMISSION_FILE for subfolder in sorted(folder.iterdir())]

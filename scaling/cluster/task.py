@@ -86,8 +86,8 @@ def _run_with_journal(path: Path, definition: TaskDefinition, lock: int) -> int:
 def _run_missing_cases(path: Path, definition: TaskDefinition, journal: Journal, lock: int) -> None:
     """Run the cases of a task that have no result yet.
 
-    Before, a "failed" record is written for each case that an earlier run of the task began but did not
-    finish. `path` is the path of the task file. `lock` is the file descriptor of the lock of the task.
+    First, write a "failed" record for each case that an earlier run of the task began but did not finish.
+    `path` is the path of the task file. `lock` is the file descriptor of the lock of the task.
     """
     results = path.parents[2]  # path is RESULTS/jobs/STAMP/0001.json
     records = store.load(results).records
@@ -116,10 +116,10 @@ def make_worker_options(
     """Return the options for starting worker processes with the given cluster settings.
 
     The workers are started with srun (in Slurm), with a remote shell (cluster=hosts), or as child processes
-    on this host. `log_folder` is the folder for the standard error of the workers.
+    on this host. Their standard error is written to files in `log_folder`.
 
-    `nested` and `is_snapshot` are written to the records. `nested` states whether all device counts run in
-    one allocation. `is_snapshot` states whether this process runs the copy of the package made at submission.
+    `nested` and `is_snapshot` are saved in the records. `nested` is true if all device counts run in one
+    job. `is_snapshot` is true if this process runs a copy of the package.
     """
     transport: Transport | None = None
     if cluster.name in (SLURM, ALLOCATION):
