@@ -35,7 +35,7 @@ def why_inapplicable(derivative: Derivative) -> tuple[str, str] | None:
 
 
 def _list_target_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the rules that decide whether the workload, mode and layout of a case permit its target."""
+    """Return the rules that decide whether a case can compute its target, such as "hessian"."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     second_order, whole_batch, name = case.target in SECOND, case.batch == "whole", case.workload
     per_point = f"target={case.target} is computed for each point"
@@ -65,7 +65,7 @@ def _list_reduction_rules(derivative: Derivative) -> list[_Rule]:
     """Return the rules that decide whether a case may use reduce=points or batch=whole.
 
     With reduce=points, the result is summed over the points. With batch=whole, the case differentiates
-    `Workload.whole`, a function of all points.
+    one function of all points (`Workload.whole`).
     """
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     reduction, on_host = workload.reduction, case.storage == "host"
@@ -126,7 +126,7 @@ def _list_seed_rules(derivative: Derivative) -> list[_Rule]:
 def _list_workload_rules(derivative: Derivative) -> list[_Rule]:
     """Return the rules that decide whether a workload supports the fields `mode` and `batch` of a case.
 
-    With batch=whole, the case differentiates `Workload.whole`, a function of all points.
+    With batch=whole, the case differentiates one function of all points (`Workload.whole`).
     """
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     name, whole_batch, sums_points = case.workload, case.batch == "whole", workload.reduction.sums_points

@@ -145,7 +145,7 @@ def _reset_values(case: Case) -> dict[str, Any]:
 
 
 def fields_without_effect(case: Case) -> dict[str, UnusedField]:
-    """Return {name: `UnusedField`} for all fields that have no effect in a case, including unset fields."""
+    """Return {name: `UnusedField`} for each field without effect in a case, even if it is not set."""
     mode, with_jit = case.ad_mode, case.api == "jit"
     seedless, handwritten = not mode.has_seeds, mode.by_workload
     with_mode, unchunked = f"with mode={mode.name}", seedless or mode.single_seed or case.target == "hvp"
@@ -184,10 +184,10 @@ def fields_without_effect(case: Case) -> dict[str, UnusedField]:
 
 
 def without_trivial_blocks(derivative: Derivative) -> Derivative:
-    """Return a copy of a derivative in which chunk and block sizes without effect are None.
+    """Return a copy of a derivative without chunk and block sizes that have no effect.
 
-    In the copy, `chunk` is None if one chunk holds all seeds of a device. `block` is None if one block holds
-    all points of a device, unless storage=host.
+    `chunk` becomes None if one chunk holds all seeds of a device. `block` becomes None if one block holds
+    all points of a device. With storage=host, `block` is not changed.
     """
     case, (point_devices, seed_devices) = derivative.case, derivative.case.mesh_shape
     points = ceil_div(case.points, point_devices)

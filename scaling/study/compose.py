@@ -107,7 +107,7 @@ def _split_sweep(overrides: list[str]) -> list[list[str]]:
 
 
 def _compose_once(overrides: list[str], only_print: bool) -> Composed:
-    """Return (config, study name). If `only_print`, print the configuration as YAML and return ({}, "")."""
+    """Return (config, study name). If `only_print` is true, print the config as YAML, and return ({}, "")."""
     from hydra import compose as compose_config
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf, open_dict
@@ -127,10 +127,10 @@ def _compose_once(overrides: list[str], only_print: bool) -> Composed:
 
 
 def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
-    """Raise `Refusal` if a key is unknown, missing or misplaced, or if a group has no selected file.
+    """Raise `Refusal` if a configuration key is unknown, missing or misplaced, or if a group has no file.
 
-    `choices` maps each group, such as "cluster", to the name of its selected file. The value for "hardware"
-    may be None.
+    `choices` maps each group, such as "cluster", to the name of its selected file. For the group "hardware",
+    the name may be None.
     """
     known_names = known_keys()
     check_names("key", config, known_names)
@@ -191,9 +191,9 @@ def _in_hydra_syntax(word: str) -> str:
 
 
 def _keep_null(override: str) -> str:
-    """Replace FIELD=null with FIELD=[null], because null alone means "not given".
+    """Convert an override such as chunk=null to chunk=[null], and return other overrides unchanged.
 
-    Replace where=null with where=true. Return any other override unchanged.
+    Without brackets, null would mean that the field is not given. Convert where=null to where=true.
     """
     name, _, value = override.partition("=")
     # A plain null means "not given".

@@ -67,10 +67,10 @@ class GridCell:
     scaling: str = "strong"  # or "weak"
     sources: tuple[_Sources, ...] = dataclasses.field(default=(), compare=False)  # one dict for each grid
 
-    def scaled(self, completed: Case) -> Case:
-        """Return a copy of `completed`. With weak scaling, `points` is multiplied by `devices`."""
-        factor = completed.devices if self.scaling == "weak" else 1
-        return dataclasses.replace(completed, points=completed.points * factor)
+    def scaled(self, case: Case) -> Case:
+        """Return a copy of a case. Under weak scaling, the copy has `points` * `devices` points."""
+        factor = case.devices if self.scaling == "weak" else 1
+        return dataclasses.replace(case, points=case.points * factor)
 
 
 def expand_study(
@@ -121,15 +121,15 @@ def expand_study(
 def _expand_grids(
     study: Mapping[str, Any], command_line: Mapping[str, Any], location: str, sources: _Sources
 ) -> Iterator[tuple[_Fields, _Sources]]:
-    """Yield (fields, sources of the fields) for each grid of a study, starting with the grids of its parts.
+    """Yield (fields, {field: source}) for each grid of a study. The grids of its parts come first.
 
-    The source of a field is the place where the field is set, such as "in study/rbf.yaml, grid 2".
+    The source of a field is the place that sets the field, such as "in study/rbf.yaml, grid 2".
 
     Args:
         study: The shared fields, `grids`, `parts` (studies within the study) and `title`.
         command_line: The fields that the command line sets.
         location: The source of the fields that `study` itself sets.
-        sources: The sources of the fields that the command line or an enclosing study sets.
+        sources: {field: source} for the fields that the command line or an enclosing study sets.
     """
     shared = {field: value for field, value in study.items() if field not in _STUDY_KEYS}
     parts = {} if study.get("parts") is None else study["parts"]
@@ -177,11 +177,11 @@ def _with_source(sources: _Sources) -> Iterator[None]:
 
 
 def add_source(text: str, sources: _Sources) -> str:
-    """Return the error message `text`, followed by the file and grid that set the invalid field.
+    """Return the error message `text`, followed by the source (file and grid) of the invalid field.
 
-    For example, append " (in study/rbf.yaml, grid 2)". The invalid field is the first word of `text` that is
-    a key of `sources`. If there is no such word, append the file and grid that define the case. Return `text`
-    unchanged if the command line sets the field, or if its source is unknown.
+    For example, append " (in study/rbf.yaml, grid 2)". `sources` maps fields to their sources. The invalid
+    field is the first word of `text` that is a key of `sources`. If no word is a key, append the source of
+    the case. Append nothing if the source is unknown or the command line.
     """
     names = re.findall(r"[a-z_]+", text.partition(":")[0].replace("unknown size", "unknown sizes"))
     workload = sources.get("workload")
@@ -191,7 +191,7 @@ def add_source(text: str, sources: _Sources) -> str:
 
 
 def _merge(fields: Mapping[str, Any], replacements: Mapping[str, Any]) -> _Fields:
-    """Return `fields` with the values in `replacements`. The two dicts `sizes` are merged in the same way."""
+    """Return `fields` updated with `replacements`. If both contain a dict `sizes`, these dicts are merged."""
     merged = {**fields, **replacements}
     if isinstance(fields.get("sizes"), Mapping) and isinstance(replacements.get("sizes"), Mapping):
         merged["sizes"] = {**fields["sizes"], **replacements["sizes"]}
@@ -221,7 +221,7 @@ def _count_cells(swept: dict[str, list[Any]]) -> int:
 def _choose_meshes(devices: Any, mesh: Any) -> list[Any]:
     """Return [mesh], or all meshes for `devices` devices if `mesh` is "all".
 
-    If `devices` is not an integer from 1 to `LARGEST`, always return [mesh].
+    If `devices` is not a valid number of devices, return [mesh].
     """
     is_count = isinstance(devices, int) and 0 < devices <= LARGEST
     return list_meshes(devices) if mesh == EVERY and is_count else [mesh]
@@ -383,8 +383,8 @@ def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
 def _check_comparison(left: ast.expr, right: ast.expr) -> Iterator[str]:
     """Check a comparison in a condition, and yield the name of the field that it compares with a constant.
 
-    `left` and `right` are the operands. If `left` is not a name, or if `right` contains no constant except
-    None, yield nothing. Raise `Refusal` if a constant is not a valid value of the field.
+    `left` and `right` are the operands. Yield nothing if `left` is not a name, or if `right` contains no
+    constant. None does not count as a constant. Raise `Refusal` if a constant is not valid for the field.
     """
     if not isinstance(left, ast.Name):
         return

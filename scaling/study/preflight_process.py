@@ -155,7 +155,7 @@ def _make_workload(case: Case) -> Any:
 
 
 def call_user_code(handle: Callable[[GridCell], dict[str, Any]], cell: GridCell) -> dict[str, Any]:
-    """Return the reply of `handle` for a cell, or a reply that reports the exception of the user's code."""
+    """Return `handle(cell)`, or a reply that reports the exception that the user's code raised."""
     try:
         return handle(cell)
     except Refusal as refusal:

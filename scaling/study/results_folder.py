@@ -35,8 +35,8 @@ def require_results(folder: Path, option: str = "results=") -> None:
 def create_results(folder: Path, option: str = "results=") -> None:
     """Create a results folder if it does not exist.
 
-    Raise `Refusal` if the folder is not writable or its results cannot be read. The error message suggests
-    another folder in the form `option` + PATH, such as "results=PATH" or "--output PATH".
+    Raise `Refusal` if the folder is not writable or its results cannot be read. `option` is the option that
+    selects the folder, for the error message: "results=" or "--output ".
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -76,10 +76,10 @@ def _module_folders() -> list[Path]:
 
 
 def declared_names(module: ModuleType, name: str, variant: str | None = None) -> tuple[str, ...]:
-    """Return the contents of a module constant such as VARIANTS, or () if the module does not define it.
+    """Return the names in a constant of a workload module, or () if the module does not define it.
 
-    `name` is the name of the constant. Its value is a tuple or list of texts, or a dict, whose keys are
-    returned. FORMULATIONS is different: a dict maps each variant to its formulations, and the formulations of
+    `name` is the name of the constant, such as "VARIANTS". The constant is a tuple, a list, or a dict with
+    the names as keys. FORMULATIONS may be a dict that maps each variant to names. Then the names for
     `variant` are returned. Raise `Refusal` if the constant has another type.
     """
     declared = getattr(module, name, ())
@@ -92,11 +92,11 @@ def declared_names(module: ModuleType, name: str, variant: str | None = None) ->
 
 
 def declared_sizes(name: str, module: ModuleType, case_sizes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return {size name: default value} as declared in SIZES of the module of the workload `name`.
+    """Return {size name: default value}, the value of SIZES in the module of the workload `name`.
 
-    `case_sizes` contains the sizes that the case sets. Raise `Refusal` if SIZES is not a dict with names as
-    keys, or if a size is invalid: its name is `points`, `devices` or `data_seed`, it is set but not declared,
-    or it has neither a default value nor a value in `case_sizes`.
+    `case_sizes` contains the sizes that the case sets. Raise `Refusal` if one of them is not in SIZES, or if
+    a size has no value. Also raise `Refusal` if SIZES is not a dict with names as keys, or contains one of
+    the reserved names "points", "devices" and "data_seed".
     """
     declared = getattr(module, "SIZES", {})
     if not isinstance(declared, Mapping) or not all(isinstance(size, str) for size in declared):
@@ -151,7 +151,7 @@ def check_workload(name: str, result: Any) -> Workload:
 
 
 def check_inputs(built: Workload) -> None:
-    """Draw the first row of each input twice. Raise `Refusal` if this fails, or if the values differ."""
+    """Raise `Refusal` if the first row of an input cannot be drawn, or differs when it is drawn again."""
     for name, spec in built.inputs.items():
         if math.prod(spec.shape) > _MAX_CHECKED_ELEMENTS:
             continue

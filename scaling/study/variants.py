@@ -22,10 +22,10 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def name_variant(text: str) -> Variant:
-    """Return a `Variant` with only its name set. `open_variant` also sets the other fields.
+    """Return the baseline of a comparison as a `Variant` of which only the name is set.
 
-    `text` is the value of `versus=`, such as "commit:main" or "jax:0.10.0". `FORMS` lists the valid forms.
-    Raise `Refusal` if `text` is invalid.
+    `text` is the value of `versus=`, such as "commit:main" or "jax:0.10.0". Raise `Refusal` if `text` does
+    not have one of the forms in `FORMS`, or if its value is invalid.
     """
     kind, _, value = text.partition(":")
     if (kind, bool(value)) not in [(form.partition(":")[0], ":" in form) for form in FORMS]:
