@@ -17,7 +17,7 @@ import numpy as np
 
 from scaling.core import environment, run_case, timing, workload
 from scaling.core.case import Case, Refusal, from_dict, user_modules
-from scaling.core.record import Record, Writer, end_fields, to_line
+from scaling.core.record import Record, Writer, outcome_fields, to_line
 from scaling.core.run_case import ProcessGroup
 from scaling.core.timing import Sampling
 
@@ -59,7 +59,7 @@ def start_jax(
         raise Refusal(f"{device_count} {platform} devices were requested, but JAX has {len(devices)}")
     if platform == "cpu":
         environment.limit_process()
-    gather = timing.single_process if process_count == 1 else _all_gather
+    gather = timing.gather_single_process if process_count == 1 else _all_gather
     return ProcessGroup(devices[:device_count], platform, gather, jax.process_index(), process_count, bound)
 
 
@@ -216,4 +216,4 @@ class CaseLoop:
                 self.writer.append(record)
         except OSError:
             unwritten = to_line(record)
-        self.send_event(event="end", key=key, **end_fields(record), unwritten=unwritten)
+        self.send_event(event="end", key=key, **outcome_fields(record), unwritten=unwritten)

@@ -35,5 +35,5 @@ _OPTIONAL_MODULES = {  # the comments name the cases that need a module
 
 
 def load_option(name: str) -> Any:
-    """Import and return the module with the key `name` in `_OPTIONAL_MODULES`, such as "coloring"."""
+    """Import and return an optional module of this package by its short name, such as "coloring"."""
     return importlib.import_module(_OPTIONAL_MODULES[name])

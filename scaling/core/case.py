@@ -59,7 +59,7 @@ class TooLarge(Exception):
 
 
 def unknown_name(what: str, value: Any, valid_names: Iterable[str]) -> Refusal:
-    """Return a `Refusal` of `value` that lists the valid names. `what` is their kind, such as "mode"."""
+    """Return a `Refusal` for the unknown name `value`. `what` is the kind of name, such as "mode"."""
     names = [str(name) for name in valid_names] or ["none"]
     similar = difflib.get_close_matches(str(value).rpartition("/")[2], names, n=1)
     hint = f"; did you mean {similar[0]!r}?" if similar else ""
@@ -67,7 +67,7 @@ def unknown_name(what: str, value: Any, valid_names: Iterable[str]) -> Refusal:
 
 
 def check_names(what: str, names: Iterable[Any], valid_names: Collection[Any]) -> None:
-    """Raise a `Refusal` if one of `names` is not in `valid_names`. `what` is their kind, such as "mode"."""
+    """Raise `Refusal` if one of `names` is not valid. `what` is the kind of name, such as "mode"."""
     for name in names:
         if name not in valid_names:
             raise unknown_name(what, name, valid_names)
@@ -157,7 +157,7 @@ class Case:
 
     @property
     def kind(self) -> str:
-        """Return what is measured: "ceiling" (peak rate), "floor" (latency) or "case" (any other time)."""
+        """Return "ceiling" for a peak rate, "floor" for a latency, or "case" for any other measured time."""
         return "case" if self.workload != CEILING else "floor" if self.target in FLOORS else "ceiling"
 
     @property
@@ -194,7 +194,7 @@ VIEWS: dict[str, tuple[str, ...]] = {
 
 
 def problem(case: Case) -> tuple[Any, ...]:
-    """Return the values of the fields that define the problem of a case, such as workload and sizes."""
+    """Return the settings that define what a case computes, such as the workload and the sizes."""
     fields = (getattr(case, name) for name in VIEWS["problem"] if name != "sizes")
     return (*fields, *case.sizes.items())
 

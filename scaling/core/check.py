@@ -36,7 +36,7 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class EntryComparison:
-    """Entries of a result, and the expected values of the same entries."""
+    """The data to compare entries of a result with their expected values."""
 
     result: np.ndarray  # of shape (points, ...)
     expected: np.ndarray  # of the same shape
@@ -48,7 +48,7 @@ class EntryComparison:
 
 
 class PointsComparison(NamedTuple):
-    """Entries of a result, and their expected values, for a range of points."""
+    """The data to compare the result at a range of points with its expected values."""
 
     start: int  # the index of the first point, or 0 for a sum over points
     inputs: InputArrays | None  # None if the entries cannot be evaluated again
@@ -174,7 +174,7 @@ def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
 
 
 def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: int) -> PointsComparison:
-    """Return the entries `result` at the points [start, stop), together with their expected values."""
+    """Return the data to compare `result`, at the points [start, stop), with its expected values."""
     expected, scale = reference.expected_result(spec, start, stop)
     largest_scale = scale.reshape(len(scale), -1).max(axis=1)
     result, note, outside_pattern = result.astype(np.float64), "", []

@@ -106,9 +106,9 @@ def compile_stages(
 
 
 def describe_and_color(case: Case, workload: Workload, describe_shortage: DescribeShortage) -> Derivative:
-    """Return the `Derivative` of a case, including a coloring if seeds=colored and the mode has seeds.
+    """Return the `Derivative` of a case, which contains a coloring if the case needs one.
 
-    Before the coloring, raise `TooLarge` if the inputs do not fit into memory.
+    With seeds=colored, raise `TooLarge` if the inputs do not fit into memory.
     """
     derivative = describe_derivative(case, workload)
     if case.seeds == "colored":
@@ -146,9 +146,9 @@ def compile_case(
 def compile_blocks(
     derivative: Derivative, devices: Sequence[Any], compile_program: CompileProgram
 ) -> CompiledCase:
-    """Compile a case with a fixed chunk of seeds.
+    """Compile a case with a fixed chunk of seeds, and return the `CompiledCase`.
 
-    If the case exceeds a limit of XLA or JAX, return it uncompiled, with an error message in `overflow`.
+    If a limit of XLA or JAX is exceeded, the result has no program, and `overflow` is an error message.
     """
     uncompiled = without_program(derivative)
     if uncompiled.overflow:

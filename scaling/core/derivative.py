@@ -82,10 +82,10 @@ class Derivative:
     def result_shape(self) -> tuple[int, int, int]:
         """Return the shape of the result on the host. An axis that a reduction removes has length 1.
 
-        Jacobians               (points, outputs, inputs)
-        function values         (points, outputs, 1)
-        sum over the points     (copies, 1, inputs); copies is the number of devices if split=data, else 1
-        seeds=colored           (points, 1, nonzeros)
+        Jacobians: (points, outputs, inputs)
+        Function values: (points, outputs, 1)
+        Derivative of the sum over the points: (1, 1, inputs), or (devices, 1, inputs) with split=data
+        Nonzeros of Jacobians with seeds=colored: (points, 1, nonzeros)
         """
         case, is_value = self.case, self.case.ad_mode.is_value
         if self.workload.reduction.sums_points:
@@ -179,7 +179,7 @@ def to_dense(pattern: Pattern, entries: np.ndarray) -> np.ndarray:
 
 
 class DevicePosition(NamedTuple):
-    """The data that a device needs to compute its slices, such as its position in the device mesh."""
+    """The position of a device in the device mesh, and other data for the computation on this device."""
 
     points: Any = 0  # the index of the device along the axis of the points
     seeds: Any = 0  # the index of the device along the axis of the seeds
@@ -288,7 +288,7 @@ def apply_linear_map(
     position: DevicePosition,
     colors: Any = None,
 ) -> Slices:
-    """Return the Jacobian columns or rows (`Slices`) of the seeds of one device. `part` is the linear map."""
+    """Return the columns or rows of the Jacobian that one device computes with the linear map `part`."""
     x, mode = tuple(inputs[name] for name in part.names), MODES[part.mode]
 
     def f(*z: Any) -> Any:

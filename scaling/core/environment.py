@@ -55,7 +55,7 @@ def fusion_options() -> dict[str, str]:
 
 
 def variables(platform: str) -> dict[str, str]:
-    """Return the environment variables of a worker for XLA, glibc and JAX. The user's values are kept."""
+    """Return a worker's environment variables for XLA, glibc and JAX, including the user's settings."""
     xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
     if platform == "cpu":
         xla = " ".join([xla, *(f"--{name}={value}" for name, value in fusion_options().items())]).strip()
@@ -78,11 +78,11 @@ def describe(
 ) -> dict[str, Any]:
     """Return a dict that describes the environment of a run, such as versions, device and commit.
 
-    The items "digest" and "setting" are hashes that are equal for comparable runs. Only "digest" depends on
-    `engine`, which contains the versions of another AD library. `started_with` contains the environment
-    variables at the start of the process. `bound_to` lists its CPU cores. `processes` is the requested number
-    of processes, or "device" for one per device. `hardware` describes the machine of a plan, and is None for
-    a run. `more` contains additional items, which do not change the hashes.
+    The items "digest" and "setting" are hashes of the environment. Runs with equal hashes are comparable.
+    `engine` contains the versions of another AD library, and changes only "digest". `started_with` contains
+    the environment variables at the start of the process. `bound_to` lists the CPU cores of the process.
+    `processes` is the requested number of processes. `hardware` describes the machine of a plan, and is None
+    for a run. `more` contains additional items, which do not change the hashes.
     """
     commit_hash, dirty = commit()
     environment: dict[str, Any] = {
@@ -226,7 +226,7 @@ def hide_secrets(text: str) -> str:
 
 
 def _secrets() -> list[tuple[str, str]]:
-    """Return (text, variable name) for each secret in plain, repr, JSON and URL form, longest text first."""
+    """Return (text, variable name) for each spelling of a secret, such as its JSON string, longest first."""
     names: dict[str, str] = {}
     # A variable may have been deleted since the start of the process.
     for name, value in [*_VARIABLES_AT_START.items(), *os.environ.items()]:

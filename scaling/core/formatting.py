@@ -39,7 +39,7 @@ def format_bytes(value: float) -> str:
 
 
 def format_interval(low: float | None, high: float | None) -> str:
-    """Format an interval as " (1.7 to 1.8)", or " (43 or more)" if `high` is inf, or "" if one is None."""
+    """Return text such as " (1.7 to 1.8)", " (43 or more)" if `high` is inf, or "" if a limit is None."""
     if low is None or high is None:
         return ""
     return f" ({format_number(low)} {'or more' if high == math.inf else f'to {format_number(high)}'})"

@@ -40,12 +40,12 @@ def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> n
 
 
 def point_rows(case: Case, workload: Workload, name: str, start: int, stop: int) -> np.ndarray:
-    """Return the input `name` at the points [start, stop) in the dtype of the case, or int32 for integers."""
+    """Return the values of the input `name` at the points [start, stop). Integer inputs have dtype int32."""
     return _draw_rounded(workload.points[name], case.data_seed, name, case.dtype, start, stop)
 
 
 def shared_input(case: Case, workload: Workload, name: str) -> np.ndarray:
-    """Return the input `name`, which all points share, in the dtype of the case, or int32 for integers."""
+    """Return the value of the input `name`, which all points share. Integer inputs have dtype int32."""
     return _draw_shared(workload.shared[name], case.data_seed, name, case.dtype)
 
 
@@ -70,7 +70,7 @@ def _draw_rounded(spec: InputSpec, seed: int, name: str, dtype: str, start: int,
 
 
 def _clip_inside(rows: np.ndarray, low: Any, high: Any) -> np.ndarray:
-    """Clip `rows` to the smallest and the largest number of its dtype in the open interval (low, high)."""
+    """Clip the values in `rows` to the open interval (low, high), and keep their dtype."""
     low, high = np.asarray(low, np.float64), np.asarray(high, np.float64)
     lowest, highest = low.astype(rows.dtype), high.astype(rows.dtype)
     lowest = np.where(lowest <= low, np.nextafter(lowest, highest), lowest)

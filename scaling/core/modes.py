@@ -141,8 +141,8 @@ def fwd_over_fwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     return jacfwd(gradient(f, forward=True), x)
 
 
-def _from_laplacian(name: str) -> MakeLinearMap:
-    """Return a function of (f, x) that imports options/laplacian.py and calls its function `name`(f, x)."""
+def _laplacian_function(name: str) -> MakeLinearMap:
+    """Return a function that calls the function `name` of the optional module options/laplacian.py."""
     return lambda f, x: getattr(load_option("laplacian"), name)(f, x)  # type: ignore[no-any-return]
 
 
@@ -155,9 +155,9 @@ _ALL_MODES = (
     Mode("fwd_over_rev", 2, TANGENT, fwd_over_rev, uses_reverse=True),
     Mode("rev_over_fwd", 2, TANGENT, rev_over_fwd, uses_reverse=True),
     Mode("rev_over_rev", 2, TANGENT, rev_over_rev, uses_reverse=True),
-    Mode("fwd_over_fwd", 2, TANGENT, fwd_over_fwd, _from_laplacian("nested_jvp"), pass_per_output=True),
-    Mode("jet", 2, TANGENT, quadratic_sum=_from_laplacian("jet")),
-    Mode("forward_laplacian", 2, TANGENT, quadratic_sum=_from_laplacian("forward_laplacian")),
+    Mode("fwd_over_fwd", 2, TANGENT, fwd_over_fwd, _laplacian_function("nested_jvp"), pass_per_output=True),
+    Mode("jet", 2, TANGENT, quadratic_sum=_laplacian_function("jet")),
+    Mode("forward_laplacian", 2, TANGENT, quadratic_sum=_laplacian_function("forward_laplacian")),
     Mode("mixed", 1, BOTH, parts=("jacfwd", "jacrev"), uses_reverse=True),
     Mode("value", 0),
     Mode("analytic", closed_form=True),

@@ -149,14 +149,14 @@ class Record:
 
     @property
     def honest(self) -> bool:
-        """Return whether scaling curves may use the times. On a CPU, this requires one core per device."""
+        """Return whether each CPU device had a core of its own. On other platforms, return True."""
         cores = self.environment.get("cores")
         has_core_per_device = isinstance(cores, list) and len(cores) == self.case.devices
         return has_core_per_device or self.environment.get("platform") != "cpu"
 
 
 def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | None:
-    """Return argument_bytes + temp_bytes + `results` * output_bytes of `needs`, or None if one is unknown."""
+    """Return the bytes that a program occupies with `results` results in memory, or None if unknown."""
     arguments, temporaries, output = (needs.get(f"{name}_bytes") for name in ("argument", "temp", "output"))
     if arguments is None or temporaries is None or output is None:
         return None
@@ -169,8 +169,8 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= limit
 
 
-def end_fields(record: Record) -> dict[str, Any]:
-    """Return the status, reason, text and seconds of a case that ended. "seconds" is [median] or []."""
+def outcome_fields(record: Record) -> dict[str, Any]:
+    """Return a dict with the status, the reason, the text and the median time of a record."""
     median = [statistics.median(record.seconds)] if record.seconds else []
     return {"status": record.status, "reason": record.reason, "text": record.text, "seconds": median}
 

@@ -17,7 +17,7 @@ Array = Any  # a NumPy array
 
 @dataclass(frozen=True)
 class Rounding:
-    """The lengths of the sums in the computation of a result, which determine its tolerance."""
+    """The numbers of terms in the sums that compute a result. They determine the tolerance of the result."""
 
     terms: int  # the number of terms whose sum is one entry of the Jacobian
     added: int = 1  # the number of entries of the Jacobian whose sum is one element of the result
@@ -30,7 +30,7 @@ class Rounding:
         return max(self.terms, self.added)
 
     def largest_by_leaf(self, values: Array) -> Array:
-        """Return the largest of `values` in each leaf (differentiated input). It broadcasts to `values`."""
+        """Return the maximum over each differentiated input, as an array that broadcasts to `values`."""
         import numpy as np
 
         if len(self.leaf_sizes) < 2:
@@ -41,8 +41,8 @@ class Rounding:
     def scale(self, influence: Array, magnitude: Array) -> Array:
         """Return the scale by which errors are divided before they are compared with the tolerance.
 
-        A relative error t of the entries of J may cause the error `influence` * t of the result. `magnitude`
-        is the sum of the absolute values of the terms that are added to compute the result.
+        A relative error t of the entries of J changes the result by up to `influence` * t. `magnitude` is the
+        sum of the absolute values of the terms of the result.
         """
         import numpy as np
 
@@ -57,7 +57,7 @@ class Jacobians:
     values: Array  # of shape (points, outputs, inputs), or (points, nonzeros) in `SparseJacobians`
 
     def by_input(self, values: Array) -> Array:
-        """Sum `values`, shaped like `self.values`, over outputs. The result has shape (points, inputs)."""
+        """Sum `values` over the outputs, and return an array of shape (points, inputs)."""
         return values.sum(axis=1)
 
     def by_output(self, values: Array, x: Array | None = None) -> Array:
@@ -75,7 +75,7 @@ class Jacobians:
 
 @dataclass(frozen=True)
 class SizedEntries:
-    """Jacobians and the magnitudes of their entries, which determine the allowed errors of a reduction."""
+    """The Jacobians to reduce, and data to estimate the rounding errors of the result."""
 
     J: Jacobians
     size: Array  # the size of each entry, by which its error is divided, in the shape of `J.values`
@@ -85,12 +85,12 @@ class SizedEntries:
 
     @property
     def largest(self) -> Array:
-        """Return the largest size of an entry at each point, as an array of shape (points, 1, 1)."""
+        """Return the maximum of the array `size` at each point, as an array of shape (points, 1, 1)."""
         return self.size.reshape(len(self.size), -1).max(axis=1)[:, None, None]
 
 
 class ReferenceTerms(NamedTuple):
-    """The expected result of a reduction, and two arrays that determine its allowed rounding errors."""
+    """The expected result of a reduction of Jacobians, and data to estimate its rounding errors."""
 
     expected: Any  # the expected result at all points, in float64; the other arrays broadcast to its shape
     influence: Any  # the change of the result if J is rounded, divided by the tolerance of an entry of J
@@ -99,7 +99,7 @@ class ReferenceTerms(NamedTuple):
 
 @dataclass(frozen=True)
 class SliceStep:
-    """The function that a reduction applies to a slice (column or row) of J, and how results are combined."""
+    """The step of a reduction that processes one column or one row of the Jacobian J."""
 
     # A function of a column (..., outputs), or of a row and x, both tuples of one array per input. It returns
     # the contribution of the slice to the reduced J. If None, the slice is used unchanged.
@@ -139,7 +139,7 @@ class Reduction:
 
     @property
     def linear_in_inputs(self) -> bool:
-        """Return whether the result is a linear function of J and, like J, has an axis of inputs."""
+        """Return whether the result is linear in the Jacobian J and has an axis of inputs."""
         return self.axes[1] == INPUTS and self.degree == 1
 
     @property
@@ -159,7 +159,7 @@ def _reference_whole(entries: SizedEntries) -> ReferenceTerms:
 
 
 def _reference_points(entries: SizedEntries) -> ReferenceTerms:
-    """Sum J over the outputs, but not over the points, and return the `ReferenceTerms` of these sums."""
+    """Return the expected sum of J over the outputs at each point, as `ReferenceTerms`."""
     arrays = (entries.J.values, entries.size, entries.magnitude)
     return ReferenceTerms(*(entries.J.by_input(values)[:, None, :] for values in arrays))
 
@@ -170,7 +170,7 @@ def _reference_outputs(entries: SizedEntries) -> ReferenceTerms:
 
 
 def _reference_product(entries: SizedEntries, x: Any) -> ReferenceTerms:
-    """Return the expected products J @ x as `ReferenceTerms`. If x is None, it is a vector of ones."""
+    """Return the expected products J @ x as `ReferenceTerms`. x=None means a vector of ones."""
     J, weights = entries.J, None if x is None else abs(x)
     products = J.by_output(J.values, x), *(J.by_output(a, weights) for a in (entries.size, entries.magnitude))
     return ReferenceTerms(*(values[:, :, None] for values in products))

@@ -133,9 +133,9 @@ def reduce_jacobians(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Reduce the Jacobians J, and return (result, scale). Errors of the result are divided by `scale`.
 
-    `scale` is derived from the size of each entry of J, which is its magnitude, or `floor` if `floor` is
-    larger. `floor` has the shape (points,). `rounding` contains the numbers of terms in the sums that compute
-    the result. If the reduction multiplies J by vectors, `x` contains them, of shape (points, inputs).
+    The error of an entry of J is relative to max(abs(entry), `floor`). `floor` has the shape (points,).
+    `rounding` contains the numbers of terms in the sums that compute the result. `x` contains the vectors by
+    which the reduction multiplies J, of shape (points, inputs).
     """
     magnitude = np.abs(J.values)
     entries = SizedEntries(J, at_least(magnitude, floor), magnitude, rounding, x)
@@ -185,7 +185,7 @@ class ReferenceSpec:
 
     @property
     def repeatable(self) -> bool:
-        """Return whether entries can be evaluated again, to test whether rounding explains an error."""
+        """Return whether the check can evaluate entries of the result again if their errors are too large."""
         sum_of_values = self.case.ad_mode.is_value and self.reduction.sums_points
         return self.nonzeros_pattern is None and not self.case.ad_mode.finite_step and not sum_of_values
 
@@ -232,7 +232,7 @@ def _result_reduction(derivative: Derivative) -> Reduction:
 
 
 def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference] | None:
-    """Return the function `nonzeros` or `reference` (values and derivative in closed form), or None."""
+    """Return the workload's NumPy function for the expected values and derivative, or None if it has none."""
     return workload.reference if workload.nonzeros is None or case.target in SECOND else workload.nonzeros
 
 
@@ -294,7 +294,7 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return (values, floor) at points [start, stop). `floor` is a lower limit of error scales, or None."""
+    """Return `value` and `value_terms` of the `Reference` of a case at the points [start, stop)."""
     reference = _evaluate_form(spec, closed_form(spec.case, spec.workload), start, stop)
     return reference.value, reference.value_terms
 
@@ -356,8 +356,8 @@ def reduce_reference(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Reduce the Jacobians J of the reference, and return (expected result, scale).
 
-    Errors of the result are divided by `scale`, derived from the magnitude of each entry of J, or from
-    `floor` if it is larger. For target=hvp, J contains Hessians H, and the result contains products H v.
+    Errors of the result are divided by `scale`. The error of an entry of J is relative to
+    max(abs(entry), `floor`). For target=hvp, J contains Hessians H, and the result contains products H v.
     """
     if spec.case.target != "hvp" and not spec.reduction.along_point:
         return reduce_jacobians(spec.reduction, J, spec.rounding, floor)
@@ -371,6 +371,6 @@ def reduce_reference(
 def flatten_inputs(
     names: Iterable[str], batched: Container[str], arrays: InputArrays, points: int
 ) -> np.ndarray:
-    """Concatenate inputs into one array (points, elements). Repeat inputs not in `batched` at each point."""
+    """Return the inputs as one array of shape (points, elements). Inputs not in `batched` are repeated."""
     rows = [arrays[name].reshape(points if name in batched else 1, -1) for name in names]
     return np.concatenate([np.broadcast_to(row, (points, row.shape[1])) for row in rows], axis=1)

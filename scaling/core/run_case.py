@@ -56,7 +56,7 @@ class ProcessGroup(NamedTuple):
 
     devices: list[Any]  # the devices of all processes
     platform: str  # such as "cpu" or "gpu"
-    gather: timing.Gather = timing.single_process  # exchanges floats between the processes
+    gather: timing.Gather = timing.gather_single_process  # exchanges floats between the processes
     rank: int = 0  # the index of this process
     processes: int = 1
     cores: list[int] | None = None  # the cores that this process is bound to, or None if it is not bound

@@ -51,8 +51,8 @@ class Samples:
     marked: dict[str, list[int]] = field(default_factory=dict)
 
 
-def single_process(values: list[float]) -> list[list[float]]:
-    """Return `[values]`. This is the `Gather` function of a program that runs in a single process."""
+def gather_single_process(values: list[float]) -> list[list[float]]:
+    """Return `[values]`, a list with the values of the only process of the program."""
     return [values]
 
 
@@ -92,11 +92,11 @@ def sample_turns(
     sampling: Sampling,
     wait: Callable[[Any], Any] = lambda result: None,
     floor_seconds: float | None = None,
-    gather: Gather = single_process,
+    gather: Gather = gather_single_process,
 ) -> Iterator[Samples]:
     """Warm up a program, and return an iterator that takes one turn (a series of samples) in each iteration.
 
-    The iterator yields all samples so far. It never ends, so stop it when the samples have a `stop_reason`.
+    The iterator yields all samples so far. Stop the iteration when the samples have a `stop_reason`.
     `floor_seconds` is the time of an empty call. `wait` blocks until the result of a call is ready.
     """
     time_calls = functools.partial(_time_calls, call, wait)

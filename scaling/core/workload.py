@@ -159,9 +159,9 @@ class Workload:
             int32 arrays, the rows and the columns, sorted by row, then column.
         nonzeros: a function like `reference` for a Jacobian that is too large to be stored. Its derivative
             contains only the nonzeros of `pattern`, of shape (points, 1, nonzeros).
-        default_reduce: the original `reduce`. `build` saves it, and sets `reduce` to the case's reduction.
-        direction: the names of the inputs that contain the vector v of a product H v, or J v in forward mode,
-            joined by "+", one per input in `wrt` (same order). By default, v is made of the inputs in `wrt`.
+        default_reduce: the value of `reduce` before `build` replaces it by the reduction of the case.
+        direction: the names of the inputs that form the vector v of a product H v, or of J v in forward mode.
+            There is one name per input in `wrt`, joined by "+". By default, the inputs in `wrt` form v.
     """
 
     function: Callable[..., Any]
@@ -213,10 +213,10 @@ def _leaves_of(name: str, leaves: Iterable[str]) -> list[str]:
 
 
 def select_leaves(field_name: str, what: str, joined: str, leaves: Collection[str]) -> list[str]:
-    """Return the input leaves that the names in `joined` select. The name of a pytree selects all its leaves.
+    """Return the names of the input leaves that `joined` selects. A pytree name selects all its leaves.
 
-    Names are separated by "+". Raise `Refusal` if a name is unknown or if a leaf is named twice. Its message
-    contains `what`, the kind of name, such as "input", or `field_name`, the field that contains `joined`.
+    `joined` contains names separated by "+". Raise `Refusal` if a name is unknown or a leaf is named twice.
+    `what` is the kind of name in the message, such as "input". `field_name` is the field in the message.
     """
     selected: list[str] = []
     for name in joined.split("+"):
@@ -229,7 +229,7 @@ def select_leaves(field_name: str, what: str, joined: str, leaves: Collection[st
 
 
 def import_named(what: str, name: str, path: str, valid_names: Iterable[str]) -> types.ModuleType:
-    """Import and return the module `path`, or raise a `Refusal` that names it as the `what` called `name`."""
+    """Import and return a module. Raise `Refusal` with text such as "workload 'rbf' cannot be imported"."""
     try:
         return importlib.import_module(path)
     except Refusal as error:
@@ -270,8 +270,8 @@ def make_from_module(case: Case) -> Any:
 def build(case: Case, make_workload: Callable[[Case], Any] = make_from_module) -> Workload:
     """Return the workload of a case, adapted to the fields `wrt`, `reduce` and `target` of the case.
 
-    `make_workload(case)` returns the module's `Workload`. In the result, each leaf of a pytree is an input.
-    The JAX functions return one array. `reference` and `whole_modes` compute the derivative for `target`.
+    `make_workload(case)` returns the original workload. In the result, each leaf of a pytree is an input, and
+    JAX functions return one array. `reference` and `whole_modes` compute the derivative for `target`.
     """
     workload = _flatten_pytrees(case, make_workload(case))
     if case.target in SECOND:  # without `second`, whole_modes are first derivatives
@@ -331,7 +331,7 @@ def _top_level_names(names: Iterable[str]) -> list[str]:
 
 
 def _wrt_or_default(case: Case, workload: Workload) -> str:
-    """Return input names joined by "+": `wrt` of the case, or a default such as `wrt` of the workload."""
+    """Return the names of the differentiated inputs, joined by "+": `wrt` of the case, or a default."""
     wrt = case.wrt or workload.wrt or _top_level_names(workload.inputs)[0]
     what = f"input to differentiate {case.workload} with respect to (wrt)"
     leaves = set(select_leaves("wrt", what, wrt, _float_leaves(workload.inputs)))

@@ -16,7 +16,7 @@ from scaling.analysis.timings import pool_processes
 from scaling.core import environment
 from scaling.core.case import AUTO, FIELDS, Refusal
 from scaling.core.formatting import format_count, format_number
-from scaling.core.record import COMPILING_STAGES, Record, Writer, end_fields
+from scaling.core.record import COMPILING_STAGES, Record, Writer, outcome_fields
 from scaling.plan import calibration, compile_pool, time_model
 from scaling.plan.compile_pool import RecordFields
 from scaling.plan.hardware import Hardware, from_config, is_positive
@@ -183,7 +183,7 @@ def run_plan(study: PlannedStudy, listener: Callable[[dict[str, Any]], None]) ->
             record = Record(checked.case, environment=planned_environment, started_at=now, **fields)
             writer.append(record)
             seconds = {"seconds": [record.predicted["seconds"]]} if record.predicted else {}
-            listener({"event": "end", "key": record.key} | end_fields(record) | seconds)
+            listener({"event": "end", "key": record.key} | outcome_fields(record) | seconds)
 
 
 def _compile(study: PlannedStudy) -> Iterator[tuple[PreflightResult, RecordFields | None]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from scaling.core.case import AUTO, Case, non_default_fields, user_modules
 from scaling.core.grouping import group_by
-from scaling.core.record import Record, Writer, end_fields
+from scaling.core.record import Record, Writer, outcome_fields
 from scaling.results import store
 from scaling.workers import cores, worker_group
 from scaling.workers.machine import AllocationLost
@@ -134,7 +134,7 @@ class _Run:
                     waiting_groups[:0] = remaining
 
     def _group_by_problem(self, session: Sequence[ScheduledCase]) -> Groups:
-        """Return one work item per case and variant, grouped by the derivative that the cases compute.
+        """Return the work items of a session, in groups of cases that compute the same derivative.
 
         A group has at most `_MAX_INTERLEAVED` cases.
         """
@@ -201,7 +201,7 @@ class _Run:
             environment = environment | {"hosts": list(self.options.transport.nodes[:count])}
         record = work.item.record_without_result(environment, self.settings, status, reason, text)
         self.results[work.variant].writer.append(record)
-        self.handle_event(work, {"event": "end"} | end_fields(record))
+        self.handle_event(work, {"event": "end"} | outcome_fields(record))
 
     def handle_event(self, work: WorkItem, event: dict[str, Any]) -> None:
         """Update the state of the run from a worker event. Tell the listener if the case begins or ends."""
@@ -228,7 +228,7 @@ class _InterleavedCases:
     last_request: tuple[WorkItem, str] = field(init=False)  # (case, action)
 
     def measure(self) -> tuple[bool, Groups]:
-        """Measure the cases, and return (whether all workers are alive, groups of cases still to measure)."""
+        """Measure the cases. Return (whether all workers are alive, groups of unfinished cases)."""
         all_alive = True
         try:
             self._prepare_and_sample()
@@ -285,7 +285,7 @@ class _InterleavedCases:
             work.state = "postponed"
             return
         if written:  # the worker wrote the record before it died
-            self.run.handle_event(work, {"event": "end"} | end_fields(written))
+            self.run.handle_event(work, {"event": "end"} | outcome_fields(written))
         else:
             cause = str(death) or f"timed out after {self.run.settings.case_seconds:g} s (case_seconds)"
             text = ": ".join([*user_modules(work.item.case), cause])
@@ -335,7 +335,7 @@ class _InterleavedCases:
 
 
 def _is_no_larger(first: Case, second: Case) -> bool:
-    """Return whether `first` equals `second` or differs from it only by smaller sizes or fewer points."""
+    """Return whether `first` is at most as large as `second`, and all other fields are equal."""
     is_comparable = dataclasses.replace(first, points=second.points, sizes=second.sizes) == second
     no_larger_sizes = all(size <= second.sizes.get(name, 0) for name, size in first.sizes.items())
     return is_comparable and first.points <= second.points and no_larger_sizes
