@@ -74,7 +74,7 @@ def _describe(error: Exception) -> str:
 
 
 def format_command(command: str, folder: Path) -> str:
-    """Return a command on a results folder for a shell, such as "scaling report 'results/my study'"."""
+    """Return a shell command for a results folder, such as "scaling report 'results/my study'"."""
     path = f"./{folder}" if str(folder).startswith("-") else str(folder)  # otherwise, it would be an option
     return f"scaling {command} {shlex.quote(path)}"
 
@@ -203,10 +203,9 @@ def require_results_folder(path: str) -> Path:
 
 
 def no_records(action: str, folder: Path, damaged: Sequence[str]) -> Refusal:
-    """Return a `Refusal` with a message such as "no record to export in 'results/rbf'".
+    """Return a `Refusal` that says that a results folder contains no record to export or publish.
 
-    `action` is the verb in the message, "export" or "publish". `damaged` contains a message for each
-    line that cannot be read.
+    `action` is "export" or "publish". `damaged` contains a message for each line that cannot be read.
     """
     lines = format_count(len(damaged), "damaged line")
     ignored = f"; ignored: {lines}, the first {damaged[0]}" if damaged else ""

@@ -185,8 +185,8 @@ def group_by_process(items: Iterable[ScheduledCase]) -> tuple[tuple[ScheduledCas
 def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> Environment:
     """Return the environment that the record of a case will have if the case runs on `machine`.
 
-    `key` is the `environment_key` of the case. If the machine is remote, some entries can be determined only
-    by a process on its nodes. The entry "untold" lists their names.
+    `key` is the `environment_key` of the case. If the machine is remote, some entries are unknown
+    before the run. The entry "untold" lists the names of the unknown entries.
     """
     platform, (workload_digest, engine) = machine.platform, key
     bound_to: list[int] | None = [] if settings.bind and platform == "cpu" else None
@@ -224,12 +224,12 @@ class History:
 def build_history(
     records: Iterable[Record], environments: Environments, baseline: Sequence[Record] | None = None
 ) -> History:
-    """Return a `History`: how often each case in `records` was attempted, and how the attempts ended.
+    """Return the `History` of a study: the number of attempts at each case, and how the attempts ended.
 
-    Records whose environment matches none of `environments` are ignored. In a comparison, `baseline` contains
-    the records of the baseline, and a record counts as a result only if the baseline has a record with
-    the same case, replicate and `block` that did not fail. Records with the same `block` were sampled in
-    alternation.
+    Records from environments that are not in `environments` are ignored. In a comparison, `baseline` contains
+    the records of the baseline. A record then counts as a result only if a matching record of the baseline
+    did not fail. Matching records have the same case, replicate and `block`. Cases with the same `block` were
+    sampled in alternation.
     """
     matching = [(i, record) for record in records for i in find_identities(record, environments)]
     attempts = [(i, r.attempt) for i, r in matching if r.reason != REQUEST_NOT_MET]
@@ -246,7 +246,7 @@ def build_history(
 
 
 def find_identities(record: Record, environments: Environments) -> list[Identity]:
-    """Return (case key, environment digest, replicate) for each of `environments` that the record matches."""
+    """Return (case key, digest, replicate) of a record for each environment that the record matches."""
     actual = record.environment
     return [
         (record.key, planned["digest"], record.replicate) for planned in environments.values()
@@ -256,15 +256,15 @@ def find_identities(record: Record, environments: Environments) -> list[Identity
 
 
 def _agree_where_known(planned: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
-    """Return whether two environments agree in all digest fields except the fields in `planned["untold"]`."""
+    """Return whether the environments agree in all fields of the digest that are known before the run."""
     known_fields = set(environment.DIGEST_FIELDS) - set(planned["untold"] or ())
     return all(planned.get(name) == actual.get(name) for name in known_fields)
 
 
 def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
-    """Return `preflight` with the outcome "skipped" if its case runs a peer of JAX on an accelerator.
+    """Return the preflight result of a case, with the outcome "skipped" if a peer cannot run on `platform`.
 
-    A peer is another AD library. A result that already has an outcome is returned unchanged.
+    A peer (an AD library other than JAX) is measured only on a CPU. Any existing outcome is kept.
     """
     if platform == "cpu" or preflight.case.engine == "jax" or preflight.outcome:
         return preflight

@@ -41,9 +41,9 @@ def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
 
 
 def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
-    """Return the option of sbatch or srun that requests the GPUs of a case, such as {"gres": "gpu:h100:4"}.
+    """Return a Slurm option that requests the GPUs of a case, such as {"gres": "gpu:h100:4"}.
 
-    `option` is an element of `cluster_settings.GPU_OPTIONS`. `gres` is the resource: "gpu" or "gpu:h100".
+    `option` is the name of the option, such as "gpus_per_node". `gres` is a resource, such as "gpu:h100".
     """
     if option == "gres":
         return {"gres": f"{gres}:{shape.devices // shape.nodes}"}

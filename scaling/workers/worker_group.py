@@ -40,7 +40,7 @@ class WorkerDied(Exception):
     """Raised when a worker process ends, reports that it cannot continue, or exceeds its time limit.
 
     `reason` is a key of `scaling.core.record.REASONS`. `text` describes the failure ("" after a timeout).
-    `detail` is the last line of standard error, a fix, or "".
+    `detail` is additional text, such as the last line of standard error. It may be empty.
     """
 
     def __init__(self, reason: str, text: str, detail: str = "") -> None:
