@@ -51,9 +51,10 @@ class Advice:
         object.__setattr__(self, "cases", tuple(sorted(self.cases, key=self._rank)))
 
     def _rank(self, case: Case) -> tuple[Any, ...]:
-        """Return a sort key. The order is: measured times, predicted times, unknown times, failed cases.
+        """Return a sort key that puts the best case first.
 
-        Measured times and predicted times are ascending. Doubtful predictions follow the other predictions.
+        The key puts measured times before predicted times, then unknown times, then failed cases. Shorter
+        times come first. If no time was measured, doubtful predictions follow the other predictions.
         """
         seconds, options = self.seconds(case), [case.chunk, case.block, case.forward]
         has_failed = self.fields.get(case, {}).get("status") == "failed"
@@ -87,7 +88,7 @@ class Advice:
 
     @property
     def table(self) -> "pandas.DataFrame":
-        """Return a DataFrame with one row for each candidate, best first, and for each excluded case."""
+        """Return a DataFrame with one row per case: the candidates, best first, and the excluded cases."""
         import pandas
 
         return pandas.DataFrame(self.rows)
@@ -201,7 +202,7 @@ class Advice:
         modes = ("jacfwd", candidates.CODED) if self._is_gauss_newton else _OBVIOUS_MODES
         by_shape = "jacfwd" if self.derivative.inputs <= self.derivative.outputs else "jacrev"
         texts = []
-        for case in filter(None, (candidates.find_plain(self.cases, mode) for mode in modes)):
+        for case in filter(None, (candidates.find_case_of_mode(self.cases, mode) for mode in modes)):
             name = f"plain {case.mode}" + (" (the choice by shape)" if case.mode == by_shape else "")
             texts.append(f"{self.describe(case) if self._is_gauss_newton else name} {self._compare(case)}")
         return "; ".join(texts) or "there is no other obvious choice"

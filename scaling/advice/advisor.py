@@ -176,8 +176,8 @@ def choose_case(case: Case, group: ProcessGroup) -> Case:
     """Return a copy of `case` (mode=auto) with the AD mode and options that are predicted to be fastest.
 
     Raise `CaseEnded` if conf/hardware has no model of the machine, or if no time can be predicted, for
-    example because no candidate fits into memory. If all candidates fail for the same reason, this is the
-    reason of `CaseEnded`.
+    example because no candidate fits into memory. If all failed candidates have the same status and reason,
+    the exception also has them.
     """
     base = dataclasses.replace(case, mode=case.ad_mode.name)
     cases, excluded, derivative = candidates.list_candidates(base)

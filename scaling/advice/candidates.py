@@ -36,11 +36,11 @@ _MAX_COLORED_OPERATIONS = 10**8  # the maximum number of operations of such a fu
 def list_candidates(
     base: Case, devices: Sequence[int] | None = None, may_split_seeds: bool = True
 ) -> tuple[list[Case], dict[Case, str], Derivative]:
-    """Return (candidates, {excluded case: reason}, derivative that all candidates compute).
+    """Return (candidates, {excluded case: reason}, derivative). All candidates compute this derivative.
 
-    The AD mode of `base` is ignored. `devices` contains the device counts to compare. If it is None, all
-    candidates have the layout of `base`. If `may_split_seeds` is true, the seeds are partitioned when there
-    are more devices than points.
+    The candidates are cases with different AD modes and options. The AD mode of `base` is ignored. `devices`
+    contains the device counts to compare. If it is None, all candidates have the layout of `base`. If
+    `may_split_seeds` is true, the seeds are partitioned when there are more devices than points.
     """
     base = completion.complete(base)
     derivative = describe_derivative(base, workload.build(base))
@@ -74,7 +74,7 @@ def _choose_layout(base: Case, devices: int, may_split_seeds: bool) -> Case:
 
 
 def _enumerate_cases(layouts: Sequence[Case], modes: Sequence[str], derivative: Derivative) -> Iterator[Case]:
-    """Yield a case with batch=vmap for each mode and layout, and copies with batch=whole, chunk or block."""
+    """Yield cases for each AD mode and each layout, which differ in the options batch, chunk and block."""
     built = derivative.workload
     largest_input = max(built.names, key=lambda name: math.prod(built.inputs[name].shape))
     other_inputs = "+".join(name for name in built.names if name != largest_input)
@@ -107,11 +107,11 @@ def _list_modes(derivative: Derivative) -> list[str]:
 
 
 def find_coloring(base: Case, modes: Sequence[str] = ("jacfwd", "jacrev")) -> Coloring | None:
-    """Return a coloring of the columns or rows of the Jacobian, whichever needs fewer seeds, or None.
+    """Return a coloring of the columns or rows of the Jacobian, or None if a coloring is not useful.
 
-    If `modes` contains "jacfwd", the columns are tried. If it contains "jacrev", the rows are tried. Return
-    None for a second derivative, if the pattern cannot be detected quickly, or if a coloring saves less than
-    half of the seeds.
+    If `modes` contains "jacfwd", the columns are colored. If it contains "jacrev", the rows are colored. The
+    coloring with fewer colors is returned. The result is None for a second derivative, if the sparsity
+    pattern cannot be detected quickly, or if a coloring saves less than half of the seeds.
     """
     base = completion.complete(base)
     built = workload.build(base)
@@ -137,7 +137,10 @@ def sum_operations(jaxpr: Any) -> float:
     return float(sum(count or 0 for count in program_stats.count_operations(jaxpr))) if jaxpr else 0.0
 
 
-def find_plain(cases: Sequence[Case], mode: str) -> Case | None:
-    """Return the case with AD mode `mode`, batch=vmap, no chunk, no block and the fewest devices, or None."""
+def find_case_of_mode(cases: Sequence[Case], mode: str) -> Case | None:
+    """Return the case with the AD mode `mode` that uses the fewest devices, or None if there is none.
+
+    Only cases with batch=vmap, without a chunk and without a block are considered.
+    """
     plain = [c for c in cases if (c.mode, c.chunk, c.block, c.batch) == (mode, None, None, "vmap")]
     return min(plain, key=lambda case: case.devices, default=None)

@@ -119,6 +119,6 @@ def _load_or_measure(cases: Iterable[Case], cores: Sequence[int] | None) -> list
 
 
 def _peak_key(fields: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the cache key of peak rates. `fields` describes the environment of their measurement."""
+    """Return the properties of the environment `fields` that affect the peak rates, as a cache key."""
     cores, versions = fields["cores"] or (), fields["versions"]
     return fields["device_kind"], fields["xla_flags"], versions["jaxlib"], len(cores)

@@ -67,7 +67,7 @@ def check_case(case: Case, cores: Sequence[int] | None = None, stages: Stages | 
     """Compile a case, check the result of one call, and return the `Attempt`. No time is measured.
 
     If `stages` contains a compiled program, this program is used. `cores` are the CPU cores of this process.
-    If an error occurs, the returned attempt has ended.
+    If an error occurs, `Attempt.ended` is true.
     """
     devices = jax.devices()[: case.devices]
     group = ProcessGroup(devices, devices[0].platform, cores=list(cores) if cores else None)
@@ -108,9 +108,9 @@ def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callabl
 def _select_undecided(records: Mapping[Case, Record]) -> list[Case]:
     """Return the cases to measure again: the fastest case and its rivals.
 
-    Rivals are cases that may be as fast. After the first round, they are all cases that take at most
-    `_MAX_FIRST_ROUND_RATIO` times as long. Return [] if there are no rivals, or if all of them take at most
-    3 % longer.
+    After the first round, the rivals are the cases that take at most `_MAX_FIRST_ROUND_RATIO` times as long
+    as the fastest case. After later rounds, they are the cases for which `_may_be_as_fast` is true. Return []
+    if `_is_close` is true for all rivals, or if there are no rivals.
     """
     if not records:
         return []

@@ -179,10 +179,11 @@ def name_in_code(problem: Problem) -> str:
 
 
 def _write_batch(case: Case, has_points_axis: Mapping[str, bool], derivative: str) -> tuple[str, str]:
-    """Return (definitions, expression): the code of a function that computes the derivative at all points.
+    """Return Python code of a function that computes the derivative at all points.
 
-    The value of the expression is this function. `derivative` is an expression for a function that computes
-    the derivative at one point. `has_points_axis` states for each argument whether it has an axis of points.
+    The code is returned as (definitions, expression). The definitions are statements, or "". The expression
+    evaluates to the function. `derivative` is an expression for a function that computes the derivative at
+    one point. `has_points_axis` states for each argument whether it has an axis of points.
     """
     definitions = ""
     function = f"jax.vmap({derivative}, {tuple(0 if axis else None for axis in has_points_axis.values())})"
@@ -203,9 +204,10 @@ def _write_batch(case: Case, has_points_axis: Mapping[str, bool], derivative: st
 def _write_derivative(
     problem: Problem, case: Case, coloring: Coloring | None, names: list[str]
 ) -> tuple[str, str]:
-    """Return (definitions, expression): the code of a function that computes the derivative at one point.
+    """Return Python code of a function that computes the derivative at one point.
 
-    The value of the expression is this function. `names` are the names of the inputs in the code.
+    The code is returned as (definitions, expression). The definitions are statements, or "". The expression
+    evaluates to the function. `names` are the names of the inputs in the code.
     """
     is_single, function = len(problem.wrt) == 1, name_in_code(problem)
     argnums: Any = problem.argnums[0] if is_single else problem.argnums

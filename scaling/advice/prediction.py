@@ -59,10 +59,10 @@ def predict_candidates(
 ) -> tuple[dict[Case, RecordFields], dict[Case, Stages]]:
     """Compile cases, predict their times, and return ({case: record fields}, {case: compiled program}).
 
-    The field `predicted` contains the predicted time. If a case does not fit into memory or is not compiled,
-    its `status` is not "planned", and `text` contains the reason. The second dict is empty unless the machine
-    is a CPU. After Ctrl-C, the dicts do not contain the cases that are not compiled yet. If no case is
-    compiled, `KeyboardInterrupt` is raised.
+    The field `predicted` contains the predicted time. If the field `status` is not "planned", `text` contains
+    the reason, for example that the case does not fit into memory. If the machine is not a CPU, the second
+    dict is empty. After Ctrl-C, the cases that are not compiled yet are omitted. If no case is compiled,
+    `KeyboardInterrupt` is raised.
 
     Args:
         model: the machine. If it is this CPU, the peak rates that limit the programs are measured.

@@ -189,7 +189,10 @@ def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the inputs in the order of the parameters. Raise `Refusal` if they do not match."""
+    """Return the names of the inputs in the order of the parameters of `function`.
+
+    Raise `Refusal` if the inputs do not match the parameters.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a built-in function has no signature
@@ -265,11 +268,12 @@ def _name_copy(problem: Problem, name: str, kind: str) -> str:
 def _gauss_newton_workload(
     problem: Problem, workload: Workload, whole_mode: Callable[..., Any] | None
 ) -> Workload:
-    """Return a workload whose derivative in direction v is J^T J v, where J is the Jacobian of a function f.
+    """Return a workload that computes Gauss-Newton products J^T J v.
 
-    `workload` evaluates f(z). The returned workload evaluates J(x)^T f(z). x is an additional input with the
-    values of z, and only z is differentiated. `whole_mode` is a function that computes J^T J v at all points
-    in one call, or None.
+    `workload` evaluates a function f, and J is the Jacobian of f. The returned workload evaluates the
+    function g(z) = J(x)^T f(z), where x is an additional input with the same values as z. Only z is
+    differentiated. The derivative of g in direction v is J^T J v. `whole_mode` is a function that computes
+    J^T J v at all points in one call, or None.
     """
     copies = {_name_copy(problem, name, "fixed"): name for name in problem.wrt}
 
@@ -292,11 +296,11 @@ def _gauss_newton_workload(
 
 
 def _make_specs(name: str, arrays: Any, point_axes: int = 0) -> Any:
-    """Return the input `name` with an `InputSpec`, which produces the values, in place of each array.
+    """Return a pytree with one `InputSpec` for each array in `arrays`, the pytree of the input `name`.
 
-    `point_axes` is 1 if the arrays have a leading axis of points, otherwise 0. A `jax.ShapeDtypeStruct` has
-    no values. Its `InputSpec` produces random numbers, or zeros for an integer dtype. Two inputs with the
-    same `InputSpec` have the same values.
+    An `InputSpec` produces the values of an array. A `jax.ShapeDtypeStruct` has no values. Its `InputSpec`
+    produces random numbers, or zeros for an integer dtype. Two inputs with the same `InputSpec` have the same
+    values. `point_axes` is 1 if the arrays have a leading axis of points, otherwise 0.
     """
 
     def make_spec(path: Any, array: Any) -> InputSpec:

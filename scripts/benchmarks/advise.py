@@ -271,7 +271,7 @@ MORE_FAMILIES = {
 def choose(advice: advisor.Advice) -> dict[str, object]:
     """Return a dict from the name of each rule to the candidate that it chooses, None if there is none."""
     inputs, outputs = advice.derivative.inputs, advice.derivative.outputs
-    forward, reverse = (candidates.find_plain(advice.cases, mode) for mode in ("jacfwd", "jacrev"))
+    forward, reverse = (candidates.find_case_of_mode(advice.cases, mode) for mode in ("jacfwd", "jacrev"))
     compiled = [case for case in advice.cases if advice.fields[case].get("program_flops")]
     return {
         ADVICE: advice.best, "always forward": forward, "always reverse": reverse,
