@@ -22,9 +22,10 @@ _WORKLOADS = ("rbf", "linear", "residual", "poisson")
 
 
 def reason_to_skip(case: Case, modes: Iterable[str], *checks: tuple[bool, str]) -> str | None:
-    """Return the reason why a peer cannot run a case, or None if the peer can run the case.
+    """Return the reason why a peer (an AD system other than JAX) cannot run a case, or None if it can.
 
-    `modes` are the AD modes of the peer. `checks` are additional pairs (whether the reason applies, reason).
+    `modes` are the AD modes of the peer. `checks` are additional (condition, reason) pairs. A reason applies
+    if its condition is true.
     """
     wrong_workload = f"{case.engine} implements the functions {', '.join(_WORKLOADS)}, not those in JAX"
     return first_reason(
@@ -165,10 +166,11 @@ def prepare(
 
 
 def unit_seeds(like: numpy.ndarray, points: int, scale: float = 1.0) -> Iterator[numpy.ndarray]:
-    """Yield a seed for each element of a point: `scale` at this element of every point, and 0 elsewhere.
+    """Yield one seed for each element of a point.
 
-    A seed has the shape and dtype of `like`, which contains `points` points of equal size. All seeds are the
-    same array, which is overwritten for the next seed.
+    A seed is an array with the shape and dtype of `like`, which contains `points` points of equal size. It is
+    `scale` at the same element of every point, and 0 elsewhere. The array is overwritten when the next seed
+    is requested.
     """
     seed = numpy.zeros(like.shape, like.dtype)
     seed_by_point = seed.reshape(points, -1)

@@ -111,7 +111,7 @@ def describe_missing_packages(engine: str) -> str | None:
 
 
 def complete_case(case: Case) -> dict[str, Any]:
-    """Return the changes of a case for its peer, which does not support all options, as {field: new value}.
+    """Return {field: new value} for options that the peer of a case may not support.
 
     For example, `mesh` and chunk=auto are replaced with None.
     """

@@ -87,7 +87,7 @@ def _to_tensor(torch: Any, array: np.ndarray) -> Any:
 def _compile(
     torch: Any, derivative: Callable[..., Tensors], x: Tensors
 ) -> tuple[Callable[..., Tensors], float]:
-    """Return (compiled derivative, seconds of compilation). A first call at the inputs `x` compiles it."""
+    """Compile the derivative. Return (compiled derivative, seconds), with the time of a first call at `x`."""
     inductor: Any = importlib.import_module("torch._inductor.config")
     compiler: Any = importlib.import_module("torch.compiler.config")
     inductor.compile_threads = 1
@@ -101,10 +101,11 @@ def _compile(
 
 
 def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tensors]:
-    """Return a function of the inputs that computes the value, or the columns or rows of the Jacobian.
+    """Return a function of the inputs that computes the value or the Jacobian. The AD mode states which.
 
-    The function returns a tuple of one tensor of values, of one tensor of all columns, or of a tensor of rows
-    for each input. If there are several seeds, columns and rows have a leading axis of seeds.
+    The function returns a tuple of tensors. The tuple contains the value or all columns of the Jacobian as
+    one tensor, or the rows of the Jacobian as one tensor for each input. If there are several seeds, columns
+    and rows have a leading axis of seeds.
     """
     # The seeds are created here. A compiled function that creates seeds takes up to thirty times as long.
     mode = batch.case.ad_mode
@@ -119,17 +120,18 @@ def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tens
     return lambda *x: _columns(torch, batch, x, tangents)
 
 
-def _unit_seeds(torch: Any, like: Tensors, repeats: list[int]) -> Tensors:
-    """Return all unit tangents or cotangents (seeds) as tensors of shape (seeds, *like[i].shape).
+def _unit_seeds(torch: Any, like: Tensors, parts: list[int]) -> Tensors:
+    """Return all seeds (unit tangents or unit cotangents), as one tensor for each tensor in `like`.
 
-    The tensor `like[i]` consists of `repeats[i]` parts of equal size, for example one for each point. A seed
-    is 1 at the same element of every part of one tensor. It is 0 at all other elements of all tensors.
+    The shape of a returned tensor is (seeds, *like[i].shape). `like[i]` consists of `parts[i]` parts of equal
+    size, for example one for each point. Each seed is 1 at one position in every part of one `like[i]`, and 0
+    everywhere else.
     """
-    sizes = [a.numel() // points for a, points in zip(like, repeats, strict=True)]
+    sizes = [a.numel() // points for a, points in zip(like, parts, strict=True)]
     all_seeds = torch.eye(sum(sizes), dtype=like[0].dtype).split(sizes, dim=1)
     return tuple(
         seeds[:, None].expand(-1, points, -1).reshape(len(seeds), *a.shape)
-        for seeds, a, points in zip(all_seeds, like, repeats, strict=True)
+        for seeds, a, points in zip(all_seeds, like, parts, strict=True)
     )
 
 
