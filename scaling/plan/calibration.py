@@ -24,8 +24,9 @@ def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = 
     """Return a copy of the CPU model `hardware` with measured rates for each device count.
 
     Only timings of the environment that was measured last are used. If `bound_only` is true, timings of
-    processes that were not bound to one core per device are ignored. Raise `Refusal` if there is no device
-    count for which both an array copy and a call of an empty function were timed.
+    processes that were not bound to one core per device are ignored. The rates for a device count require
+    timings of an array copy and of a call of an empty function. Raise `Refusal` if no device count has both
+    timings.
     """
     benchmarks = [t for t in timings if t.case.kind in ("ceiling", "floor") and (t.honest or not bound_only)]
     last_timing = max(benchmarks, key=lambda timing: timing.records[-1].started_at or "", default=None)

@@ -61,8 +61,8 @@ def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
     return None
 
 
-def program_of(case: Case) -> Case:
-    """Return the case on one device whose program each device of `case` executes.
+def on_one_device(case: Case) -> Case:
+    """Return a case with devices=1 that has the same program as each device of `case`.
 
     If no such case is known, return `case`.
     """
@@ -82,7 +82,7 @@ def compile_cases(
     Each worker receives `header` first. `seconds` is the timeout of each compilation. Raise `AllocationLost`
     if a worker does not start.
     """
-    remaining_groups = iter(group_by(sorted(cases, key=lambda case: -case.devices), program_of).values())
+    remaining_groups = iter(group_by(sorted(cases, key=lambda case: -case.devices), on_one_device).values())
     events: _Events = queue.Queue()
     for _ in range(size):
         arguments = header, remaining_groups, seconds, events
@@ -102,8 +102,8 @@ def _compile_groups(
 ) -> None:
     """Compile groups of cases with equal programs in a worker process, until no group remains.
 
-    If the worker dies, a new one is started. Each result is put into `events`. The last item is None, after
-    the exception that ended the work, if there is one.
+    If the worker dies, a new one is started. The results are put into the queue `events`. If an exception
+    ends the work, it is also put into the queue. At the end, None is put into the queue.
     """
     variant = Variant("plan", module="scaling.plan.compile_worker", variables=_ENVIRONMENT_VARIABLES)
     equal_cases = list[Case]()
@@ -120,10 +120,11 @@ def _compile_groups(
 
 
 def _compile_first(worker: WorkerGroup, equal_cases: list[Case], seconds: float, events: _Events) -> bool:
-    """Compile the first of several cases with equal programs, and return whether the worker is still alive.
+    """Compile the first case in `equal_cases`, and return whether the worker is still alive.
 
-    If the compilation succeeds, (case, record fields) is put into `events` for all cases, otherwise only for
-    the first case. These cases are removed from `equal_cases`. `seconds` is the timeout of the compilation.
+    All cases in `equal_cases` have equal programs. If the compilation succeeds, all of them are removed, and
+    (case, record fields) is put into `events` for each of them. If it fails, only the first case is removed
+    and put into `events`. `seconds` is the timeout of the compilation.
     """
     case, is_alive = equal_cases.pop(0), True
     events.put((case, None))
@@ -133,7 +134,7 @@ def _compile_first(worker: WorkerGroup, equal_cases: list[Case], seconds: float,
     except WorkerDied as death:
         error_text = str(death) or f"timed out after {seconds:g} s (case_seconds)"
         record_fields, is_alive = {"status": "failed", "reason": death.reason, "text": error_text}, False
-    record_fields["program"] = program_of(case).key
+    record_fields["program"] = on_one_device(case).key
     events.put((case, record_fields))
     while equal_cases and record_fields["status"] != "failed":
         events.put((equal_cases.pop(0), record_fields | {"compiled_as": case.key}))

@@ -116,9 +116,9 @@ class BuiltCase:
         self.derivative = compile_case.describe_and_color(case, workload.build(case), self._missing_memory)
 
     def trace(self) -> Any:
-        """Return the jaxpr of the program of a case without chunk=auto.
+        """Return the jaxpr of the program, or None if the program exceeds a limit of XLA or JAX.
 
-        Return None if the program exceeds a limit of XLA or JAX.
+        The chunk of the case must not be "auto".
         """
         uncompiled = compile_case.compile_blocks(
             self.derivative, self.devices, lambda program: Stages(program.function, None)
@@ -204,7 +204,7 @@ def describe_rejection(program: layout.Program, devices: int, message: str) -> T
 
 
 def _optimized_work(kernels: Sequence[KernelWork], steps: int) -> RecordFields:
-    """Return the record fields that describe the kernels of a call, which runs the program `steps` times."""
+    """Return the record fields about the kernels of one call, which executes the program `steps` times."""
     executions: dict[KernelWork, float] = defaultdict(float)
     for kernel in kernels:
         executions[dataclasses.replace(kernel, times=1.0)] += kernel.times * steps

@@ -180,7 +180,7 @@ def _is_range(value: Any, upper_limit: float = math.inf) -> bool:
 
 
 def _has_keys(keys: Sequence[str], is_valid: _IsValid) -> _IsValid:
-    """Return a function that tests whether a value is a mapping with exactly `keys`, and valid values."""
+    """Return a function that tests whether a value is a mapping with the keys `keys` and valid values."""
     return lambda value: (
         isinstance(value, Mapping) and set(value) == set(keys) and all(map(is_valid, value.values()))
     )

@@ -95,8 +95,8 @@ class KernelWork:
 def count_kernels(program: HloProgram, operations: Mapping[str, float] | None = None) -> list[KernelWork]:
     """Return the work of each kernel of a compiled program.
 
-    For a CPU, `operations` is the result of `llvm_instructions.count_operations`. If the format of the
-    program is unknown, return one kernel with an infinite number of executions.
+    For a CPU, `operations` is the result of `llvm_instructions.count_operations`. If the kernels of the
+    program are unknown, return one kernel whose `times` is infinite.
     """
     if program.kernels is None:
         return [KernelWork(1, times=math.inf)]
@@ -244,10 +244,10 @@ def _is_transposing(instruction: HloInstruction, operand: HloInstruction) -> boo
 
 
 def _library_name(instruction: HloInstruction) -> str:
-    """Return the name of an instruction whose work is unknown, or "" for an instruction without work.
+    """Return the opcode of an instruction, or the target of a custom call, if its work is unknown.
 
-    The name is the target of a custom call, or the opcode of another instruction. `_count_instruction` must
-    return ("", 0) for `instruction`.
+    If the instruction does no work, return "". Use this function only for an instruction for which
+    `_count_instruction` returns ("", 0).
     """
     if instruction.opcode != "custom-call":
         return instruction.opcode if instruction.opcode in _UNCOUNTED_OPCODES else ""
@@ -298,7 +298,7 @@ def _library_overhead(kernel: hlo.Kernel, arithmetic: int) -> int:
 
 
 def _routine_name(instruction: HloInstruction) -> str:
-    """Return the name of the routine that a custom call executes, or "" if `ROUTINE_ELEMENTS` lacks it."""
+    """Return the key of `ROUTINE_ELEMENTS` for the routine that a custom call executes, or "" without one."""
     match = _ROUTINE_TARGET.search(instruction.attributes)
     name = (match[1] or match[2]) if match else ""
     return name if name in ROUTINE_ELEMENTS else ""

@@ -145,7 +145,7 @@ class LlvmFunction:
         self.trips = {header: self._count_trips(header) for header in self.loops}
 
     def total_cost(self, bits: int, has_slow_masks: bool = False) -> float:
-        """Return the total cost of all executed instructions, in additions of `bits`-bit vectors.
+        """Return the total cost of all executed instructions. An addition of `bits`-bit vectors costs 1.
 
         `has_slow_masks` states whether the CPU converts Boolean vectors (masks) to numbers slowly.
         """
@@ -282,9 +282,10 @@ class LlvmFunction:
                 yield block, self._initial_value(phi) + offset, steps[0]
 
     def _find_phis(self, variable: str, header: str | None) -> list[tuple[str, int]]:
-        """Return all pairs (name of a phi instruction, constant c) such that `variable` may equal phi + c.
+        """Return (name of a phi instruction, constant c) for each phi such that `variable` may equal phi + c.
 
-        The phi instructions of the loop header `header` are searched, or those of all headers if it is None.
+        Only phi instructions in loop headers are returned. If `header` is not None, only the loop with this
+        header is searched.
         """
         phis, pending, visited = list[tuple[str, int]](), [(variable, 0)], set[str]()
         while pending:
@@ -352,9 +353,10 @@ def _find_loops(
 
 
 def instruction_cost(line: str, bits: int) -> float:
-    """Return the cost of a line of LLVM IR, such as "%z = fmul float %x, %y", in additions.
+    """Return the cost of a line of LLVM IR, such as "%z = fmul float %x, %y". An addition costs 1.
 
-    The cost is proportional to the number of `bits`-bit registers that a vector needs.
+    The cost of most vector instructions is proportional to the number of registers that a vector needs. A
+    register has `bits` bits.
     """
     text = line.partition(" = ")[2] if line.startswith("%") else line
     opcode = text.split(maxsplit=1)[0]

@@ -66,7 +66,7 @@ class UnknownTime(Exception):
 
 
 def predict(case: Case, hardware: Hardware, fields: RecordFields) -> RecordFields:
-    """Return `fields` with the predicted call time (`predicted`), or a reason why it is unknown (`text`)."""
+    """Return `fields` with the predicted time (field `predicted`) or a reason why there is none (`text`)."""
     if fields["status"] != "planned":
         return fields
     try:
@@ -99,12 +99,13 @@ def estimate(
 def draw_time_parts(
     case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
 ) -> tuple[dict[str, np.ndarray], str | None]:
-    """Return ({part of the time of a call: seconds}, bound) for `DRAWS` random machines.
+    """Return samples of the parts of the predicted time of a call, and the largest part of the kernel time.
 
-    The parts are "call", "compute", "communication" and "waiting" (for the slowest device). Each part is an
-    array of shape (DRAWS,). The bound is the largest part of the kernel time: "memory", "overhead" or a kind
-    of operation, such as "products". It is None if the kernels take no time. The random numbers are the same
-    for all programs. Raise `UnknownTime` if a rate or an amount of work is unknown.
+    The result is ({part: seconds}, bound). The parts are "call", "compute", "communication" and "waiting"
+    (for the slowest device). Each part is an array of shape (DRAWS,), with one value for each random draw of
+    the uncertain rates of the machine. The random numbers are the same for all programs. `bound` is the
+    largest part of the kernel time: "memory", "overhead" or a kind of operation, such as "products". It is
+    None if the kernels take no time. Raise `UnknownTime` if a rate or an amount of work is unknown.
     """
     if not all(math.isfinite(work.get("times", 1)) for work in (*kernels, *messages)):
         raise UnknownTime("the number of iterations of a loop is not known at compile time")

@@ -50,15 +50,16 @@ def count_overhead(fused: Instructions, in_loop: bool) -> int:
 
 
 def _loop_dims(instruction: HloInstruction, fused: Instructions) -> tuple[int, ...]:
-    """Return the dimensions of the larger of the result and the operands, over which an instruction loops."""
+    """Return the dimensions of the operand of a reduction, or of the result of any other instruction."""
     return (fused[instruction.operands[0]] if instruction.opcode == "reduce" else instruction).dims
 
 
 def _axis_flags(instruction: HloInstruction, fused: Instructions) -> list[AxisFlags]:
-    """Return flags for the axes of an instruction. They limit which axes the library can join.
+    """Return Boolean flags for the axes of an instruction, as tuples with one flag per axis.
 
-    For a reduction, the flags state which axes are reduced. For any other instruction, there are flags for
-    each operand of the same shape, which state the axes along which the operand varies.
+    YNNPACK can join adjacent axes whose flags are equal in each tuple. For a reduction, there is one tuple,
+    which states which axes are reduced. For any other instruction, there is one tuple for each operand of the
+    same shape. This tuple states along which axes the operand varies.
     """
     if instruction.opcode == "reduce":
         reduced = instruction.axes("dimensions") or ()
@@ -86,9 +87,10 @@ def _varying_axes(instruction: HloInstruction, fused: Instructions) -> AxisFlags
 
 
 def _joined_axes(dims: Sequence[int], flags: Sequence[AxisFlags]) -> list[int]:
-    """Return the lengths of the axes that result if the library joins adjacent axes, minor-most axis first.
+    """Return the lengths of the axes of an array after YNNPACK has joined axes, minor-most axis first.
 
-    Adjacent axes are joined if they are equal in each of `flags`. Axes of length 1 are ignored.
+    `flags` contains tuples with one flag per axis. Adjacent axes are joined if their flags are equal in each
+    tuple. Axes of length 1 are omitted.
     """
     axes = [(length, tuple(each[axis] for each in flags)) for axis, length in enumerate(dims) if length > 1]
     groups = itertools.groupby(reversed(axes), key=lambda axis: axis[1])
@@ -96,10 +98,10 @@ def _joined_axes(dims: Sequence[int], flags: Sequence[AxisFlags]) -> list[int]:
 
 
 def _count_contracted_rows(instruction: HloInstruction, fused: Instructions) -> int:
-    """Return the number of rows of a sum of products that the library computes like a matrix product.
+    """Return the number of matrix rows that YNNPACK computes for a sum of products of two arrays.
 
-    Both factors of such a sum vary along the summed axes, and one factor is broadcast along another axis.
-    Return 0 for any other instruction.
+    Both arrays must vary along the summed axes, and one of them must be broadcast along another axis. Return
+    0 for any other instruction.
     """
     if instruction.opcode != "reduce":
         return 0
