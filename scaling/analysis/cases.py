@@ -72,7 +72,7 @@ def with_fields(case: Case, **fields: Any) -> Case:
 
 
 def without_memory_setting(case: Case) -> Case:
-    """Return a copy of a case that computes everything at once: `MEMORY_FIELDS` have their default values."""
+    """Return a copy of a case with the default values of the memory settings, such as `chunk`."""
     return with_fields(case, **defaults(MEMORY_FIELDS))
 
 
@@ -148,17 +148,17 @@ class Subject:
     def rank_among_problems(self, device_counts: int) -> tuple[int, int]:
         """Return a sort key of the problem. The problem with the largest key is preferred.
 
-        `device_counts` is the number of device counts on which the problem was measured. The key is
-        (min(`device_counts`, `ENOUGH_COUNTS`), product of all sizes).
+        `device_counts` is the number of device counts on which the problem was measured. Numbers above
+        `ENOUGH_COUNTS` count as equal. For equal numbers, the product of all sizes decides.
         """
         return min(device_counts, ENOUGH_COUNTS), self.volume
 
     @property
     def family(self) -> str:
-        """Return the function, its target and other settings as text, such as 'rbf grad float64'.
+        """Return text that identifies a function and its derivative, such as 'rbf grad float64'.
 
-        The other settings are `variant`, `wrt`, `reduce`, `dtype` and `precision`. The defaults float32 and
-        highest are omitted.
+        The text contains the case fields `workload`, `target`, `variant`, `wrt`, `reduce`, `dtype` and
+        `precision`. The defaults float32 and highest are omitted.
         """
         case, reduced = self.case, self.case.reduce and f"reduce={self.case.reduce}"
         dtype = "" if case.dtype == "float32" else case.dtype

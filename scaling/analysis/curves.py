@@ -62,14 +62,14 @@ class Curve(Subject):
 
     @property
     def name(self) -> str:
-        """Return the name of the curve, without the case fields that vary along the curve."""
+        """Return the name of the curve. The name contains no device count and no mesh shape."""
         return curve_name(self.kind, self.case)
 
     @property
     def program(self) -> tuple[str, Case]:
-        """Return (kind of scaling, case without the fields that vary along the curve).
+        """Return (kind of scaling, case). The case has one device and no mesh.
 
-        The measured and the predicted curve of a program have the same value.
+        A measured and a predicted curve of the same program have the same value.
         """
         return self.kind, curve_case(self.case, self.kind)
 
@@ -116,8 +116,8 @@ def _is_plain_jit(case: Case) -> bool:
 def select_series(timings: Sequence[Timing], kinds: Sequence[str]) -> list[tuple[str, list[Timing]]]:
     """Return (kind, timings) pairs for the scaling curves of the given kinds ("strong" or "weak").
 
-    The timings of a curve are in ascending order of device count. A curve with a single timing is omitted in
-    two cases: it is not of the first kind, or its timing is on several devices and belongs to a longer curve.
+    The timings of a curve are in ascending order of device count. A single timing is returned as a curve only
+    for the first of `kinds`. A single timing on several devices is omitted if a longer curve contains it.
     """
     kinds_and_series = [(kind, series) for kind in kinds for series in series_of_kind(timings, kind)]
     longer_series = (series for _, series in kinds_and_series if len(series) > 1)
@@ -224,7 +224,7 @@ def build_curve(
 
 
 def curve_name(kind: str, case: Case) -> str:
-    """Return the name of a scaling curve, without the case fields that vary along the curve."""
+    """Return the name of a scaling curve. The name contains no device count and no mesh shape."""
     mesh = " fastest mesh" if case.split == "both" else ""
     if kind == "strong":
         return label(case, ("devices", "mesh")) + mesh
@@ -237,10 +237,11 @@ def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
 
 
 def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> list[list[Curve]]:
-    """Return the curves of the largest problem of each function. Curves with one device count are omitted.
+    """Return lists of scaling curves for the largest problem of each function.
 
-    A list contains the curves of one function with the same kind of scaling ("strong" or "weak") and the same
-    baseline, which is the smallest device count of a curve. If `mixed` is true, the baselines may differ.
+    The curves of a list have the same function, kind of scaling ("strong" or "weak") and smallest device
+    count. If `mixed` is true, the smallest device counts may differ. Curves with one device count are
+    omitted.
 
     A problem with three or more device counts takes precedence over a larger problem with two. Lists of
     curves of function values (mode=value) come last.

@@ -128,7 +128,7 @@ def typed_columns(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> 
 
 
 def _encodable(value: object) -> str:
-    """Return a value as text, with lone surrogates and carriage returns replaced by escape sequences."""
+    """Return a value as text with escape sequences for lone surrogates and carriage returns."""
     return str(value).encode(errors="backslashreplace").decode().replace("\r", r"\r")
 
 

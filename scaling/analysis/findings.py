@@ -68,7 +68,8 @@ class Findings:
     def too_large_on(self, timing: Timing, kind: str) -> int | None:
         """Return the smallest device count on which the program of `timing` ran out of memory, or None.
 
-        `kind` is "strong" or "weak". It selects the scaling curve of the program.
+        `kind` is the kind of scaling. If it is "strong", all device counts have the same number of points. If
+        it is "weak", they have the same number of points per device.
         """
         return self._too_large.get((timing.environment, kind, curve_case(timing.case, kind)))
 
@@ -110,7 +111,7 @@ class Findings:
     def lost_records(self) -> dict[tuple, list[Record]]:
         """Return the records of AD modes that failed or ran out of memory.
 
-        They are grouped by (environment, problem, device count).
+        The keys of the result are (environment, problem, device count).
         """
         candidates = (record for record in self.newest_records if is_candidate(record.case))
         reasons = ranking.OUT_OF_MEMORY_REASONS
@@ -136,8 +137,8 @@ class Findings:
     def suffix(self, environment: str, honest: bool = True) -> str:
         """Return a suffix for the name of a result, such as ' [environment 1a2b, oversubscribed]'.
 
-        It names the environment if any workload was measured in several environments. It contains
-        'oversubscribed' if `honest` is false.
+        The suffix names the environment if any workload was measured in several environments. `honest` is
+        false for timings on shared CPU cores. Their suffix contains 'oversubscribed'.
         """
         remarks = [f"environment {environment}"] if self.has_mixed_environments else []
         remarks += [] if honest else ["oversubscribed"]

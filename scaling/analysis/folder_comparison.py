@@ -112,10 +112,10 @@ def compare(old_folder: Path, new_folder: Path, margin: float = MARGIN) -> Folde
 
 
 def _load_newest_records(name: str, folder: Path) -> tuple[dict[str, list[Record]], list[str]]:
-    """Return ({case key: records}, remarks) for a results folder.
+    """Return {case key: records} for a results folder, and remarks.
 
-    Of each workload, only the records from the environment in which it ran last are returned. The remarks
-    state the numbers of omitted records and damaged lines. They call the folder `name`.
+    The records of a workload are from the environment in which it ran last. The remarks state the numbers of
+    omitted records and damaged lines. Each remark starts with `name`.
     """
     loaded = store.load(folder)
     records = [record for record in store.latest(loaded.records) if record.case.kind == "case"]

@@ -109,9 +109,9 @@ def _disturbed(timing: Timing) -> str | bool:
 
 
 def _trend(timing: Timing) -> str | bool:
-    """Describe how the samples of a process change from its first to its last third.
+    """Return text such as '+5.2 % from the first third to the last', or False if there is no trend.
 
-    Of several processes, the largest significant change is described. Return False if there is none.
+    The number is the largest significant change of the median time during a process.
     """
     compilations = (samples_by_compilation(record)[0] for record in timing.records)
     change = max((trend(samples, _MAX_TREND) or 0.0 for samples in compilations), key=abs)

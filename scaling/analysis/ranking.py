@@ -80,8 +80,8 @@ def fastest_methods(timings: Iterable[Timing]) -> list[Ranking]:
 def find_runner_up(fastest: Timing, others: Iterable[Timing]) -> tuple[Timing | None, Estimate | None]:
     """Return (runner-up, its time divided by the time of `fastest`), or (None, None) if `others` is empty.
 
-    The runner-up is the fastest of the timings in `others` that are not significantly slower than `fastest`.
-    If all of them are significantly slower, it is the fastest of them.
+    The runner-up is the fastest timing in `others` that is not significantly slower than `fastest`. If there
+    is none, the runner-up is the fastest of `others`.
     """
     ratios = ((timing, time_ratio(timing, fastest)) for timing in others)
     return min(ratios, key=lambda pair: (pair[1].above_one, pair[0].median), default=(None, None))
@@ -97,11 +97,11 @@ def best_device_counts(rankings: Iterable[Ranking]) -> list[Ranking]:
 
 
 def recommend_ranking(rankings: Sequence[Ranking]) -> tuple[Ranking, str]:
-    """Return the `Ranking` on the recommended device count, and '' or the reason why none is recommended.
+    """Return (`Ranking` on the recommended device count, ''), or (fastest `Ranking`, reason).
 
-    `rankings` contains one `Ranking` per device count of a problem. If none is recommended, the fastest is
-    returned. If devices are oversubscribed, or if the shortest time is not significantly longer than the
-    dispatch latency, return (fastest, '').
+    `rankings` contains one `Ranking` per device count of a problem. The reason states why no device count is
+    recommended. The reason is '' if devices are oversubscribed, or if the shortest time is not significantly
+    longer than the dispatch latency.
     """
     fastest = min(rankings, key=lambda ranking: ranking.fastest.median)
     if fastest.is_empty_call or not fastest.honest:

@@ -223,9 +223,9 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
 
 
 def _effective_count(ratios: Sequence[Ratio]) -> float:
-    """Return the effective number of independent ratios.
+    """Return the effective sample size of the ratios.
 
-    It is smaller than the number of ratios if the times from the same process are correlated.
+    If times from the same process are correlated, this is smaller than the number of ratios.
     """
     sums, cases = defaultdict[Hashable, float](float), Counter[Hashable]()
     for ratio in ratios:
@@ -272,9 +272,9 @@ def interval_widening(samples: Sequence[float]) -> float | None:
 
 
 def _autocorrelation(samples: Sequence[float]) -> tuple[float, float]:
-    """Return the rank correlation of successive samples, and a factor.
+    """Return (rank correlation of successive samples, factor).
 
-    The correlation widens the confidence interval of the median by this factor.
+    Because of the correlation, the confidence interval of the median is wider by this factor.
     """
     ranks = _centered_ranks(samples)
     correlation = 1 - (np.diff(ranks) ** 2).sum() / (2 * (ranks @ ranks)) if ranks.any() else 0.0

@@ -75,10 +75,10 @@ class ScalingFit:
 
 
 class _LinearLaw(NamedTuple):
-    """A scaling law with the factor F = 1 + `columns` @ (parameter values). T is the time on one device.
+    """A scaling law: a formula for the time on n devices, where T is the time on one device.
 
-    The predicted time is T * F / (device count) for strong scaling. For weak scaling, it is T * F if `sign`
-    is 1, and T / F if `sign` is -1.
+    For strong scaling, the predicted time is T * F / n with F = 1 + `columns` @ (parameter values). For weak
+    scaling, it is T * F if `sign` is 1, and T / F if `sign` is -1.
     """
 
     name: str
@@ -114,9 +114,10 @@ def _applicable_laws(devices: Any, kind: str) -> list[_LinearLaw]:
 
 
 def _best_fit(fits: Sequence[ScalingFit], count: int) -> ScalingFit | None:
-    """Return `fits[1]` if an F test at the 5 % level rejects the simpler law of `fits[0]`, else `fits[0]`.
+    """Return the fit of the preferred scaling law, or None if `fits` is empty.
 
-    `count` is the number of fitted times. Return None if `fits` is empty.
+    `fits` contains at most two fits, with the simpler law first. The second fit is returned if an F test at
+    the 5 % level rejects the simpler law. `count` is the number of fitted times.
     """
     if len(fits) < 2:
         return next(iter(fits), None)
@@ -167,9 +168,9 @@ def _least_squares(law: _LinearLaw, target: Any, fixed: Mapping[int, float]) -> 
         return np.array([fixed[index] for index in range(len(law.parameters))])
 
     def descent(value: float) -> float:
-        """Return -1/2 dS/dp at p = `value`, where p is the first free parameter.
+        """Return -1/2 times the derivative of the sum of squared residuals at `value`.
 
-        S is the sum of squared residuals, minimized over the other free parameters.
+        The derivative is with respect to the first free parameter. The sum is minimized over the others.
         """
         parameters = _least_squares(law, target, {**fixed, free[0]: value})
         slopes = law.columns[:, free[0]] / (1 + law.columns @ parameters)
@@ -186,8 +187,8 @@ def _least_squares(law: _LinearLaw, target: Any, fixed: Mapping[int, float]) -> 
 def _profile_end(law: _LinearLaw, target: Any, index: int, best: float, end: float, limit: float) -> float:
     """Return one end of the profile-likelihood interval of the parameter `index`.
 
-    At this value between `best` and `end`, the sum of squares equals `limit`. The sum is minimized over the
-    other parameters. If it is at most `limit` at `end`, return `end`.
+    The result lies between `best` and `end`. If the parameter is fixed at this value, the smallest sum of
+    squared residuals equals `limit`. Return `end` if the smallest sum at `end` is at most `limit`.
     """
 
     def distance(value: float) -> float:

@@ -87,10 +87,11 @@ class FastestModeMap(_SizeSeries):
 
 
 def _find_series(items: Sequence[S]) -> Iterator[tuple[str, str, str, list[S]]]:
-    """Yield (name, title, constant sizes, items) for each series of items in which one size varies.
+    """Group the items into series in which one size varies.
 
-    `name` is the varying size. `title` also names the sizes that vary with it, such as "points = m". The
-    constant sizes are text such as "points=6 o=2".
+    Yield (name, title, constant sizes, items) for each series. `name` is the name of the varying size.
+    `title` names all sizes that vary together, such as "points = m". The constant sizes are text such as
+    "points=6 o=2".
     """
     columns = {name: [item.all_sizes[name] for item in items] for name in items[0].all_sizes}
     # Sizes that vary together (each determines the other) form one series.
@@ -210,11 +211,11 @@ def _crossover_between(
     slower: Sequence[tuple[Timing, Ratio]],
     comparisons: int,
 ) -> Crossover:
-    """Return the crossover between the sizes `below` and `above`, which are (size, ranking) pairs.
+    """Return the crossover between two sizes. `below` and `above` are (size, ranking) pairs.
 
-    `slower` contains, for each size, the timing of the slower method and the ratio of its time to the fastest
-    time. If the crossover may be due to chance, given `comparisons` tests (Bonferroni correction), its
-    `doubts` contain this reason.
+    `slower` contains a pair for each size: the timing of the slower method, and its time divided by the
+    fastest time. `comparisons` is the number of tests for the Bonferroni correction. The `doubts` of the
+    crossover state why it may be wrong.
     """
     rankings = below[1], above[1]
     doubts = [

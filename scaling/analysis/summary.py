@@ -56,10 +56,10 @@ def _describe_fastest(findings: Findings) -> list[str]:
 
 
 def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, tuple, str]]) -> list[str]:
-    """Return a sentence on the largest problem of each function and topic.
+    """Return one sentence for each function and topic, on the largest problem of the function.
 
-    `texts` contains (subject, topic, sort key, text) tuples. A topic is text such as "strong" or "memory". Of
-    several texts on the largest problem, the one with the smallest sort key is returned.
+    `texts` contains (subject, topic, sort key, text) tuples. A topic is text such as "strong" or "memory". If
+    several texts are on the largest problem, the one with the smallest sort key is returned.
     """
     # The number of device counts is ignored, unlike in `Subject.rank_among_problems`: every law is fitted to
     # at least three, and the other topics do not compare device counts.
@@ -68,7 +68,7 @@ def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, tupl
 
 
 def describe_crossovers(findings: Findings) -> list[str]:
-    """Return a sentence for each function that states at which sizes the fastest AD mode changes."""
+    """Return sentences that state at which sizes the fastest AD mode of a function changes."""
     texts = []
     for mode_map in findings.fastest_mode_maps:
         groups = group_by(mode_map.crossovers, lambda c: (c.before, c.after, c.below, c.above)).values()
@@ -151,12 +151,12 @@ def describe_fit(curve: Curve, law: ScalingFit) -> str:
 
 
 def fastest_curves(curves: Iterable[Curve], rankings: Iterable[Ranking]) -> list[Curve]:
-    """Return the best scaling curve of each problem in `derivative_curves(curves)` and kind of scaling.
+    """Return the best scaling curve for each problem and kind of scaling.
 
-    Curves of other AD systems, handwritten derivatives and mode=auto are returned only if there is no other
-    curve. Of the remaining curves, the best one has the largest device count. If there are several, a curve
-    whose last timing is the fastest of a ranking is preferred, then the curve with the shortest time on this
-    device count. `rankings` contains the rankings.
+    The curves are selected from `derivative_curves(curves)`. Curves of other AD systems, handwritten
+    derivatives and mode=auto are returned only if there is no other curve. The best curve has the largest
+    device count. Of several such curves, one whose last timing is the fastest in one of the `rankings` is
+    preferred. Then the shortest time on this device count decides.
     """
     largest = itertools.chain(*derivative_curves(curves))
     fastest_ids = {id(ranking.fastest) for ranking in rankings}

@@ -100,7 +100,7 @@ def dispatch_floor(timing: Timing) -> float:
 
 
 def near_floor(timing: Timing) -> float | None:
-    """Return the time of an empty call in seconds, or None if the time is at least ten times as long."""
+    """Return the time of an empty call in seconds, or None if `timing` is at least ten times as long."""
     floor = dispatch_floor(timing)
     return floor if timing.median < _LEAST_EMPTY_CALLS * floor else None
 
@@ -228,7 +228,7 @@ def memory_of(timing: Timing) -> int | None:
 
 
 def automatic_blocks(record: Record) -> str:
-    """Return the block sizes that chunk=auto chose, such as '4 seeds and all points at a time', or ''."""
+    """Return the block sizes of chunk=auto, such as '4 seeds and all points at a time', or '' if unknown."""
     if record.blocks is None:
         return ""
     counts_and_nouns = ((record.blocks.get("chunk"), "seed"), (record.blocks.get("block"), "point"))
