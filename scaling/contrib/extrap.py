@@ -34,7 +34,7 @@ def find_experiments(findings: Findings) -> dict[str, Experiment]:
     """Return {file name without suffix: `Experiment`} for all Extra-P files of the results.
 
     Methods that were measured at the same sizes share a file. A file has at most four parameters. If more
-    sizes vary, a file contains the timings with the same values of the other sizes. Timings on shared CPU
+    sizes vary, timings with different values of the other sizes are in separate files. Timings on shared CPU
     cores are omitted.
     """
     timings = (timing for timing in findings.case_timings if timing.honest)

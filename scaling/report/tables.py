@@ -211,9 +211,10 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
 
 
 def _format_ratios(points: Mapping[str, CurvePoint], field: str, unit: str) -> str:
-    """Return the ratio `field` on each curve of a case as text, such as '1.9x, weak 1.8x'.
+    """Return a ratio for each kind of scaling as text, such as '1.9x, weak 1.8x'.
 
-    `points` maps the kinds of scaling ("strong", "weak") to points. `unit` follows each number.
+    `field` is the name of the ratio, such as 'speedup'. `points` maps "strong" and "weak" to curve points.
+    `unit` follows each number.
     """
     return ", ".join(
         ("" if kind == "strong" else f"{kind} ")

@@ -182,7 +182,7 @@ def _mode_of_line(line: str) -> str:
 
 
 def _label_line_ends(last_rows: Iterable[Row], y: Spec) -> list[Row]:
-    """Return the data of a label at the end of each curve: its AD mode. Labels that overlap are moved up."""
+    """Return data rows that label the end of each curve with its AD mode. Overlapping labels are moved up."""
     field, domain = y["field"], y["scale"]["domain"]
     to_position, to_value = (math.log, math.exp) if domain[0] else (float, float)
     least_distance = _LABEL_HEIGHT * (to_position(domain[1]) - to_position(domain[0]))

@@ -85,8 +85,8 @@ def _draw_curves(
 ) -> Figure | None:
     """Draw the curves of the largest problem of each function. Return None if no curve can be drawn.
 
-    There is one panel for each problem and field, and the problems with most device counts come first. A
-    field is the quantity on the y-axis: 'seconds', or a ratio of a `CurvePoint` such as 'speedup'.
+    There is one panel for each problem and field. Problems with more device counts come first, and function
+    values (mode=value) come last. A field is the quantity on the y-axis, such as 'seconds' or 'speedup'.
     """
     problems = curves_of_largest_problems(curves, mixed="seconds" in fields)  # times have no baseline
     problems.sort(key=_drawing_order)
@@ -152,7 +152,7 @@ def _value_axis(curve: Curve, field: str, values: Sequence[float], device_counts
 
 
 def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
-    """Return a data row for each curve point. A ratio is None if it is unknown or too uncertain."""
+    """Return a data row for each curve point. Unknown and too uncertain ratios are None."""
     rows = []
     for curve in curves:
         for point in curve.points:

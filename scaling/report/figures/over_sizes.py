@@ -42,10 +42,10 @@ def draw_sizes(findings: Findings) -> Figure | None:
 
 
 def rank_sweeps(sweeps: Iterable[SizeSweep]) -> list[SizeSweep]:
-    """Return the best size sweep of each function, then the second best sweep of each function, and so on.
+    """Return size sweeps sorted by rank. The sweeps of each function are ranked separately.
 
-    The best sweep has the most AD methods. Of several such sweeps, it has the most timings. Sweeps of
-    function values without derivatives come last.
+    The sweep with the most AD methods ranks first. Of several such sweeps, the one with the most timings
+    ranks first. Sweeps of function values without derivatives come last.
     """
     best_first = sorted(
         sweeps, key=lambda s: (-len(s.lines), -sum(map(len, s.lines.values())), s.case.devices, -s.volume)
