@@ -24,7 +24,7 @@ _SECTION_TITLES = {  # kind of plot -> title of its section
 
 
 def save(job: PublishJob, current_ids: Mapping[str, str]) -> str:
-    """Create or update the W&B workspace and the W&B report of a study, and return text with both URLs.
+    """Save the W&B workspace and the W&B report of a study. Return text with both URLs.
 
     `current_ids` maps each `TrackedRun.series` to the ID of its W&B run on the server.
     """

@@ -103,7 +103,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """The content of one W&B run: name, tags, config, history and summary."""
+    """The data of one W&B run, such as its name, config and summary."""
 
     digest: str  # a hash of the content, which differs if the results differ
     series: str  # identifies a line in all publications; the newest run of a series supersedes the others

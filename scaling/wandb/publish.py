@@ -77,10 +77,10 @@ def _publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | No
 
 
 def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
-    """Publish a job in a child process, and yield events such as {"run": digest, "state": "published"}.
+    """Publish a job in a child process. Yield events such as {"run": digest, "state": "published"}.
 
-    If the child process fails or sends nothing, the last event has a `reason`. The child process inherits
-    `lock`, the file descriptor of the lock on the folder. The folder stays locked until that process ends.
+    If the child process fails or sends nothing, the last event contains the error message as `reason`. `lock`
+    is the file descriptor of the lock on the folder. The folder is locked until the child process ends.
     """
     passed_variables = [name for name in os.environ if not name.startswith("WANDB_") or name[6:] in _PASSED]
     environ = {name: os.environ[name] for name in passed_variables} | _CHILD_ENVIRONMENT
@@ -106,8 +106,8 @@ def _format_outcome(
 ) -> Iterator[str]:
     """Yield lines that state how many W&B runs were published or kept offline, and why others failed.
 
-    `states` maps the digest of each run to its state. `fields` maps each field of the events from the child
-    process, such as 'page' and 'dashboard', to its last value.
+    `states` maps the digest of each run to its state. `reasons` contains error messages. `fields` contains
+    other values that the child process sent, such as 'page' and 'dashboard'.
     """
     counts, copies_folder = Counter(states.values()), folder / "wandb"
     command = f"`{store.format_command('publish', folder)}`"

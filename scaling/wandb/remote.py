@@ -89,10 +89,11 @@ def _remove_copies(job: PublishJob, run: TrackedRun) -> None:
 def _publish_online(
     api: wandb.Api, job: PublishJob, send_runs: Callable[..., None], send_event: Callable[..., Any]
 ) -> None:
-    """Upload and verify the runs that the W&B server lacks, tag superseded runs, and save the dashboard.
+    """Upload the runs that the W&B server lacks, and save the dashboard.
 
-    `send_runs(function, runs)` calls `function` for each run, and sends each result to the parent process.
-    `send_event` sends its keyword arguments to the parent process.
+    Uploaded runs are verified, and superseded runs are tagged. `send_runs(function, runs)` calls `function`
+    for each run, and sends each result to the parent process. `send_event` sends its keyword arguments to the
+    parent process.
     """
     listed = _list_runs(api, job)
     current_ids: dict[str, str] = {}  # series -> ID of its correct run on the server
@@ -118,7 +119,8 @@ def _publish_run(api: wandb.Api, job: PublishJob, run: TrackedRun, listed: list[
     """Upload and verify a W&B run, unless the server has an equal run.
 
     `listed` contains the runs on the server. Return (state, run ID, error message or ''). The state is
-    'unchanged' (not uploaded), 'published', or 'differs' if the uploaded run is not equal or is missing.
+    'unchanged' if nothing was uploaded, 'published' if the uploaded run is equal to `run`, and otherwise
+    'differs'.
     """
     for stored in listed:
         if stored.config.get("digest") == run.digest and not _first_difference(run, stored):
@@ -189,7 +191,7 @@ def _is_complete(log: Path) -> bool:
 
 
 def _first_difference(run: TrackedRun, stored: Any) -> str:
-    """Return the first part in which the W&B run `stored` differs from `run`, such as 'config', or ''."""
+    """Return the first differing part of two W&B runs, such as 'config', or '' if they are equal."""
     try:
         if stored.state != "finished":
             return "state"
@@ -209,10 +211,10 @@ def _first_difference(run: TrackedRun, stored: Any) -> str:
 
 
 def _update_tag(stored: Any, current_ids: dict[str, str], wrong_ids: Iterable[str]) -> bool:
-    """Add the tag 'superseded' to a stored W&B run, or remove it. Return whether the tag was added.
+    """Add or remove the tag 'superseded' of a stored W&B run. Return whether the tag was added.
 
-    `current_ids` maps each series to the ID of its current run. All other runs of the series are superseded,
-    and so are the runs in `wrong_ids`, which were uploaded with wrong content.
+    `current_ids` maps each series to the ID of its current run. The other runs of a series are superseded.
+    Runs in `wrong_ids` have wrong content and are superseded, too.
     """
     current_id = current_ids.get(stored.config.get("series"))
     is_superseded = stored.id in wrong_ids or current_id not in (None, stored.id)
