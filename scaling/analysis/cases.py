@@ -184,7 +184,7 @@ class Subject:
 
     @property
     def program_name(self) -> str:
-        """Return `method` and `call` as text, such as 'jacrev (vmap), shard_map, points split'."""
+        """Return the AD method and the JAX API as text, such as 'jacrev (vmap), shard_map, points split'."""
         return f"{self.method.name}, {self.call}"
 
     @property

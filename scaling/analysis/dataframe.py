@@ -156,9 +156,9 @@ def record_columns(findings: Findings) -> Columns:
 
 
 def _scaling_cells(findings: Findings, record: Record) -> dict[str, Any]:
-    """Return {column: cell} for the point of a record on its longest scaling curve.
+    """Return the kind of scaling and the ratios of a record, such as its speed-up, as {column: cell}.
 
-    Return {} if the record belongs to no curve.
+    The values are from the longest scaling curve that contains the record. Return {} if there is none.
     """
     curves = findings.curves_by_case.get((record.setting, record.case), {}) if record.honest else {}
     if not curves:

@@ -27,7 +27,7 @@ EFFICIENCY = 0.5  # default of `Findings.efficiency`
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """The records of a results folder, as selected by `store.latest`, and all results derived from them."""
+    """The records of a results folder, and the results that are derived from them."""
 
     name: str
     records: list[Record]

@@ -191,7 +191,10 @@ def _find_crossovers(
 def _slower_methods(
     fast: Timing, methods: Iterable[Method], best: Mapping[tuple, Timing]
 ) -> dict[Method, tuple[Timing, Ratio]]:
-    """Return {method: (timing, ratio of its time to that of `fast`)} for the significantly slower methods."""
+    """Return {method: (timing, ratio)} for the methods that are significantly slower than `fast`.
+
+    The ratio is the time of the method divided by the time of `fast`.
+    """
     if is_empty_call(fast):
         return {}
     timings_of_others = {

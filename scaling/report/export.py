@@ -53,9 +53,9 @@ def write_exports(
 
 
 def _remove_earlier(output: Path, written: Mapping[str, Sequence[Path]]) -> None:
-    """Remove the files of earlier exports in the formats of `written`, except the files in `written`.
+    """Remove the files that earlier exports wrote and that this export did not replace.
 
-    `written` maps each format to the paths of the new files.
+    `written` maps each format to the paths of the new files. Files of other formats are not removed.
     """
     content = read_json(output / _EXPORTED_LIST)
     exported: dict[str, Any] = content if isinstance(content, dict) else {}
@@ -69,7 +69,7 @@ def _remove_earlier(output: Path, written: Mapping[str, Sequence[Path]]) -> None
 
 
 def describe_empty(formats: Collection[str]) -> str:
-    """Return an error message: the results contain nothing to export in the given formats."""
+    """Return an error message that states that there is nothing to export in the given formats."""
     if "csv" in formats or "parquet" in formats:
         return "no table: nothing was measured; `scaling report` shows the planned cases"
     return (

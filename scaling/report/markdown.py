@@ -55,7 +55,7 @@ def _to_html(text: str) -> Markup:
 
 
 def _to_whole_html(text: str) -> Markup:
-    """Convert a text to HTML as `_to_html` does. Quantities such as '1.2 ms' are not broken across lines."""
+    """Convert text to HTML with `_to_html`. Quantities such as '1.2 ms' are not broken across lines."""
     return _to_html(keep_numbers_whole(text))
 
 

@@ -54,7 +54,7 @@ CONFIG: dict[str, Any] = {
 
 
 class LineStyle(NamedTuple):
-    """The name and style of a line or a filled area. An area has no marker shape and no dash pattern."""
+    """The name, color, marker shape and dash pattern of a line. A filled area has only a name and a color."""
 
     name: str
     color: str
