@@ -231,6 +231,7 @@ def worker_pids(job):
     return pids
 
 
+@pytest.mark.thorough
 def test_a_killed_worker_fails_only_one_case(submit, tmp_path, results):
     submit()
     before = wait_for_block(tmp_path)
@@ -244,6 +245,7 @@ def test_a_killed_worker_fails_only_one_case(submit, tmp_path, results):
     check_completion(submit, tmp_path, before)
 
 
+@pytest.mark.thorough
 def test_a_requeued_task_resumes_after_its_finished_cases(submit, tmp_path, results):
     submit()
     before = wait_for_block(tmp_path)

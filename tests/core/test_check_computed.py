@@ -98,6 +98,7 @@ def complex_products(x):
     return jnp.abs((x.reshape(2, 4) + 1j * x.reshape(4, 2).T) @ (1j * x.reshape(4, 2)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("long_run", "points"), [(-1.0, 2), (1.0, 3)], ids=["optimized", "not optimized"])
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev"])
 @pytest.mark.parametrize("function", [shifted_reads, complex_products])
@@ -148,6 +149,7 @@ def test_a_large_value_does_not_hide_a_wrong_rule_used_in_both_dtypes(factor, re
     assert measure(built, monkeypatch, dtype="float64").reason == reason
 
 
+@pytest.mark.thorough
 def test_a_gradient_by_many_inputs_is_evaluated_again_in_reverse_mode(compute_result, monkeypatch):
     derivative, got = compute_result(gradient_workload(1024))
     slices, quantities = evaluations.slices, set()
@@ -247,6 +249,7 @@ def test_a_derivative_that_is_mere_rounding_errors_is_not_called_wrong(seed, mon
     assert (record.status, record.reason) == ("skipped", "no_digits"), record.text
 
 
+@pytest.mark.thorough
 def test_a_zero_derivative_by_one_input_passes_in_few_digits(monkeypatch):
     function = lambda x, w, shift: jax.nn.log_softmax(jnp.tanh(w @ x) + shift)  # noqa: E731
     inputs = {"x": normal(4)}, {"w": normal(3, 4), "shift": normal()}
@@ -380,6 +383,7 @@ DTYPE_DEPENDENT = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", DTYPE_DEPENDENT)
 def test_functions_that_differ_in_float64_are_not_wrong_answers(name, dtype, monkeypatch):
