@@ -31,7 +31,7 @@ _PEAKS = {  # target -> (name in the output, record field with the counted work)
 
 
 class Bound(NamedTuple):
-    """The peak rate that gives the largest lower bound on the run time of a program."""
+    """The largest lower bound on the run time of a program, and the peak rate from which it follows."""
 
     name: str  # "memory", "arithmetic", "transcendentals" or "communication"
     fraction: float  # (lower bound on the time) / (measured time)

@@ -38,7 +38,7 @@ class Estimate(NamedTuple):
     def is_determined_share(self) -> bool:
         """Return whether the interval of a fraction is narrow enough to report the fraction.
 
-        An interval is too wide if high - low exceeds 0.5. Return True if the interval is unknown.
+        An interval is too wide if high - low exceeds 0.5. A fraction without an interval is reported.
         """
         return self.low is None or self.high is None or self.high - self.low <= _WIDEST_SHARE
 

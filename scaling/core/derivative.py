@@ -27,7 +27,7 @@ NamedArrays = Mapping[str, Any]  # arrays or abstract arrays by name
 
 @dataclass(frozen=True)
 class LinearMapPart:
-    """A linear map from a seed to a column (forward mode) or a row (reverse mode) of the Jacobian."""
+    """A linear map from seeds to columns or rows of the Jacobian. In mixed mode, a derivative has two."""
 
     mode: str  # the name of an AD mode, a key of `MODES`
     names: tuple[str, ...]  # the names of the differentiated inputs

@@ -154,7 +154,7 @@ def place_inputs(
 ) -> list[jax.Array]:
     """Copy the arguments of a program to its devices, and return them as JAX arrays.
 
-    `names` selects arguments; None selects all. If `host` is None, the per-point inputs are generated.
+    `names` selects arguments; None selects all. `host` contains the per-point inputs; None generates them.
     """
     names = program.arguments if names is None else names
     return [_place_argument(program, name, host) for name in names]

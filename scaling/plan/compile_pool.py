@@ -37,7 +37,7 @@ _Events = queue.Queue[tuple[Case, RecordFields | None] | BaseException | None]
 
 
 def find_compiler(hardware: Hardware) -> tuple[str, str]:
-    """Return (package name, version) of the installed compiler for a machine.
+    """Return the name and the version of the installed package that compiles programs for a machine.
 
     Raise `Refusal` if the compiler, or the CUDA assembler ptxas for a GPU, is not installed.
     """

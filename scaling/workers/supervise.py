@@ -228,7 +228,7 @@ class _InterleavedCases:
     last_request: tuple[WorkItem, str] = field(init=False)  # (case, action)
 
     def measure(self) -> tuple[bool, Groups]:
-        """Measure the cases. Return (whether all workers are alive, groups of unfinished cases)."""
+        """Measure the cases. Return whether all workers are alive, and the unfinished cases in groups."""
         all_alive = True
         try:
             self._prepare_and_sample()

@@ -135,7 +135,7 @@ def jacobian_in_few_passes(evaluation: Evaluation, arrays: InputArrays, outputs:
 
 
 def has_few_rows(outputs: int, inputs: int) -> bool:
-    """Return whether reverse mode computes an outputs x inputs Jacobian much faster than forward mode."""
+    """Return whether a Jacobian has so few rows that reverse mode is much faster than forward mode."""
     return _MIN_INPUTS_PER_OUTPUT * outputs <= inputs
 
 
