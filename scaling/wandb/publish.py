@@ -106,8 +106,7 @@ def _format_outcome(
 ) -> Iterator[str]:
     """Yield lines that state how many W&B runs were published or kept offline, and why others failed.
 
-    `states` maps the digest of each run to its state. `reasons` contains error messages. `fields` contains
-    other values that the child process sent, such as 'page' and 'dashboard'.
+    `states` maps the digest of each run to its state. `fields` contains other values, such as 'dashboard'.
     """
     counts, copies_folder = Counter(states.values()), folder / "wandb"
     command = f"`{store.format_command('publish', folder)}`"

@@ -92,8 +92,7 @@ def _publish_online(
     """Upload the runs that the W&B server lacks, and save the dashboard.
 
     Uploaded runs are verified, and superseded runs are tagged. `send_runs(function, runs)` calls `function`
-    for each run, and sends each result to the parent process. `send_event` sends its keyword arguments to the
-    parent process.
+    for each run and sends the results to the parent process. `send_event` sends its keyword arguments.
     """
     listed = _list_runs(api, job)
     current_ids: dict[str, str] = {}  # series -> ID of its correct run on the server
@@ -119,8 +118,7 @@ def _publish_run(api: wandb.Api, job: PublishJob, run: TrackedRun, listed: list[
     """Upload and verify a W&B run, unless the server has an equal run.
 
     `listed` contains the runs on the server. Return (state, run ID, error message or ''). The state is
-    'unchanged' if nothing was uploaded, 'published' if the uploaded run is equal to `run`, and otherwise
-    'differs'.
+    'unchanged' if nothing was uploaded, 'published' if the uploaded run equals `run`, otherwise 'differs'.
     """
     for stored in listed:
         if stored.config.get("digest") == run.digest and not _first_difference(run, stored):
@@ -213,8 +211,7 @@ def _first_difference(run: TrackedRun, stored: Any) -> str:
 def _update_tag(stored: Any, current_ids: dict[str, str], wrong_ids: Iterable[str]) -> bool:
     """Add or remove the tag 'superseded' of a stored W&B run. Return whether the tag was added.
 
-    `current_ids` maps each series to the ID of its current run. The other runs of a series are superseded.
-    Runs in `wrong_ids` have wrong content and are superseded, too.
+    `current_ids` maps each series to the ID of its current run. Other runs and `wrong_ids` are superseded.
     """
     current_id = current_ids.get(stored.config.get("series"))
     is_superseded = stored.id in wrong_ids or current_id not in (None, stored.id)
