@@ -257,7 +257,8 @@ def main() -> None:
         reply = _advise(name, problem, options, bound_to)
     except Refusal as refusal:
         # JAX is started before the function is imported, and refuses a module that changes this setting.
-        fix = "; remove that code, and set devices=N instead" * ("jax_num_cpu_devices config" in str(refusal))
+        sets_devices = "jax_num_cpu_devices config" in str(refusal)
+        fix = "; remove that code, and set devices=N instead" if sets_devices else ""
         reply = Refusal(f"{refusal}{fix}")
     except KeyboardInterrupt:
         pass

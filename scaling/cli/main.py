@@ -28,10 +28,10 @@ from scaling.workers.machine import AllocationLost
 
 _MAX_ERROR_LENGTH = 1400  # maximum length of an error message, in characters
 _CONTINUE_ADVICE = "every finished record is kept: repeat the command to continue"
-_FIXES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space; ")
-_FIXES |= dict.fromkeys((errno.EROFS, errno.EACCES), "change the permissions, or copy the folder; ")
 _PROCESS_ADVICE = "end some processes, or raise `ulimit -u`; "
-_FIXES |= {
+_FIXES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space; "),
+    **dict.fromkeys((errno.EROFS, errno.EACCES), "change the permissions, or copy the folder; "),
     errno.EMFILE: "raise `ulimit -n`; ",
     errno.EFBIG: "raise `ulimit -f`; ",
     errno.EAGAIN: _PROCESS_ADVICE,

@@ -1,7 +1,6 @@
 """Export a results folder to CSV, Parquet, Extra-P or image files (FORMATS), and delete outdated exports."""
 
 import importlib.util
-import resource
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,6 @@ from scaling.core.case import Refusal, check_names
 from scaling.results.store import Loaded, load, no_records, read_json, replace_file, replacing, write_json
 
 _EXPORTED_LIST = ".exported.json"  # file in the output folder that lists the files of each format
-_ADDRESS_SPACE = 2**37  # bytes; V8, which draws image files, reserves about as many, and otherwise aborts
 _PARQUET_INSTALL = "pip install 'ad-scaling[parquet]', or pip install pyarrow"
 
 
@@ -102,14 +100,7 @@ def _write_extrap(findings: Findings, output: Path) -> list[Path]:
 def _write_figures(extension: str, findings: Findings, output: Path) -> list[Path]:
     from scaling.report.figures import files, make_figures
 
-    require_address_space()
     return files.write_figures(make_figures(findings), findings, output, extension)
-
-
-def require_address_space() -> None:
-    """Raise `Refusal` if image files cannot be drawn, because `ulimit -v` is too low."""
-    if 0 <= resource.getrlimit(resource.RLIMIT_AS)[0] < _ADDRESS_SPACE:
-        raise Refusal("image files cannot be drawn with this `ulimit -v`: set `ulimit -v unlimited`")
 
 
 FORMATS: dict[str, Callable[[Findings, Path], list[Path]]] = {  # format -> function that writes its files

@@ -18,7 +18,6 @@ from scaling.analysis.summary import count_unmeasured, describe_fit, fastest_cur
 from scaling.analysis.timings import format_time, nodes_of, recommend_devices
 from scaling.core.formatting import format_count, format_interval, format_number, list_first
 from scaling.core.grouping import group_by
-from scaling.report.export import require_address_space
 from scaling.report.figures import files, over_devices
 from scaling.report.markdown import render_markdown
 from scaling.report.tables import environment_table
@@ -34,9 +33,7 @@ _TEMPLATE_FUNCTIONS = (  # functions that the template calls
 
 def write_proposal(folder: Path, findings: Findings) -> Path:
     """Write a proposal and its figures to the folder report/proposal, and return the path of proposal.md."""
-    require_address_space()
     proposal_folder = folder / "report" / "proposal"
-    proposal_folder.mkdir(parents=True, exist_ok=True)
     curves = fastest_curves(findings.curves, findings.fastest)
     kinds = dict.fromkeys(curve.kind for curve in curves)
     figures = [figure for kind in kinds if (figure := over_devices.draw_scaling(kind, findings, curves))]

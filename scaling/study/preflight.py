@@ -170,7 +170,7 @@ class _Examination:
                         del layout_groups[0]
         except WorkerDied as death:  # at the start, if JAX is missing or fails; `_ask` handles later ones
             why = str(death) or "JAX cannot be imported in time"
-            why += "; correct or unset it" if "xla_" in why else ""
+            why += "; correct or unset it" if "XLA_FLAGS" in why else ""
             raise Refusal(f"the study cannot be examined: {why}{user_workload.advise_renaming()}") from None
         return None
 

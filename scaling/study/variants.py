@@ -22,7 +22,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def name_variant(text: str) -> Variant:
-    """Return the baseline of a comparison as a `Variant` of which only the name is set.
+    """Return the baseline of a comparison as a `Variant` that has only a name.
 
     `text` is the value of `versus=`, such as "commit:main" or "jax:0.10.0". Raise `Refusal` if `text` does
     not have one of the forms in `FORMS`, or if its value is invalid.

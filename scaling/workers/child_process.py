@@ -176,4 +176,6 @@ def last_informative_line(lines: Sequence[str]) -> str:
     """Return the last line that may explain an exit, or "". Paths and secrets are removed from the line."""
     informative = [line for line in lines if line.strip() and not _UNINFORMATIVE.match(line)]
     rejected_flags = [line for line in informative if "Couldn't interpret value" in line]
-    return formatting.last_line("\n".join(rejected_flags or informative), "")[:_MAX_SHOWN_CHARACTERS]
+    variable = "XLA_FLAGS: " if rejected_flags else ""  # other messages of XLA name the variable
+    last_line = formatting.last_line("\n".join(rejected_flags or informative), "")
+    return f"{variable}{last_line}"[:_MAX_SHOWN_CHARACTERS]

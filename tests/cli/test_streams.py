@@ -105,4 +105,5 @@ def test_output_to_a_closed_terminal_is_discarded_like_output_to_a_closed_pipe()
     os.close(controller)  # as when a window or an ssh session ends and `disown` kept the command alive
     print("progress", file=stream, flush=True)
     print("more", file=stream, flush=True)
+    assert os.readlink(f"/proc/self/fd/{terminal}") == os.devnull
     os.close(terminal)

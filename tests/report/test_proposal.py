@@ -198,8 +198,10 @@ def test_extrapolation_of_a_plan_states_its_error_if_known(tmp_path):
 
 
 def test_figure_shows_only_the_recommended_mode(study_copy, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(proposal.files, "write_figures", lambda figures, *rest: drawn.extend(figures) or [])
+    drawn, write = [], proposal.files.write_figures
+    monkeypatch.setattr(
+        proposal.files, "write_figures", lambda figures, *rest: drawn.extend(figures) or write(figures, *rest)
+    )
     proposal.write_proposal(study_copy, findings.read(study_copy))
     for figure in drawn:
         assert all(

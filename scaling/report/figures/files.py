@@ -1,6 +1,7 @@
 """Convert figures to Vega-Lite JSON for the HTML page, or to SVG, PNG and PDF files with their provenance."""
 
 import json
+import resource
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import Any
 import vl_convert
 
 from scaling.analysis.findings import Findings
+from scaling.core.case import Refusal
 from scaling.core.formatting import list_first
 from scaling.report.figures.marks import Figure, Panel, Spec
 from scaling.report.figures.theme import CONFIG, GROUND, to_css_variable
 from scaling.report.text import clean_text
 from scaling.results.store import replace_file
 
+_ADDRESS_SPACE = 2**37  # bytes; V8, which draws image files, reserves about as many, and otherwise aborts
 _PANEL_WIDTH = 400  # pixels
 _PANEL_LETTERS, _FIGURE_LETTERS = 62, 130  # number of letters that fit into the width
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
@@ -109,7 +112,13 @@ def _describe_machine(environment: Mapping[str, Any]) -> str:
 
 
 def write_figures(figures: Iterable[Figure], findings: Findings, folder: Path, extension: str) -> list[Path]:
-    """Write each figure to an image file, and return the paths. `extension` is a key of ENCODERS."""
+    """Write each figure to an image file in a folder, which is created if necessary, and return the paths.
+
+    `extension` is a key of ENCODERS. Raise `Refusal` if `ulimit -v` is too low.
+    """
+    if 0 <= resource.getrlimit(resource.RLIMIT_AS)[0] < _ADDRESS_SPACE:
+        raise Refusal("image files cannot be drawn with this `ulimit -v`: set `ulimit -v unlimited`")
+    folder.mkdir(parents=True, exist_ok=True)
     image_paths, provenance = [], describe_provenance(findings)
     for figure in figures:
         svg = vl_convert.vegalite_to_svg(file_spec(figure, provenance))
