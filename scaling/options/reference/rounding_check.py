@@ -64,17 +64,10 @@ def _reevaluate_suspect(
     progress: CheckProgress, suspect: _Suspect, all_comparisons: PointsComparison, deadline: float
 ) -> None:
     spec, comparison = suspect.spec, suspect.comparison
-    scale, shape = comparison.scale, comparison.expected.shape
-    # A derivative may cross zero at a point. Its typical size is its root mean square over the points, or
-    # over the outputs if there is only one point.
-    axes = (0, 1) if len(scale) == 1 and scale.ndim > 1 else 0
-    typical_size = np.maximum(scale, np.sqrt(np.mean(scale**2, axis=axes, keepdims=True)))
-    row_size = typical_size
-    if comparison.measure is None and spec.reduction.linear_in_inputs:
-        row_size = typical_size.max(axis=-1, keepdims=True)
-    typical_size, row_size = (np.broadcast_to(array, shape) for array in (typical_size, row_size))
+    shape = comparison.expected.shape
+    typical_size, row_size = _typical_sizes(spec, comparison)
     tolerance = min(spec.tolerance, spec.max_tolerance)
-    error_limit = np.maximum(tolerance * typical_size, spec.tolerance * scale)
+    error_limit = np.maximum(tolerance * typical_size, spec.tolerance * comparison.scale)
     difference = np.abs(comparison.result - comparison.expected)
     is_pending, is_wrong = ~(difference <= error_limit), np.zeros(shape, bool)
     error = np.where(is_pending, 0.0, np.minimum(relative_error(difference, typical_size), tolerance))
@@ -105,6 +98,22 @@ def _reevaluate_suspect(
             note=describe_first_wrong(spec, comparison, is_wrong) + all_comparisons.note
         )
     progress.record_errors(all_comparisons, *(x.reshape(len(x), -1).max(axis=1) for x in (error, is_wrong)))
+
+
+def _typical_sizes(spec: ReferenceSpec, comparison: EntryComparison) -> tuple[np.ndarray, np.ndarray]:
+    """Return the typical size of each entry of a derivative, and the typical size of the row of the entry.
+
+    Both arrays have the shape of `comparison.expected`. A derivative may cross zero at a point. Its typical
+    size is its root mean square over the points, or over the outputs if there is only one point.
+    """
+    scale = comparison.scale
+    axes = (0, 1) if len(scale) == 1 and scale.ndim > 1 else 0
+    typical_size = np.maximum(scale, np.sqrt(np.mean(scale**2, axis=axes, keepdims=True)))
+    row_size = typical_size
+    if comparison.measure is None and spec.reduction.linear_in_inputs:
+        row_size = typical_size.max(axis=-1, keepdims=True)
+    shape = comparison.expected.shape
+    return np.broadcast_to(typical_size, shape), np.broadcast_to(row_size, shape)
 
 
 def describe_first_wrong(spec: ReferenceSpec, comparison: EntryComparison, is_wrong: np.ndarray) -> str:
