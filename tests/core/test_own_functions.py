@@ -633,13 +633,13 @@ def test_the_command_accepts_pytrees_and_rejects_bad_inputs_in_one_line(scaling_
         itertools.product(("jacfwd", "jacrev"), ("params", "params.w+x"))
     )
     assert {record.status for record in records} == {"ok"}
-    for shift, workload, message in (
+    for shift, module, message in (
         ("3.0", "arm7", "input 'params.b' of 'arm7' is the number 3.0"),
         ("normal(k - 9)", "arm7", "the sizes of normal(...) must be integers, zero or more, not -6"),
         ("normal(k + 1)", "./arm7.py", "workload './arm7.py' is a file"),
     ):
         (tmp_path / "arm7.py").write_text(ARM.replace("SHIFT", shift))
-        arguments = [word.replace("=arm7", f"={workload}") for word in RUN_ARGUMENTS]
+        arguments = [word.replace("=arm7", f"={module}") for word in RUN_ARGUMENTS]
         process = scaling_command(["run", *arguments, "results=elsewhere"])
         assert process.returncode == 2 and len(process.stderr.splitlines()) == 1, process.stderr
         assert message in process.stderr and not (tmp_path / "elsewhere").exists()
