@@ -201,8 +201,12 @@ def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) ->
         names = tuple(signature.bind(*inputs).arguments)
         if set(names) == set(inputs):
             return names
+    parameters = (
+        "keyword-only " * (value.kind is value.KEYWORD_ONLY) + name
+        for name, value in signature.parameters.items()
+    )
     raise Refusal(
-        f"the function takes {', '.join(signature.parameters)}, but the inputs are {', '.join(inputs)}: give "
+        f"the function takes {', '.join(parameters)}, but the inputs are {', '.join(inputs)}: give "
         "each positional parameter in points or in shared, and bind others by functools.partial or a lambda"
     )
 

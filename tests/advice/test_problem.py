@@ -45,15 +45,24 @@ def force(x, k, scale=1.0):
         ((force, {"x": X}, {"k": {}}), ["'k' is an empty dict"]),
         ((force, {"x": 1j * X}, {"k": K}), ["'x' is an array of shape (6, 3) and dtype complex"]),
         ((force, {"x": X > 0, "k": X}), ["wrt=x contains bool"]),
-        ((lambda x, *, k: k * x, {"x": X}), ["takes x, k, but the inputs are x:", "functools.partial"]),
-        ((lambda x, *, k=1: k * x, {"x": X}, {"k": K}), ["takes x, k, but the inputs are x, k", "a lambda"]),
-        ((lambda x, k=1, *, q=2: q * x, {"x": X, "q": X}), ["takes x, k, q, but the inputs are x, q"]),
+        (
+            (lambda x, *, k: k * x, {"x": X}),
+            ["takes x, keyword-only k, but the inputs are x:", "functools.partial"],
+        ),
+        (
+            (lambda x, *, k=1: k * x, {"x": X}, {"k": K}),
+            ["takes x, keyword-only k, but the inputs are x, k", "a lambda"],
+        ),
+        (
+            (lambda x, k=1, *, q=2: q * x, {"x": X, "q": X}),
+            ["takes x, k, keyword-only q, but the inputs are x, q"],
+        ),
         (
             (lambda x, k, scale=1.0: k * x, {"x": X}, {"scale": K}),
             ["takes x, k, scale, but the inputs are x, scale: give"],
         ),
         ((lambda *args: args[0], {"x": X}), ["takes args, but the inputs are x"]),
-        ((lambda x, *, k=1: k * x, {"y": X}), ["takes x, k, but the inputs are y"]),
+        ((lambda x, *, k=1: k * x, {"y": X}), ["takes x, keyword-only k, but the inputs are y"]),
         ((force, {"x": X, "k": K}), ["x has 6", "k has 2", "belongs in shared"]),
         ((force, {"x": X[0, 0]}, {"k": K}), ["x has 0"]),
         (
