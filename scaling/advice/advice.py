@@ -6,7 +6,7 @@ chunk, a block and a number of devices, or of a coloring.
 
 import functools
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,11 @@ class Advice:
     coloring: Coloring | None = None  # the coloring of the candidate that compresses the Jacobian, or None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "cases", tuple(sorted(self.cases, key=self._rank)))
+        cases = sorted(self.cases, key=self._rank)
+        if cases and not self.records:
+            plainest = self._find_plainest(cases)
+            cases = [plainest, *(case for case in cases if case != plainest)]
+        object.__setattr__(self, "cases", tuple(cases))
 
     def _rank(self, case: Case) -> tuple[Any, ...]:
         """Return a sort key that puts the best case first.
@@ -56,10 +60,19 @@ class Advice:
         The key puts measured times before predicted times, then unknown times, then failed cases. Shorter
         times come first. If no time was measured, doubtful predictions follow the other predictions.
         """
-        seconds, options = self.seconds(case), [case.chunk, case.block, case.forward]
+        seconds = self.seconds(case)
         has_failed = self.fields.get(case, {}).get("status") == "failed"
         is_doubtful = case not in self.records and (bool(self.records) or self.reason(case) is not None)
-        return seconds is None, has_failed, is_doubtful, seconds or 0.0, case.devices, 3 - options.count(None)
+        return seconds is None, has_failed, is_doubtful, seconds or 0.0, *_complexity(case)
+
+    def _find_plainest(self, ranked: Sequence[Case]) -> Case:
+        """Return the least complex of the candidates whose predicted times are within 3 % of the shortest.
+
+        `ranked` contains the candidates in the order of `_rank`.
+        """
+        shortest = self._rank(ranked[0])[:4]
+        limit = (*shortest[:3], measurement.EQUAL_RATIO * shortest[3])
+        return min((case for case in ranked if self._rank(case)[:4] <= limit), key=_complexity)
 
     @property
     def best(self) -> Case:
@@ -242,3 +255,8 @@ class Advice:
             "memory_bytes": bytes_while_running(fields), "flops": fields.get("flops"),
             "left_out": self.reason(case),
         }  # fmt: skip
+
+
+def _complexity(case: Case) -> tuple[int, int]:
+    """Return (number of devices, number of options that plain forward or reverse mode does not have)."""
+    return case.devices, sum(map(bool, (case.chunk, case.block, case.forward, case.mode == candidates.CODED)))

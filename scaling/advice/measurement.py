@@ -22,7 +22,7 @@ from scaling.core.run_case import Attempt, ProcessGroup
 from scaling.core.timing import Sampling, ratio_interval
 from scaling.plan.compile_pool import RecordFields
 
-_EQUAL_RATIO = 1.03  # ratio of the median times up to which two candidates are equally good
+EQUAL_RATIO = 1.03  # ratio of two times up to which two candidates are equally good
 # After this fraction of the budget, a candidate is checked only if fewer than two are ready.
 _CHECKING_SHARE = 0.6
 _MAX_CALL_SHARE = 0.1  # the fraction of the budget that a call of the second candidate may then take
@@ -138,7 +138,7 @@ def _may_be_as_fast(record: Record, best: Record) -> bool:
 def _is_close(record: Record, best: Record) -> bool:
     """Return whether a case takes at most 3 % longer than `best` with 95 % confidence."""
     ratio = ratio_interval(record.seconds, best.seconds)
-    return ratio is not None and ratio[2] <= _EQUAL_RATIO
+    return ratio is not None and ratio[2] <= EQUAL_RATIO
 
 
 def describe_certainty(best: Record, others: Sequence[Record]) -> str:

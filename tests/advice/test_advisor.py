@@ -75,9 +75,27 @@ def test_without_a_budget_nothing_runs_and_all_candidates_are_predicted(monkeypa
     table = advice.table
     assert {"jacfwd", "jacrev"} == set(table["mode"].dropna()) and len(table) == 3
     assert (table["samples"] == 0).all()
-    assert table["predicted_seconds"].notna().all() and table["predicted_seconds"].is_monotonic_increasing
+    assert table["predicted_seconds"].notna().all()
+    assert table["predicted_seconds"][1:].is_monotonic_increasing
     assert (table["memory_bytes"] >= X.nbytes + K.nbytes + 40 * 4 * 5 * 4).all()
     assert "predicted on this machine" in str(advice) and "nothing was measured" in str(advice)
+
+
+def test_of_predictions_within_3_percent_the_plainest_program_is_advised():
+    advice = scaling.advise(force, {"x": X}, {"k": K}, budget=0)
+    plain, other, colored = (
+        next(case for case in advice.cases if case.mode == mode) for mode in ("jacrev", "jacfwd", "vmap_grad")
+    )
+
+    def best(*seconds):
+        cases = (plain, dataclasses.replace(other, chunk=2), colored)
+        pairs = zip(cases, seconds, strict=True)
+        fields = {case: {"status": "planned", "predicted": {"seconds": s}} for case, s in pairs}
+        return cases.index(dataclasses.replace(advice, cases=cases, fields=fields).best)
+
+    assert best(1.02, 1.01, 1.0) == 0
+    assert best(1.04, 1.0, 1.01) == 1  # both differ from a plain program by one option
+    assert best(1.04, 1.01, 1.0) == 2
 
 
 def test_with_a_budget_the_measured_come_first_and_the_jacobian_is_that_of_jax():
