@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaling.core.case import Refusal, unknown_name
+from scaling.core.formatting import format_value
 
 NONE, LOCAL, SLURM, ALLOCATION, HOSTS = NAMES = ("none", "local", "slurm", "allocation", "hosts")
 SUBMISSIONS = "jobs"  # subfolder of the results folder that contains the submissions
@@ -106,7 +107,7 @@ def _parse_field(key: str, value: Any) -> Any:
     parse, expected = _PARSERS.get(key, (_parse_name, "a name"))
     parsed = parse(value) if isinstance(value, bool) == (key == "exclusive") else None
     if parsed is None:
-        raise Refusal(f"cluster.{key} must be {expected}, not {value!r}")
+        raise Refusal(f"cluster.{key} must be {expected}, not {format_value(value)}")
     return parsed
 
 

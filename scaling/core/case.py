@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from scaling.core.formatting import format_bytes
+from scaling.core.formatting import format_bytes, format_value
 from scaling.core.modes import MODES, Mode
 from scaling.core.reductions import REDUCTIONS
 
@@ -61,9 +61,9 @@ class TooLarge(Exception):
 def unknown_name(what: str, value: Any, valid_names: Iterable[str]) -> Refusal:
     """Return a `Refusal` for the unknown name `value`. `what` is the kind of name, such as "mode"."""
     names = [str(name) for name in valid_names] or ["none"]
-    similar = difflib.get_close_matches(str(value).rpartition("/")[2], names, n=1)
-    hint = f"; did you mean {similar[0]!r}?" if similar else ""
-    return Refusal(f"unknown {what} {value!r}: choose from {', '.join(names)}{hint}")
+    similar_names = difflib.get_close_matches(str(value).rpartition("/")[2], names, n=1)
+    hint = "".join(f"; did you mean {name!r}?" for name in similar_names)
+    return Refusal(f"unknown {what} {format_value(value)}: choose from {', '.join(names)}{hint}")
 
 
 def check_names(what: str, names: Iterable[Any], valid_names: Collection[Any]) -> None:
@@ -102,14 +102,12 @@ class Case:
     engine: str = _field("method", JAX)
     chunk: int | str | None = _field("memory", None)  # seeds computed at a time; None for all, or "auto"
     formulation: str | None = _field("method", None)  # the name of an implementation of this function
-    # The persistent compilation cache: "cold" (empty), "warm" (with the program of the case) or None.
-    cache: str | None = _field("method", None)
+    cache: str | None = _field("method", None)  # the compilation cache: "cold", "warm" or None for none
     seeds: str = _field("method", "identity")  # "identity", or "colored" for the seeds of a coloring
     reduce: str | None = _field("problem", None)  # a reduction, or None for the workload's default
     block: int | None = _field("memory", None)  # points that a device computes at a time; None for all
     memory_limit: int | None = _field("memory", None)  # in bytes per device, or None for no limit
-    # Where the per-point inputs and the result are stored: "device", or "host" with copies in steps.
-    storage: str | None = _field("memory", None)
+    storage: str | None = _field("memory", None)  # of points and result: "device", or "host" with copies
     remat: str | None = _field("method", None)  # the policy of jax.checkpoint in reverse mode
     forward: str | None = _field("method", None)  # the inputs that mode=mixed differentiates in forward mode
     mesh: str | None = _field("layout", None)  # with split=both: point devices x seed devices, such as 2x4
@@ -122,14 +120,13 @@ class Case:
                 raise unknown_name(name, value, valid)
         for name in ("workload", "target", "variant", "wrt", "engine", "formulation", "forward"):
             value = getattr(self, name)
-            is_default = value is None and name not in ("workload", "engine")
-            if not is_default and not (isinstance(value, str) and value):
-                raise Refusal(f"{name} must be a name, not {value!r}")
+            if value == "" or not isinstance(value, str if name in ("workload", "engine") else str | None):
+                raise Refusal(f"{name} must be a name, not {format_value(value)}")
         for name in ("jit", "overlap"):
             if not isinstance(getattr(self, name), bool):
-                raise Refusal(f"{name} must be true or false, not {getattr(self, name)!r}")
+                raise Refusal(f"{name} must be true or false, not {format_value(getattr(self, name))}")
         if not isinstance(self.sizes, Mapping):
-            raise Refusal(f"sizes must be a mapping such as {{p: 64}}, not {self.sizes!r}")
+            raise Refusal(f"sizes must be a mapping such as {{p: 64}}, not {format_value(self.sizes)}")
         for name, minimum in (("points", 1), ("devices", 1), ("data_seed", 0)):
             _require_integer(name, getattr(self, name), minimum)
         for name in ("chunk", "block", "memory_limit"):
@@ -163,9 +160,8 @@ class Case:
     @property
     def mesh_shape(self) -> tuple[int, int]:
         """Return the shape of the device mesh: (devices on the points axis, devices on the seeds axis)."""
-        if self.mesh is not None:
-            return _parse_mesh(self.mesh)
-        return (1, self.devices) if self.split == "seeds" else (self.devices, 1)
+        default = (1, self.devices) if self.split == "seeds" else (self.devices, 1)
+        return default if self.mesh is None else _parse_mesh(self.mesh)
 
     @functools.cached_property
     def key(self) -> str:
@@ -195,8 +191,7 @@ VIEWS: dict[str, tuple[str, ...]] = {
 
 def problem(case: Case) -> tuple[Any, ...]:
     """Return the settings that define what a case computes, such as the workload and the sizes."""
-    fields = (getattr(case, name) for name in VIEWS["problem"] if name != "sizes")
-    return (*fields, *case.sizes.items())
+    return (*(getattr(case, name) for name in VIEWS["problem"] if name != "sizes"), *case.sizes.items())
 
 
 def defaults(names: Iterable[str]) -> dict[str, Any]:
@@ -210,13 +205,13 @@ def _require_integer(name: str, value: Any, minimum: int) -> None:
         alternative = f" or {AUTO}" if name == "chunk" else ""
         is_whole = isinstance(value, float) and minimum <= value <= LARGEST and value.is_integer()
         fix = f": write {int(value)}" if is_whole else ""
-        raise Refusal(f"{name} must be {valid}{alternative}, not {value!r}{fix}")
+        raise Refusal(f"{name} must be {valid}{alternative}, not {format_value(value)}{fix}")
 
 
 def _parse_mesh(mesh: Any) -> tuple[int, int]:
     match = re.fullmatch(r"0*([1-9][0-9]{0,14})x0*([1-9][0-9]{0,14})", str(mesh))
     if match is None:
-        raise Refusal(f"mesh must be devices over points x devices over seeds, such as 2x4, not {mesh!r}")
+        raise Refusal(f"mesh must be point devices x seed devices, such as 2x4, not {format_value(mesh)}")
     return int(match[1]), int(match[2])
 
 
@@ -257,7 +252,7 @@ _NAMED_IN_LABEL = {  # shown as name=value
 
 def label(case: Case, leave_out: Iterable[str] = ()) -> str:
     """Describe a case in text such as 'linear p=64 jacrev devices=4', without the fields in `leave_out`."""
-    field_texts = {
+    field_texts = {name: f"{name}={getattr(case, name)}" for name in _NAMED_IN_LABEL} | {
         "sizes": " ".join(f"{name}={size}" for name, size in case.sizes.items()),
         "overlap": "overlapped",
         "memory_limit": f"within {format_bytes(case.memory_limit)}" if case.memory_limit else "",
@@ -265,6 +260,5 @@ def label(case: Case, leave_out: Iterable[str] = ()) -> str:
         "jit": "eager",
         "engine": f"{case.engine} compiled" if case.jit else case.engine,
     }
-    field_texts |= {name: f"{name}={getattr(case, name)}" for name in _NAMED_IN_LABEL}
     shown = (_ALWAYS_IN_LABEL | set(non_default_fields(case))) - set(leave_out)
     return " ".join(field_texts.get(name, str(getattr(case, name))) for name in FIELDS if name in shown)

@@ -64,6 +64,12 @@ def list_first(names: Sequence[str], count: int, separator: str = ", ") -> str:
     return separator.join(names[:count]) + (f" and {remaining} more" if remaining > 0 else "")
 
 
+def format_value(value: object) -> str:
+    """Format a value as in YAML, such as null, true, 'text' or [1, null]."""
+    pattern = r"('[^']*'|\"[^\"]*\")|\b(?:None|True|False)\b"  # group 1: a text in quotes, which is kept
+    return re.sub(pattern, lambda match: match[1] or match[0].lower().replace("none", "null"), repr(value))
+
+
 def last_line(text: str, otherwise: str = "no output") -> str:
     """Return the last line of `text` without log prefix and secrets, or `otherwise` if `text` is blank."""
     lines = text.strip().splitlines()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from scaling.core.case import DTYPES, PRECISIONS, Refusal, check_names
+from scaling.core.formatting import format_value
 
 SHAPES = ("torus", "switch", "tree")  # topologies of a network level
 PLATFORMS = ("cpu", "gpu", "tpu")
@@ -124,7 +125,7 @@ def from_config(config: Mapping[str, Any]) -> Hardware:
     check_names("hardware.platform", [platform], PLATFORMS)
     for name, (is_valid, description) in (_RULES | _PLATFORM_RULES[platform]).items():
         if not is_valid(config.get(name)):
-            raise Refusal(f"hardware.{name} must be {description}, not {config.get(name)!r}")
+            raise Refusal(f"hardware.{name} must be {description}, not {format_value(config.get(name))}")
     slices, per_chip, per_host = config.get("slices") or (), config["per_chip"], config["per_host"]
     if per_chip > per_host:
         raise Refusal(f"hardware.per_chip must be at most per_host={per_host}, not {per_chip}")

@@ -15,7 +15,7 @@ from scaling.analysis.findings import Findings
 from scaling.analysis.timings import pool_processes
 from scaling.core import environment
 from scaling.core.case import AUTO, FIELDS, Refusal
-from scaling.core.formatting import format_count, format_number
+from scaling.core.formatting import format_count, format_number, format_value
 from scaling.core.record import COMPILING_STAGES, Record, Writer, outcome_fields
 from scaling.plan import calibration, compile_pool, time_model
 from scaling.plan.compile_pool import RecordFields
@@ -125,7 +125,7 @@ def _read_options(config: dict[str, Any], name: str) -> tuple[Hardware, Path, Ru
     folder, settings = parse_results(config["results"]), RunSettings.from_config(config)
     deadline = config["deadline"]
     if deadline is not None and not is_positive(deadline):
-        raise Refusal(f"deadline must be a positive number of seconds, not {deadline!r}")
+        raise Refusal(f"deadline must be a positive number of seconds, not {format_value(deadline)}")
     hardware = from_config(config["hardware"])
     store.check_schemas(folder)
     if hardware.platform == "cpu":

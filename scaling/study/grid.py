@@ -28,6 +28,7 @@ from scaling.core.case import (
     from_dict,
     unknown_name,
 )
+from scaling.core.formatting import format_value
 
 SCALINGS = ("strong", "weak")
 _GRID_KEYS = ("scaling", "where")  # keys of a grid that are not fields of a case
@@ -156,15 +157,15 @@ def _check_study(study: Mapping[str, Any], parts: Any) -> None:
     `parts` is the value of the key "parts" of `study`, or {} if there is none.
     """
     if not isinstance(parts, Mapping) or not all(isinstance(part, Mapping) for part in parts.values()):
-        raise Refusal(f"parts must be a mapping of studies by name, not {parts!r}")
+        raise Refusal(f"parts must be a mapping of studies by name, not {format_value(parts)}")
     grids = study.get("grids", [{}])
     if not isinstance(grids, list) or not grids or not all(isinstance(grid, Mapping) for grid in grids):
         fix = "write one such as `- {mode: jacfwd}`, or leave grids out"
-        raise Refusal(f"grids must be a list of mappings, at least one, not {grids!r}: {fix}")
+        raise Refusal(f"grids must be a list of mappings, at least one, not {format_value(grids)}: {fix}")
     if study.get("ceilings") not in (None, True, False):
-        raise Refusal(f"ceilings must be true or false, not {study['ceilings']!r}")
+        raise Refusal(f"ceilings must be true or false, not {format_value(study['ceilings'])}")
     if not isinstance(study.get("title"), str | None):
-        raise Refusal(f"title must be a text, not {study['title']!r}")
+        raise Refusal(f"title must be a text, not {format_value(study['title'])}")
 
 
 @contextlib.contextmanager
@@ -202,7 +203,7 @@ def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
     """Return {name: list of values} for the fields and sizes of a grid, such as "mode" and "sizes.p"."""
     sizes = {} if fields.get("sizes") is None else fields["sizes"]
     if not isinstance(sizes, Mapping):
-        raise Refusal(f"sizes must be a mapping such as {{p: 64}} or {{p: [8, 64]}}, not {sizes!r}")
+        raise Refusal(f"sizes must be a mapping such as {{p: [8, 64]}}, not {format_value(sizes)}")
     swept = {name: value for name, value in fields.items() if name not in ("where", "sizes")}
     swept |= {f"sizes.{name}": value for name, value in sizes.items()}
     if empty := next((name for name, value in swept.items() if value == []), None):
@@ -257,7 +258,9 @@ def _make_cell(fields: _Fields, overridden: Collection[str]) -> GridCell:
     name = fields.get("workload")
     if not isinstance(name, str) or not name:
         problem = (
-            f"workload must be a name, not {name!r}" if "workload" in fields else "a grid names no workload"
+            f"workload must be a name, not {format_value(name)}"
+            if "workload" in fields
+            else "a grid names no workload"
         )
         raise Refusal(f"{problem}: write workload=rbf, or the import path of your module, as workload=spring")
     if fields.get("devices") == EVERY:
@@ -309,7 +312,7 @@ def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, Unuse
                 unused_by_value[sources[name], name, getattr(cell.case, name)].append(unused_field)
     for (source, name, value), reasons in unused_by_value.items():
         if reasons[0] and all(reasons):
-            text = str(value).lower() if isinstance(value, bool) else value
+            text = value if isinstance(value, str) else format_value(value)
             fix = f"leave it out, or change {' or '.join(reasons[0].causes)}"
             raise Refusal(f"{name}={text} has no effect {reasons[0].reason}: {fix} (it is stated {source})")
 
@@ -323,7 +326,7 @@ def parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
     """
     if not isinstance(where, str | bool | None):
         example = "\"devices == 1 or api != 'jit'\""
-        raise Refusal(f"where must be a condition in quotes, such as {example}, not {where!r}")
+        raise Refusal(f"where must be a condition in quotes, such as {example}, not {format_value(where)}")
     text = "True" if where is None else str(where)
     if len(text) > _MAX_WHERE:  # so that the evaluation takes little time and memory
         start = f"{text[:40]!r}..."

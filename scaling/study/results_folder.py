@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from scaling.core.case import Refusal
+from scaling.core.formatting import format_value
 
 
 def parse_results(value: Any) -> Path:
     """Return the value of `results=PATH` as a path, or raise `Refusal` if it cannot be a results folder."""
     is_path = isinstance(value, str | int | float) and not isinstance(value, bool)
     if not is_path or not str(value).strip() or "\0" in str(value):
-        raise Refusal(f"results must be a folder, such as results=results/mine, not {value!r}")
+        raise Refusal(f"results must be a folder, such as results=results/mine, not {format_value(value)}")
     folder = Path(str(value))
     try:
         existing = next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())

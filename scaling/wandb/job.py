@@ -15,6 +15,7 @@ from scaling.analysis.cases import Method
 from scaling.analysis.estimate import Estimate
 from scaling.core.case import Refusal, check_names
 from scaling.core.environment import scrub
+from scaling.core.formatting import format_value
 from scaling.core.record import is_number
 
 FINISH_FACTOR = 3  # time limit for the upload at the end of a run, as a multiple of `timeout`
@@ -54,7 +55,7 @@ class TrackingSettings:
         }  # fmt: skip
         for name, (is_valid, valid) in checks.items():
             if not is_valid:
-                raise Refusal(f"tracking.{name} must be {valid}, not {getattr(self, name)!r}")
+                raise Refusal(f"tracking.{name} must be {valid}, not {format_value(getattr(self, name))}")
         object.__setattr__(self, "tags", tuple(self.tags))
 
     @classmethod

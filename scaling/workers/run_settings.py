@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from scaling.core.case import Refusal, check_names
+from scaling.core.formatting import format_value
 from scaling.core.timing import Sampling
 from scaling.results.store import MAX_REPLICATES
 from scaling.workers.machine import ONE_PER_DEVICE
@@ -44,10 +45,12 @@ class RunSettings:
         """
         for name in _BOOLEAN_SETTINGS:
             if not isinstance(config[name], bool) and not (name == "wait" and config[name] is None):
-                raise Refusal(f"{name} must be true or false, not {config[name]!r}")
+                raise Refusal(f"{name} must be true or false, not {format_value(config[name])}")
         sampling = config["sampling"]
         if not isinstance(sampling, Mapping):
-            raise Refusal(f"sampling must be a mapping such as {{seconds: 1.0}}, not {sampling!r}")
+            raise Refusal(
+                f"sampling must be a mapping such as {{seconds: 1.0}}, not {format_value(sampling)}"
+            )
         check_names("key of sampling", sampling, [setting.name for setting in fields(Sampling)])
         values = {**config, "replicates": _choose_replicates(config)}
         values |= {f"sampling.{name}": value for name, value in sampling.items()}
@@ -66,7 +69,7 @@ def _check_number(name: str, value: Any, minimum: float, is_integer: bool) -> No
     if isinstance(value, bool) or not isinstance(value, types) or not minimum <= value <= maximum:
         kind = "an integer" if is_integer else "a number"
         kind = f"{ONE_PER_DEVICE} or {kind}" if name == "processes" else kind
-        raise Refusal(f"{name} must be {kind}, {minimum:g} or more{bound}, not {value!r}")
+        raise Refusal(f"{name} must be {kind}, {minimum:g} or more{bound}, not {format_value(value)}")
 
 
 def _choose_replicates(config: Mapping[str, Any]) -> Any:

@@ -17,6 +17,7 @@ from scaling.core.case import (
     to_dict,
     unknown_name,
 )
+from scaling.core.formatting import format_value
 
 FULL = Case(
     "my.module", target="jacobian", variant="plain", sizes={"p": 5, "o": 3}, points=6, wrt="W+X", mode="jacrev", batch="whole",
@@ -98,7 +99,10 @@ def test_a_count_that_is_not_a_positive_integer_is_rejected_by_name_and_value(fi
         from_dict({"workload": "linear", **fields})
     message = str(error.value)
     assert (
-        field in message and repr(value) in message and "positive integer" in message and "\n" not in message
+        field in message
+        and format_value(value) in message
+        and "positive integer" in message
+        and "\n" not in message
     )
 
 
@@ -114,7 +118,7 @@ def test_a_name_outside_a_closed_list_is_rejected_with_the_whole_list(field, val
     with pytest.raises(Refusal) as error:
         from_dict({"workload": "linear", field: value})
     message = str(error.value)
-    assert f"unknown {field} {value!r}" in message and "\n" not in message
+    assert f"unknown {field} {format_value(value)}" in message and "\n" not in message
     assert all(choice in message for choice in CHOICES[field])
 
 

@@ -17,3 +17,12 @@ def test_durations_are_formatted_in_suitable_units(seconds, text):
 @pytest.mark.parametrize("value, text", [(0.0175, "0.0175"), (0.05, "0.05"), (0.5, "0.50"), (12.345, "12.3")])
 def test_a_number_under_a_tenth_keeps_three_digits(value, text):
     assert formatting.format_number(value) == text
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [(None, "null"), (True, "true"), ([1, None], "[1, null]"), ({"a": False}, "{'a': false}"), ("None", "'None'"),
+     (["it's True"], '["it\'s True"]'), (1.5, "1.5")],
+)  # fmt: skip
+def test_a_value_is_shown_as_in_yaml_and_a_text_is_kept(value, text):
+    assert formatting.format_value(value) == text

@@ -228,7 +228,7 @@ def test_slices_that_do_not_ascend_or_differ_in_their_axes_are_rejected(slices):
 
 
 def test_a_tpu_has_slices():
-    with pytest.raises(Refusal, match=r"hardware\.slices must be shapes in chips, .*, not None"):
+    with pytest.raises(Refusal, match=r"hardware\.slices must be shapes in chips, .*, not null"):
         machine(platform="tpu", target="t", slices=None)
 
 

@@ -55,7 +55,7 @@ BAD_INPUTS = {
     "unknown chunk": ([*RBF, "chunk=all"], "chunk must be a positive integer or auto, not 'all'"),
     "a key of tracking=none": ([*RBF, "tracking.project=a"], "no effect without a choice such as tracking=wandb"),
     "a file outside the group": (["run", "study=../rbf"], "unknown study '../rbf': choose from accelerator"),
-    "points true": ([*RBF, "points=true"], "points must be a positive integer, not True"),
+    "points true": ([*RBF, "points=true"], "points must be a positive integer, not true"),
     "devices zero": ([*RBF, "devices=0"], "devices must be a positive integer, not 0"),
     "data_seed negative": ([*RBF, "data_seed=-1"], "data_seed must be an integer, zero or more, not -1"),
     "jit as text": ([*RBF, "jit=maybe"], "jit must be true or false, not 'maybe'"),

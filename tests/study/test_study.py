@@ -96,7 +96,7 @@ def test_null_in_a_grid_replaces_the_value_that_all_grids_share():
 
 @pytest.mark.parametrize("name", ["points", "devices", "mode"])
 def test_null_for_a_field_that_needs_a_value_is_rejected(name):
-    with pytest.raises(Refusal, match=f"{name}.*None"):
+    with pytest.raises(Refusal, match=f"{name}.*null"):
         cases({"workload": "linear", name: 2, "grids": [{name: None}]})
 
 
