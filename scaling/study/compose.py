@@ -35,6 +35,8 @@ _EXPLANATIONS = {
         "sampling must be a mapping such as {{seconds: 1.0}}, not a list",
     r"Cannot merge DictConfig with ListConfig full_key: (\S+)":
         "{0} must be a mapping such as {{p: 64}}, not a list",
+    r"Incompatible key type 'NoneType'":
+        "the key of a value is null or ~: write the name of a field or a size",
     r"onfig group override":
         "{selected!r} names no file: study, cluster and tracking each need one name, such as study=smoke",
     r"more than once in the final defaults|Multiple values for":
