@@ -17,8 +17,11 @@ from scaling.study import arguments
 
 _CLUSTER_FIELDS = [field.name for field in dataclasses.fields(ClusterSettings)]
 _GROUPS = {"study": "smoke", "cluster": "none", "tracking": "none", "hardware": "v5p"}  # group -> example
-# A YAML integer, except 010 (octal in YAML 1.1) and times such as 2:00:00 (base 60).
-_INTEGER = re.compile(r"^(?:[-+]?0b[01_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$")
+# The integers and booleans of YAML 1.2. YAML 1.1 has also 010 (octal), 2:00:00 (base 60), yes, no, on, off.
+_PLAIN_SCALARS = {
+    "int": re.compile(r"^(?:[-+]?0b[01_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$"),
+    "bool": re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"),
+}
 _MAX_BYTES = 256 * 1024  # maximum size of a YAML file
 _MAX_DEPTH = 40  # maximum number of nesting levels of a YAML file
 _MAX_NODES = 10_000  # maximum number of values of a YAML file; the values of an alias count at each use
@@ -62,7 +65,7 @@ def compose(words: Sequence[str], command: str = "run") -> list[Composed]:
     conf, search_path = str(configuration_folder()), []
     if options.config_dir:
         search_path = [f"hydra.searchpath={[f'file://{Path(options.config_dir).absolute()}']}"]
-    _read_times_as_text()
+    _read_yaml_1_1_scalars_as_text()
     try:
         with _checked_files(), initialize_config_dir(conf, version_base=None):
             combinations = _split_sweep(overrides) if options.multirun else [overrides]
@@ -164,11 +167,13 @@ def _check_cluster(config: Any) -> None:
         raise Refusal(f"cluster.{name} has no effect with cluster={cluster}: {fix}")
 
 
-def _read_times_as_text() -> None:
-    """Make PyYAML load times (2:00:00) and integers with a leading zero (010) as strings, not as integers."""
+def _read_yaml_1_1_scalars_as_text() -> None:
+    """Make PyYAML load 2:00:00 and 010 (not integers), and yes, no, on and off (not booleans), as strings."""
     resolvers = yaml.SafeLoader.yaml_implicit_resolvers
     for first, patterns in resolvers.items():
-        resolvers[first] = [(tag, _INTEGER if tag.endswith(":int") else regex) for tag, regex in patterns]
+        resolvers[first] = [
+            (tag, _PLAIN_SCALARS.get(tag.rpartition(":")[2], regex)) for tag, regex in patterns
+        ]
 
 
 def _in_hydra_syntax(word: str) -> str:
