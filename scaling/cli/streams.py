@@ -29,10 +29,19 @@ def print_lines(console: Console, lines: Iterable[str], style: str | None = None
 
 
 def damaged_notes(damaged: Sequence[str]) -> list[str]:
-    """Return a list with one note about the damaged lines of record files, or [] if there are none."""
-    more = f" and {format_count(len(damaged) - 1, 'more line')}" if len(damaged) > 1 else ""
+    """Return a note about the record files without read permission and one about damaged lines, if any."""
+    denied = [text for text in damaged if text.endswith(os.strerror(errno.EACCES))]
+    lines = [text for text in damaged if text not in denied]
     fix = "repeat the `scaling run` command to run their cases, and delete the lines to end this note"
-    return [f"damaged, ignored: {damaged[0]}{more}; {fix}"] if damaged else []
+    notes = (
+        ("cannot be read", denied, "more file", "make it readable, or move it away"),
+        ("damaged, ignored", lines, "more line", fix),
+    )
+    return [
+        f"{problem}: {texts[0]}{f' and {format_count(len(texts) - 1, noun)}' if texts[1:] else ''}; {fix}"
+        for problem, texts, noun, fix in notes
+        if texts
+    ]
 
 
 def prepare() -> None:

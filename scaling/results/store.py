@@ -140,7 +140,8 @@ def read_study(folder: Path, known_cases: Mapping[str, Case] = types.MappingProx
     path = folder / "study.json"
     content = read_json(path) if path.exists() else {}
     case_entries = content.get("cases", []) if isinstance(content, dict) else None
-    fix = "repeat the `scaling run` command, which writes it again"
+    is_denied = path.exists() and not os.access(path, os.R_OK)
+    fix = "make it readable" if is_denied else "repeat the `scaling run` command, which writes it again"
     if not isinstance(case_entries, list):
         return Study({}, {}, f"study.json cannot be read: missing cases are unknown; {fix}")
     cases, unreadable = dict[str, tuple[Case, int]](), set[str]()

@@ -221,6 +221,29 @@ def test_all_damaged_lines_are_one_note(folders, scaling_command):
     assert scaling_command(["export", "DIR"]).stdout.count("damaged, ignored") == 1
 
 
+def test_files_without_read_permission_are_not_called_damaged(folders, monkeypatch):
+    folder, record = folders
+    (folder / "half.jsonl").write_text('{"half\n')
+    for name in ("first", "second"):
+        (folder / f"{name}.jsonl").write_text(f"{to_line(record)}\n")
+    read_file = store.read_file
+
+    def read_or_fail(path):
+        if path.name in ("first.jsonl", "second.jsonl", "study.json"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return read_file(path)
+
+    (folder / "study.json").write_text("{}")
+    monkeypatch.setattr(store, "read_file", read_or_fail)
+    monkeypatch.setattr(os, "access", lambda path, mode: os.path.basename(path) != "study.json")
+    problem, denied, damaged = status.load_status(folder).notes
+    assert problem == "study.json cannot be read: missing cases are unknown; make it readable"
+    assert denied == (
+        "cannot be read: first.jsonl: Permission denied and 1 more file; make it readable, or move it away"
+    )
+    assert damaged.startswith("damaged, ignored: half.jsonl:1: ") and damaged.endswith("to end this note")
+
+
 def test_a_file_that_cannot_be_read_is_not_called_unwritable(folders, monkeypatch, capsys):
     folder, _ = folders
     path = folder / "study.json"
