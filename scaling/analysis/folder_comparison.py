@@ -96,7 +96,8 @@ def compare(old_folder: Path, new_folder: Path, margin: float = MARGIN) -> Folde
     common_keys = old_records.keys() & new_records.keys()
     if not common_keys:
         counts = f"{old_folder} ({len(old_records)} of its own) and {new_folder} ({len(new_records)})"
-        raise Refusal(f"no case is in both {counts}; run the same study for both")
+        notes = "".join(f"; {note}" for note in (*old_notes, *new_notes)).rstrip(".")
+        raise Refusal(f"no case is in both {counts}; run the same study for both{notes}")
     compared_cases = [
         compared
         for key in old_records | new_records

@@ -244,6 +244,14 @@ def test_files_without_read_permission_are_not_called_damaged(folders, monkeypat
     assert damaged.startswith("damaged, ignored: half.jsonl:1: ") and damaged.endswith("to end this note")
 
 
+@pytest.mark.usefixtures("folders")
+def test_a_comparison_without_a_common_case_names_the_damaged_lines(scaling_command, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "half.jsonl").write_text('{"half\n')
+    error = scaling_command(["compare", "DIR", str(tmp_path / "empty")]).stderr
+    assert error.rstrip().endswith("run the same study for both; B: 1 damaged line left out")
+
+
 def test_a_file_that_cannot_be_read_is_not_called_unwritable(folders, monkeypatch, capsys):
     folder, _ = folders
     path = folder / "study.json"
