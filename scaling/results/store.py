@@ -4,6 +4,7 @@ A file is replaced atomically. read_record.py parses each record. `scaling.core.
 records of a run.
 """
 
+import codecs
 import contextlib
 import errno
 import fcntl
@@ -256,7 +257,7 @@ def read_file(path: Path) -> bytes:
         if not stat.S_ISREG(mode):
             text = os.strerror(errno.EISDIR) if stat.S_ISDIR(mode) else "Not a regular file"
             raise OSError(errno.EINVAL, text, str(path))
-        return file.read()
+        return file.read().removeprefix(codecs.BOM_UTF8)  # which an editor may have added
 
 
 def read_json(path: Path) -> Any:

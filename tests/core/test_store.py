@@ -114,11 +114,12 @@ def test_a_complete_last_line_without_a_newline_is_loaded(tmp_path, make_record)
     assert store.load(tmp_path) == ([make_record()], [], [])
 
 
-def test_empty_files_empty_lines_and_crlf_are_not_damage(tmp_path, make_record):
+def test_empty_files_empty_lines_crlf_and_a_byte_order_mark_are_not_damage(tmp_path, make_record):
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "lines.jsonl").write_bytes(b"\n\r\n  \n" + to_line(make_record()).encode() + b"\r\n\n")
+    (tmp_path / "marked.jsonl").write_text(to_line(make_record()), encoding="utf-8-sig")
     (tmp_path / "study.json").write_text("not a record file")
-    assert store.load(tmp_path) == ([make_record()], [], [])
+    assert store.load(tmp_path) == ([make_record()] * 2, [], [])
 
 
 def test_folders_and_broken_links_named_like_record_files_are_reported(tmp_path, make_record):
