@@ -74,9 +74,9 @@ _SPLIT = '''\
 def split(J, inputs, outputs):
     """Split a Jacobian of (outputs, inputs) elements into the tree that jax.jacfwd returns."""
     unravel, (leaves, tree) = ravel_pytree(inputs)[1], jax.tree.flatten(outputs)
-    rows = np.split(np.arange(J.shape[0]), np.cumsum([leaf.size for leaf in leaves])[:-1])
+    rows = np.split(np.arange(J.shape[0]), np.cumsum([np.size(leaf) for leaf in leaves])[:-1])
     blocks = [
-        jax.tree.map(lambda a: a.reshape(leaf.shape + a.shape[1:]), jax.vmap(unravel)(J[index]))
+        jax.tree.map(lambda a: a.reshape(np.shape(leaf) + a.shape[1:]), jax.vmap(unravel)(J[index]))
         for leaf, index in zip(leaves, rows)
     ]
     return jax.tree.unflatten(tree, blocks)

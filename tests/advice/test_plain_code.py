@@ -271,6 +271,16 @@ def test_the_function_may_have_the_name_of_a_built_in_function():
     assert plain_code.execute_code(problem, code)(problem.points["x"]).shape == (3, 8, 9)
 
 
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_rows_of_a_function_that_also_returns_a_python_number_are_those_of_jax(chunk):
+    problem = make_problem(lambda x: (x.reshape(3, 4).sum(1) ** 2, 1.0), {"x": RNG.normal(size=(2, 12))})
+    with registered(problem) as case:
+        coloring = None if chunk else candidates.find_coloring(case)
+        assert chunk or coloring.rows is not None
+        case = dataclasses.replace(case, mode="jacrev", chunk=chunk)
+    assert_equals(problem, plain_code.write_code(problem, case, coloring), jax.jacfwd)
+
+
 @pytest.mark.parametrize("is_large", [False, True])
 def test_a_large_sparse_jacobian_has_nan_only_within_its_pattern(is_large, monkeypatch):
     monkeypatch.setattr(plain_code, "_MIN_SCATTERED", 1 if is_large else 10**9)
