@@ -33,9 +33,8 @@ def _is_text(value: Any) -> bool:
 class TrackingSettings:
     """Settings for publishing results to W&B. The constructor raises `Refusal` if a value is invalid."""
 
-    # wandb itself reads the API key, the server and the default entity.
     project: str = "ad-scaling"
-    entity: str | None = None  # user or team; None for the default of the API key
+    entity: str | None = None  # user or team; None for that of the API key, which wandb reads itself
     mode: str = "auto"  # "auto" is online if there is an API key, otherwise offline
     timeout: float = 20.0  # seconds to wait for the server
     dashboard: bool = True  # whether to save a W&B workspace and a W&B report
