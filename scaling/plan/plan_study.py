@@ -121,8 +121,8 @@ def _read_options(config: dict[str, Any], name: str) -> tuple[Hardware, Path, Ru
     for option, default in _RUN_OPTIONS.items():
         value = config[option].get("name") if isinstance(config[option], Mapping) else config[option]
         if value != default:
-            given = value if isinstance(value, str) else format_value(value)
-            raise Refusal(f"{option}={given} has no effect on a plan, which only compiles; remove it")
+            given = grid.format_setting(option, value)
+            raise Refusal(f"{given} has no effect on a plan, which only compiles; remove it")
     folder, settings = parse_results(config["results"]), RunSettings.from_config(config)
     deadline = config["deadline"]
     if deadline is not None and not is_positive(deadline):

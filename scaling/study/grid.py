@@ -312,9 +312,14 @@ def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, Unuse
                 unused_by_value[sources[name], name, getattr(cell.case, name)].append(unused_field)
     for (source, name, value), reasons in unused_by_value.items():
         if reasons[0] and all(reasons):
-            text = value if isinstance(value, str) else format_value(value)
             fix = f"leave it out, or change {' or '.join(reasons[0].causes)}"
-            raise Refusal(f"{name}={text} has no effect {reasons[0].reason}: {fix} (it is stated {source})")
+            given = format_setting(name, value)
+            raise Refusal(f"{given} has no effect {reasons[0].reason}: {fix} (it is stated {source})")
+
+
+def format_setting(name: str, value: Any) -> str:
+    """Return a field or option with its value as a user writes it, such as 'mode=jacfwd' or 'jit=true'."""
+    return f"{name}={value if isinstance(value, str) else format_value(value)}"
 
 
 def parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
