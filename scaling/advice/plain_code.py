@@ -28,9 +28,11 @@ _IMPORT_LINES = {  # regular expression for a name that the code uses -> import 
     r"\bravel_pytree": "from jax.flatten_util import ravel_pytree",
     r"\bMesh\(": "from jax.sharding import Mesh, PartitionSpec as P",
 }
-_FLAGS = """
+_FLAGS = """\
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " {flags}"  # before JAX starts"""
+_FLAGS_IN_0_10 = """
 if jax.__version__.startswith("0.10."):  # it computes some sums wrongly on a CPU without this flag
-    os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " {flags}"  # before JAX starts"""
+    """
 _DERIVATIVE = """\
 def derivative({parameters}):
     g, z = lambda z: {value}, {point}
@@ -106,7 +108,9 @@ def write_code(
     """Return Python code that defines the derivative of `problem.function` for a batch of points.
 
     `case` determines the AD mode, the chunk, the block and the number of devices. `coloring` determines how
-    the columns or rows of the Jacobian are compressed. The code adds `xla_options` to XLA_FLAGS.
+    the columns or rows of the Jacobian are compressed. The code adds `xla_options` to XLA_FLAGS. If XLA_FLAGS
+    determines the number of CPU devices of this process, it adds this number. If `xla_options` is None, it
+    adds nothing.
     """
     names, function_name = list(problem.arguments), name_in_code(problem)
     if (_RESERVED_NAMES | {function_name}) & set(names):
@@ -119,17 +123,14 @@ def write_code(
     batch_definitions, function = _write_batch(case, has_points_axis, derivative)
     text = f"{definitions}{batch_definitions}{problem.target} = jax.jit({function})"
     imports = [line for use, line in _IMPORT_LINES.items() if re.search(use, text)]
-    settings = {"jax_enable_x64": jax.config.values["jax_enable_x64"]}
-    settings["jax_num_cpu_devices"] = jax.config.values["jax_num_cpu_devices"] if case.devices > 1 else 0
-    updates = [f'jax.config.update("{name}", {value})' for name, value in settings.items() if value > 0]
-    if xla_options:
+    settings = _write_settings(case.devices > 1, xla_options)
+    if "os." in settings:
         imports.insert(0, "import os\n")
-        updates.insert(0, _FLAGS.format(flags=_as_flags(xla_options)))
     definition = f"# {function_name} is your function of one point"
     if problem.import_line:
         alias = f" as {function_name}" if function_name != problem.name else ""
         definition = problem.import_line + alias
-    return "\n".join([*imports, *updates, definition, "", text])
+    return "\n".join([*imports, *filter(None, [settings]), definition, "", text])
 
 
 def execute_code(problem: Problem, code: str) -> Callable[..., Any]:
@@ -166,6 +167,20 @@ def compile_with(function: Callable[..., Any], xla_options: Mapping[str, str]) -
     return call
 
 
+def _write_settings(uses_several_devices: bool, xla_options: Mapping[str, str] | None) -> str:
+    """Return code that sets the same XLA flags and the same JAX settings as in this process, or ""."""
+    cpu_devices = jax.config.values["jax_num_cpu_devices"] if uses_several_devices else 0
+    settings = {"jax_enable_x64": jax.config.values["jax_enable_x64"], "jax_num_cpu_devices": cpu_devices}
+    lines = [f'jax.config.update("{name}", {value})' for name, value in settings.items() if value > 0]
+    is_cpu = jax.default_backend() == "cpu" and jax.device_count() > 1
+    if uses_several_devices and xla_options is not None and is_cpu and cpu_devices < 1:
+        count = {"xla_force_host_platform_device_count": str(jax.device_count())}  # it came from XLA_FLAGS
+        lines.insert(0, _FLAGS.format(flags=_as_flags(count)))
+    if xla_options:
+        lines.insert(0, _FLAGS_IN_0_10 + _FLAGS.format(flags=_as_flags(xla_options)))
+    return "\n".join(lines)
+
+
 def _as_flags(xla_options: Mapping[str, str]) -> str:
     return " ".join(f"--{name}={value}" for name, value in xla_options.items())
 
@@ -194,7 +209,9 @@ def _write_batch(case: Case, has_points_axis: Mapping[str, bool], derivative: st
         loop = f"jax.lax.map(lambda p: {point}, ({', '.join(mapped)},), batch_size={case.block})"
         definitions, function = f"def batch({', '.join(has_points_axis)}):\n    return {loop}\n\n\n", "batch"
     if case.devices > 1:
-        definitions += f'mesh = Mesh(np.array(jax.devices()[:{case.devices}]), ("points",))\n'
+        definitions += (
+            f'mesh = Mesh(np.array(jax.devices()[:{case.devices}]).reshape({case.devices}), ("points",))\n'
+        )
         specs = ", ".join('P("points")' if axis else "P()" for axis in has_points_axis.values())
         options = f'mesh=mesh, in_specs=({specs},), out_specs=P("points"), check_vma=False'
         function = f"jax.shard_map({function}, {options})"

@@ -1,6 +1,9 @@
 """The code to paste needs no part of this package, and returns what JAX's own transformations return."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 
 import jax
 import jax.flatten_util
@@ -250,6 +253,32 @@ def test_the_code_for_several_cores_of_a_cpu_sets_their_number():
         one, two = (plain_code.write_code(problem, dataclasses.replace(case, devices=n)) for n in (1, 2))
     line = f'jax.config.update("jax_num_cpu_devices", {len(jax.devices())})'
     assert line in two and line not in one
+
+
+@pytest.mark.process
+def test_the_code_for_several_cores_needs_no_flags_of_the_process_that_wrote_it(tmp_path):
+    """Execute the code in a process without flags, and again without the line that sets their number."""
+    (tmp_path / "springs.py").write_text("def force(x):\n    return x[1:] * x[:-1]\n")
+    write = (
+        "import dataclasses, numpy\n"
+        "from scaling.advice import plain_code, problem\n"
+        "from springs import force\n"
+        "p = problem.make_problem(force, {'x': numpy.ones((4, 3))}, import_line='from springs import force')\n"
+        "with problem.registered(p) as case:\n"
+        "    print(plain_code.write_code(p, dataclasses.replace(case, devices=2), xla_options={}))\n"
+    )
+    use = "\nprint(len(jacobian(np.ones((4, 3))).sharding.device_set))"
+
+    def run(code, flags=""):
+        environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(tmp_path)}
+        return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+
+    code = run(write, "--xla_force_host_platform_device_count=2").stdout
+    assert run(code + use).stdout == "2\n"
+    lines = [line for line in code.splitlines() if "device_count" not in line]
+    assert len(lines) == len(code.splitlines()) - 1
+    done = run("\n".join(lines) + use)
+    assert done.returncode == 1 and "cannot reshape array of size 1 into shape (2,)" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["jax", "force"])
