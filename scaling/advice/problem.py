@@ -34,6 +34,11 @@ _UNREADABLE = {  # type of a value that cannot be an input -> what to use instea
     jax.core.Tracer: "call scaling.advise outside of jit, vmap and grad, or use a jax.ShapeDtypeStruct",
     np.ma.MaskedArray: "JAX would ignore its mask; use x.filled(0), and the mask as another input",
 }
+_PREFIXES: dict[Any, str] = {  # kind of a parameter -> text before its name
+    inspect.Parameter.KEYWORD_ONLY: "keyword-only ",
+    inspect.Parameter.VAR_POSITIONAL: "*",
+    inspect.Parameter.VAR_KEYWORD: "**",
+}
 _is_floating = lambda array: jnp.issubdtype(array.dtype, jnp.floating)  # noqa: E731
 _leaf_name = lambda path: jax.tree_util.keystr(path, simple=True, separator=".")  # noqa: E731
 
@@ -180,11 +185,15 @@ def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of inputs in `wrt`. Raise `Refusal` if an input is unknown or not floating point."""
     if not isinstance(wrt, str):
         raise Refusal(f"wrt must be names joined by '+', such as {'+'.join(inputs)}, not {describe(wrt)}")
-    names = tuple(dict.fromkeys(wrt.split("+")))
+    names = tuple(wrt.split("+"))
+    if len(set(names)) < len(names):
+        raise Refusal(f"wrt={wrt} names an input twice: give each input once")
     for name in names:
         check_names("input to differentiate with respect to (wrt)", [name], inputs)
-        if dtypes := [str(a.dtype) for a in jax.tree.leaves(inputs[name]) if not _is_floating(a)]:
-            raise Refusal(f"wrt={name} contains {dtypes[0]}: give it in an input of its own, or convert it")
+        leaves = jax.tree.leaves(inputs[name])
+        if dtypes := [str(leaf.dtype) for leaf in leaves if not _is_floating(leaf)]:
+            fix = "convert it to floating point" + ", or give it in an input of its own" * (len(leaves) > 1)
+            raise Refusal(f"wrt={name} contains {dtypes[0]}, which has no derivative: {fix}")
     return names
 
 
@@ -201,10 +210,7 @@ def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) ->
         names = tuple(signature.bind(*inputs).arguments)
         if set(names) == set(inputs):
             return names
-    parameters = (
-        "keyword-only " * (value.kind is value.KEYWORD_ONLY) + name
-        for name, value in signature.parameters.items()
-    )
+    parameters = [_PREFIXES.get(value.kind, "") + name for name, value in signature.parameters.items()]
     raise Refusal(
         f"the function takes {', '.join(parameters)}, but the inputs are {', '.join(inputs)}: give "
         "each positional parameter in points or in shared, and bind others by functools.partial or a lambda"

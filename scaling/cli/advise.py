@@ -1,6 +1,8 @@
 """Implement `scaling advise`: parse FILE.py:NAME and --points, call advice/advisor.py in a new process."""
 
+import contextlib
 import inspect
+import math
 import os
 import pickle
 import re
@@ -50,6 +52,7 @@ function, the arguments are fields of one case, as for `scaling run`.
 
 Every derivative is checked before its time is kept. Ctrl-C prints the advice so far.
 Exit status: 0, or 2 for bad input."""
+_FUNCTION_SYNTAX = "FILE.py:NAME, such as spring.py:force, or MODULE:NAME"
 _SHAPE = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*)=(scalar|\d{1,15}(?:,\d{1,15})*)(?::(\w+))?")
 _DTYPES = (*DTYPES, "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "bool")
 _FIELDS_OF_FUNCTION = ("wrt", "target", "devices", "hardware")
@@ -138,8 +141,7 @@ def _parse_words(words: Sequence[str]) -> tuple[str, _Problem, _Options]:
         raise Refusal(f"give one function with --points ({example}), or workload=NAME and its fields")
     if shared and not functions:
         raise Refusal("--shared has no effect with workload=, whose sizes give the shapes: omit --shared")
-    if not re.fullmatch(r"\d{1,9}(\.\d*)?", budget := fields.pop("budget", "30")):
-        raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
+    budget = _parse_budget(fields.pop("budget", "30"))
     allowed = _FIELDS_OF_FUNCTION if functions else _FIELDS_OF_WORKLOAD
     # A dotted name has an effect only if it is a size, such as sizes.p.
     if unused := [name for name in fields if re.sub(r"^sizes\..*", "sizes", name) not in allowed]:
@@ -150,13 +152,21 @@ def _parse_words(words: Sequence[str]) -> tuple[str, _Problem, _Options]:
     if not devices or any(type(count) is not int for count in devices):
         raise Refusal(f"devices={devices}: give a number of devices, or several, such as [1,2]")
     options = {
-        "budget": float(budget), "devices": list(dict.fromkeys(devices)),
+        "budget": budget, "devices": list(dict.fromkeys(devices)),
         "hardware": hardware["name"] if hardware and hardware["platform"] != "cpu" else None,
     }  # fmt: skip
     if not functions:
         return config["workload"], _read_case(config), options
     options |= {"wrt": config["wrt"], "target": config["target"] or "jacobian"}
     return functions[0], (points, shared), options
+
+
+def _parse_budget(text: str) -> float:
+    """Return the value of `budget=`. Raise `Refusal` if it is not a number of seconds."""
+    with contextlib.suppress(ValueError):
+        if 0 <= (seconds := float(text)) < math.inf:
+            return seconds
+    raise Refusal(f"budget must be a number of seconds, zero or more, not {text!r}")
 
 
 def _read_case(config: dict[str, Any]) -> Case:
@@ -187,6 +197,9 @@ def _parse_shapes(option: str, texts: Sequence[str]) -> _Shapes:
                     f"--{option} {name}= and {other}= exclude each other: one is an entry of the other"
                 )
         sizes = () if shape == "scalar" else tuple(map(int, shape.split(",")))
+        if option == "points" and not any(sizes[:1]):
+            fix = f"write --points {name}=N,SHAPE, or --shared {text} if all points share it"
+            raise Refusal(f"--points {text}: the first size is the number of points, at least 1; {fix}")
         inputs[name] = sizes, dtype or "float32"
     return inputs
 
@@ -342,9 +355,10 @@ def _table_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
 def _split_location(text: str) -> tuple[str, str]:
     """Split "FILE.py:NAME" or "MODULE:NAME". Raise `Refusal` if `text` is invalid or the file is missing."""
     where, _, name = text.rpartition(":")
-    if not where or not name.isidentifier() or (where.endswith(".py") and not Path(where).is_file()):
-        fix = "write FILE.py:NAME, such as spring.py:force"
-        raise Refusal(f"{text!r} does not name a function in an existing file: {fix}")
+    if not where or not name.isidentifier():
+        raise Refusal(f"{text!r} does not name a function: write {_FUNCTION_SYNTAX}")
+    if where.endswith(".py") and not Path(where).is_file():
+        raise Refusal(f"{text!r} does not name a function in an existing file: write {_FUNCTION_SYNTAX}")
     if where.endswith(".py") and not Path(where).stem.isidentifier():
         reason = "its name is not a module name; rename it, such as spring.py"
         raise Refusal(f"{where} cannot be imported: {reason}")
@@ -360,7 +374,7 @@ def import_function(text: str) -> tuple[Callable[..., Any], str]:
     path, is_file = Path(where), where.endswith(".py")
     module_name = path.stem if is_file else where
     sys.path.insert(0, str(path.resolve().parent if is_file else Path.cwd()))
-    module = import_named("module", module_name, module_name, ["the import path of a module"])
+    module = import_named("module", module_name, module_name, [_FUNCTION_SYNTAX])
     if is_file and Path(getattr(module, "__file__", None) or "").resolve() != path.resolve():
         raise Refusal(f"{where} has the name of another module, {module_name}: rename it")
     if not callable(getattr(module, name, None)):
