@@ -77,6 +77,17 @@ def test_slowdown_of_ten_percent_is_detected_in_95_percent_of_cases(simulate):
     assert all(row[50:].count(SAME) >= 0.95 * 150 for row in table)
 
 
+def test_variances_of_cases_that_were_sampled_in_turns_do_not_depend_on_other_cases(simulate, tmp_path):
+    paired, noisy = simulate(1, replicates=3)[2:], simulate(2, replicates=3, blocks=False, noise=0.3)[2:]
+    first, others = ([[r for r in s if (r.case.points <= 40) is few] for s in sides]
+                     for few, sides in ((True, paired), (False, noisy)))  # fmt: skip
+    alone = compare(*(write(tmp_path / f"alone{k}", first[k]) for k in range(2)))
+    together = compare(*(write(tmp_path / f"together{k}", first[k] + others[k]) for k in range(2)))
+    variances = {row.case.key: row.ratio.variance for row in together.rows}
+    assert len(alone.rows) == 40 and len(together.rows) == CASES
+    assert all(row.ratio.variance == pytest.approx(variances[row.case.key]) for row in alone.rows)
+
+
 def test_one_process_per_folder_leaves_every_case_undecided(simulate):
     a, b, *_ = simulate(5, replicates=1, blocks=False, slowdown=1.5)
     result = compare(a, b)
