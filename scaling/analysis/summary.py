@@ -22,7 +22,7 @@ from scaling.analysis.lint import lint_findings
 from scaling.analysis.ranking import MemoryPoint, Ranking, SettingComparison
 from scaling.analysis.scaling_fits import ScalingFit
 from scaling.analysis.size_series import Crossover
-from scaling.analysis.timings import Timing, describe_slower, format_time, is_empty_call
+from scaling.analysis.timings import describe_slower, format_time, is_empty_call
 from scaling.core.case import Case, problem
 from scaling.core.formatting import format_bytes, format_count, format_number, list_first
 from scaling.core.grouping import group_by, least_by
@@ -197,9 +197,9 @@ def _describe_variants(findings: Findings) -> list[str]:
     return _select_largest(findings, texts)
 
 
-def _describe_program(timing: Timing) -> str:
-    program = f"{timing.base_method.name} at {timing.size}, {timing.call}"
-    return f"{timing.family}: {program}, {timing.devices_text}"
+def _describe_program(subject: Subject) -> str:
+    program = f"{subject.base_method.name} at {subject.size}, {subject.call}"
+    return f"{subject.family}: {program}, {subject.devices_text}"
 
 
 def _describe_memory(front: Sequence[MemoryPoint]) -> str:
@@ -220,7 +220,8 @@ def _describe_comparison(comparison: SettingComparison) -> str:
     name, second_name = (_name_setting(timing.case, comparison.field) for timing in (fastest, slower_timing))
     slower = describe_slower(second_name, slower_timing, fastest)
     text = f"{name} takes {format_time(fastest)}; {slower}; {comparison.certainty}"
-    return f"Comparison by {comparison.field} of {_describe_program(fastest)}: {text}"
+    program = _describe_program(comparison).replace(", the fastest mesh", "")  # any mesh
+    return f"Comparison by {comparison.field} of {program}: {text}"
 
 
 def _name_setting(case: Case, field: str) -> str:

@@ -143,7 +143,7 @@ def test_overlapped_all_reduce_is_compared_with_the_same_case_without_overlap():
 def test_communication_volume_and_overlap_gain_are_reported(tmp_path):
     lines, tables = report(tmp_path, [gradient(3.0, True), gradient(4.0, False)], "Comparison by overlap")
     assert lines[0].endswith(
-        "data split, overlapped, 2 devices: overlap=true takes 3.00 s (3.00 to 3.00); overlap=false takes "
+        "shard_map, data split, 2 devices: overlap=true takes 3.00 s (3.00 to 3.00); overlap=false takes "
         "1.33x (1.33 to 1.33) as long; not sure: measured in one process."
     )
     cells = {row["case"].endswith("overlapped"): row["remarks"] for row in tables["measured"]}

@@ -122,13 +122,13 @@ def test_size_sweep_uses_the_fastest_mesh_of_each_size():
     assert [timing.case.mesh for _, timing in line] == ["1x2", "1x2"] and panel.case.mesh is None
 
 
-def test_answer_names_the_fastest_and_the_second_fastest_mesh(study):
+def test_comparison_names_the_program_without_a_mesh_then_the_fastest_and_the_second_fastest_mesh(study):
     (sentence,) = [
         line for line in summary.answer_sentences(study) if line.startswith("Comparison by mesh of")
     ]
     assert (
-        "linear jacobian by W: jacfwd (vmap) at o=3 p=5 points=12, shard_map, both split, mesh 2x2, "
-        "4 devices: mesh=2x2 takes 2.00 s" in sentence
+        "linear jacobian by W: jacfwd (vmap) at o=3 p=5 points=12, shard_map, both split, 4 devices: "
+        "mesh=2x2 takes 2.00 s" in sentence
     )
     assert "; mesh=1x4 takes 1.25x (1.25 to 1.25) as long; not sure: measured in one process." in sentence
 
