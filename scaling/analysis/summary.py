@@ -134,8 +134,15 @@ def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]
 def describe_fit(curve: Curve, law: ScalingFit) -> str:
     """Return a clause that states the parameters of a fitted scaling law and the largest speed-up.
 
-    The largest speed-up is omitted if it is unbounded, or if the parameters are too uncertain.
+    The largest speed-up is omitted if it is unbounded, or if the parameters are too uncertain. No law allows
+    an efficiency above 1: if this explains why the fit is inaccurate, only this is stated.
     """
+    highest = max(point.efficiency.low or 0.0 for point in curve.points)
+    if _LARGE_ERROR < law.residual < highest - 1:
+        error = format_percentage(law.residual)
+        return (
+            f"no law describes it, because its efficiency exceeds 1: {law.name}, the best, is off by {error}"
+        )
     parameters = ", ".join(f"{name} {format_share(*value)}" for name, value in law.parameters.items())
     error = f", though off by {format_percentage(law.residual)}" if law.residual > _LARGE_ERROR else ""
     text = f"{law.name} describes it best{error}: {parameters}"
