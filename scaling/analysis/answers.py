@@ -15,7 +15,13 @@ from scaling.analysis.ranking import (
     largest_problems,
     recommend_ranking,
 )
-from scaling.analysis.timings import Timing, describe_slower, format_time, name_with_blocks
+from scaling.analysis.timings import (
+    Timing,
+    describe_slower,
+    format_time,
+    name_with_blocks,
+    reasons_for_doubt,
+)
 from scaling.core.case import problem
 from scaling.core.formatting import list_first
 
@@ -144,7 +150,8 @@ def _describe_devices(
         if fastest.base_method not in timed:  # such as a case that failed
             conclusion = f"{fastest.method.name} has no time on {on_more.devices_text}"
         slower = describe_slower(f"the fastest mode on {on_more.devices_text}", on_more, fastest)
-        sentences.append(f"{conclusion}: {slower}")
+        doubts = ", ".join(reasons_for_doubt(fastest, on_more)) if ratio.above_one else ""
+        sentences.append(f"{conclusion}: {slower}" + (f"; not sure: {doubts}" if doubts else ""))
     if doubt:
         sentences.append(f"No number of devices can be recommended: {doubt}")
     if curve and len(curve.points) > 1:
@@ -164,5 +171,6 @@ def describe_efficiency(findings: Findings, curve: Curve) -> str:
     is_unsure = any((point.efficiency.low or 0.0) < required for point in efficient) or any(
         (point.efficiency.high or math.inf) >= required for point in inefficient
     )
-    doubt = ", which is not certain" if is_unsure else ""
+    has_one_process = any(point.timing.replicates < 2 for point in (*efficient, *inefficient))
+    doubt = ", which is not certain" if is_unsure or has_one_process else ""
     return f"for an efficiency of at least {required:g}, use up to {devices}{doubt}"

@@ -323,8 +323,10 @@ def test_smallest_device_count_not_distinguished_from_the_fastest_is_recommended
 def test_largest_device_count_above_the_efficiency_threshold_is_reported(tmp_path, make_record):
     rows = [(1, 12), (2, 6.4), (4, 4.5), (8, 4.0)]
     records = [
-        make_record(devices=d, points=64, api="shard_map", seconds=[ms * 1e-3 * (1 + 1e-3 * (5 * i % 7)) for i in range(7)])
+        make_record(devices=d, points=64, api="shard_map", seconds=[ms * 1e-3 * (1 + 1e-3 * (5 * i % 7)) for i in range(7)],
+                    replicate=process)
         for d, ms in rows
+        for process in range(2)
     ]  # fmt: skip
     folder = made_up.write(tmp_path / "made", records, scaling=["strong"])
     expected = {
@@ -423,6 +425,24 @@ def test_more_devices_do_not_pay_only_if_all_are_slower(tmp_path, make_record):
     ]
     first = summary.answer_sentences(made_up.write(tmp_path, records, scaling=["strong"]))[0]
     assert "More devices are not distinguished: the ratio to the fastest mode on 4 devices is" in first
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_one_process_says_of_the_device_counts_is_not_sure(tmp_path, make_record, count):
+    records = [
+        make_record(devices=d, seconds=[s] * 7, replicate=i)
+        for d, s in ((1, 4.0), (2, 2.0), (4, 3.0))
+        for i in range(count)
+    ]
+    first = summary.answer_sentences(made_up.write(tmp_path, records, scaling=["strong"]))[0]
+    doubt, unsure = (
+        ("; not sure: measured in one process", ", which is not certain") if count == 1 else ("", "")
+    )
+    assert (
+        f"More devices do not pay: the fastest mode on 4 devices takes 1.50x (1.50 to 1.50) as long{doubt}. "
+        in first
+    )
+    assert f"use up to 2 devices{unsure}." in first
 
 
 def test_limit_of_the_efficiency_is_not_sure_if_the_next_number_of_devices_may_reach_it(
