@@ -29,6 +29,7 @@ class ScalingFit:
     seconds: float  # fitted time on one device
     residual: float  # standard deviation of the residuals of log(time)
     best: bool  # whether `fit_laws` selects this law as the best for the curve
+    general: "ScalingFit | None" = None  # for a simple law: the fit of the universal law to the same curve
 
     def speedup(self, devices: float) -> float:
         """Return the predicted speed-up over one device. For weak scaling, this is the scaled speed-up."""
@@ -49,16 +50,23 @@ class ScalingFit:
     def limit_estimate(self) -> Estimate | None:
         """Return the largest speed-up (`limit`) with its confidence interval, or None if it is unbounded.
 
-        The interval is calculated from the intervals of the parameters.
+        The interval is calculated from the intervals of the parameters. For a simple law, it contains the
+        interval of the universal law: a curve that agrees with both may have a maximum on more devices than
+        were measured. Return None if the curve has too few device counts for the universal law.
         """
-        if self.limit is None:
+        if self.limit is None or (self.name != UNIVERSAL and self.general is None):
             return None
+        ends = [end for fit in (self, self.general) if fit for end in fit._limit_ends()]
+        return Estimate(self.limit, min(ends), max(ends))
+
+    def _limit_ends(self) -> tuple[float, float]:
+        """Return `limit` for the upper and for the lower ends of the intervals of the parameters."""
         lows, highs = (
             {name: Estimate(ends[index] or 0.0, None, None) for name, ends in self.parameters.items()}
             for index in (1, 2)
         )
         low, high = (replace(self, parameters=extreme).limit or math.inf for extreme in (highs, lows))
-        return Estimate(self.limit, low, high)
+        return low, high
 
     @property
     def peak(self) -> float | None:
@@ -101,7 +109,10 @@ def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
     laws = (law for law in _applicable_laws(devices, curve.kind) if len(devices) > len(law.parameters) + 1)
     fits = [_fit_law(law, log_times) for law in laws]
     best = _best_fit(fits, len(devices))
-    return tuple(replace(fit, best=fit is best) for fit in fits)
+    return tuple(
+        replace(fit, best=fit is best, general=general)
+        for fit, general in zip(fits, [*fits, None][1:], strict=True)
+    )
 
 
 def _applicable_laws(devices: Any, kind: str) -> list[_LinearLaw]:

@@ -139,10 +139,8 @@ def describe_fit(curve: Curve, law: ScalingFit) -> str:
     """
     highest = max(point.efficiency.low or 0.0 for point in curve.points)
     if _LARGE_ERROR < law.residual < highest - 1:
-        error = format_percentage(law.residual)
-        return (
-            f"no law describes it, because its efficiency exceeds 1: {law.name}, the best, is off by {error}"
-        )
+        best = f"{law.name}, the best, is off by {format_percentage(law.residual)}"
+        return f"no law describes it, because its efficiency exceeds 1: {best}"
     parameters = ", ".join(f"{name} {format_share(*value)}" for name, value in law.parameters.items())
     error = f", though off by {format_percentage(law.residual)}" if law.residual > _LARGE_ERROR else ""
     text = f"{law.name} describes it best{error}: {parameters}"

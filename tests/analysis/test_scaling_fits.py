@@ -116,8 +116,30 @@ def test_exact_curve_recovers_the_parts_the_limit_and_the_peak(curve_of, kind):
     ],
 )
 def test_limit_has_an_interval_from_those_of_the_parts(name, parts, low, high):
-    fit = scaling_fits.ScalingFit(name, parts, 1.0, 0.01, best=True)
+    general = scaling_fits.ScalingFit(
+        UNIVERSAL, {"contention": next(iter(parts.values())), "coherency": Estimate(0.0, 0.0, 0.0)}, 1.0, 0.01, best=False
+    )  # fmt: skip
+    fit = scaling_fits.ScalingFit(name, parts, 1.0, 0.01, True, general if name == AMDAHL else None)
     assert fit.limit_estimate == pytest.approx((fit.limit, low, high))
+
+
+def test_limit_of_a_simple_law_includes_the_maximum_that_a_few_device_counts_do_not_exclude(curve_of):
+    generator, claimed, wrong = np.random.default_rng(5), 0, 0
+    truth = max(1 / seconds(UNIVERSAL, (0.03, 0.002), n) for n in range(1, 99))  # 8.6, on 22 devices
+    for _ in range(TRIALS):
+        fits = scaling_fits.fit_laws(
+            curve_of(UNIVERSAL, (0.03, 0.002), (1, 2, 4, 8), 0.01 * generator.normal(size=4))
+        )
+        limit = next(fit for fit in fits if fit.best).limit_estimate
+        is_claimed = limit is not None and limit.is_determined
+        claimed += is_claimed
+        wrong += is_claimed and not limit.low <= truth <= limit.high
+    assert wrong <= TRIALS / 20 < claimed
+
+
+def test_three_device_counts_have_no_limit(curve_of):
+    fit = fit_of(curve_of(AMDAHL, (0.1,), (1, 2, 4)), AMDAHL)
+    assert fit.best and fit.limit and fit.limit_estimate is None
 
 
 def test_times_of_empty_calls_have_no_law(curve_of):

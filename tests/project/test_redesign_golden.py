@@ -232,6 +232,7 @@ def test_tables_of_a_report_contain_the_same_rows_of_numbers(current, folder):
 # Sparse derivatives have a table, and no sentence.
 # The answer states neither the number of sizes nor the memory of all at once nor the time of an empty call, and the
 # time by hand is a column.
+# Four device counts do not determine the largest speed-up by Amdahl's law, "27", as the universal law may hold.
 DROPPED = {
     "everything": [
         "0", "0.0", "0.0", "0.00273", "0.00547", "0.04", "0.07", "0.10", "0.10", "0.10", "0.10", "0.10", "0.16",
@@ -239,7 +240,7 @@ DROPPED = {
         "2.10", "320", "4", "4", "4", "4", "4", "4", "4.61", "8", "8", "8", "8", "8",
     ],
     "made_up": [
-        "0", "0.07", "0.79", "1.08", "1.10", "123", "124", "124", "2", "2", "2", "2", "20480", "22.9", "272", "275", "29",
+        "0", "0.07", "0.79", "1.08", "1.10", "123", "124", "124", "2", "2", "2", "2", "20480", "22.9", "27", "272", "275", "29",
         "29.3", "64", "64", "8", "9", "90.1",
     ],
 }  # fmt: skip
