@@ -131,17 +131,14 @@ def _describe_devices(
     fastest, *other_timings = [ranking.fastest for ranking in rankings]
     if not other_timings:
         return [f"Measured on {fastest.devices_text} only"]
-    curve, point = findings.curves_of(recommended).get("strong", (None, None))
-    sentences = []
+    curve, _ = findings.curves_of(recommended).get("strong", (None, None))
+    sentences = _describe_speedup(findings, recommended)
     if recommended is not fastest:
         shortest = (
             f"The shortest time, {format_time(fastest)} of {fastest.method.name} on {fastest.devices_text},"
         )
         name = f"{recommended.method.name} on {recommended.devices_text}"
         sentences.append(f"{shortest} is not distinguished: {describe_slower(name, recommended, fastest)}")
-        if point and not point.is_baseline:
-            sentences[0] += f", efficiency {format_ratio(*point.efficiency, sign='')}"
-    sentences += _describe_speedup(findings, fastest)
     more_devices = (timing for timing in other_timings if timing.case.devices > fastest.case.devices)
     on_more, ratio = find_runner_up(fastest, more_devices)
     if on_more and ratio:
