@@ -615,6 +615,14 @@ def test_a_wrong_rule_for_an_input_of_small_influence_is_found(factor, status, m
     assert measure(built, monkeypatch, mode="jacrev").status == status
 
 
+@pytest.mark.parametrize(("factor", "status"), [(1.0, "ok"), (1 + 3e-5, "failed")])
+def test_a_value_that_is_not_a_number_leaves_the_reference_in_float64(factor, status, monkeypatch):
+    sin = with_wrong_rule(factor)
+    built = Workload(lambda x: jnp.append(sin(x), jnp.log(x[0] - 2)), {"x": uniform(3, low=0.5)}, wrt="x")
+    record = measure(built, monkeypatch, mode="jacrev")
+    assert record.status == status, record.text
+
+
 def newton(x):
     """Return the square root of a number by a loop that ends when it is accurate."""
     return jax.lax.while_loop(lambda s: jnp.abs(s * s - x) > 1e-4 * x, lambda s: 0.5 * (s + x / s), x)

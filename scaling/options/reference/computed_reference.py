@@ -257,7 +257,8 @@ def _describe_dtype_difference(
     typical = np.sqrt(np.mean(np.where(np.isfinite(noise), noise, 0.0) ** 2, axis=0))  # of all points
     allowed = _MAX_DTYPE_DIFFERENCE * 16 * roundoff * np.sqrt(reference.terms) * scale
     allowed = allowed + 4 * np.maximum(noise, typical)
-    is_equal = native_values == float64_values  # also if both are infinite
+    is_nan = np.isnan(native_values) & np.isnan(float64_values)
+    is_equal = is_nan | (native_values == float64_values)  # also if both are infinite
     differs = ~(is_equal | (np.abs(native_values - float64_values) <= allowed))
     if not differs.any():
         return None
