@@ -60,8 +60,8 @@ class Advice:
         The key puts measured times before predicted times, then unknown times, then failed cases. Shorter
         times come first. If no time was measured, doubtful predictions follow the other predictions.
         """
-        seconds = self.seconds(case)
-        has_failed = self.fields.get(case, {}).get("status") == "failed"
+        seconds, fields = self.seconds(case), self.fields.get(case, {})
+        has_failed = fields.get("status") == "failed" or fields.get("reason") == "not_offered"
         is_doubtful = case not in self.records and (bool(self.records) or self.reason(case) is not None)
         return seconds is None, has_failed, is_doubtful, seconds or 0.0, *_complexity(case)
 

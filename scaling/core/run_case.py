@@ -186,8 +186,8 @@ def describe_error(error: Exception) -> tuple[str, str, str]:
     if not isinstance(error, Refusal):  # the message of a Refusal is a complete sentence
         text, suffix = f"{type(error).__name__}: {text}".removesuffix(": "), format_location(error)
     text = scrub(text)[: 500 - len(suffix)] + suffix
-    if isinstance(error, NotImplementedError):  # such as jnp.linalg.svd in bfloat16
-        return "skipped", "not_offered", text
+    if isinstance(error, NotImplementedError) or "to a custom_vjp" in text or "Reverse-mode diff" in text:
+        return "skipped", "not_offered", text  # such as jnp.linalg.svd in bfloat16, or a loop in reverse mode
     return "failed", "out_of_memory" if is_out_of_memory(text) else "error", text
 
 

@@ -761,3 +761,14 @@ def test_a_derivative_that_jax_does_not_implement_is_skipped(define):
     record = measure(workload="mine", api="jit")
     assert (record.status, record.reason) == ("skipped", "not_offered"), record.text
     assert "NotImplementedError" in record.text and "'schur'" in record.text
+
+
+def test_a_mode_for_which_a_function_has_no_rule_is_skipped(define):
+    in_reverse = jax.custom_vjp(lambda x: jnp.sin(x))
+    in_reverse.defvjp(lambda x: (jnp.sin(x), x), lambda x, cotangent: (jnp.cos(x) * cotangent,))
+    loop = lambda x: jax.lax.while_loop(lambda y: jnp.sum(y) < 9, lambda y: 2 * y, x)  # noqa: E731
+    for function, modes in ((in_reverse, ("jacrev", "jacfwd")), (loop, ("jacfwd", "jacrev"))):
+        define("mine", Workload(function, {"x": uniform(3, low=0.5)}, wrt="x"))
+        with_rule, without_rule = (measure(workload="mine", mode=mode, api="jit") for mode in modes)
+        assert with_rule.status == "ok", with_rule.text
+        assert (without_rule.status, without_rule.reason) == ("skipped", "not_offered"), without_rule.text
