@@ -25,7 +25,13 @@ from scaling.core.case import (
 from scaling.core.derivative import Derivative, ceil_div
 from scaling.peers import interface as peers
 from scaling.study.grid import UnusedField, list_meshes
-from scaling.study.user_workload import check_workload, declared_names, declared_sizes, find_module
+from scaling.study.user_workload import (
+    check_direction,
+    check_workload,
+    declared_names,
+    declared_sizes,
+    find_module,
+)
 
 # (field, whether it has no effect, reason, fields that make it ineffective)
 _Rule = tuple[str, bool, str, tuple[str, ...]]
@@ -41,6 +47,8 @@ def complete(case: Case, make_workload: Callable[[Case], Any] = workload.make_fr
     if case.engine != JAX:
         case = dataclasses.replace(case, **peers.complete_case(case))
     built = workload.build(case, lambda case: check_workload(case.workload, make_workload(case)))
+    if case.target == "hvp" or built.reduction.along_point:
+        check_direction(case.workload, built)
     reduce = None if case.reduce == (built.default_reduce or "whole") else case.reduce
     return dataclasses.replace(case, reduce=reduce, wrt=None if case.ad_mode.is_value else built.wrt)
 

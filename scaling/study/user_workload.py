@@ -134,8 +134,9 @@ def check_workload(name: str, result: Any) -> Workload:
         raise Refusal(f"workload(case) of {name!r} {expected}")
     reductions = [key for key in REDUCTIONS if key != WHOLE.name]
     check_names("reduce", [result.reduce] if result.reduce is not None else [], reductions)
-    if not isinstance(result.wrt, str):
-        raise _wrong_type(f"wrt of {name!r}", "names joined by '+', such as 'x+params'", result.wrt)
+    for key in ("wrt", "direction"):
+        if not isinstance(value := getattr(result, key), str):
+            raise _wrong_type(f"{key} of {name!r}", "names joined by '+', such as 'x+params'", value)
     if not isinstance(result.whole_modes, Mapping):
         words = "a mapping from modes to functions, such as {'analytic': derivative}"
         raise _wrong_type(f"whole_modes of {name!r}", words, result.whole_modes)
@@ -148,6 +149,14 @@ def check_workload(name: str, result: Any) -> Workload:
         if not callable(value) and not (value is None and key in optional):
             raise _wrong_type(f"{key} of {name!r}", "a function", value)
     return result
+
+
+def check_direction(name: str, built: Workload) -> None:
+    """Raise `Refusal` if the inputs in `direction` do not have the shapes of the inputs in `wrt`."""
+    shapes, needed = ([built.inputs[x].shape for x in xs] for xs in (built.direction_names, built.names))
+    if shapes != needed:
+        expected = f"must name inputs with the shapes of wrt={built.wrt!r}, in the same order"
+        raise Refusal(f"direction={built.direction!r} of {name!r} {expected}; without it, wrt is used")
 
 
 def check_inputs(built: Workload) -> None:

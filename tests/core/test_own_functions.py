@@ -436,6 +436,10 @@ REJECTED = {
     "half a term": ({"terms": 0.5}, "terms of 'mine' must be a positive integer, not the number 0.5"),
     "wrt without elements": ({"shared": {"p": EMPTY["none"]}, "wrt": "p"}, "'mine' has nothing to differentiate: 0 inputs"),
     "wrt as a tuple": ({"wrt": ("x",)}, "wrt of 'mine' must be names joined by"),
+    "wrt of an integer": (
+        {"points": {"k": poisson(1.5), "x": X}, "wrt": "k"}, r"unknown floating-point input .*\(wrt\) 'k': choose from x$"
+    ),
+    "direction as a tuple": ({"direction": ("x",)}, "direction of 'mine' must be names joined by"),
     "wrt twice": ({"shared": {"p": {"a": X}}, "wrt": "p.a+p"}, "names an input twice"),
     "wrt of no leaf": ({"shared": {"p": {"a": X}}, "wrt": "p.b"}, "'p.b': choose from x, p, p.a"),
     "an integer output": ({"function": lambda x: {"y": x, "n": jnp.arange(2)}}, "returns numbers of dtype int.*output 'n'"),
@@ -453,6 +457,16 @@ def test_an_invalid_input_or_output_is_rejected_in_one_line_that_names_it(define
     with pytest.raises(Refusal, match=message) as error:
         complete_case(workload="mine", api="jit")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("fields", [{"target": "hvp", "mode": "fwd_over_rev"}, {"reduce": "vector"}], ids=str)
+@pytest.mark.parametrize("direction", ["y", "v"])
+def test_a_direction_that_does_not_match_wrt_is_rejected_where_it_is_used(define, direction, fields):
+    function = lambda x, v: jnp.sum(x**2)  # noqa: E731
+    define("mine", Workload(function, {"x": normal(3), "v": normal(4)}, wrt="x", direction=direction))
+    complete_case(workload="mine", api="jit")
+    with pytest.raises(Refusal, match=f"direction='{direction}' of 'mine' must name .*shapes of wrt='x'"):
+        complete_case(workload="mine", api="jit", **fields)
 
 
 def test_a_whole_batch_or_derivative_of_the_wrong_structure_is_rejected(define):
