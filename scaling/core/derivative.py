@@ -96,7 +96,7 @@ class Derivative:
             if self.coloring is not None:
                 return case.points, 1, int(self.coloring.pattern.rows.size)
             assert self.workload.pattern is not None
-            return case.points, 1, int(self.workload.pattern()[0].size)
+            return case.points, 1, len(self.workload.pattern()[0])
         outputs = 1 if self.summed else self.outputs
         return case.points, *self.workload.reduction.shape(outputs, self.inputs)
 

@@ -169,15 +169,16 @@ def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: 
     Raise `Refusal` unless the nonzeros are distinct, in range, and sorted by row and then by column.
     """
     rows, cols = np.asarray(rows), np.asarray(cols)
-    pattern, is_valid = Pattern(rows, cols, outputs, inputs), rows.shape == cols.shape == (rows.size,)
+    pattern, is_integer = Pattern(rows, cols, outputs, inputs), {rows.dtype.kind, cols.dtype.kind} <= {*"iu"}
+    is_valid = is_integer and rows.shape == cols.shape == (rows.size,)
     if is_valid and rows.size and min(rows.min(), cols.min()) >= 0:
         is_in_range = rows.max() < outputs and cols.max() < inputs
         if is_in_range and np.all(np.diff(_flat_indices(pattern)) > 0):
             return pattern
     raise Refusal(
-        f"a pattern must be two arrays of equal length, the rows and the columns of the nonzeros of the "
-        f"{outputs} x {inputs} Jacobian, each once, sorted by row and then by column; these have shapes "
-        f"{rows.shape} and {cols.shape}"
+        f"a pattern must be two integer arrays of equal length, the rows and the columns of the nonzeros of "
+        f"the {outputs} x {inputs} Jacobian, each once, sorted by row and then by column; these are "
+        f"{rows.dtype} {rows.shape} and {cols.dtype} {cols.shape}"
     )
 
 

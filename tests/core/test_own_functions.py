@@ -469,6 +469,14 @@ def test_a_direction_that_does_not_match_wrt_is_rejected_where_it_is_used(define
         complete_case(workload="mine", api="jit", **fields)
 
 
+def test_a_pattern_may_be_two_lists(define):
+    modes = {"analytic": lambda x: jnp.cos(x)}
+    rows = cols = [0, 1, 2]
+    define("mine", Workload(lambda x: jnp.sin(x), {"x": X}, pattern=lambda: (rows, cols), whole_modes=modes))
+    record = measure(workload="mine", mode="analytic", seeds="colored", api="jit")
+    assert record.status == "ok", record.text
+
+
 def test_a_whole_batch_or_derivative_of_the_wrong_structure_is_rejected(define):
     modes = {"analytic": lambda params, x: [jnp.ones((4, 5)), jnp.ones((4, 7))]}
     whole = lambda params, x: (jnp.sum(x), jnp.ones(4))  # noqa: E731

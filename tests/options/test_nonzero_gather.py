@@ -58,3 +58,10 @@ def test_the_dense_form_of_a_pattern_has_its_entries_and_zeros():
 def test_an_invalid_pattern_is_rejected(rows, cols):
     with pytest.raises(Refusal, match=r"the 3 x 2 Jacobian.*each once, sorted by row"):
         sparse_jacobians.validated_pattern(np.array(rows, int), np.array(cols, int), 3, 2)
+
+
+def test_a_pattern_that_is_not_integer_is_rejected_with_its_dtype():
+    with pytest.raises(
+        Refusal, match=r"must be two integer arrays .*; these are float64 \(2,\) and int64 \(2,\)$"
+    ):
+        sparse_jacobians.validated_pattern(np.array([0.0, 2.0]), np.array([1, 0]), 3, 2)
