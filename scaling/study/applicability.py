@@ -139,7 +139,7 @@ def _list_workload_rules(derivative: Derivative) -> list[_Rule]:
          f"{name} offers no {case.mode}{by_inputs}{suffix}"),
         ("not_offered", whole_batch and workload.whole is None, f"{name} does not offer batch=whole"),
         ("not_offered", whole_batch and mode.has_seeds and not separable,
-         f"{name} with batch=whole cannot be differentiated by wrt={case.wrt}"),
+         f"{name} with batch=whole cannot be differentiated by wrt={case.wrt}; use batch=vmap"),
         (_UNDEFINED, whole_batch and case.engine == JAX and case.mesh_shape[0] > 1 and not sums_points,
          "batch=whole cannot be partitioned over points; use split=seeds"),
     ]  # fmt: skip

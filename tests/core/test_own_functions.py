@@ -469,6 +469,13 @@ def test_a_direction_that_does_not_match_wrt_is_rejected_where_it_is_used(define
         complete_case(workload="mine", api="jit", **fields)
 
 
+def test_a_whole_batch_that_cannot_be_differentiated_by_an_input_is_skipped_with_the_fix(define):
+    define("mine", Workload(lambda x: jnp.sin(x), {"x": X}, whole=lambda x: jnp.sin(x)))
+    case, _ = complete_case(workload="mine", mode="jacrev", batch="whole", api="jit")
+    text = "mine with batch=whole cannot be differentiated by wrt=x; use batch=vmap"
+    assert devices.reason_to_skip(case) == ("not_offered", text)
+
+
 def test_a_pattern_may_be_two_lists(define):
     modes = {"analytic": lambda x: jnp.cos(x)}
     rows = cols = [0, 1, 2]
