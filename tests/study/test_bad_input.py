@@ -222,6 +222,10 @@ MODULES = {
     "has no workload()": ("x = 1", r"no function workload\(case\)"),
     "has a workload that is not a function": ("workload = 3", r"no function workload\(case\)"),
     "returns no Workload": ("def workload(case):\n    return 3", "Workload"),
+    "misspells a field of Workload": (
+        "from scaling.workload import Workload\ndef workload(case):\n    return Workload(len, point={})",
+        r"unexpected keyword argument 'point'; the fields are function, points, shared.* \(mine.py:3\)",
+    ),
     "takes no case": ("def workload():\n    return 3", "mine.*argument"),
     "raises a KeyError": ("def workload(case):\n    return {}['q']", r"mine: KeyError: 'q' \(mine.py:2\)"),
     "uses a size that it does not declare": (
