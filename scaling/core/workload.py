@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scaling.core import load_option
-from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal, TooLarge, built_in, unknown_name
+from scaling.core.case import CEILING, LAPLACIAN, SECOND, Case, Refusal, TooLarge, built_in, unknown_name
 from scaling.core.formatting import format_location
 from scaling.core.reductions import REDUCTIONS, TRACE, WHOLE, Reduction
 
@@ -245,8 +245,8 @@ def import_named(what: str, name: str, path: str, valid_names: Iterable[str]) ->
 
 def module(name: str) -> types.ModuleType:
     """Import and return the module of a workload, given its built-in name or its import path."""
-    names = sorted(built_in("workloads"))
-    path = f"scaling.workloads.{name}" if name in names else name
+    names = sorted(built_in("workloads") - {CEILING})
+    path = f"scaling.workloads.{name}" if name in {*names, CEILING} else name
     imported = import_named("workload", name, path, [*names, "a module in this folder or on PYTHONPATH"])
     if not callable(getattr(imported, "workload", None)):
         text = "has no function workload(case) -> Workload; see README.md, 'A function of your own'"
