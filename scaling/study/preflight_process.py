@@ -141,7 +141,7 @@ _make_cached_workload = functools.lru_cache(_MAX_WORKLOADS)(workload.make_from_m
 
 @functools.lru_cache(_MAX_WORKLOADS)
 def _check_inputs_once(case: Case) -> None:
-    check_inputs(workload.build(case, _make_workload))
+    check_inputs(case, workload.build(case, _make_workload))
 
 
 def _make_workload(case: Case) -> Any:

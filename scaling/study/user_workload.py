@@ -1,5 +1,6 @@
 """Find the module of `workload=NAME`, read its SIZES, VARIANTS and other constants, check its `Workload`."""
 
+import dataclasses
 import importlib.util
 import math
 import os
@@ -14,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from scaling.core import workload
-from scaling.core.case import Refusal, built_in, check_names
-from scaling.core.inputs import draw_rows
+from scaling.core.case import Case, Refusal, built_in, check_names
+from scaling.core.inputs import draw_rows, point_rows
 from scaling.core.modes import MODES
 from scaling.core.reductions import REDUCTIONS, WHOLE
 from scaling.core.workload import Workload
@@ -159,8 +160,9 @@ def check_direction(name: str, built: Workload) -> None:
         raise Refusal(f"direction={built.direction!r} of {name!r} {expected}; without it, wrt is used")
 
 
-def check_inputs(built: Workload) -> None:
+def check_inputs(case: Case, built: Workload) -> None:
     """Raise `Refusal` if the first row of an input cannot be drawn, or differs when it is drawn again."""
+    per_point = dataclasses.replace(built, points=built.inputs)
     for name, spec in built.inputs.items():
         if math.prod(spec.shape) > _MAX_CHECKED_ELEMENTS:
             continue
@@ -168,6 +170,7 @@ def check_inputs(built: Workload) -> None:
         if not np.array_equal(first, second, equal_nan=True):
             problem = f"the InputSpec of {name!r} draws other values each time it is called"
             raise Refusal(f"{problem}: make(generator, rows) must draw them from its generator")
+        point_rows(case, per_point, name, 0, 1)  # raises Refusal if its dtype cannot represent the values
 
 
 def _wrong_type(what: str, expected: str, value: Any) -> Refusal:

@@ -562,6 +562,14 @@ def test_a_drawn_value_that_the_dtype_of_the_input_cannot_represent_is_refused(n
     assert f"the InputSpec of 'x' {message}" in str(refusal.value)
 
 
+@pytest.mark.parametrize("group", ["points", "shared"])
+def test_a_value_of_the_first_row_that_cannot_be_represented_is_refused_before_the_study(group):
+    halves = InputSpec((), lambda rng, rows: rows + 0.5, integer=True)
+    built = Workload(jnp.sin, **{"points": {"x": uniform()}, group: {"k": halves}})
+    with pytest.raises(Refusal, match=r"the InputSpec of 'k' draws 0\.5, which int32 cannot represent"):
+        user_workload.check_inputs(Case("mine"), built)
+
+
 def test_drawn_infinities_and_whole_numbers_in_floating_point_are_valid():
     infinite = InputSpec((2,), lambda rng, rows: np.full((len(rows), 2), -np.inf))
     assert np.isneginf(draw_in("float32", infinite)).all()
