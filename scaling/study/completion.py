@@ -93,7 +93,9 @@ def _resolve_names(case: Case) -> Case:
     variant = _choose_name(case, "variant", declared_names(module, "VARIANTS"))
     formulations = declared_names(module, "FORMULATIONS", variant)
     formulation = _choose_name(case, "formulation", formulations)
-    check_names(f"dtype for {case.workload}", [case.dtype], declared_names(module, "DTYPES") or DTYPES)
+    dtypes = declared_names(module, "DTYPES") or DTYPES
+    check_names(f"dtype in DTYPES of {case.workload}", dtypes, DTYPES)
+    check_names(f"dtype for {case.workload}", [case.dtype], dtypes)
     declared = declared_sizes(case.workload, module, case.sizes)
     sizes = {name: case.points if size == "points" else size for name, size in declared.items()}
     formulation = None if formulation in formulations[:1] else formulation  # the first is the default
@@ -108,7 +110,7 @@ def _resolve_names(case: Case) -> Case:
 def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
     """Return (AD mode, target) of a case. The mode is "value" if the target is a function value."""
     value = getattr(module, "VALUE", "value")
-    values = (value,) if isinstance(value, str) else tuple(value)
+    values = (value,) if isinstance(value, str) else declared_names(module, "VALUE")
     targets = declared_names(module, "TARGETS") if hasattr(module, "TARGETS") else ("jacobian",)
     if not targets:
         raise Refusal(f"TARGETS of {case.workload} is empty: name quantities, or omit it for ('jacobian',)")

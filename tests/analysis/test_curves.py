@@ -24,7 +24,12 @@ def test_halving_times_give_ideal_speedups_and_efficiency_1():
     assert [(p.efficiency.value, p.efficiency.low, p.efficiency.high) for p in curve.points] == [
         (1, 1, 1)
     ] * 3
-    assert curve.case.devices == 1 and curve.kind == "strong" and "devices" not in curve.name
+    assert (
+        curve.case.devices == 1
+        and curve.kind == "strong"
+        and "devices" not in curve.name
+        and "points=12 wrt" in curve.name
+    )
 
 
 def test_interval_of_a_speedup_lies_within_the_range_of_sample_ratios():

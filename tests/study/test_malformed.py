@@ -624,6 +624,8 @@ TABLES["workloads"] = {
             GOOD.replace("uniform(3)", "InputSpec((3,), lambda rng, rows: rng.random((len(rows), 4)))") + DRAWS,
             r"the InputSpec of 'x' draws an array of shape \(1365, 4\), not \(1365, 3\)",
         ),
+        "has an unknown dtype": (GOOD + "DTYPES = ('float16',)\n", "unknown dtype in DTYPES of mine 'float16'"),
+        "has a value without a name": (GOOD + "VALUE = None\n", "VALUE of mine must be a tuple or list of"),
         "has no targets": (GOOD + "TARGETS = ()\n", "TARGETS of mine is empty: name quantities, or omit it"),
     }.items()
 } | {
