@@ -246,6 +246,13 @@ def test_fastest_method_is_not_sure_if_lint_would_object(fields, doubt):
     assert ranking.distinguished and ranking.certainty != "sure" and ranking.doubts == (doubt,)
 
 
+@pytest.mark.parametrize("mode", ["jacfwd", "jacrev"])
+def test_comparison_with_a_time_of_one_process_is_not_sure(mode):
+    records = processes(("jacfwd", 2.0), ("jacrev", 3.0))
+    few = [each for each in records if each.case.mode != mode or not each.replicate]
+    assert only(fastest_methods(pool_processes(few))).doubts == ("measured in one process",)
+
+
 def test_fastest_method_must_be_distinguished_from_every_other_not_only_from_the_next():
     wide = [record(seconds=s, mode="linearize", replicate=i) for i, s in enumerate((0.7, 1.06, 1.6))]
     near = processes(("jacfwd", 1.0), ("jacrev", 1.05))

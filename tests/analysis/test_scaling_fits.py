@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from scaling.analysis import curves, scaling_fits
 from scaling.analysis.estimate import Estimate
@@ -62,6 +63,22 @@ FITS = [
     (UNIVERSAL, (0.01, 1e-3), DOUBLING, (0.02, 3e-4)),
     (GUSTAFSON, (0.05,), DOUBLING, (0.1,)),
 ]
+
+
+@pytest.mark.default
+@pytest.mark.parametrize("devices", [DOUBLING[:5], ONE_TO_EIGHT])
+def test_law_is_selected_by_an_f_test_at_the_five_percent_level(curve_of, devices):
+    """Compare with the F distribution of SciPy: the sums of squared residuals of nested models."""
+    generator, selected = np.random.default_rng(7), []
+    for _ in range(40):
+        noise = 0.05 * generator.normal(size=len(devices))
+        simple, universal = scaling_fits.fit_laws(curve_of(UNIVERSAL, (0.05, 6e-3), devices, noise))
+        freedom = len(devices) - 3
+        squares = [simple.residual**2 * (freedom + 1), universal.residual**2 * freedom]
+        p = stats.f.sf((squares[0] - squares[1]) / (squares[1] / freedom), 1, freedom)
+        assert universal.best is bool(p < 0.05) and simple.best is not universal.best
+        selected.append(universal.best)
+    assert 3 < sum(selected) < 38  # both laws are selected
 
 
 @pytest.mark.parametrize("law, parts, devices, max_half_width", FITS)
