@@ -104,7 +104,7 @@ def compare(old_folder: Path, new_folder: Path, margin: float = MARGIN) -> Folde
         if (compared := _compare_case(old_records.get(key, []), new_records.get(key, [])))
     ]
     environment_fields = environment_differences(
-        [record for key in common_keys for record in side[key]] for side in (old_records, new_records)
+        [record for key in common_keys for record in by_case[key]] for by_case in (old_records, new_records)
     )
     decided_cases = sorted(_decide_verdicts(compared_cases, margin), key=_sort_key)
     return FolderComparison(
@@ -129,9 +129,11 @@ def _load_newest_records(name: str, folder: Path) -> tuple[dict[str, list[Record
 
 
 def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase | None:
-    a, b = (tuple(record for record in side if record.status == "ok") for side in (old, new))
+    a, b = (tuple(record for record in records if record.status == "ok") for records in (old, new))
     failed = [
-        name for name, side in (("A", old), ("B", new)) if any(record.status == "failed" for record in side)
+        name
+        for name, records in (("A", old), ("B", new))
+        if any(record.status == "failed" for record in records)
     ]
     unmeasured = (record for record in (*old, *new) if record.status != "ok")
     reason_text_pairs = ((record.reason or "no reason given", record.text) for record in unmeasured)

@@ -42,7 +42,7 @@ class Ratio:
     pairs: int = 0  # number of pairs of processes that were sampled in turns
     variance: float = 0.0  # squared standard error of log(value)
     freedom: float = 0.0  # degrees of freedom of the variance
-    # number of processes, jobs or pairs (harmonic mean of both sides); 0 for one process: no p-value
+    # number of processes, jobs or pairs (harmonic mean for both times); 0 for one process: no p-value
     count: float = 0.0
     # (0 or 1 for numerator or denominator, process or job) -> log(time) minus the mean log(time)
     deviations: Mapping[Hashable, float] = field(default_factory=dict)
@@ -108,8 +108,8 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
     terms = (variance**2 / level.freedom for variance, level in zip(floored, levels, strict=True))
     freedom, has_members = sum(floored) ** 2 / sum(terms), all(level.members for level in levels)
     deviations: dict[Hashable, float] = {
-        (side, name): log - math.log(level.value)
-        for side, level in enumerate(levels if has_members else ())
+        (index, name): log - math.log(level.value)
+        for index, level in enumerate(levels if has_members else ())
         for name, log in level.members.items()
     }
     count = statistics.harmonic_mean([len(level.members) for level in levels]) if has_members else 0.0

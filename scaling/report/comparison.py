@@ -41,14 +41,14 @@ def comparison_lines(comparison: FolderComparison) -> list[str]:
     if unpaired := sum(pairs < min(2, processes) for pairs, processes in measured):
         lines += [
             f"{unpaired} of {format_count(len(measured), 'case')} {'was' if unpaired == 1 else 'were'} not "
-            "measured in turns with the other side: a change of the machine between them counts as a "
+            "measured in turns with the other folder: a change of the machine between them counts as a "
             "difference.",
             "`scaling run versus=...` measures both in turns.",
         ]
     counts = Counter(row.verdict for row in comparison.rows)
     if counts[folder_comparison.UNDECIDED]:
         lines.append(
-            "Undecided: one process on a side cannot distinguish a difference from chance; "
+            "Undecided: one process in a folder cannot distinguish a difference from chance; "
             "replicates=3 or more can."
         )
     always_shown = (folder_comparison.SLOWER, folder_comparison.FASTER, folder_comparison.SAME)
