@@ -182,6 +182,19 @@ def test_a_detail_panel_has_each_sample_with_four_digits(seconds):
     assert times == pytest.approx(seconds, rel=5e-4)
 
 
+def test_facts_of_a_case_are_its_stages_memory_disturbed_turns_and_largest_error():
+    fields = {"stop_reason": "width", "turns": [5, 4], "temp_bytes": 2_000_000, "tolerance": 1e-5}
+    records = [
+        record(compile_seconds=1.5, error=1e-7, marked={"foreign_load": [1]}, **fields),
+        record(compile_seconds=1.25, error=3e-7, replicate=1, **fields),
+    ]
+    facts = page.case_panels({"row": {"": records}})["row"]["facts"]
+    assert facts == [
+        "stopped by width", "compile 1.25 s to 1.50 s", "temp memory 2.00 MB", "foreign load in 1 of 4 turns",
+        "error 3e-07 of at most 1e-05",
+    ]  # fmt: skip
+
+
 def test_of_many_samples_every_nth_is_drawn_and_the_panel_says_so():
     cases = {f"row{number}": {"": [record(seconds=[1e-3] * 9_999 + [2e-3])]} for number in range(3)}
     panels = page.case_panels(cases)
