@@ -165,6 +165,8 @@ class Advice:
         text = record.text if record else self.fields.get(case, {}).get("text")
         if self.records and not record:
             text = text or "not measured: no time was left, or predicted to be slow"
+        if case in self.cases and case not in self.fields:
+            text = "not compiled: interrupted"
         return name_user_function(self.excluded.get(case) or text or "") or None
 
     def describe(self, case: Case) -> str:
@@ -198,6 +200,8 @@ class Advice:
         if uncompiled := sum(fields.get("reason") == "no_time" for fields in self.fields.values()):
             count = format_count(uncompiled, "candidate")
             certainty += f"; {count} not compiled in half of the budget or 30 s: raise it"
+        if interrupted := len(set(self.cases) - set(self.fields)):
+            certainty += f"; interrupted with {format_count(interrupted, 'candidate')} not compiled"
         duration = format_duration(self.seconds(best) or 0.0, *(interval or ()))
         needed_bytes = bytes_while_running(self.fields.get(best, {}))
         return (

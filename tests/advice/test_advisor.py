@@ -335,6 +335,20 @@ def test_ctrl_c_before_a_candidate_is_compiled_is_no_refusal(monkeypatch):
         scaling.advise(force, {"x": X}, {"k": K}, budget=5)
 
 
+def test_ctrl_c_during_compilation_names_the_candidates_that_are_not_compiled(monkeypatch):
+    compile_in_threads = prediction._compile_in_threads
+
+    def interrupted(*arguments):
+        yield next(compile_in_threads(*arguments))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(prediction, "_compile_in_threads", interrupted)
+    advice = scaling.advise(force, {"x": X}, {"k": K}, budget=5)
+    uncompiled = advice.table[advice.table["left_out"] == "not compiled: interrupted"]
+    assert len(uncompiled) == len(advice.cases) - 1 and uncompiled["predicted_seconds"].isna().all()
+    assert f"; interrupted with {len(uncompiled)} candidate" in str(advice) and not advice.records
+
+
 def test_the_notebook_of_the_page_runs(capsys):
     (code,) = re.findall(r"```python\n(.*?)```", (TOP / "docs" / "advise.md").read_text(), re.DOTALL)
     namespace = {}
