@@ -207,7 +207,8 @@ def _describe_memory(forecast: Forecast) -> list[str]:
     if too_large := [record for record in forecast.records if record.reason in OUT_OF_MEMORY_REASONS]:
         largest = max(too_large, key=lambda record: (record.case.devices, record.peak_bytes or 0))
         more = f"; {format_count(len(too_large), 'case')} do not fit in all" if len(too_large) > 1 else ""
-        return [f"First to run out of memory: {label(largest.case)}: {largest.text}{more}."]
+        devices = format_count(largest.case.devices, "device")
+        return [f"Out of memory on up to {devices}: {label(largest.case)}: {largest.text}{more}."]
     usages = [
         (record.peak_bytes or 0, record.capacity_bytes, record.case)
         for record in forecast.records

@@ -263,12 +263,12 @@ def test_weak_scaling_has_answers():
 
 def test_first_case_to_run_out_of_memory_is_reported_with_its_bytes():
     one_case = answers(*strong(1.0), too_large(3 * 10**9, mode="jacrev"))[-1]
-    assert one_case.startswith("First to run out of memory: ") and "jacrev" in one_case
+    assert one_case.startswith("Out of memory on up to 1 device: ") and "jacrev" in one_case
     assert one_case.endswith("needs 3.00 GB, a device has 1.00 GB.")
     two_cases = answers(
         *strong(1.0), too_large(3 * 10**9, devices=2), too_large(9 * 10**9, devices=4, mode="jacrev")
     )[-1]
-    assert "devices=4" in two_cases
+    assert two_cases.startswith("Out of memory on up to 4 devices: ") and "devices=4" in two_cases
     assert "needs 9.00 GB" in two_cases
     assert two_cases.endswith("; 2 cases do not fit in all.")
 
@@ -289,7 +289,7 @@ def test_not_everything_fits_if_a_planned_case_failed():
     (failed,) = strong(None, mode="jacrev", peak_bytes=10**8, capacity_bytes=10**9)
     failed = dataclasses.replace(failed, status="failed", reason="out_of_memory", text="it ran out")
     line = answers(*planned, failed)[-1]
-    assert line.startswith("First to run out of memory: ") and line.endswith("devices=1: it ran out.")
+    assert line.startswith("Out of memory on up to 1 device: ") and line.endswith("devices=1: it ran out.")
     line = answers(*planned, dataclasses.replace(failed, reason="error"))[-1]
     assert line.startswith("Every compiled case fits; ")
 

@@ -160,7 +160,7 @@ def test_the_command_prints_a_summary(planned_study):
     assert "mine for this CPU: 21 cases to compile, 0 already done, 1 skipped" in output
     assert (
         "the fastest planned method" in output
-        and "First to run out of memory" in output
+        and "Out of memory on up to " in output
         and "device-hours" in output
     )
 
