@@ -641,6 +641,9 @@ RIGHT = {
     "a table": interpolate,
     "powers of negative numbers": lambda x: (x - 0.5) ** jnp.arange(5.0),
     "half precision inside": lambda x: jnp.tanh(x.astype(jnp.float16)).astype(x.dtype),
+    "random numbers beside a large output": lambda x: jnp.append(
+        jax.random.normal(jax.random.key(0), (3,), x.dtype) * x, 1e8 * x
+    ),
     "the largest elements": lambda x: jax.lax.top_k(jnp.sin(jnp.arange(100.0)) * x, 5)[0],
 }
 

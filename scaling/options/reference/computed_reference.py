@@ -252,7 +252,7 @@ def _describe_dtype_difference(
     dtype = reference.native.dtype
     roundoff = max(ROUNDOFF[dtype], reference.evaluation.roundoff)
     size = np.where(np.isfinite(float64_values), np.abs(float64_values), 0.0)
-    scale = np.maximum(np.max(size, axis=0), np.sqrt(np.mean(size**2)))
+    scale = np.max(size, axis=0)  # of each output, because a large one must not hide another
     noise = np.nan_to_num(noise, nan=np.inf, posinf=np.inf)
     typical = np.sqrt(np.mean(np.where(np.isfinite(noise), noise, 0.0) ** 2, axis=0))  # of all points
     allowed = _MAX_DTYPE_DIFFERENCE * 16 * roundoff * np.sqrt(reference.terms) * scale
