@@ -623,6 +623,16 @@ def test_a_value_that_is_not_a_number_leaves_the_reference_in_float64(factor, st
     assert record.status == status, record.text
 
 
+def test_confirmed_outputs_do_not_hide_a_wrong_rule_of_an_output_that_cancels(monkeypatch):
+    def function(x):
+        a = jnp.tanh(x[0]) / 10
+        cancelled = (1e14 * jnp.exp(a) + with_wrong_rule(1.1)(x)) - 1e14 * jnp.exp(a / 2) ** 2
+        return jnp.concatenate([jnp.sin(x), cancelled])
+
+    record = measure(Workload(function, {"x": normal(3)}, wrt="x"), monkeypatch, points=100, dtype="float64")
+    assert record.reason in ("wrong_answer", "no_digits"), record.text
+
+
 def newton(x):
     """Return the square root of a number by a loop that ends when it is accurate."""
     return jax.lax.while_loop(lambda s: jnp.abs(s * s - x) > 1e-4 * x, lambda s: 0.5 * (s + x / s), x)

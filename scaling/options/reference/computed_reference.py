@@ -35,7 +35,7 @@ _VERIFIED_POINTS = 16  # the number of sample points, and of the most suspicious
 _MAX_VERIFIED_ELEMENTS = 2**18  # limit on the size of an intermediate result at the less suspicious points
 _MAX_ELEMENTS_PER_CALL = 2**20  # limit on the size of an intermediate result at all points of a call
 _MAX_SCREENED_ELEMENTS = 2**26  # limit on the sum of this size over all calls, spread over all points
-_MIN_CONFIRMED_SHARE = 0.1  # the minimum fraction of confirmed outputs; the others may be too small
+_MIN_CONFIRMED_SHARE = 0.1  # the minimum fraction of confirmed derivatives; others may be too small
 _NATIVE_EVALUATIONS = 2  # the number of evaluations from which the rounding error of values is estimated
 _MAX_DTYPE_DIFFERENCE = 2.0  # relative to the rounding error; a larger difference has another cause
 

@@ -33,6 +33,8 @@ _NOISE_STEPS = tuple(2.0**-k for k in range(26, 4, -2))  # in increasing order
 _USED_NOISE_STEPS = 3  # only this number of noise steps is used: the shortest that change the value
 _RELATIVE_TOLERANCE = 1e-5  # relative to the size of a derivative, in addition to the error of a difference
 _CONFIRMING_ERROR = 0.05  # relative to the size of a derivative; a larger error confirms nothing
+# The minimum number of nonzero derivatives of an output for a confirmed share of its own
+_LEAST_NONZEROS = 10
 _ROUNDINGS_OF_VALUE = 64  # the error of a derivative from rounding the value, in unit roundoffs of the value
 SCREENING_THRESHOLD = 1e-5  # a larger result of `screen` is examined by `confirm`
 _SCREENING_STEPS = (2.0**-9, 2.0**-15, 2.0**-21)
@@ -48,7 +50,9 @@ class Confirmation:
     """The result of comparing a derivative with finite differences at several points."""
 
     is_wrong: np.ndarray  # shape (points,): whether an output differs by more than rounding errors
-    confirmed_share: float  # the fraction of nonzero derivatives that are confirmed within 5 %
+    # The fraction of the nonzero derivatives that are confirmed within 5 %: that of all outputs, or of the
+    # output for which it is smallest.
+    confirmed_share: float
     worst: str  # a description of the wrong derivative with the largest relative error, or ""
     unresolved: int | None  # the first point at which finite differences contradict each other, as at a kink
 
@@ -106,7 +110,12 @@ def confirm(
         is_wrong = comparison.is_wrong & (nearby.is_wrong.any(axis=0) | ~jumps)
         is_unresolved = comparison.is_unresolved | comparison.is_wrong & ~is_wrong
         comparison = comparison._replace(is_wrong=is_wrong, is_unresolved=is_unresolved)
-    share = float(np.mean(comparison.is_confirmed.max(axis=0)[is_nonzero])) if is_nonzero.any() else 1.0
+    is_confirmed = np.asarray(comparison.is_confirmed.any(axis=0))
+    share = float(np.mean(is_confirmed[is_nonzero])) if is_nonzero.any() else 1.0
+    # An output with enough points has a share of its own, because other outputs must not hide it.
+    nonzeros = is_nonzero.sum(axis=0)
+    shares = (is_nonzero & is_confirmed).sum(axis=0) / np.maximum(nonzeros, 1)
+    share = float(np.min(shares, where=nonzeros >= _LEAST_NONZEROS, initial=share))
     names = [[name for name, x in direction.items() if x.any()] for direction in directions]
     is_wrong = comparison.is_wrong.max(axis=(0, 2))
     worst = _describe_worst(output_name, names, points, derivatives, comparison) if is_wrong.any() else ""
@@ -125,7 +134,7 @@ def _compare_along_all(
 
     `derivatives` and the arrays in `comparison` have the shape (directions, points, outputs). `is_nonzero`,
     of shape (points, outputs), is true where the derivative along at least one direction is much larger than
-    its error.
+    its error. Infinite values and NaN are left out, unless all values are.
 
     The first `_DIRECTIONS` directions must be random. The root mean square of the derivatives along these
     directions is used as the typical size of a derivative. The last direction must be a result of
@@ -152,7 +161,9 @@ def _compare_along_all(
         values_at = functools.partial(_values_at, evaluation, arrays, direction)
         comparisons.append(_compare_along(values_at, derivative, size, measured, value_rounding, error))
     stacked = _Comparison(*map(np.array, zip(*comparisons, strict=True)))
-    return derivatives, stacked, (rms > 8 * rounding[0]) | stacked.is_nonzero.any(axis=0)
+    is_nonzero = (rms > 8 * rounding[0]) | stacked.is_nonzero.any(axis=0)
+    is_finite = np.isfinite(measured.center)
+    return derivatives, stacked, is_nonzero & (is_finite | ~is_finite.any())
 
 
 def _describe_worst(
