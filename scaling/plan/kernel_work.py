@@ -28,10 +28,11 @@ _CUDNN_TARGET = re.compile(r"__cudnn\$conv\w*?(Forward|BackwardInput|BackwardFil
 # are the indices of its input, kernel and output among (operand 0, operand 1, result).
 _CUDNN_ROLES = {"Forward": (0, 1, 2), "BackwardInput": (2, 1, 0), "BackwardFilter": (0, 2, 1)}
 _WINDOW_SIZE = re.compile(r"window=\{size=([\dx]+)")
-_UNCOUNTED_OPCODES = {"topk", "rng", "rng-bit-generator"}  # opcodes whose number of operations is not known
+# Opcodes whose number of operations is not known. The last four are transfers to and from the host.
+_UNCOUNTED_OPCODES = {"topk", "rng", "rng-bit-generator", "infeed", "outfeed", "send", "recv"}
 _OPCODES_WITHOUT_OPERATIONS = hlo.NO_KERNEL | hlo.SLICES | _UNCOUNTED_OPCODES | {
     *hlo.COLLECTIVES, "broadcast", "iota", "reshape", "pad", "concatenate", "reverse", "transpose", "copy",
-    "dynamic-update-slice", "fusion", "domain", "infeed", "outfeed", "send", "recv",
+    "dynamic-update-slice", "fusion", "domain",
 }  # fmt: skip
 # Opcode -> kind of work on floating-point numbers. Other elementwise operations are arithmetic.
 _FLOATING_POINT_KINDS = {"divide": "divisions", "remainder": "divisions"} | dict.fromkeys((
