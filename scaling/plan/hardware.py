@@ -119,10 +119,11 @@ class Hardware:
 
 def from_config(config: Mapping[str, Any]) -> Hardware:
     """Convert the content of conf/hardware/NAME.yaml to a `Hardware`. Raise `Refusal` if it is invalid."""
-    valid_keys = {*_RULES, *_PLATFORM_RULES["gpu"], "platform", "sources", "ceilings"}
-    check_names("key of hardware", config, sorted(valid_keys))
     platform: Any = config.get("platform")
     check_names("hardware.platform", [platform], PLATFORMS)
+    valid_keys = {*_RULES, *_PLATFORM_RULES[platform], "platform", "sources"}
+    valid_keys |= {"ceilings"} if platform == "cpu" else set()
+    check_names("key of hardware", config, sorted(valid_keys))
     for name, (is_valid, description) in (_RULES | _PLATFORM_RULES[platform]).items():
         if not is_valid(config.get(name)):
             raise Refusal(f"hardware.{name} must be {description}, not {format_value(config.get(name))}")

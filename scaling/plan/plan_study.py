@@ -130,7 +130,9 @@ def _read_options(config: dict[str, Any], name: str) -> tuple[Hardware, Path, Ru
     hardware = from_config(config["hardware"])
     store.check_schemas(folder)
     if hardware.platform == "cpu":
-        hardware = _calibrate_cpu(hardware, Path(str(config["hardware"].get("ceilings") or folder)))
+        ceilings = config["hardware"].get("ceilings")
+        measured = folder if ceilings is None else store.require_results_folder(str(ceilings))
+        hardware = _calibrate_cpu(hardware, measured)
     return hardware, folder, settings
 
 

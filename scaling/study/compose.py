@@ -152,6 +152,8 @@ def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
         if not isinstance(choices.get(group), str) and (group != "hardware" or group not in choices):
             several = f"; several run with --multirun {group}=A,B" if group in ("study", "hardware") else ""
             raise Refusal(f"name one {group}, such as {group}={example}{several}")
+    if config.get("hardware") is not None and choices["hardware"] is None:
+        raise _explain_key_without_choice("hardware", _GROUPS["hardware"])
 
 
 def _check_cluster(config: Any) -> None:
@@ -184,7 +186,8 @@ def _in_hydra_syntax(word: str) -> str:
     study=rbf.yaml.
     """
     name, _, value = word.partition("=")
-    if word.startswith(("sizes.", "sizes=", "cluster.")):  # keys that a YAML file may omit
+    # Keys that a YAML file may omit.
+    if word.startswith(("sizes.", "sizes=", "cluster.", "hardware.")):
         return f"++{word}"
     if name == "results" and value.startswith("~/"):  # which some shells do not expand after =
         value = os.path.expanduser(value)
@@ -255,14 +258,17 @@ def _explain_unknown_key(key: str) -> Refusal:
     root, _, name = key.partition(".")
     if root == "sampling":
         return unknown_name("key of sampling", name, [field.name for field in dataclasses.fields(Sampling)])
-    choice = {"tracking": "wandb", "hardware": "v5p"}.get(root)
-    group_keys = _read_keys(configuration_folder() / root / f"{choice}.yaml") if choice else []
+    group_keys = _read_keys(configuration_folder() / root / "wandb.yaml") if root == "tracking" else []
     if group_keys and name.partition(".")[0] in ("", *group_keys):
-        what = f"a key of {root} has no effect without a choice such as {root}={choice}"
-        return Refusal(f"{what}: add that, or leave the key out")
+        return _explain_key_without_choice("tracking", "wandb")
     if group_keys:
-        return unknown_name(f"key of {root}", name, group_keys)
+        return unknown_name("key of tracking", name, group_keys)
     return Refusal(f"unknown key {key!r}: `scaling run --help` and the files in conf list every key")
+
+
+def _explain_key_without_choice(group: str, example: str) -> Refusal:
+    what = f"a key of {group} has no effect without a choice such as {group}={example}"
+    return Refusal(f"{what}: add that, or leave the key out")
 
 
 @contextlib.contextmanager

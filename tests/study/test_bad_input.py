@@ -140,7 +140,34 @@ BAD_INPUTS = {
         ["plan", "study=plan", "hardware=v5p", "deadline=0"],
         "deadline must be a positive number of seconds",
     ),
-    "an unknown key of hardware": (["plan", "study=plan", "hardware=v5p", "hardware.hue=1"], "unknown key of hardware 'hue'"),
+    "an unknown key of hardware": (
+        ["plan", "study=plan", "hardware=v5p", "hardware.hue=1"],
+        "unknown key of hardware 'hue': .*price",
+    ),
+    "a rate of a CPU, which are measured": (
+        ["plan", "study=plan", "hardware=cpu", "hardware.bandwidth=1e9"],
+        "unknown key of hardware 'bandwidth': choose from asking, attained, ceilings",
+    ),
+    "ceilings of a TPU": (
+        ["plan", "study=plan", "hardware=v5p", "+hardware.ceilings=results/linear"],
+        "unknown key of hardware 'ceilings'",
+    ),
+    "a rate that the file leaves out": (
+        ["plan", "study=plan", "hardware=h100", "hardware.turned=0"],
+        "hardware.turned must be a positive number or null, not 0",
+    ),
+    "a dtype without a rate": (
+        ["plan", "study=plan", "hardware=v5p", "hardware.products.float16=3e12"],
+        "hardware.products must be a positive number or null for each of",
+    ),
+    "a key of hardware without hardware": (
+        ["plan", "study=plan", "hardware.price=3"],
+        "a key of hardware has no effect without a choice such as hardware=v5p",
+    ),
+    "ceilings that do not exist": (
+        ["plan", "study=plan", "hardware=cpu", "hardware.ceilings=nowhere"],
+        "no results in 'nowhere'",
+    ),
     "a memory size that is not a number": (
         ["plan", "study=plan", "hardware=v5p", "hardware.memory=big"],
         "hardware.memory must be a positive number",
