@@ -222,7 +222,9 @@ def describe_work(study: PlannedStudy) -> str:
     """Return text with the numbers of cases to compile, done, skipped and failed."""
     failed = sum(status == "failed" for _, status, *_ in study.rejected)
     skipped = len(study.rejected) - failed
-    counts = f"{len(study.cases)} cases to compile, {study.done} already done, {skipped} skipped"
+    counts = (
+        f"{format_count(len(study.cases), 'case')} to compile, {study.done} already done, {skipped} skipped"
+    )
     counts += f", {failed} failed before the start" if failed else ""
     return f"{study.name} for {study.hardware.title}: {counts}; results in {study.folder}"
 

@@ -62,3 +62,12 @@ def test_without_any_prediction_the_device_hours_are_unknown():
     findings = SimpleNamespace(forecasts=forecasts(records, {"mine": {"hardware": {"price": 2.0}}}))
     *_, last = plan_study.plan_lines(study, findings, None)
     assert last == "The device-hours to measure the study are unknown: no case has a predicted time."
+
+
+def test_a_plan_of_one_case_is_announced_in_the_singular():
+    study = SimpleNamespace(
+        cases=(0,), done=0, rejected=(), name="mine", hardware=SimpleNamespace(title="TPU v5p"), folder="out"
+    )
+    assert plan_study.describe_work(study) == (
+        "mine for TPU v5p: 1 case to compile, 0 already done, 0 skipped; results in out"
+    )
