@@ -113,8 +113,10 @@ class Hardware:
         """Raise `Refusal` if a device count is not available on this hardware."""
         if devices > self.most or self.slice_shape(devices) is None:
             counts = ", ".join(map(str, self.device_counts()))
-            multiples = "" if self.slices else f", or a multiple of {self.per_host} up to {self.most}"
-            raise Refusal(f"devices={devices} are not available on {self.name}: use {counts}{multiples}")
+            if not self.slices:
+                multiples = f", or a multiple of {self.per_host} up to {self.most}"
+                counts = f"1 to {min(self.per_host, self.most)}{multiples * (self.most > self.per_host)}"
+            raise Refusal(f"devices={devices} are not available on {self.name}: use {counts}")
 
 
 def from_config(config: Mapping[str, Any]) -> Hardware:

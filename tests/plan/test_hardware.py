@@ -99,13 +99,14 @@ def test_device_counts_are_full_hosts_or_existing_slices():
 @pytest.mark.parametrize(
     ("fields", "count", "alternatives"),
     [
-        ({"per_host": 8, "most": 64}, 20, "use 1, 2, 4, 8, 16, 32, 64, or a multiple of 8 up to 64"),
+        ({"per_host": 8, "most": 64}, 20, "use 1 to 8, or a multiple of 8 up to 64"),
         (
             {"platform": "tpu", "target": "t", "slices": [[1, 1], [2, 2], [4, 4]], "most": 16},
             8,
             "use 1, 4, 16",
         ),
-        ({"per_host": 8, "most": 16}, 32, "use 1, 2, 4, 8, 16, or a multiple of 8 up to 16"),
+        ({"per_host": 8, "most": 16}, 32, "use 1 to 8, or a multiple of 8 up to 16"),
+        ({"per_host": 4096, "most": 64}, 65, "use 1 to 64"),
     ],
 )
 def test_an_unavailable_device_count_is_rejected_with_the_valid_ones(fields, count, alternatives):
