@@ -112,10 +112,12 @@ class Hardware:
     def check_devices(self, devices: int) -> None:
         """Raise `Refusal` if a device count is not available on this hardware."""
         if devices > self.most or self.slice_shape(devices) is None:
-            counts = ", ".join(map(str, self.device_counts()))
-            if not self.slices:
-                multiples = f", or a multiple of {self.per_host} up to {self.most}"
-                counts = f"1 to {min(self.per_host, self.most)}{multiples * (self.most > self.per_host)}"
+            if self.slices:
+                counts = ", ".join(map(str, self.device_counts()))
+            elif self.most <= self.per_host:
+                counts = f"1 to {self.most}"
+            else:
+                counts = f"1 to {self.per_host}, or a multiple of {self.per_host} up to {self.most}"
             raise Refusal(f"devices={devices} are not available on {self.name}: use {counts}")
 
 

@@ -258,10 +258,10 @@ def _explain_unknown_key(key: str) -> Refusal:
     root, _, name = key.partition(".")
     if root == "sampling":
         return unknown_name("key of sampling", name, [field.name for field in dataclasses.fields(Sampling)])
-    group_keys = _read_keys(configuration_folder() / root / "wandb.yaml") if root == "tracking" else []
-    if group_keys and name.partition(".")[0] in ("", *group_keys):
-        return _explain_key_without_choice("tracking", "wandb")
-    if group_keys:
+    if root == "tracking":
+        group_keys = _read_keys(configuration_folder() / root / "wandb.yaml")
+        if name.partition(".")[0] in ("", *group_keys):
+            return _explain_key_without_choice("tracking", "wandb")
         return unknown_name("key of tracking", name, group_keys)
     return Refusal(f"unknown key {key!r}: `scaling run --help` and the files in conf list every key")
 
