@@ -18,7 +18,10 @@ pytestmark = pytest.mark.thin(12, "thorough")
 BAD_INPUTS = {
     "unknown study": (["run", "study=rbff"], "unknown study 'rbff'.*rbf.*did you mean 'rbf'"),
     "unknown tracking": ([*RBF, "tracking=wand"], "unknown tracking 'wand'.*did you mean 'wandb'"),
-    "unknown workload": (["run", "workload=rbff"], "'rbff': choose from arrowhead, linear, poisson, .*did you mean 'rbf'"),
+    "unknown workload": (
+        ["run", "workload=rbff"],
+        "unknown workload 'rbff': choose from arrowhead, linear, poisson, rbf, residual, .*did you mean 'rbf'",
+    ),
     "unknown mode": ([*RBF, "mode=jacfw"], "unknown mode 'jacfw'.*jacrev.*did you mean 'jacfwd'"),
     "unknown api": ([*RBF, "api=pmapp"], "unknown api 'pmapp'.*shard_map.*did you mean 'pmap'"),
     "unknown split": ([*RBF, "split=point"], "unknown split 'point'.*seeds.*did you mean 'points'"),
