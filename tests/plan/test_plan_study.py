@@ -168,14 +168,12 @@ def test_the_command_prints_a_summary(planned_study):
 def test_a_second_run_compiles_nothing(planned_study, loaded_command):
     folder, arguments, _, records = planned_study
     files = sorted(path.name for path in (folder / "out").glob("*.jsonl"))
-    start = time.monotonic()
     done = loaded_command.run([str(COMMAND), *arguments], folder, command_environment(), 100)
     assert done.returncode == 0 and "0 cases to compile, 22 already done" in done.stdout
     assert "0 planned, 0 skipped, 0 failed, 22 already done; report: " in done.stdout
     assert sorted(path.name for path in (folder / "out").glob("*.jsonl")) == files and len(
         plans(folder)
     ) == len(records)
-    assert time.monotonic() - start < 10
 
 
 def test_device_hours_are_proportional_to_the_replicates(planned_study, loaded_command):
@@ -242,7 +240,7 @@ def descendants(process):
     return below(str(process))
 
 
-def wait_until(condition, seconds=60.0):
+def wait_until(condition, seconds=300.0):
     """Wait until a condition is true and return its value."""
     deadline = time.monotonic() + seconds
     while not (result := condition()):

@@ -24,7 +24,7 @@ _FLAGS = (
     "--disable-component-update", "--disable-sync", "--disable-default-apps", "--disable-dev-shm-usage", "--hide-scrollbars",
     "--remote-debugging-pipe",
 )  # fmt: skip
-_TIMEOUT = 60.0  # seconds, for any answer
+_TIMEOUT = 300.0  # seconds, for any answer
 
 
 class Page:

@@ -169,7 +169,7 @@ def test_wandb_that_hangs_crashes_or_is_missing_gives_one_line_and_no_exception(
         monkeypatch.setattr(publish, name, 4.0)
     start = time.monotonic()
     outcome = published(folder, TrackingSettings(mode="offline", timeout=0.5))
-    assert time.monotonic() - start < 60  # the hanging package sleeps for 1000 s
+    assert time.monotonic() - start < 500  # the hanging package sleeps for 1000 s
     (line,) = outcome.lines
     assert reason in line and states(outcome) == {"lost": 4} and not outcome.succeeded
     assert f"`scaling publish {folder}` tries again" in line
