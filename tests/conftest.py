@@ -25,8 +25,8 @@ if metadata.version("jaxlib").startswith("0.10."):  # jaxlib 0.11 aborts at an u
 SLOWEST = [  # modules of all tiers that take longest, longest first
     f"test_{name}.py"
     for name in (
-        "online", "contract", "readme", "hostile_modules", "layouts", "check", "own_functions", "browser",
-        "malformed", "faults", "command", "replicates", "peer", "streams", "accelerator", "docs", "small", "check_computed", "torch",
+        "online", "contract", "readme", "check_computed", "hostile_modules", "layouts", "faults", "check", "own_functions", "browser",
+        "malformed", "command", "replicates", "peer", "streams", "accelerator", "docs", "small", "torch",
     )
 ]  # fmt: skip
 

@@ -371,6 +371,7 @@ def test_a_job_that_waits_for_cores_of_another_study_reports_it(scaling_command,
     assert final_states(results) == ["COMPLETED"]
 
 
+@pytest.mark.thin(3, "thorough")
 @pytest.mark.parametrize(
     ("line", "message"),
     [("false", "exit status 1: false"), ("exit 3", "exit status 3: exit 3"), ("no_such_module", "not found")],
@@ -555,6 +556,7 @@ def test_a_gpu_partition_that_is_not_the_default_is_suggested_and_needs_jax_with
     assert {tuple(r.environment["hosts"]) for r in load(results).records} <= {("n1",), ("n2",)}
 
 
+@pytest.mark.thin(2, "thorough")
 @pytest.mark.parametrize("option", ["gpus_per_node", "gpus_per_task"])
 def test_workers_get_gpus_and_cpus_for_every_gpu_option(scaling_command, write_study, tmp_path, option):
     log, python = tmp_path / "log", tmp_path / "python"
@@ -575,6 +577,7 @@ def test_workers_get_gpus_and_cpus_for_every_gpu_option(scaling_command, write_s
     assert set(log.read_text().splitlines()) == {"0,1,2,3 2"}  # all CPUs of the node
 
 
+@pytest.mark.thin(2, "thorough")
 @pytest.mark.parametrize(
     ("option", "message"),
     [
