@@ -135,7 +135,7 @@ def test_a_benchmark_rejects_arguments_that_it_does_not_read(arguments, status, 
     assert (clone / "called").exists() == (status == 0)
 
 
-@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14"])
 def test_every_package_has_one_pin_per_python_and_jaxlib_has_that_of_jax(python):
     lines = [Requirement(line) for line in (TOP / "constraints.txt").read_text().splitlines()]
     pins = [pin for pin in lines if pin.marker is None or pin.marker.evaluate({"python_version": python})]
