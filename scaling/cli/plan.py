@@ -27,9 +27,8 @@ def execute(words: list[str], console: Console) -> int:
 
 def _plan_and_report(study: plan_study.PlannedStudy, deadline: float | None, console: Console) -> int:
     print_lines(console, [plan_study.describe_work(study)])
-    examined = [*study.cases, *(result for result, *_ in study.rejected)]
-    labels = {result.case.key: label(result.case) for result in examined}
-    with progress.show_run(console, labels, len(examined)) as (listen, counts):
+    labels = {checked.case.key: label(checked.case) for checked in study.cases}
+    with progress.show_run(console, labels, len(study.cases)) as (listen, counts):
         plan_study.run_plan(study, listen)
     study_findings = findings.read(study.folder)
     index = write_report(study.folder, study_findings)

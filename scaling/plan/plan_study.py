@@ -5,6 +5,7 @@ compile_pool.py compiles the cases in child processes. time_model.py predicts th
 
 import dataclasses
 import datetime
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +52,7 @@ Exit status: as for `scaling run`."""
 
 @dataclass(frozen=True)
 class PlannedStudy:
-    """The cases to compile for a study, and the hardware for which their run times are predicted."""
+    """The cases of a study that are not planned yet, and the hardware for which their times are predicted."""
 
     name: str
     title: str | None
@@ -59,9 +60,8 @@ class PlannedStudy:
     folder: Path  # the results folder to which the records are written
     scaling: frozenset[str]  # the kinds of scaling of the cases, such as "weak"
     settings: RunSettings  # for a later measurement; `case_seconds` also limits each compilation
-    cases: tuple[PreflightResult, ...]  # the cases to compile, which are not planned yet
-    # (case that cannot be planned, status, reason, text)
-    rejected: tuple[tuple[PreflightResult, str, str, str], ...]
+    # The cases without an `outcome` are compiled. The others are only recorded, as skipped or failed.
+    cases: tuple[PreflightResult, ...]
     done: int  # the number of cases that are already planned
     keys: frozenset[str]  # the keys of all cases of the study
     # `PreflightResult.environment_key` -> the environment (hardware and software) in the record of a case
@@ -69,7 +69,7 @@ class PlannedStudy:
 
 
 def prepare_plan(config: dict[str, Any], name: str, note: preflight.ProgressCallback) -> PlannedStudy:
-    """Check the configuration of a plan, and return the cases to compile as a `PlannedStudy`.
+    """Check the configuration of a plan, and return the cases to plan as a `PlannedStudy`.
 
     `config` is a Hydra configuration, and `name` is the name of its study. `note(done, total)` receives the
     numbers of checked cases and of all cases. Raise `Refusal` if a value is invalid.
@@ -80,7 +80,7 @@ def prepare_plan(config: dict[str, Any], name: str, note: preflight.ProgressCall
         hardware.check_devices(count)
     compiler, version = compile_pool.find_compiler(hardware)
     answers = preflight.check_cells(cells, settings.case_seconds, note)
-    checked_cases = preflight.results_from_answers(cells, answers)
+    checked_cases = list(map(_skip_unplannable, preflight.results_from_answers(cells, answers)))
     recorded = {"name": hardware.name, "digest": hardware.digest, compiler: version}
     platform, flags = hardware.platform, environment.variables(hardware.platform)
     environments = {
@@ -91,17 +91,13 @@ def prepare_plan(config: dict[str, Any], name: str, note: preflight.ProgressCall
     }
     plans = (plan for plan in store.load(folder).plans if plan.status != "failed")
     planned_before = {(plan.key, plan.environment["digest"]) for plan in plans}
-    cases, rejected, done = [], [], 0
-    for checked in checked_cases:
-        if (checked.case.key, environments[checked.environment_key]["digest"]) in planned_before:
-            done += 1
-        elif rejection := _why_rejected(checked):
-            rejected.append((checked, *rejection))
-        else:
-            cases.append(checked)
+    cases = tuple(
+        checked for checked in checked_cases
+        if (checked.case.key, environments[checked.environment_key]["digest"]) not in planned_before
+    )  # fmt: skip
     return PlannedStudy(
         name, config["study"].get("title"), hardware, folder, frozenset(cell.scaling for cell in cells),
-        settings, tuple(cases), tuple(rejected), done,
+        settings, cases, len(checked_cases) - len(cases),
         frozenset(checked.case.key for checked in checked_cases), environments,
     )  # fmt: skip
 
@@ -156,16 +152,21 @@ def _expand_cases(
     return [cell for cell in cells if cell.scaling == "weak" or divides_evenly(cell.case)]
 
 
-def _why_rejected(checked: PreflightResult) -> tuple[str, str, str] | None:
-    """Return (status, reason, message) if a case cannot be planned, otherwise None."""
+def _skip_unplannable(checked: PreflightResult) -> PreflightResult:
+    """Return the preflight result of a case, with the outcome "skipped" if the case cannot be planned.
+
+    Any existing outcome is kept.
+    """
     case, reason, text = checked.case, "not_defined", ""
+    if checked.outcome:
+        return checked
     if case.engine != "jax":
         reason, text = "not_offered", f"{case.engine} is not compiled by XLA, and only JAX can be planned"
     elif case.mode == AUTO:
         text = "mode=auto is chosen on the machine that runs it; plan the modes themselves"
     elif not case.jit:
         text = "a case with jit=false has no program to compile for another machine"
-    return checked.outcome or (("skipped", reason, text) if text else None)
+    return dataclasses.replace(checked, outcome=("skipped", reason, text)) if text else checked
 
 
 def run_plan(study: PlannedStudy, listener: Callable[[dict[str, Any]], None]) -> None:
@@ -192,12 +193,13 @@ def run_plan(study: PlannedStudy, listener: Callable[[dict[str, Any]], None]) ->
 def _compile(study: PlannedStudy) -> Iterator[tuple[PreflightResult, RecordFields | None]]:
     """Compile the cases of a study, and yield the record fields of each case as (checked case, fields).
 
-    The rejected cases come first. They are not compiled, and their fields contain the reason. For each other
-    case, (checked case, None) is yielded before its compilation, and its fields after the compilation.
+    The cases with an `outcome` come first. They are not compiled, and their fields contain the outcome. For
+    each other case, (checked case, None) is yielded before its compilation, and its fields after it.
     """
-    for checked, status, reason, text in study.rejected:
-        yield checked, {"status": status, "reason": reason, "text": text}
-    hardware, checked_cases = study.hardware, {checked.case: checked for checked in study.cases}
+    for checked in study.cases:
+        if checked.outcome:
+            yield checked, dict(zip(("status", "reason", "text"), checked.outcome, strict=True))
+    hardware, checked_cases = study.hardware, {each.case: each for each in study.cases if not each.outcome}
     header = {
         "platform": hardware.platform, "hardware": dataclasses.asdict(hardware),
         "most": max((case.devices for case in checked_cases), default=0),
@@ -220,12 +222,10 @@ def _write_manifest(study: PlannedStudy) -> None:
 
 def describe_work(study: PlannedStudy) -> str:
     """Return text with the numbers of cases to compile, done, skipped and failed."""
-    failed = sum(status == "failed" for _, status, *_ in study.rejected)
-    skipped = len(study.rejected) - failed
-    counts = (
-        f"{format_count(len(study.cases), 'case')} to compile, {study.done} already done, {skipped} skipped"
-    )
-    counts += f", {failed} failed before the start" if failed else ""
+    numbers = Counter(checked.outcome[0] if checked.outcome else "planned" for checked in study.cases)
+    to_compile = format_count(numbers["planned"], "case")
+    counts = f"{to_compile} to compile, {study.done} already done, {numbers['skipped']} skipped"
+    counts += f", {numbers['failed']} failed before the start" if numbers["failed"] else ""
     return f"{study.name} for {study.hardware.title}: {counts}; results in {study.folder}"
 
 

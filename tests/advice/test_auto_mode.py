@@ -73,8 +73,8 @@ def test_a_function_that_no_mode_can_differentiate_fails_with_the_error(tmp_path
 
 
 def test_a_plan_needs_the_modes_themselves():
-    status, reason, text = plan_study._why_rejected(PreflightResult(Case("linear", mode="auto"), None, None))
-    assert (status, reason) == ("skipped", "not_defined") and "mode=auto" in text
+    checked = plan_study._skip_unplannable(PreflightResult(Case("linear", mode="auto"), None, None))
+    assert checked.outcome[:2] == ("skipped", "not_defined") and "mode=auto" in checked.outcome[2]
 
 
 def test_auto_is_not_called_the_fastest(tmp_path, make_record):

@@ -66,8 +66,9 @@ def test_without_any_prediction_the_device_hours_are_unknown():
 
 def test_a_plan_of_one_case_is_announced_in_the_singular():
     study = SimpleNamespace(
-        cases=(0,), done=0, rejected=(), name="mine", hardware=SimpleNamespace(title="TPU v5p"), folder="out"
-    )
+        cases=(SimpleNamespace(outcome=None),), done=0, name="mine",
+        hardware=SimpleNamespace(title="TPU v5p"), folder="out",
+    )  # fmt: skip
     assert plan_study.describe_work(study) == (
         "mine for TPU v5p: 1 case to compile, 0 already done, 0 skipped; results in out"
     )
