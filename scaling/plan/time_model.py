@@ -121,13 +121,17 @@ def draw_time_parts(
     latency_factor = _draw_log_uniform(hardware.asking, rng)
     kernel_seconds = np.maximum(memory_seconds / memory, operation_seconds / arithmetic)
     compute = executions @ (kernel_seconds + overhead / arithmetic)
-    costs = (_total_collective_cost(message, hardware, rates) for message in messages)
-    latency, transfer = sum(costs, np.zeros(2))
+    communication = np.zeros(2)  # latency, transfer time
+    for message in messages:
+        size, group = message.get("bytes", 0), int(message["group"])
+        shape = hardware.slice_shape(group) or ()
+        cost = collective_cost(str(message.get("kind", "")), size, group, rates.network, shape)
+        communication += cost * message.get("times", 1)
     dispatch = rates.call_seconds.get(case.api, rates.call_seconds[""])
     time_parts = {
         "call": (dispatch + float(executions.sum()) * rates.kernel_seconds) * latency_factor,
         "compute": compute,
-        "communication": latency + transfer / bandwidth,
+        "communication": communication[0] + communication[1] / bandwidth,
         "waiting": compute * (_slowdown_of_slowest(hardware, case.devices, rng.uniform(size=DRAWS)) - 1),
     }
     return time_parts, max(totals, key=lambda name: totals[name]) if any(totals.values()) else None
@@ -184,16 +188,6 @@ def _memory_seconds(kernel: Work, rates: Rates) -> float:
     return (kernel_bytes - transposed) / bandwidth + transposed / min(rates.turned, bandwidth)
 
 
-def _total_collective_cost(message: Work, hardware: Hardware, rates: Rates) -> np.ndarray:
-    """Return the total (latency, transfer time) of all executions of a collective, in seconds."""
-    group_size, kind = int(message["group"]), str(message.get("kind", ""))
-    if kind not in PARTS_OF_ALL_REDUCE:
-        raise UnknownTime(f"the time of {kind} between devices is not modeled")
-    shape = hardware.slice_shape(group_size) or ()
-    cost = collective_cost(kind, message.get("bytes", 0), group_size, rates.network, shape)
-    return cost * message.get("times", 1)
-
-
 def collective_cost(
     kind: str, nbytes: float, devices: int, levels: Sequence[Level], shape: tuple[int, ...] = ()
 ) -> np.ndarray:
@@ -201,8 +195,10 @@ def collective_cost(
 
     `kind` is the HLO opcode, a key of `PARTS_OF_ALL_REDUCE`. `nbytes` is the size of the input or output of a
     device, whichever is larger. `levels` are the network levels, innermost first. `shape` is the shape of the
-    torus in chips, or () without a torus.
+    torus in chips, or () without a torus. Raise `UnknownTime` if the collective is of another kind.
     """
+    if kind not in PARTS_OF_ALL_REDUCE:
+        raise UnknownTime(f"the time of {kind} between devices is not modeled")
     cost, group_size = np.zeros(2), 1  # each group acts as one device, with 1 / `group_size` of the bytes
     for level in levels:
         groups = math.ceil(devices / group_size)
