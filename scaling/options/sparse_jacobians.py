@@ -16,10 +16,9 @@ import numpy as np
 
 from scaling.core.case import SECOND, Refusal
 from scaling.core.check import EntryComparison
-from scaling.core.derivative import Derivative, LinearMapPart, Pattern, Slices, ceil_div, map_seeds
+from scaling.core.derivative import Derivative, Pattern, Slices, ceil_div, map_seeds
 from scaling.core.layout import COLORS, POSITIONS
 from scaling.core.reductions import WHOLE, Jacobians, Reduction
-from scaling.options.coloring import Coloring
 
 
 @dataclass(frozen=True)
@@ -33,41 +32,32 @@ class NonzeroIndices:
 
 
 def compute_nonzero_indices(derivative: Derivative) -> NonzeroIndices:
-    """Return the `NonzeroIndices` of a derivative that has a coloring."""
-    indices, devices = NonzeroIndices({}, []), derivative.case.mesh_shape[1]
-    for number, part in enumerate(derivative.parts):
-        colors, positions, entries = _indices_of_part(derivative.coloring, part, devices)
-        indices.arguments[f"{COLORS} {number}"] = colors
-        indices.arguments[f"{POSITIONS} {number}"] = positions
-        indices.entries.append(entries)
-    return indices
+    """Return the `NonzeroIndices` of a derivative that has a coloring.
 
-
-def _indices_of_part(
-    coloring: Coloring, part: LinearMapPart, devices: int
-) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-    """Return (colors, positions, entries): the indices of the nonzeros that one `LinearMapPart` computes.
-
-    `colors` contains the color of each column or row of the Jacobian. `positions[d]` contains the indices of
-    nonzeros in the flattened compressed columns or rows that device d computes, padded with zeros.
-    `entries[d]` contains the indices of the same nonzeros in the sparsity pattern.
+    For each `LinearMapPart`, there are two arguments. COLORS contains the color of each column or row of the
+    Jacobian. POSITIONS contains, for each device, the indices of the nonzeros in the flattened compressed
+    columns or rows that the device computes, padded with zeros.
     """
-    pattern, seeds_per_device = coloring.pattern, ceil_div(part.seeds, devices)
-    nonzeros = np.flatnonzero(coloring.by_row != part.computes_columns)
-    rows, cols = pattern.rows[nonzeros], pattern.cols[nonzeros]
-    if part.computes_columns:
-        colors, line, position, length = coloring.columns, cols, rows, pattern.outputs
-    else:
-        colors, line, position, length = coloring.rows, rows, cols, pattern.inputs
-    assert colors is not None
-    device, seed = np.divmod(colors[line], seeds_per_device)
-    flat_positions = seed.astype(np.int64) * length + position
-    by_device = [np.flatnonzero(device == index) for index in range(devices)]
-    dtype = np.int32 if flat_positions.max(initial=0) < 2**31 else np.int64
-    positions = np.zeros((devices, max(map(len, by_device))), dtype)
-    for index, selected in enumerate(by_device):
-        positions[index, : len(selected)] = flat_positions[selected]
-    return np.asarray(colors, np.int32), positions, [nonzeros[selected] for selected in by_device]
+    coloring, devices = derivative.coloring, derivative.case.mesh_shape[1]
+    pattern, indices = coloring.pattern, NonzeroIndices({}, [])
+    for number, part in enumerate(derivative.parts):
+        nonzeros = np.flatnonzero(coloring.by_row != part.computes_columns)
+        rows, cols = pattern.rows[nonzeros], pattern.cols[nonzeros]
+        if part.computes_columns:
+            colors, line, position, length = coloring.columns, cols, rows, pattern.outputs
+        else:
+            colors, line, position, length = coloring.rows, rows, cols, pattern.inputs
+        device, seed = np.divmod(colors[line], ceil_div(part.seeds, devices))
+        flat_positions = seed.astype(np.int64) * length + position
+        by_device = [np.flatnonzero(device == index) for index in range(devices)]
+        dtype = np.int32 if flat_positions.max(initial=0) < 2**31 else np.int64
+        positions = np.zeros((devices, max(map(len, by_device))), dtype)
+        for index, selected in enumerate(by_device):
+            positions[index, : len(selected)] = flat_positions[selected]
+        indices.arguments[f"{COLORS} {number}"] = np.asarray(colors, np.int32)
+        indices.arguments[f"{POSITIONS} {number}"] = positions
+        indices.entries.append([nonzeros[selected] for selected in by_device])
+    return indices
 
 
 def read_nonzeros(slices: Slices, colors: Any, positions: Any) -> Any:
