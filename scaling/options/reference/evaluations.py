@@ -110,16 +110,14 @@ def slices(evaluation: Evaluation, arrays: InputArrays, quantity: str, seeds: np
     """
     seeds = seeds.astype(jnp.dtype(evaluation.dtype) if quantity == "gram" else np.int32)
     points = len(arrays[next(iter(evaluation.per_point))])
-    chunk = min(len(seeds), seeds_per_call(evaluation, points))
-    seed_axis = 1 if quantity == "rows" else 2
-    results = []
-    for start in range(0, len(seeds), chunk):
-        indices = np.minimum(
-            np.arange(start, start + chunk), len(seeds) - 1
-        )  # with padding in the last chunk
-        results.append(_evaluate(evaluation, arrays, quantity, seeds[indices]))
-    joined = results[0] if len(results) == 1 else np.concatenate(results, seed_axis)
-    return joined if joined.shape[seed_axis] == len(seeds) else joined.take(range(len(seeds)), seed_axis)
+    count, chunk = len(seeds), min(len(seeds), seeds_per_call(evaluation, points))
+    chunks = np.resize(seeds, (-(-count // chunk), chunk, *seeds.shape[1:]))  # the last is padded with copies
+    results = [_evaluate(evaluation, arrays, quantity, seeds_of_chunk) for seeds_of_chunk in chunks]
+    if len(results) == 1:
+        return results[0]
+    if quantity == "rows":
+        return np.concatenate(results, axis=1)[:, :count]
+    return np.concatenate(results, axis=2)[:, :, :count]
 
 
 def jacobian(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
