@@ -129,7 +129,9 @@ def make_schedule(
     environments = {key: planned_environment(machine, settings, key) for key in keys}
     history = build_history(records, environments, baseline)
     by_outcome: dict[str, list[ScheduledCase]] = defaultdict(list)
-    for item, identity in _shuffled_cases(results, settings, environments, history):
+    for item in _shuffled_cases(results, settings):
+        identity = item.identity(environments)
+        item = dataclasses.replace(item, attempt=history.attempts[identity] + 1)
         status = item.preflight.outcome and item.preflight.outcome[0]
         is_skipped = status == "skipped"
         if status == "failed":
@@ -149,10 +151,8 @@ def make_schedule(
     )  # fmt: skip
 
 
-def _shuffled_cases(
-    results: Sequence[PreflightResult], settings: RunSettings, environments: Environments, history: "History"
-) -> Iterator[tuple[ScheduledCase, Identity]]:
-    """Yield each case and its `ScheduledCase.identity`, in random order within each replicate.
+def _shuffled_cases(results: Sequence[PreflightResult], settings: RunSettings) -> Iterator[ScheduledCase]:
+    """Yield each case in random order within each replicate.
 
     A case that the preflight check excludes is yielded only in replicate 0.
     """
@@ -161,9 +161,7 @@ def _shuffled_cases(
         random.Random(settings.order_seed + replicate).shuffle(shuffled)
         for order, preflight in enumerate(shuffled):
             if replicate == 0 or not preflight.outcome:
-                item = ScheduledCase(preflight, order, 1, replicate)
-                identity = item.identity(environments)
-                yield dataclasses.replace(item, attempt=history.attempts[identity] + 1), identity
+                yield ScheduledCase(preflight, order, 1, replicate)
 
 
 def process_shape(case: Case, machine: Machine, settings: RunSettings) -> ProcessShape:
