@@ -2,7 +2,7 @@
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from scaling.core.case import Case
@@ -39,11 +39,7 @@ def pack(
     """
     predict = make_predictor(records, settings)
     groups = (_group_by_function if nested else _group_by_shape)(schedule, settings)
-    return [
-        PackedTask(shape, scheduled_cases, seconds)
-        for shape in groups
-        for scheduled_cases, seconds in _fill_tasks(groups[shape], predict, budget)
-    ]
+    return [task for shape in groups for task in _fill_tasks(shape, groups[shape], predict, budget)]
 
 
 def _group_by_shape(schedule: Schedule, settings: RunSettings) -> Groups:
@@ -72,22 +68,25 @@ def _group_by_function(schedule: Schedule, settings: RunSettings) -> Groups:
 
 
 def _fill_tasks(
-    groups: Iterable[Sequence[ScheduledCase]], predict: Callable[[Case], float], budget: float
-) -> list[tuple[list[ScheduledCase], float]]:
-    """Return tasks of up to `budget` seconds as (cases, predicted seconds) pairs.
+    shape: ProcessShape,
+    groups: Iterable[Sequence[ScheduledCase]],
+    predict: Callable[[Case], float],
+    budget: float,
+) -> Iterator[PackedTask]:
+    """Yield tasks of up to `budget` seconds.
 
     A group of cases is never split. A group that takes longer than `budget` is a task of its own.
     """
-    tasks: list[tuple[list[ScheduledCase], float]] = []
-    task_cases, task_seconds = list[ScheduledCase](), 0.0
+    cases, seconds = list[ScheduledCase](), 0.0
     for group in groups:
         group_seconds = _START_SECONDS + sum(predict(item.case) for item in group)
-        if task_cases and task_seconds + group_seconds > budget:
-            tasks.append((task_cases, task_seconds))
-            task_cases, task_seconds = [], 0.0
-        task_cases += group
-        task_seconds += group_seconds
-    return [*tasks, (task_cases, task_seconds)] if task_cases else tasks
+        if cases and seconds + group_seconds > budget:
+            yield PackedTask(shape, cases, seconds)
+            cases, seconds = [], 0.0
+        cases += group
+        seconds += group_seconds
+    if cases:
+        yield PackedTask(shape, cases, seconds)
 
 
 def make_predictor(records: Sequence[Record], settings: RunSettings) -> Callable[[Case], float]:
