@@ -10,7 +10,7 @@ from scaling.analysis.dataframe import export_tables, to_csv, to_frame
 from scaling.analysis.findings import Findings, read
 from scaling.contrib import extrap
 from scaling.core.case import Refusal, check_names
-from scaling.results.store import Loaded, load, no_records, read_json, replace_file, replacing, write_json
+from scaling.results.store import Loaded, load, no_records, read_json, replace_file, write_json
 
 _EXPORTED_LIST = ".exported.json"  # file in the output folder that lists the files of each format
 _PARQUET_INSTALL = "pip install 'ad-scaling[parquet]', or pip install pyarrow"
@@ -83,8 +83,7 @@ def _write_tables(extension: str, findings: Findings, output: Path) -> list[Path
         if extension == "csv":
             replace_file(path, to_csv(table).encode())
         else:
-            with replacing(path) as temporary:
-                to_frame(table).to_parquet(temporary, index=False, compression="zstd")
+            replace_file(path, to_frame(table).to_parquet(index=False, compression="zstd"))
     return paths
 
 

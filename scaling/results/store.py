@@ -280,12 +280,14 @@ def write_json(path: Path, value: Any) -> None:
     replace_file(path, (json.dumps(value, indent=1) + "\n").encode())
 
 
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file. On exit, move it to `path`, or remove it after an exception."""
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace the content of a file atomically, after the new content is flushed to disk."""
     temporary_path = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
     try:
-        yield temporary_path
+        with temporary_path.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(temporary_path, path)
     except OSError as error:
         if error.filename in (None, str(temporary_path)):  # a failed write does not set `filename`
@@ -294,11 +296,3 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):  # does not exist, or the file system is read-only
             temporary_path.unlink()
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Replace the content of a file atomically, after the new content is flushed to disk."""
-    with replacing(path) as temporary_path, temporary_path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())

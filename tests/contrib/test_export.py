@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import importlib.util
 import math
+import os
 import re
 import subprocess
 
@@ -184,13 +185,12 @@ def test_an_export_removes_the_files_of_an_earlier_one_in_the_same_formats(tmp_p
 
 
 def test_failed_export_keeps_the_earlier_files(folder, tmp_path, monkeypatch):
-    def fail_midway(frame, path, **options):
-        path.write_text("half a table")
+    def fail(descriptor):
         raise OSError(28, "No space left on device")
 
     export.write_exports(folder, ["parquet"], tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    monkeypatch.setattr(pandas.DataFrame, "to_parquet", fail_midway)
+    monkeypatch.setattr(os, "fsync", fail)  # after the content is written
     with pytest.raises(OSError, match="No space left"):
         export.write_exports(folder, ["parquet"], tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
