@@ -16,7 +16,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     if args.output is not None and not args.output.strip():
         raise Refusal(f"--output must be a folder, such as --output tables, not {args.output!r}")
     output = Path(args.output) if args.output else None
-    formats = exporting.parse_formats(args.format)
+    formats = [name for argument in args.format for name in argument.split(",")] or ["csv"]
     folder = store.require_results_folder(args.folder)
     loaded = store.load(folder)
     written = exporting.write_exports(folder, formats, output, loaded)

@@ -107,11 +107,3 @@ FORMATS: dict[str, Callable[[Findings, Path], list[Path]]] = {  # format -> func
     "extrap": _write_extrap,
     **{name: partial(_write_figures, name) for name in ("svg", "png", "pdf")},
 }
-
-
-def parse_formats(arguments: Sequence[str]) -> list[str]:
-    """Return the format names in comma-separated arguments such as ['svg,png'].
-
-    Without arguments, return ['csv'].
-    """
-    return [name for argument in arguments for name in argument.split(",")] or ["csv"]
