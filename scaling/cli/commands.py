@@ -17,11 +17,7 @@ class Command:
 
     summary: str  # one-line description in `scaling --help` and `scaling COMMAND --help`
     example: str  # example arguments, which `scaling --help` prints after the summary
-    arguments: tuple[Argument, ...]  # empty if the module of the command parses its arguments itself
-
-
-def _command(summary: str, example: str, *arguments: Argument) -> Command:
-    return Command(summary, example, arguments)
+    arguments: tuple[Argument, ...] = ()  # empty if the module of the command parses its arguments itself
 
 
 def _argument(*names: str, **options: Any) -> Argument:
@@ -31,65 +27,63 @@ def _argument(*names: str, **options: Any) -> Argument:
 _FOLDER_ARGUMENT = _argument("folder", metavar="DIR", help="a results folder, such as results/smoke")
 
 COMMANDS = {
-    "run": _command("run a study, or its missing cases", "study=smoke"),
-    "plan": _command("predict a study on other hardware", "study=plan hardware=v5p"),
-    "advise": _command("how to differentiate a function", "spring.py:force --points x=1000,17"),
-    "status": _command(
-        "what is done, running, missing, failed", "results/smoke --watch", _FOLDER_ARGUMENT,
+    "run": Command("run a study, or its missing cases", "study=smoke"),
+    "plan": Command("predict a study on other hardware", "study=plan hardware=v5p"),
+    "advise": Command("how to differentiate a function", "spring.py:force --points x=1000,17"),
+    "status": Command("what is done, running, missing, failed", "results/smoke --watch", (
+        _FOLDER_ARGUMENT,
         _argument("--watch", action="store_true",
                   help="repeat until no task is pending or running; Ctrl-C does not affect the jobs"),
         _argument("--all", action="store_true", help="show all tasks and all cases"),
-    ),
-    "logs": _command(
-        "show the logs of a case", "results/smoke 3f2a", _FOLDER_ARGUMENT,
+    )),
+    "logs": Command("show the logs of a case", "results/smoke 3f2a", (
+        _FOLDER_ARGUMENT,
         _argument("key", metavar="KEY", nargs="*",
                   help="the key or label of a case, or its beginning (`scaling status --all` shows the "
                   "keys), or a workload (default: the cases that failed)"),
         _argument("--all", action="store_true", help="print whole files"),
-    ),
-    "cancel": _command("cancel the jobs of a study", "results/smoke", _FOLDER_ARGUMENT),
-    "report": _command(
-        "write the page DIR/report/index.html", "results/smoke", _FOLDER_ARGUMENT,
+    )),
+    "cancel": Command("cancel the jobs of a study", "results/smoke", (_FOLDER_ARGUMENT,)),
+    "report": Command("write the page DIR/report/index.html", "results/smoke", (
+        _FOLDER_ARGUMENT,
         _argument("efficiency", metavar="efficiency=E", nargs="?",
                   help="the efficiency that the recommended device count must reach (default: 0.5)"),
         _argument("--proposal", action="store_true",
                   help="also write text, table and figures for a compute-time application"),
-    ),
-    "compare": _command(
-        "what became slower or faster", "results/old results/new",
+    )),
+    "compare": Command("what became slower or faster", "results/old results/new", (
         _argument("a", metavar="A", help="a results folder; without B, that of a run with versus=..."),
         _argument("b", metavar="B", nargs="?",
                   help="a newer results folder; exit status 1 if a case in it is slower, failed or ran "
                   "out of memory"),
         _argument("--markdown", metavar="FILE", help="write a Markdown table; - prints only the table"),
         _argument("--margin", type=float, help="a ratio this close to 1 counts as equal (default: 0.01)"),
-    ),
-    "lint": _command(
-        "list problems of a measurement", "results/smoke", _FOLDER_ARGUMENT,
+    )),
+    "lint": Command("list problems of a measurement", "results/smoke", (
+        _FOLDER_ARGUMENT,
         _argument("--strict", action="store_true",
                   help="exit with status 1 if there are warnings, not only if there are errors"),
-    ),
-    "export": _command(
-        "write CSV, Parquet, SVG, PNG or PDF", "results/smoke", _FOLDER_ARGUMENT,
+    )),
+    "export": Command("write CSV, Parquet, SVG, PNG or PDF", "results/smoke", (
+        _FOLDER_ARGUMENT,
         _argument("--format", action="append", default=[],
                   help="csv, parquet, extrap, svg, png, pdf, or a comma-separated list (default: csv)"),
         _argument("--output", metavar="PATH", help="the folder to write into (default: DIR/export)"),
-    ),
-    "merge": _command(
-        "join the results of several clusters", "results/a results/b --output results/ab",
+    )),
+    "merge": Command("join the results of several clusters", "results/a results/b --output results/ab", (
         _argument("folders", metavar="DIR", nargs="+", help="a results folder; nothing in it is changed"),
         _argument("--output", metavar="PATH", required=True,
                   help="a new folder, or a results folder to add to"),
-    ),
-    "publish": _command(
-        "publish the curves on Weights & Biases", "results/smoke", _FOLDER_ARGUMENT,
+    )),
+    "publish": Command("publish the curves on Weights & Biases", "results/smoke", (
+        _FOLDER_ARGUMENT,
         _argument("--project", default="ad-scaling", help="W&B project (default: ad-scaling)"),
         _argument("--entity", default=None, help="W&B entity (default: your own)"),
         _argument("--mode", default="auto",
                   help="auto, online or offline (default: auto, which is offline without WANDB_API_KEY)"),
         _argument("--dashboard", action=argparse.BooleanOptionalAction, default=True,
                   help="save workspace and report too (default: yes, needs ad-scaling[dashboard])"),
-    ),
+    )),
 }  # fmt: skip
 
 
