@@ -19,7 +19,6 @@ from scaling.core.formatting import format_count
 from scaling.core.grouping import group_by
 from scaling.core.record import Record, to_line
 from scaling.results import store
-from scaling.study import results_folder
 
 _STUDY = "study.json"
 _LOCK_SECONDS = 2.0
@@ -44,7 +43,7 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
         raise Refusal(f"{problem}: give another folder")
     if len(folders) + target.is_dir() < 2:
         raise Refusal(f"{folders[0]} alone cannot be merged: give two or more results folders")
-    results_folder.require_results(target, "--output ")
+    store.refuse_other_files(target, "--output ")
     for path in (path for folder in folders for path in sorted(folder.glob("*.jsonl"))):
         try:
             store.read_file(path)
@@ -52,7 +51,7 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
             advice = "make it readable or move it away, and merge again"
             raise Refusal(f"cannot read {path}: {error.strerror}; {advice}") from None
     store.check_schemas(target)
-    results_folder.create_results(target, "--output ")
+    store.create_results(target, "--output ")
     study = store.read_study(target)
     if study.problem and not study.content:
         raise Refusal(f"{target}: {study.problem}, or remove it")

@@ -23,7 +23,6 @@ from scaling.plan.compile_pool import RecordFields
 from scaling.plan.hardware import Hardware, from_config, is_positive
 from scaling.results import store
 from scaling.study import grid, preflight
-from scaling.study.results_folder import create_results, parse_results
 from scaling.workers import cores
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult
@@ -119,7 +118,7 @@ def _read_options(config: dict[str, Any], name: str) -> tuple[Hardware, Path, Ru
         if value != default:
             given = grid.format_setting(option, value)
             raise Refusal(f"{given} has no effect on a plan, which only compiles; remove it")
-    folder, settings = parse_results(config["results"]), RunSettings.from_config(config)
+    folder, settings = store.parse_results(config["results"]), RunSettings.from_config(config)
     deadline = config["deadline"]
     if deadline is not None and not is_positive(deadline):
         raise Refusal(f"deadline must be a positive number of seconds, not {format_value(deadline)}")
@@ -174,7 +173,7 @@ def run_plan(study: PlannedStudy, listener: Callable[[dict[str, Any]], None]) ->
 
     `listener` is called with an event (a dict) when a case begins or ends.
     """
-    create_results(study.folder)
+    store.create_results(study.folder)
     with store.locked(study.folder, ".plan.lock"):
         writer = Writer(study.folder)
         _write_manifest(study)

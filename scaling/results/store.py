@@ -1,4 +1,4 @@
-"""Load a results folder (records, study.json), select the latest records, lock the folder, replace files.
+"""Check, create, load and lock a results folder (records, study.json), and select the latest records.
 
 A file is replaced atomically. read_record.py parses each record. `scaling.core.record.Writer` writes the
 records of a run.
@@ -12,6 +12,7 @@ import json
 import os
 import shlex
 import stat
+import tempfile
 import time
 import types
 import uuid
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 
 import scaling
 from scaling.core.case import Case, Refusal, from_dict
-from scaling.core.formatting import format_count
+from scaling.core.formatting import format_count, format_value
 from scaling.core.record import SCHEMA, Record, Writer
 from scaling.results.read_record import from_line, require_known_schema
 
@@ -202,6 +203,50 @@ def require_results_folder(path: str) -> Path:
     alternatives = ", ".join(sorted(str(path.parent) for path in Path("results").glob("*/study.json")))
     hint = f"there are {alternatives}" if alternatives else "`scaling run` makes some"
     raise Refusal(f"no results in {path!r}; {hint}")
+
+
+def parse_results(value: Any) -> Path:
+    """Return the value of `results=PATH` as a path, or raise `Refusal` if it cannot be a results folder."""
+    is_path = isinstance(value, str | int | float) and not isinstance(value, bool)
+    if not is_path or not str(value).strip() or "\0" in str(value):
+        raise Refusal(f"results must be a folder, such as results=results/mine, not {format_value(value)}")
+    folder = Path(str(value))
+    try:
+        existing = next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
+    except OSError as error:  # such as a name that is too long
+        raise _not_writable(folder, error.strerror) from None
+    if not existing.is_dir():
+        raise _not_writable(folder, os.strerror(errno.ENOTDIR))
+    refuse_other_files(folder)
+    return folder
+
+
+def refuse_other_files(folder: Path, option: str = "results=") -> None:
+    """Raise `Refusal` if a folder contains files but no results."""
+    names = {path.name for path in folder.glob("[!.]*") if not path.name.startswith("versus-")}
+    if names and "study.json" not in names and not any(name.endswith(".jsonl") for name in names):
+        raise Refusal(f"{folder} is not empty and holds no results: give a new folder with {option}PATH")
+
+
+def create_results(folder: Path, option: str = "results=") -> None:
+    """Create a results folder if it does not exist.
+
+    Raise `Refusal` if the folder is not writable or its results cannot be read. `option` is the option that
+    selects the folder, for the error message: "results=" or "--output ".
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()  # raises if it cannot be created
+    except OSError as error:
+        raise _not_writable(folder, error.strerror, option) from None
+    for path in (folder / "study.json", *folder.glob("*.jsonl")):  # cases of unreadable files would run again
+        if path.is_file() and not os.access(path, os.R_OK):
+            reason = f"{path} cannot be read: {os.strerror(errno.EACCES)}"
+            raise Refusal(f"{reason}; make it readable, or give another folder with {option}PATH")
+
+
+def _not_writable(folder: Path, reason: str | None, option: str = "results=") -> Refusal:
+    return Refusal(f"cannot write to {option}{folder}: {reason}; give another folder with {option}PATH")
 
 
 def no_records(action: str, folder: Path, damaged: Sequence[str]) -> Refusal:

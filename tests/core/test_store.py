@@ -18,7 +18,6 @@ from scaling.core.case import Refusal
 from scaling.core.record import FAILED, SKIPPED, Writer, to_line
 from scaling.results import store
 from scaling.results.read_record import from_line
-from scaling.study.results_folder import create_results
 
 JUNK = {
     "an incomplete line": b'{"case": {"workload": "lin',
@@ -403,8 +402,8 @@ def test_the_lock_of_a_shared_folder_can_be_written_as_the_umask_of_its_user_all
 def test_a_results_folder_that_cannot_be_written_is_rejected(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(Refusal, match=r"cannot write to results=.*; give another folder with results=PATH"):
-        create_results(tmp_path / "file" / "below")
-    create_results(tmp_path / "a" / "b")
+        store.create_results(tmp_path / "file" / "below")
+    store.create_results(tmp_path / "a" / "b")
     assert list((tmp_path / "a" / "b").iterdir()) == []
 
 
@@ -422,7 +421,7 @@ def test_a_file_of_records_without_read_permission_is_rejected_before_its_cases_
     write(tmp_path / "a.jsonl", make_record())
     (tmp_path / "a.jsonl").chmod(0)
     done = run_without_privileges(
-        "from pathlib import Path; from scaling.study.results_folder import create_results; create_results(Path('.'))",
+        "from pathlib import Path; from scaling.results.store import create_results; create_results(Path('.'))",
         tmp_path,
     )
     assert "Refusal: a.jsonl cannot be read: Permission denied; make it readable" in done.stderr

@@ -3,8 +3,8 @@
 import pytest
 
 from scaling.core.case import Refusal
+from scaling.results.store import parse_results, refuse_other_files
 from scaling.study.compose import compose
-from scaling.study.results_folder import parse_results, require_results
 
 FOREIGN = [["thesis.tex"], ["report/index.html"], ["wandb/settings"], ["a/study.json", "a/b.jsonl"]]
 ACCEPTED = [[], [".lock"], ["study.json", "thesis.tex"], ["a.jsonl", "notes"], ["versus-self/study.json"]]
@@ -24,7 +24,7 @@ def test_a_folder_with_other_files_than_results_is_rejected(names, tmp_path):
     ):
         parse_results(str(tmp_path))
     with pytest.raises(Refusal, match="give a new folder with --output PATH"):
-        require_results(tmp_path, "--output ")
+        refuse_other_files(tmp_path, "--output ")
 
 
 @pytest.mark.parametrize("names", ACCEPTED)
