@@ -9,19 +9,8 @@ from scaling.analysis.cases import method_of
 from scaling.analysis.curves import Curve
 from scaling.analysis.estimate import format_ratio
 from scaling.analysis.findings import Findings
-from scaling.analysis.ranking import (
-    Ranking,
-    find_runner_up,
-    largest_problems,
-    recommend_ranking,
-)
-from scaling.analysis.timings import (
-    Timing,
-    describe_slower,
-    format_time,
-    name_with_blocks,
-    reasons_for_doubt,
-)
+from scaling.analysis.ranking import Ranking, find_runner_up, largest_problems, recommend_ranking
+from scaling.analysis.timings import Timing, describe_slower, format_time, name_with_blocks, reasons_for_doubt
 from scaling.core.case import problem
 from scaling.core.formatting import list_first
 

@@ -116,8 +116,7 @@ def describe_plan(forecast: Forecast) -> str:
     environments = [record.environment for record in forecast.records]
     kinds = " or ".join(dict.fromkeys(str(environment.get("device_kind")) for environment in environments))
     versions = " or ".join(dict.fromkeys(map(_describe_versions, environments)))
-    text = f"{counts} on {span} of {kinds}, compiled with {versions}"
-    return f"{text}; times are predicted and not measured."
+    return f"{counts} on {span} of {kinds}, compiled with {versions}; times are predicted and not measured."
 
 
 def _describe_versions(environment: Mapping[str, Any]) -> str:

@@ -122,8 +122,7 @@ def _refuse_other_package() -> None:
     for file in filter(os.path.isfile, ("scaling.py", "scaling/__init__.py")):
         if file == "scaling.py" or source(Path(file).resolve().parent) != source():
             problem = f"{file} hides the package of this command from its processes"
-            fix = "rename it, change to another folder, or use the command of that copy"
-            raise Refusal(f"{problem}: {fix}")
+            raise Refusal(f"{problem}: rename it, change to another folder, or use the command of that copy")
 
 
 def _print_error(text: str, status: int) -> int:

@@ -80,6 +80,5 @@ def _submit(run: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Co
     print_lines(console, [f"submitted {counts} as {job_names}, {duration}; {progress_advice}"])
     if longest > 60 * limit:
         warning = f"one of them may take {format_wait(longest)}, longer than cluster.time={limit:g} minutes"
-        fix = f"cluster.time={math.ceil(1.5 * longest / 60)} is enough"
-        print_lines(console, [f"{warning}: {fix}"], "yellow")
+        print_lines(console, [f"{warning}: cluster.time={math.ceil(1.5 * longest / 60)} is enough"], "yellow")
     return True

@@ -28,8 +28,7 @@ def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[
     commands = [format_command(verb, folder) for verb in ("report", "lint")]
     if omitted := len(lint) - len(warnings):
         warnings.append(f"{omitted} more: {commands[1]}")
-    headlines = [f"{answer.headline}." for answer in measured_answers(findings)]
-    answers = headlines or answer_sentences(findings)
+    answers = [f"{answer.headline}." for answer in measured_answers(findings)] or answer_sentences(findings)
     max_lines, answer_lines = LINES - _RESERVED_LINES - len(warnings) - len(commands), list[str]()
     for index, answer in enumerate(answers):
         paragraph = wrap_text(answer, width, "  ")

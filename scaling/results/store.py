@@ -266,8 +266,7 @@ def require_writable(path: Path) -> None:
     """
     existing = path if path.exists() else path.parent
     if not os.access(existing, os.W_OK | os.X_OK):
-        fix = f"change the permissions, or give a copy of {path.parent}"
-        raise Refusal(f"cannot write to {existing}: {fix}")
+        raise Refusal(f"cannot write to {existing}: change the permissions, or give a copy of {path.parent}")
 
 
 def check_schemas(folder: Path) -> None:

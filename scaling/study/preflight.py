@@ -215,8 +215,7 @@ def save_answers(folder: Path, key: str | None, answers: Sequence[Answer]) -> No
     is_cacheable = all("case" in answer and (answer["unfit"] or [""])[0] != "too_large" for answer in answers)
     if key is not None and is_cacheable:
         with contextlib.suppress(OSError):
-            content = {"digest": _digest((key, answers)), "answers": answers}
-            store.write_json(folder / _CACHE_FILE, content)
+            store.write_json(folder / _CACHE_FILE, {"digest": _digest((key, answers)), "answers": answers})
 
 
 def _digest(value: Any) -> str:
