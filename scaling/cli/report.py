@@ -80,10 +80,11 @@ def write_and_print(
     digest = _digest(folder, efficiency)
     loaded = loaded or store.load(folder)
     lost = find_unrecorded(folder, loaded.records)
-    latest = store.latest(loaded.records)
-    has_other_settings = bool(settings) and any(record.setting not in settings for record in latest)
-    shown_settings = {*settings, *(record.setting for record in lost)} if has_other_settings else None
-    study_findings = findings.read(folder, shown_settings, lost, loaded, efficiency)
+    latest = store.latest([*loaded.records, *lost])
+    shown_settings = {*settings, *(record.setting for record in lost)}
+    has_other_settings = bool(settings) and any(record.setting not in shown_settings for record in latest)
+    only = shown_settings if has_other_settings else None
+    study_findings = findings.read(folder, only, lost, loaded, efficiency)
     if lost or not load_saved_output(folder, digest):
         all_findings = (
             findings.read(folder, None, lost, loaded, efficiency) if has_other_settings else study_findings
@@ -95,7 +96,7 @@ def write_and_print(
         print_lines(console, summary_lines(study_findings, folder, console.width))
     else:
         print_report(terminal_report(study_findings), console)
-    if other_records := len(latest) + len(lost) - len(study_findings.records):
+    if other_records := len(latest) - len(study_findings.records):
         other = f"{format_count(other_records, 'record')} of other environments (versions, flags or code)"
         text = f"- In the report, kept apart: {other}."
         print_lines(console, wrap_text(text, indent="  ") if brief else [text])
