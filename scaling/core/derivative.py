@@ -271,7 +271,7 @@ def _workload_derivative(derivative: Derivative, inputs: NamedArrays, position: 
     result = workload.whole_modes[derivative.case.mode](**inputs)
     if workload.reduction.sums_points:
         return position.sum_over_devices(result)
-    if workload.default_reduce or workload.reduction in (WHOLE, TRACE):
+    if derivative.case.reduce is None or workload.reduction in (WHOLE, TRACE):
         return result
     points = next(inputs[name].shape[0] for name in workload.points)
     batched = [inputs[name] if name in workload.points else inputs[name][None] for name in workload.names]

@@ -159,7 +159,6 @@ class Workload:
             int32 arrays, the rows and the columns, sorted by row, then column.
         nonzeros: a function like `reference` for a Jacobian that is too large to be stored. Its derivative
             contains only the nonzeros of `pattern`, of shape (points, 1, nonzeros).
-        default_reduce: the value of `reduce` before `build` replaces it by the reduction of the case.
         direction: the names of the inputs that form the vector v of a product H v, or of J v in forward mode.
             There is one name per input in `wrt`, joined by "+". By default, the inputs in `wrt` form v.
     """
@@ -176,7 +175,6 @@ class Workload:
     terms: int = 1
     pattern: Callable[[], tuple[np.ndarray, np.ndarray]] | None = None
     nonzeros: Callable[[Inputs], Reference] | None = None
-    default_reduce: str | None = None
     direction: str = ""
 
     @property
@@ -280,7 +278,7 @@ def build(case: Case, make_workload: Callable[[Case], Any] = make_from_module) -
         return dataclasses.replace(workload, reference=workload.second, whole_modes=modes, reduce=reduce)
     default = workload.reduce
     reduce = {None: default, "whole": None}.get(case.reduce, case.reduce)
-    workload = dataclasses.replace(workload, reduce=reduce, default_reduce=default)
+    workload = dataclasses.replace(workload, reduce=reduce)
     is_reducible = default is None and reduce != "points"  # `reduction.of_jacobians` reduces a whole Jacobian
     if reduce == default or case.ad_mode.is_value or is_reducible:
         return workload
@@ -414,9 +412,7 @@ def fingerprint(value: Any, enclosing: tuple[Any, ...] = ()) -> Hashable:
         array = np.ascontiguousarray(value)
         return array.shape, str(array.dtype), hashlib.sha256(array.tobytes()).hexdigest()
     if code := getattr(value, "__code__", None):
-        cells = [
-            _EMPTY_CELL if cell == _EMPTY_CELL else cell.cell_contents for cell in value.__closure__ or ()
-        ]
+        cells = [_EMPTY_CELL if c == _EMPTY_CELL else c.cell_contents for c in value.__closure__ or ()]
         bound_to = getattr(value, "__self__", None)  # of a method
         return code, inner((value.__defaults__, value.__kwdefaults__, cells, bound_to))
     try:

@@ -46,10 +46,11 @@ def complete(case: Case, make_workload: Callable[[Case], Any] = workload.make_fr
     case = dataclasses.replace(case, **_reset_values(case))
     if case.engine != JAX:
         case = dataclasses.replace(case, **peers.complete_case(case))
-    built = workload.build(case, lambda case: check_workload(case.workload, make_workload(case)))
+    made = check_workload(case.workload, make_workload(case))
+    built = workload.build(case, lambda _: made)
     if case.target == "hvp" or built.reduction.along_point:
         check_direction(case.workload, built)
-    reduce = None if case.reduce == (built.default_reduce or "whole") else case.reduce
+    reduce = None if case.reduce == (made.reduce or "whole") else case.reduce
     return dataclasses.replace(case, reduce=reduce, wrt=None if case.ad_mode.is_value else built.wrt)
 
 

@@ -243,6 +243,9 @@ def test_too_many_devices_are_rejected_with_the_device_counts_that_fit(call_main
     assert re.search(r"use devices=\[1\]; oversubscribe=true", done.stderr), done.stderr
 
 
+MODULE = """from scaling.workload import Workload, normal
+def workload(case):
+    return Workload(lambda x: x"""
 MODULES = {
     "a syntax error": ("def workload(case:\n", "cannot be imported: SyntaxError"),
     "raises at import": ("raise RuntimeError('first line\\nsecond line')", r"RuntimeError: first line second line \(mine.py:1\)"),
@@ -255,6 +258,9 @@ MODULES = {
     "misspells a field of Workload": (
         "from scaling.workload import Workload\ndef workload(case):\n    return Workload(len, point={})",
         r"unexpected keyword argument 'point'; the fields are function, points, shared.* \(mine.py:3\)",
+    ),
+    "sets a field that Workload does not have": (
+        f"{MODULE}, points={{'x': normal(3)}}, default_reduce='outputs')", r"argument 'default_reduce'; the fields are function,",
     ),
     "takes no case": ("def workload():\n    return 3", "mine.*argument"),
     "raises a KeyError": ("def workload(case):\n    return {}['q']", r"mine: KeyError: 'q' \(mine.py:2\)"),
