@@ -364,11 +364,13 @@ def evaluate_shape(case: Case, function: Callable[..., Any], inputs: Mapping[str
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise TooLarge(f"the function of {case.workload} cannot be evaluated: {text}") from None
     except Exception as error:
-        first_line = (str(error).strip().splitlines() or [""])[0]
-        text = f"{type(error).__name__}: {first_line}{format_location(error)}"
+        first_line, location = (str(error).strip().splitlines() or [""])[0], format_location(error)
         what = "fails on abstract inputs (arrays that have a shape and a dtype, but no values)"
         fix = _TRACER_FIXES.get(type(error).__name__, "")
-        raise Refusal(f"workload {case.workload!r} {what}: {text}{fix}") from None
+        if " argument" in first_line and not location:  # the function takes other inputs
+            fix = f"; its parameters must take the inputs by name: {', '.join(_top_level_names(inputs))}"
+        text = f"{type(error).__name__}: {first_line}{location}{fix}"
+        raise Refusal(f"workload {case.workload!r} {what}: {text}") from None
     if not isinstance(out, jax.ShapeDtypeStruct) or not jax.numpy.issubdtype(out.dtype, jax.numpy.floating):
         returned = f"numbers of dtype {out.dtype}" if isinstance(out, jax.ShapeDtypeStruct) else repr(out)
         text = "must return an array of real numbers, or a pytree of them"

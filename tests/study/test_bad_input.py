@@ -262,6 +262,10 @@ MODULES = {
     "sets a field that Workload does not have": (
         f"{MODULE}, points={{'x': normal(3)}}, default_reduce='outputs')", r"argument 'default_reduce'; the fields are function,",
     ),
+    "names a parameter unlike its input": (
+        f"{MODULE}, points={{'y': normal(3)}}, shared={{'p': {{'w': normal(2)}}}})",
+        r"unexpected keyword argument 'y'; its parameters must take the inputs by name: y, p( |$)",
+    ),
     "takes no case": ("def workload():\n    return 3", "mine.*argument"),
     "raises a KeyError": ("def workload(case):\n    return {}['q']", r"mine: KeyError: 'q' \(mine.py:2\)"),
     "uses a size that it does not declare": (
