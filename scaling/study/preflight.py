@@ -78,6 +78,10 @@ def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -
         text, first = refusals[0]
         others = len({text for text, _ in refusals}) - 1
         more = f" (and {others} more like this)" if others else ""
+        all_sizes = {tuple(cell.case.sizes.items()) for cell in cells}
+        sizes = " ".join(f"{name}={size}" for name, size in first.case.sizes.items())
+        if sizes and {tuple(cell.case.sizes.items()) for _, cell in refusals} < all_sizes:
+            text += f", with {sizes}"
         raise Refusal(add_source(text, first.sources[0] if first.sources else {}) + more)
     refuse_unused(cells, [
         {name: UnusedField(*why) for name, why in answer.get("unused", {}).items()} for answer in answers

@@ -284,6 +284,18 @@ def test_an_invalid_workload_module_is_rejected_in_one_line(name, call_main, wri
     check_rejected(call_main(write_study("{workload: mine, points: 6, api: jit}")), message, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "sizes, suffix", [("[4, 7, 9]", r" \(mine.py:5\), with n=7 \(in"), ("7", r" \(mine.py:5\) \(in")]
+)
+def test_a_refused_size_is_named_where_other_sizes_are_valid(sizes, suffix, call_main, write_study, tmp_path):
+    check = "    if case.sizes['n'] == 7:\n        raise ValueError('odd')\n"
+    (tmp_path / "mine.py").write_text(
+        f"SIZES = {{'n': 4}}\n{MODULE}, {{'x': normal(3)}})".replace("    return", f"{check}    return")
+    )
+    done = call_main(write_study(f"{{workload: mine, points: 6, api: jit, sizes: {{n: {sizes}}}}}"))
+    check_rejected(done, f"mine: ValueError: odd{suffix}", tmp_path)
+
+
 FUNCTIONS = {
     "raises": {"body": "raise ValueError('not\\nthis')"},
     "has incompatible shapes": {"body": "return x @ jnp.ones((4, 2))"},
