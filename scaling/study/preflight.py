@@ -34,7 +34,7 @@ _FAILURES_PER_TIMEOUT = 7  # number of failures that a timeout counts as
 _POLL_SECONDS = 0.1
 _FAILED_WHILE = {
     "import": "while it was imported",
-    "answer": "while workload(case) or its function was called",
+    "answer": "while workload(case), its function or its reference was called",
 }
 _EXIT_MARK = "(SystemExit)"  # part of the text of a failure if a module calls sys.exit
 _CACHE_FILE = ".examined.json"

@@ -11,6 +11,7 @@ the reply is "refused" if a user's module exits, runs out of memory or changes s
 """
 
 import functools
+import math
 import os
 import traceback
 from collections.abc import Callable
@@ -18,21 +19,22 @@ from json import loads  # bound here, because a user's module may replace `json.
 from typing import Any
 
 import jax
+import numpy as np
 from jaxlib import xla_client
 
 from scaling.core import environment, workload
-from scaling.core.case import Case, Refusal, TooLarge, built_in, from_dict, to_dict
+from scaling.core.case import SECOND, Case, Refusal, TooLarge, built_in, from_dict, to_dict
 from scaling.core.derivative import describe_derivative
 from scaling.core.environment import hide_secrets, scrub
 from scaling.core.formatting import format_location
-from scaling.core.inputs import input_structs, point_structs
+from scaling.core.inputs import exact_inputs, input_structs, point_structs
 from scaling.options.program_stats import NON_MATRIX_PRIMITIVES, subjaxprs
 from scaling.peers import interface
 from scaling.study.applicability import why_inapplicable
 from scaling.study.completion import complete, unused_fields, without_trivial_blocks
 from scaling.study.grid import GridCell, UnusedField
 from scaling.study.preflight import without_layout
-from scaling.study.user_workload import advise_sizes, check_inputs, find_module
+from scaling.study.user_workload import MAX_CHECKED_ELEMENTS, advise_sizes, check_inputs, find_module
 from scaling.worker import Channel, die_with_parent
 from scaling.workers import module_side_effects
 
@@ -88,6 +90,8 @@ def check_cell(cell: GridCell) -> dict[str, Any]:
         derivative = without_trivial_blocks(describe_derivative(completed, built))
         completed = derivative.case
         inapplicable = why_inapplicable(derivative) or _why_indivisible(completed)
+        if inapplicable is None and completed.workload not in built_in("workloads"):
+            _check_reference_once(without_layout(completed))
     except TooLarge as error:
         inapplicable = "too_large", scrub(str(error))[:_MAX_TEXT]
     return {
@@ -142,6 +146,21 @@ _make_cached_workload = functools.lru_cache(_MAX_WORKLOADS)(workload.make_from_m
 @functools.lru_cache(_MAX_WORKLOADS)
 def _check_inputs_once(case: Case) -> None:
     check_inputs(case, workload.build(case, _make_workload))
+
+
+@functools.lru_cache(_MAX_WORKLOADS)
+def _check_reference_once(case: Case) -> None:
+    """Raise `Refusal` if the reference returns a derivative of the wrong shape for the first point."""
+    built = workload.build(case, _make_workload)
+    derivative = describe_derivative(case, built)
+    sizes = [math.prod(spec.shape) for spec in built.inputs.values()]
+    shape = (1, derivative.outputs, derivative.outputs if case.target in SECOND else derivative.inputs)
+    if built.reference and max(math.prod(shape), *sizes) <= MAX_CHECKED_ELEMENTS:
+        result = built.reference(exact_inputs(case, built, 0, 1))
+        returned = np.asarray(getattr(result, "derivative", None)).shape
+        if returned != shape and not case.ad_mode.is_value:
+            expected = f"a Reference whose derivative has the shape {shape} at one point"
+            raise Refusal(f"the reference of {case.workload!r} must return {expected}, not {returned}")
 
 
 def _make_workload(case: Case) -> Any:

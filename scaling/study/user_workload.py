@@ -21,7 +21,7 @@ from scaling.core.modes import MODES
 from scaling.core.reductions import REDUCTIONS, WHOLE
 from scaling.core.workload import Workload
 
-_MAX_CHECKED_ELEMENTS = 2**20  # larger inputs take long to draw
+MAX_CHECKED_ELEMENTS = 2**20  # larger arrays take long to compute
 _RESERVED = ("points", "devices", "data_seed")  # fields that a size of this name would hide in `where`
 _DEFINES_WORKLOAD = re.compile(
     r"^(def|class)\s+workload\b|^workload\s*[:=]|^from\s.*\bimport\b.*\bworkload\b", re.MULTILINE
@@ -164,7 +164,7 @@ def check_inputs(case: Case, built: Workload) -> None:
     """Raise `Refusal` if the first row of an input cannot be drawn, or differs when it is drawn again."""
     per_point = dataclasses.replace(built, points=built.inputs)
     for name, spec in built.inputs.items():
-        if math.prod(spec.shape) > _MAX_CHECKED_ELEMENTS:
+        if math.prod(spec.shape) > MAX_CHECKED_ELEMENTS:
             continue
         first, second = (draw_rows(spec, 0, name, 0, 1) for _ in range(2))
         if not np.array_equal(first, second, equal_nan=True):

@@ -243,7 +243,7 @@ def test_too_many_devices_are_rejected_with_the_device_counts_that_fit(call_main
     assert re.search(r"use devices=\[1\]; oversubscribe=true", done.stderr), done.stderr
 
 
-MODULE = """from scaling.workload import Workload, normal
+MODULE = """from scaling.workload import Reference, Workload, normal
 def workload(case):
     return Workload(lambda x: x"""
 MODULES = {
@@ -265,6 +265,13 @@ MODULES = {
     "names a parameter unlike its input": (
         f"{MODULE}, points={{'y': normal(3)}}, shared={{'p': {{'w': normal(2)}}}})",
         r"unexpected keyword argument 'y'; its parameters must take the inputs by name: y, p( |$)",
+    ),
+    "has a reference of the wrong shape": (
+        f"{MODULE}, points={{'x': normal(3)}}, reference=lambda inputs: Reference(inputs['x'], inputs['x']))",
+        r"reference of 'mine' must return a Reference whose derivative has the shape \(1, 3, 3\) at one point, not \(1, 3\)( |$)",
+    ),
+    "has a reference that raises": (
+        f"{MODULE}, points={{'x': normal(3)}}, reference=lambda inputs: inputs['y'])", r"mine: KeyError: 'y' \(mine.py:3\)",
     ),
     "takes no case": ("def workload():\n    return 3", "mine.*argument"),
     "raises a KeyError": ("def workload(case):\n    return {}['q']", r"mine: KeyError: 'q' \(mine.py:2\)"),

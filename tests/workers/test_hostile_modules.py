@@ -43,13 +43,13 @@ def workload(case):
 # Name -> (code at import, code in workload(case), reason of its record, part of its text).
 FAILING = {
     "sleeps_at_import": ("time.sleep(1000)", "", "timeout", "10 s (case_seconds) while it was imported"),
-    "sleeps_in_workload": ("", "time.sleep(1000)", "timeout", "10 s (case_seconds) while workload(case) or its f"),
+    "sleeps_in_workload": ("", "time.sleep(1000)", "timeout", "10 s (case_seconds) while workload(case), its f"),
     "prints_without_end": ("while True: print('y' * 999, time.sleep(1e-3))", "", "timeout", "10 s (case_seconds)"),
     "becomes_another_program": ("if RUNNING: os.execvp('sleep', ['sleep', '1000'])", "", "timeout", "10 s (case_seconds)"),
     "exits": ("sys.exit(5)", "", "killed", "ended with status 5 (SystemExit)"),
     "segfaults": ("ctypes.string_at(0)", "", "killed", "signal 11 (SIGSEGV) while it was imported"),
-    "aborts": ("", "os.abort()", "killed", "signal 6 (SIGABRT) while workload(case) or its f"),
-    "aborts_in_its_function": ("", "return Workload(lambda x: os.abort(), points={'x': uniform(3)})", "killed", "or its function"),
+    "aborts": ("", "os.abort()", "killed", "signal 6 (SIGABRT) while workload(case), its f"),
+    "aborts_in_its_function": ("", "return Workload(lambda x: os.abort(), points={'x': uniform(3)})", "killed", ", its function"),
     "kills_its_group": ("os.killpg(0, signal.SIGKILL)", "", "killed", "signal 9 (SIGKILL)"),
     "interrupts": ("", "raise KeyboardInterrupt", "killed", "KeyboardInterrupt, as signal 2 (SIGINT)"),
     "raises_at_the_root": ("class Root(BaseException): pass\nraise Root('of all')", "", "error", "raised Root: of all"),
