@@ -139,7 +139,8 @@ def verdict(derivative: Derivative, result: np.ndarray, platform: str) -> Verdic
     _require_shape(spec, result)
     if (point := reference.first_not_finite(result)) is not None:
         text = f"the result is not finite at {_point_or_copy(spec)} {point}"
-        return Verdict(None, spec.tolerance, "not_finite", text)
+        reason = "no_digits" if spec.case.ad_mode.finite_step else "not_finite"
+        return Verdict(None, spec.tolerance, reason, text)
     if (computed := spec.computed) is not None and (text := computed.wrong or computed.unsure):
         return Verdict(None, spec.tolerance, "wrong_answer" if computed.wrong else "no_digits", text)
     progress = CheckProgress(spec, allowed=min(spec.tolerance, spec.max_tolerance))

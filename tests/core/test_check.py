@@ -553,6 +553,12 @@ def test_the_first_point_or_copy_that_is_not_finite_is_named():
                 )
 
 
+def test_a_finite_difference_that_is_not_finite_has_no_digits():
+    _, _, derivative = problem("linear by W", points=3, sizes={"p": 3, "o": 2}, mode="finite_difference")
+    verdict = check.verdict(derivative, np.full(derivative.result_shape, np.inf), "cpu")
+    assert (verdict.reason, verdict.text) == ("no_digits", "the result is not finite at point 0")
+
+
 @pytest.mark.parametrize("mode", ["jacfwd", "value"])
 def test_a_sum_over_too_many_points_for_its_dtype_has_no_digits(mode):
     _, built, derivative = problem("linear by W", reduce="points", points=5000, dtype="bfloat16", mode=mode)
