@@ -40,6 +40,7 @@ from scaling.core.record import COMPILING_STAGES, Record
 from scaling.core.timing import Samples, Sampling, gather_maximum
 from scaling.core.workload import Workload, uniform
 
+_NO_RULE = ("to a custom_vjp", "Reverse-mode diff", "not support JVP", "cannot be differentiated")
 _MAX_GATHERED_CHARACTERS = 300  # maximum length of an error message that is sent to the other processes
 
 
@@ -186,7 +187,7 @@ def describe_error(error: Exception) -> tuple[str, str, str]:
     if not isinstance(error, Refusal):  # the message of a Refusal is a complete sentence
         text, suffix = f"{type(error).__name__}: {text}".removesuffix(": "), format_location(error)
     text = scrub(text)[: 500 - len(suffix)] + suffix
-    if isinstance(error, NotImplementedError) or "to a custom_vjp" in text or "Reverse-mode diff" in text:
+    if isinstance(error, NotImplementedError) or any(message in text for message in _NO_RULE):
         return "skipped", "not_offered", text  # such as jnp.linalg.svd in bfloat16, or a loop in reverse mode
     return "failed", "out_of_memory" if is_out_of_memory(text) else "error", text
 

@@ -809,3 +809,13 @@ def test_a_mode_for_which_a_function_has_no_rule_is_skipped(define):
         with_rule, without_rule = (measure(workload="mine", mode=mode, api="jit") for mode in modes)
         assert with_rule.status == "ok", with_rule.text
         assert (without_rule.status, without_rule.reason) == ("skipped", "not_offered"), without_rule.text
+
+
+def test_a_callback_without_a_derivative_rule_is_skipped(define):
+    def sine(x):
+        return jax.pure_callback(np.sin, jax.typeof(x), x, vmap_method="sequential")
+
+    define("mine", Workload(sine, {"x": uniform(3)}, wrt="x"))
+    for mode in ("jacfwd", "jacrev"):
+        record = measure(workload="mine", mode=mode, api="jit")
+        assert (record.status, record.reason) == ("skipped", "not_offered"), record.text
