@@ -40,6 +40,10 @@ _MAX_COLOR_RATIO = 4  # the maximum number of DSATUR colors, divided by the nonz
 _MAX_CONFLICTS = 5 * 10**10  # the maximum number of pairs of conflicting entries; coloring more takes minutes
 
 
+class PatternUnknown(Refusal, NotImplementedError):
+    """An exception for a function without a known sparsity pattern. Its case is skipped as not_offered."""
+
+
 @dataclass(frozen=True)
 class Coloring:
     """A coloring of a sparsity pattern, and the times to detect the pattern and to color it."""
@@ -127,7 +131,7 @@ def _prepare_libraries() -> None:
 def detect_pattern(function: Callable[..., Any], x: tuple[Any, ...], y: tuple[Any, ...]) -> Pattern:
     """Return the sparsity pattern of the Jacobian of `function(*x, *y)` with respect to x.
 
-    Raise `Refusal` if asdex cannot analyze the function, or if the Jacobian has no nonzeros.
+    Raise `PatternUnknown` if asdex cannot analyze the function, or if the Jacobian has no nonzeros.
     """
     import asdex
 
@@ -140,7 +144,7 @@ def detect_pattern(function: Callable[..., Any], x: tuple[Any, ...], y: tuple[An
         raise
     except Exception as error:
         message = " ".join(str(error).split())
-        raise Refusal(
+        raise PatternUnknown(
             "asdex cannot determine the sparsity pattern of this function; use seeds=identity, "
             f"which does not need it: {message}"
         ) from None
@@ -150,7 +154,7 @@ def detect_pattern(function: Callable[..., Any], x: tuple[Any, ...], y: tuple[An
     outputs, inputs = detected.shape
     indices = np.unique(np.asarray(detected.rows, np.int64) * inputs + np.asarray(detected.cols))
     if not indices.size:
-        raise Refusal(
+        raise PatternUnknown(
             "the function does not depend on the inputs of wrt, so that its Jacobian has no nonzeros "
             "to color; use seeds=identity"
         )

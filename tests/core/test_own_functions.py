@@ -819,3 +819,15 @@ def test_a_callback_without_a_derivative_rule_is_skipped(define):
     for mode in ("jacfwd", "jacrev"):
         record = measure(workload="mine", mode=mode, api="jit")
         assert (record.status, record.reason) == ("skipped", "not_offered"), record.text
+
+
+@pytest.mark.parametrize("function, message", [
+    (lambda x: jnp.fft.rfft(x).real, "No handler for primitive 'fft'"), (lambda x: jnp.zeros(4), "does not depend"),
+])  # fmt: skip
+def test_colored_seeds_without_a_sparsity_pattern_are_skipped(define, function, message):
+    pytest.importorskip("asdex")
+    define("mine", Workload(function, {"x": uniform(6)}, wrt="x"))
+    record = measure(workload="mine", seeds="colored", api="jit")
+    assert (record.status, record.reason) == ("skipped", "not_offered") and message in record.text, (
+        record.text
+    )
