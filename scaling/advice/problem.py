@@ -211,8 +211,9 @@ def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) ->
         if set(names) == set(inputs):
             return names
     parameters = [_PREFIXES.get(value.kind, "") + name for name, value in signature.parameters.items()]
+    taken = ", ".join(parameters) or "no parameters"
     raise Refusal(
-        f"the function takes {', '.join(parameters)}, but the inputs are {', '.join(inputs)}: give "
+        f"the function takes {taken}, but the inputs are {', '.join(inputs)}: give "
         "each positional parameter in points or in shared, and bind others by functools.partial or a lambda"
     )
 

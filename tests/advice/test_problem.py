@@ -63,6 +63,7 @@ def force(x, k, scale=1.0):
             (lambda x, k, scale=1.0: k * x, {"x": X}, {"scale": K}),
             ["takes x, k, scale, but the inputs are x, scale: give"],
         ),
+        ((lambda: 1.0, {"x": X}), ["takes no parameters, but the inputs are x:"]),
         ((lambda *args: args[0], {"x": X}), ["takes *args, but the inputs are x"]),
         ((lambda x, *, k=1: k * x, {"y": X}), ["takes x, keyword-only k, but the inputs are y"]),
         ((force, {"x": X, "k": K}), ["x has 6", "k has 2", "belongs in shared"]),
