@@ -157,8 +157,7 @@ def _point_or_copy(spec: ReferenceSpec) -> str:
 
 
 def _require_shape(spec: ReferenceSpec, result: np.ndarray) -> None:
-    points, pattern = spec.case.points, spec.pattern
-    shape = (1, len(pattern.rows)) if pattern else spec.derivative.result_shape[1:]
+    points, shape = spec.case.points, spec.derivative.result_shape[1:]
     has_points = len(result) == points or (spec.reduction.sums_points and len(result) > 0)
     if result.shape[1:] != shape or not has_points:
         raise Refusal(f"the result has the shape {result.shape}, not {shape} for each of {points} points")

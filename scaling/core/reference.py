@@ -208,12 +208,9 @@ def reference_spec(derivative: Derivative, platform: str) -> ReferenceSpec:
         reset = dataclasses.replace(case, **_RESET_FIELDS | mode)
         workload, computed = load_option("computed_reference").add_reference(reset, workload, workload_key)
         derivative = dataclasses.replace(derivative, workload=workload)
-    if case.ad_mode.is_value:
-        added = 1 if reduction is WHOLE else case.points * max(workload.terms, derivative.values)
-    elif pattern is not None:
-        added = 1
-    else:
-        added = added_entries(reduction, derivative.outputs, derivative.inputs, case.points, workload_pattern)
+    added = added_entries(reduction, derivative.outputs, derivative.inputs, case.points, workload_pattern)
+    if case.ad_mode.is_value and reduction is not WHOLE:
+        added = case.points * max(workload.terms, derivative.values)
     roundoff = unit_roundoff(case, platform, computed.evaluation.roundoff if computed else 0.0)
     # Each leaf has its own error scale only if the entries can be evaluated again.
     leaves = () if nonzeros_pattern or case.ad_mode.is_value else workload.names
@@ -338,7 +335,7 @@ def _evaluate_form(
     shapes: dict[str, tuple[int, ...]] = {"value": (stop - start, spec.derivative.values)}
     if derivative_shape is not None:
         shapes["derivative"] = (stop - start, *derivative_shape)
-    if getattr(reference, f"{compared}_terms") is not None:
+    if (terms := getattr(reference, f"{compared}_terms")) is not None:
         shapes[f"{compared}_terms"] = (stop - start,)
     for name, shape in shapes.items():
         array = np.asarray(getattr(reference, name))
@@ -348,6 +345,10 @@ def _evaluate_form(
             raise Refusal(f"the reference's {name} is not finite at point {start + point}")
         if name.endswith("_terms") and np.min(array) < 0:
             raise Refusal(f"the reference's {name} is negative at point {start + np.argmin(array)}")
+    if terms is not None:  # they do not hide an error over `max_tolerance` times the largest entry
+        largest = np.abs(getattr(reference, compared)).reshape(stop - start, -1).max(axis=1, initial=0.0)
+        limit = spec.max_tolerance / spec.tolerance * largest
+        reference = reference._replace(**{f"{compared}_terms": np.minimum(terms, limit)})
     return reference
 
 

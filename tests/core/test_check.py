@@ -122,6 +122,19 @@ def test_terms_of_a_reference_that_would_accept_any_derivative_are_rejected(term
     assert record.status == "failed" and message in record.text
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("mode", ["jacfwd", "value"])
+@pytest.mark.parametrize("factor, reason", [(1.0, None), (1.5, "wrong_answer")])
+def test_huge_terms_of_a_reference_do_not_hide_a_wrong_result(factor, reason, mode, dtype, monkeypatch):
+    def reference(batch):
+        x, terms = batch["x"], np.full(6, 1e100)
+        return Reference(factor * np.sin(x), factor * np.cos(x)[:, :, None] * np.eye(4), terms, terms)
+
+    built = Workload(lambda x: jnp.sin(x), {"x": normal(4)}, wrt="x", reference=reference)
+    record = measure(built, monkeypatch, mode=mode, dtype=dtype)
+    assert record.reason == reason, record.text
+
+
 @pytest.mark.parametrize("dtype", [object, complex, str])
 def test_a_reference_of_a_dtype_that_is_not_real_fails_the_case_with_the_dtype(dtype, monkeypatch):
     reference = lambda x: Reference(np.zeros((6, 1)), np.ones((6, 1, 4)).astype(dtype))  # noqa: E731
