@@ -82,3 +82,18 @@ def test_the_errors_are_as_large_as_the_unit_roundoff_of_the_dtype(dtype):
     x = jnp.asarray(X, dtype)
     relative = np.abs(results(functools.partial(jnp.multiply, 1), x) / np.asarray(x, np.float64) - 1)
     assert 0 < relative.max() <= 2 * float(jnp.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize(
+    "sum_of",
+    [
+        lambda terms: jnp.sum(terms, axis=0),
+        lambda terms: jnp.cumsum(terms, axis=0)[-1],
+        lambda terms: jnp.ones(3) @ terms,
+    ],
+)
+def test_the_error_of_a_sum_depends_on_the_magnitude_of_its_terms(sum_of):
+    large = np.full((1, 7), 1e6, np.float32)
+    rounded = results(lambda x: sum_of(jnp.concatenate([large, x[None], -large])), X)
+    spread = np.ptp(rounded, axis=0) / (1e6 * 2.0**-24)
+    assert (spread > 1).all() and (spread < 10).all()

@@ -53,6 +53,8 @@ _SUMS: dict[str, Callable[[Any, list[tuple[int, ...]], int], float]] = {
     ),
     "fft": lambda params, x, size: math.log2(max(2, math.prod(x[0]))),
 }
+# The sums of terms that may cancel, so that the error of the sum depends on the magnitude of the terms.
+_CANCELLING = frozenset(["reduce_sum", "reduce_window_sum", "cumsum", "dot_general", "conv_general_dilated"])
 _SUM_TERMS = {name: count_terms for names, count_terms in _SUMS.items() for name in names.split()}
 _EXACT = """abs argmax argmin bitcast_convert_type broadcast_in_dim ceil clamp concatenate conj copy copy_p
     cummax cummin dynamic_slice dynamic_update_slice floor gather imag iota max min neg pad real reduce_max
@@ -213,7 +215,10 @@ class _Interpreter:
         name = equation.primitive.name
         if name in self._control_flow:
             return self._control_flow[name](equation, operands)
-        results = bind(equation, operands)
+        terms = operands
+        if name in _CANCELLING:  # the terms of a sum may be much larger than the sum
+            terms = [x if self._is_constant(x) else self._round(x, is_constant=False) for x in operands]
+        results = bind(equation, terms)
         if name not in EXACT and any(map(_is_inexact, operands)):
             is_constant = all(map(self._is_constant, operands))
             results = [self._round(result, is_constant) for result in results]
