@@ -90,6 +90,19 @@ def test_a_rule_that_is_wrong_at_one_point_by_an_input_of_small_influence_is_fou
     assert bool(verify(lambda a, b: jnp.sin(a) + 1e-7 * ruled(b), points, points=500).wrong) == is_wrong
 
 
+@pytest.mark.parametrize(("factor", "is_suspicious"), [(1.0, False), (1.001, True)])
+def test_rounding_errors_that_grow_as_steps_shrink_are_not_taken_for_a_kink(factor, is_suspicious):
+    ruled = with_rule(jnp.sin, lambda x: factor * jnp.cos(x))
+    function = lambda x: (1e7 * jnp.exp(x) + ruled(x)) - 1e7 * jnp.exp(x / 2) ** 2  # noqa: E731
+    evaluation = evaluations.Evaluation(
+        function, ("x",), frozenset("x"), frozenset(), "float64", inputs=1, roundoff=2.0**-53, width=1
+    )
+    x = np.linspace(0.3, 1.2, 100)[:, None]
+    with evaluations.evaluation_context("float64"):
+        errors = fd_check.screen(evaluation, np.random.default_rng(1), {"x": x}, [["x"]]).max(axis=0)
+    assert ((errors > fd_check.SCREENING_THRESHOLD) == is_suspicious).all()
+
+
 @pytest.mark.parametrize(("factor", "is_wrong"), [(1.0, False), (2.0, True)])
 def test_points_are_screened_in_every_part_of_the_batch(factor, is_wrong, monkeypatch):
     def draw(generator, rows):

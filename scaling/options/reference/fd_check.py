@@ -275,7 +275,8 @@ def screen(
                 excess = np.abs([mean - derivative, nearest - derivative]) - noise / step
                 errors = excess / np.where(size > 0, size, 1.0)  # of two zeros, the error is 0
                 error, error_to_slopes = np.where(np.isfinite(errors), errors, np.inf)
-                is_kink = distance > previous / 2  # the one-sided slopes do not approach each other
+                # The one-sided slopes neither approach each other nor diverge, as because of rounding.
+                is_kink = (distance > previous / 2) & (distance < 2 * previous)
                 is_precise = (step == _SCREENING_STEPS[0]) | (noise / step <= SCREENING_THRESHOLD * size)
             smallest_error = np.where(is_precise, np.minimum(smallest_error, error), smallest_error)
             error_at_kink = np.where(is_precise, np.where(is_kink, error_to_slopes, np.inf), error_at_kink)
