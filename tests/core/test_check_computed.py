@@ -623,14 +623,30 @@ def test_a_value_that_is_not_a_number_leaves_the_reference_in_float64(factor, st
     assert record.status == status, record.text
 
 
-def test_confirmed_outputs_do_not_hide_a_wrong_rule_of_an_output_that_cancels(monkeypatch):
+@pytest.mark.parametrize("factor", [1.1, 0.0])
+def test_confirmed_outputs_do_not_hide_a_wrong_rule_of_an_output_that_cancels(factor, monkeypatch):
     def function(x):
         a = jnp.tanh(x[0]) / 10
-        cancelled = (1e14 * jnp.exp(a) + with_wrong_rule(1.1)(x)) - 1e14 * jnp.exp(a / 2) ** 2
+        cancelled = (1e14 * jnp.exp(a) + with_wrong_rule(factor)(x)) - 1e14 * jnp.exp(a / 2) ** 2
         return jnp.concatenate([jnp.sin(x), cancelled])
 
     record = measure(Workload(function, {"x": normal(3)}, wrt="x"), monkeypatch, points=100, dtype="float64")
     assert record.reason in ("wrong_answer", "no_digits"), record.text
+
+
+CONSTANT = {
+    "exactly": lambda x: 0 * x + 1e14,
+    "except for rounding": lambda x: 1e14 * (jnp.sin(x) ** 2 + jnp.cos(x) ** 2),
+    "as the difference of a sum from one": lambda x: jnp.sum(jax.nn.softmax(x), keepdims=True) - 1,
+    "because it is not active": lambda x: jax.nn.relu(-1 - x**2),
+}
+
+
+@pytest.mark.parametrize("name", CONSTANT)
+def test_the_zero_derivative_of_an_output_that_is_constant_is_accepted(name, monkeypatch):
+    function = lambda x: jnp.concatenate([with_wrong_rule(1.0)(x), CONSTANT[name](x)])  # noqa: E731
+    record = measure(Workload(function, {"x": normal(3)}, wrt="x"), monkeypatch, points=100, dtype="float64")
+    assert record.status == "ok", record.text
 
 
 def newton(x):

@@ -33,6 +33,7 @@ _NOISE_STEPS = tuple(2.0**-k for k in range(26, 4, -2))  # in increasing order
 _USED_NOISE_STEPS = 3  # only this number of noise steps is used: the shortest that change the value
 _RELATIVE_TOLERANCE = 1e-5  # relative to the size of a derivative, in addition to the error of a difference
 _CONFIRMING_ERROR = 0.05  # relative to the size of a derivative; a larger error confirms nothing
+_HIDING_ERROR = 0.01  # relative to the largest value at a point; a larger error may hide a derivative
 # The minimum number of nonzero derivatives of an output for a confirmed share of its own
 _LEAST_NONZEROS = 10
 _ROUNDINGS_OF_VALUE = 64  # the error of a derivative from rounding the value, in unit roundoffs of the value
@@ -134,7 +135,8 @@ def _compare_along_all(
 
     `derivatives` and the arrays in `comparison` have the shape (directions, points, outputs). `is_nonzero`,
     of shape (points, outputs), is true where the derivative along at least one direction is much larger than
-    its error. Infinite values and NaN are left out, unless all values are.
+    its error, or may be nonzero because rounding errors hide it. Infinite values and NaN are left out, unless
+    all values are.
 
     The first `_DIRECTIONS` directions must be random. The root mean square of the derivatives along these
     directions is used as the typical size of a derivative. The last direction must be a result of
@@ -161,7 +163,7 @@ def _compare_along_all(
         values_at = functools.partial(_values_at, evaluation, arrays, direction)
         comparisons.append(_compare_along(values_at, derivative, size, measured, value_rounding, error))
     stacked = _Comparison(*map(np.array, zip(*comparisons, strict=True)))
-    is_nonzero = (rms > 8 * rounding[0]) | stacked.is_nonzero.any(axis=0)
+    is_nonzero = (rms > 8 * rounding[0]) | stacked.is_nonzero.any(axis=0) | _is_hidden(evaluation, measured)
     is_finite = np.isfinite(measured.center)
     return derivatives, stacked, is_nonzero & (is_finite | ~is_finite.any())
 
@@ -357,6 +359,18 @@ def _measure_values(
         # If the function rounds an intermediate result, the shortest steps may leave the value unchanged.
         used_steps += np.any(np.array(stepped) != center, axis=0)
     return _MeasuredValues(center, least_noise, np.maximum(least_noise, largest))
+
+
+def _is_hidden(evaluation: Evaluation, measured: _MeasuredValues) -> np.ndarray:
+    """Return whether rounding errors hide the changes of each output, of shape (points, outputs).
+
+    They do if they exceed a fraction of all values at a point. A smaller error proves that an output whose
+    differences are zero is constant. The fraction is larger than the rounding of a value that is not a sum.
+    """
+    fraction = max(_HIDING_ERROR, _ROUNDINGS_OF_VALUE * evaluation.roundoff)
+    largest = np.max(np.abs(measured.center), axis=1, keepdims=True, initial=0.0)
+    underflow = 2 * float(jax.numpy.finfo(evaluation.dtype).tiny)
+    return measured.least_noise > np.maximum(fraction * largest, underflow)
 
 
 def _values_at(
