@@ -154,7 +154,7 @@ class Case:
 
     @property
     def kind(self) -> str:
-        """Return "ceiling" for a peak rate, "floor" for a latency, or "case" for any other measured time."""
+        """Return what is timed: "ceiling" (a peak rate), "floor" (a latency) or "case" (anything else)."""
         return "case" if self.workload != CEILING else "floor" if self.target in FLOORS else "ceiling"
 
     @property
@@ -165,7 +165,7 @@ class Case:
 
     @functools.cached_property
     def key(self) -> str:
-        """Return a hexadecimal hash of the fields that differ from their defaults."""
+        """Return the ID of the case: a hexadecimal hash of its non-default fields."""
         return hashlib.sha256(dumps(non_default_fields(self), sort_keys=True).encode()).hexdigest()[:16]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -190,7 +190,7 @@ VIEWS: dict[str, tuple[str, ...]] = {
 
 
 def problem(case: Case) -> tuple[Any, ...]:
-    """Return the settings that define what a case computes, such as the workload and the sizes."""
+    """Return the values of the fields that determine the result of a case, such as the sizes."""
     return (*(getattr(case, name) for name in VIEWS["problem"] if name != "sizes"), *case.sizes.items())
 
 

@@ -61,7 +61,7 @@ class CompiledCase:
 
     @property
     def recorded_needs(self) -> dict[str, int | None]:
-        """Return the bytes that the program needs per device, as `Record` fields (None if unknown)."""
+        """Return {`Record` field: bytes that the program needs on each device, or None if unknown}."""
         if self.program is not None:
             return dict(self.needs)
         return {**self.needs, "temp_bytes": None, "output_bytes": self.needs["output_bytes"] or None}
@@ -106,7 +106,7 @@ def compile_stages(
 
 
 def describe_and_color(case: Case, workload: Workload, describe_shortage: DescribeShortage) -> Derivative:
-    """Return the `Derivative` of a case, which contains a coloring if the case needs one.
+    """Return the `Derivative` of a case, with a `Coloring` if seeds=colored and the mode has seeds.
 
     With seeds=colored, raise `TooLarge` if the inputs do not fit into memory.
     """
@@ -185,7 +185,7 @@ def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
 
 
 def without_program(derivative: Derivative) -> CompiledCase:
-    """Return a case that is not compiled. Its field `needs` is the memory of the inputs and the result."""
+    """Return a `CompiledCase` without a program. Its `needs` are the bytes of the inputs and the result."""
     case, offload, step = derivative.case, None, derivative
     if case.storage == "host" and derivative.parts:
         offload = load_option("host_offload").plan_offload(derivative)
@@ -217,7 +217,7 @@ def count_bytes(arrays: Mapping[str, Any]) -> int:
 
 
 def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-    """Copy the inputs to the devices, and return functions that run the program and gather its result."""
+    """Copy the inputs to the devices. Return (run, gather): functions that compute and fetch a result."""
     assert compiled.program is not None
     if compiled.offload is not None:
         return load_option("host_offload").make_offload_runner(compiled), lambda result: result

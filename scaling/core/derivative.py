@@ -179,7 +179,7 @@ def to_dense(pattern: Pattern, entries: np.ndarray) -> np.ndarray:
 
 
 class DevicePosition(NamedTuple):
-    """The position of a device in the device mesh, and other data for the computation on this device."""
+    """The mesh position of a device, and other arguments of its computation besides the inputs."""
 
     points: Any = 0  # the index of the device along the axis of the points
     seeds: Any = 0  # the index of the device along the axis of the seeds
@@ -221,7 +221,7 @@ class Slices(NamedTuple):
 
 
 def local_derivative(derivative: Derivative) -> Callable[[NamedArrays, NamedArrays, DevicePosition], Any]:
-    """Return a function f(points, shared, position) that computes a derivative on the device at `position`.
+    """Return a function f(points, shared, position) that computes one device's part of a derivative.
 
     `points` and `shared` map the names of per-point and of shared inputs to arrays. For a mode with seeds, f
     returns a tuple with one pytree of arrays for each linear map. For any other mode, f returns one array.
@@ -344,7 +344,7 @@ def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -
 
 
 def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
-    """Sum `sum_of(indices)` over all chunks of seed indices. The additions use float32 or a wider dtype."""
+    """Return the sum of `sum_of(indices)` over all chunks of seeds, added in float32 or a wider dtype."""
     if seeds.is_one_chunk:
         return sum_of(seeds.indices)
     chunk = seeds.chunk or seeds.count
@@ -407,7 +407,7 @@ def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int 
 
 
 def _sum_rows_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, outputs: int) -> Any:
-    """Return the sum of the Jacobian rows at each point: one array of shape (batch, ...) for each input."""
+    """Sum the Jacobian rows of each point. Return one array of shape (batch, ...) for each input."""
     if seeds.is_one_chunk and seeds.count == batch * outputs:
         by_seed = jax.vmap(rows)(seeds.indices)
         return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in by_seed]

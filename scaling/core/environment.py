@@ -47,7 +47,7 @@ _ABSOLUTE_PATH = re.compile(
 
 
 def fusion_options() -> dict[str, str]:
-    """Return the XLA option that prevents wrong sums of jaxlib 0.10 on a CPU, or {} if it is not needed."""
+    """Return {XLA option: value} to prevent wrong sums of jaxlib 0.10 on a CPU, or {} if not needed."""
     from importlib import metadata  # the import takes 40 ms, and `status` does not need it
 
     is_chosen = _WRONG_FUSION in os.environ.get("XLA_FLAGS", "")
@@ -78,11 +78,11 @@ def describe(
 ) -> dict[str, Any]:
     """Return a dict that describes the environment of a run, such as versions, device and commit.
 
-    The items "digest" and "setting" are hashes of the environment. Runs with equal hashes are comparable.
-    `engine` contains the versions of another AD library, and changes only "digest". `started_with` contains
-    the environment variables at the start of the process. `bound_to` lists the CPU cores of the process.
-    `processes` is the requested number of processes. `hardware` describes the machine of a plan, and is None
-    for a run. `more` contains additional items, which do not change the hashes.
+    Runs are comparable if their items "digest", a hash, are equal. The hash "setting" does not include
+    `engine`, the package versions of an AD library other than JAX. `started_with` contains the environment
+    variables at the start of the process. `bound_to` lists the CPU cores of the process. `processes` is the
+    requested number of processes. `hardware` describes the machine of a plan, and is None for a run. `more`
+    contains additional items, which change neither hash.
     """
     commit_hash, dirty = commit()
     environment: dict[str, Any] = {

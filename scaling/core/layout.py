@@ -257,7 +257,7 @@ def _gather_sums(case: Case, workload: Workload, part: LinearMapPart, arrays: Pi
 
 
 def is_summed_on_host(workload: Workload, part: LinearMapPart) -> bool:
-    """Return whether each device sums over its own share of the seeds, and the host adds the partial sums."""
+    """Return whether the host adds partial sums over the seeds, one from each device."""
     step = workload.reduction.columns if part.computes_columns else workload.reduction.rows
     return not part.along and step.sums_seeds
 

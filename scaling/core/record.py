@@ -132,7 +132,7 @@ class Record:
 
     @property
     def identity(self) -> tuple[str, str, int]:
-        """Return (case key, environment digest, replicate), which is the same for all attempts at one run."""
+        """Return (case key, environment hash, replicate number), which all attempts at one run share."""
         return self.key, self.environment["digest"], self.replicate
 
     @property
@@ -156,7 +156,7 @@ class Record:
 
 
 def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | None:
-    """Return the bytes that a program occupies with `results` results in memory, or None if unknown."""
+    """Return the bytes of the inputs, the temporaries and `results` results, or None if one is unknown."""
     arguments, temporaries, output = (needs.get(f"{name}_bytes") for name in ("argument", "temp", "output"))
     if arguments is None or temporaries is None or output is None:
         return None
@@ -170,7 +170,7 @@ def is_number(value: Any) -> bool:
 
 
 def outcome_fields(record: Record) -> dict[str, Any]:
-    """Return a dict with the status, the reason, the text and the median time of a record."""
+    """Return {field: value} for status, reason, text, and seconds: a list of the median time, or []."""
     median = [statistics.median(record.seconds)] if record.seconds else []
     return {"status": record.status, "reason": record.reason, "text": record.text, "seconds": median}
 

@@ -17,7 +17,7 @@ Array = Any  # a NumPy array
 
 @dataclass(frozen=True)
 class Rounding:
-    """The numbers of terms in the sums that compute a result. They determine the tolerance of the result."""
+    """The lengths of the sums that compute a result. They determine the tolerance of the result."""
 
     terms: int  # the number of terms whose sum is one entry of the Jacobian
     added: int = 1  # the number of entries of the Jacobian whose sum is one element of the result
@@ -26,11 +26,11 @@ class Rounding:
 
     @property
     def longest_sum(self) -> int:
-        """Return the number of terms in the longest of the sums that compute a result."""
+        """Return the number of terms in the longest sum that computes a result."""
         return max(self.terms, self.added)
 
     def largest_by_leaf(self, values: Array) -> Array:
-        """Return the maximum over each differentiated input, as an array that broadcasts to `values`."""
+        """Return the maximum of `values` over each differentiated input, broadcastable to `values`."""
         import numpy as np
 
         if len(self.leaf_sizes) < 2:
@@ -39,10 +39,10 @@ class Rounding:
         return np.repeat(largest, self.leaf_sizes, axis=-1)
 
     def scale(self, influence: Array, magnitude: Array) -> Array:
-        """Return the scale by which errors are divided before they are compared with the tolerance.
+        """Return the scale of the result. The check compares error / scale with the tolerance.
 
-        A relative error t of the entries of J changes the result by up to `influence` * t. `magnitude` is the
-        sum of the absolute values of the terms of the result.
+        If the entries of J have the relative error t, the result changes by up to `influence` * t.
+        `magnitude` is the sum of the absolute values of the terms of the result.
         """
         import numpy as np
 
@@ -69,13 +69,13 @@ class Jacobians:
         return abs(self.values).max(axis=2)
 
     def entries_by_input(self) -> Array:
-        """Return the number of stored entries per column, as an int if J is dense, else as an array."""
+        """Return the number of stored entries in each column of J: an int if J is dense, else an array."""
         return self.values.shape[1]
 
 
 @dataclass(frozen=True)
 class SizedEntries:
-    """The Jacobians to reduce, and data to estimate the rounding errors of the result."""
+    """The Jacobians to reduce, with the sizes of their entries and the lengths of the sums."""
 
     J: Jacobians
     size: Array  # the size of each entry, by which its error is divided, in the shape of `J.values`
@@ -90,7 +90,7 @@ class SizedEntries:
 
 
 class ReferenceTerms(NamedTuple):
-    """The expected result of a reduction of Jacobians, and data to estimate its rounding errors."""
+    """The expected result of a reduction, and the arrays that determine its allowed error."""
 
     expected: Any  # the expected result at all points, in float64; the other arrays broadcast to its shape
     influence: Any  # the change of the result if J is rounded, divided by the tolerance of an entry of J

@@ -131,11 +131,11 @@ def reduce_jacobians(
     floor: np.ndarray | None = None,
     x: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Reduce the Jacobians J, and return (result, scale). Errors of the result are divided by `scale`.
+    """Reduce the Jacobians J, and return (result, scale). The check divides errors of the result by `scale`.
 
     The error of an entry of J is relative to max(abs(entry), `floor`). `floor` has the shape (points,).
-    `rounding` contains the numbers of terms in the sums that compute the result. `x` contains the vectors by
-    which the reduction multiplies J, of shape (points, inputs).
+    `rounding` contains the lengths of the sums that compute the result. If the reduction multiplies J by
+    vectors, `x` contains them, in the shape (points, inputs).
     """
     magnitude = np.abs(J.values)
     entries = SizedEntries(J, at_least(magnitude, floor), magnitude, rounding, x)
@@ -174,7 +174,7 @@ class ReferenceSpec:
 
     @property
     def max_tolerance(self) -> float:
-        """Return the largest tolerance (relative error) with which a result can be shown to be right."""
+        """Return the limit of `tolerance`. Above this limit, the check cannot prove a result correct."""
         return _MAX_TOLERANCE_IN_FEW_BITS if self.roundoff > ROUNDOFF["float32"] else _MAX_TOLERANCE
 
     @property
@@ -185,7 +185,7 @@ class ReferenceSpec:
 
     @property
     def repeatable(self) -> bool:
-        """Return whether the check can evaluate entries of the result again if their errors are too large."""
+        """Return whether entries with large errors can be evaluated again, with random rounding errors."""
         sum_of_values = self.case.ad_mode.is_value and self.reduction.sums_points
         return self.nonzeros_pattern is None and not self.case.ad_mode.finite_step and not sum_of_values
 

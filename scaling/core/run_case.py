@@ -387,7 +387,7 @@ def _sample_fields(compilations: Sequence[Samples]) -> dict[str, Any]:
 
 @functools.cache
 def _dispatch_latency(api: str, jit: bool, devices: tuple[Any, ...], gather: timing.Gather) -> float:
-    """Return the time in seconds of one call of an empty program."""
+    """Return the time in seconds of one call of an empty program in the slowest process."""
     count = len(devices)
     empty_case = Case(CEILING, "call", points=count, mode="value", api=api, devices=count, jit=jit)
     negation = Workload(lambda x: -x, {"x": uniform(1)}, wrt="x")  # as target=call of the workload `ceiling`

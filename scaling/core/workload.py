@@ -349,7 +349,7 @@ _TRACER_FIXES = {
 
 
 def evaluate_shape(case: Case, function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:
-    """Return the abstract result (shape, dtype) of a function. Raise `Refusal` or `TooLarge` if it fails."""
+    """Return the shape and dtype of a function's result. Raise `Refusal` or `TooLarge` on failure."""
     import jax
 
     try:
