@@ -125,8 +125,8 @@ def _first_fitting(
 ) -> BlockSizes | None:
     """Return the first candidate that fits into memory, or None if none fits.
 
-    The candidates must be in decreasing order. They must differ in only one field, either `block` or `chunk`.
-    If the first candidate does not fit, this field of the result is multiplied by 1.5 where possible.
+    The candidates must differ in only one field, `block` or `chunk`, and must be in decreasing order. If the
+    first one does not fit, this field of the result is multiplied by 1.5 where possible.
     """
     too_large = None
     for blocks in candidates:

@@ -181,11 +181,10 @@ def color(pattern: Pattern, compress: str) -> Coloring:
 
 
 def _divide_nonzeros(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield pairs (min_colors, by_row). Each pair describes one way to divide the nonzeros into two groups.
+    """Yield (min_colors, by_row) for each way to divide the nonzeros into two groups.
 
     The boolean array `by_row` is true for each nonzero that is read from a compressed row, and false for each
-    nonzero that is read from a compressed column. `min_colors` is a lower bound on the number of colors that
-    this division requires.
+    nonzero that is read from a compressed column. At least `min_colors` colors are needed.
     """
     for lines, is_row in ((pattern.rows, True), (pattern.cols, False)):
         nonzeros_in_line = np.bincount(lines)[lines]  # of the row or column that contains each nonzero

@@ -88,7 +88,7 @@ def sum_derivative(
 
 
 def _loss(derivative: Derivative, points: NamedArrays, shared: NamedArrays, valid: Any) -> Any:
-    """Return the sum of all outputs. If `valid` is not None, exclude the points where `valid` is false."""
+    """Return the sum of the outputs at the points where `valid` is true, or at all points if it is None."""
     workload = derivative.workload
     if derivative.case.batch == "whole" and workload.whole is not None and valid is None:
         return jnp.sum(workload.whole(**points, **shared))
@@ -105,9 +105,9 @@ def _derivative_in_pieces(
     shared: NamedArrays,
     position: DevicePosition,
 ) -> Any:
-    """Return the gradient of the summed loss, computed in `_PIECES` pieces.
+    """Return the gradient of the summed loss, computed in `_PIECES` pieces (ranges of elements).
 
-    While an all-reduce sums one piece over the devices, the next piece can be computed.
+    A piece can be computed while an all-reduce sums the previous piece over the devices.
     """
 
     def piece_for_seeds(start: int, stop: int, loss: Loss) -> Any:
@@ -140,11 +140,11 @@ def _derivative_in_pieces(
 
 
 def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
-    """Return the sum of `x` over its first axis: the axis of the devices that process different points.
+    """Return the sum of `x` over the devices that process different points, of shape (copies, ...).
 
-    `x` has the shape (point devices, seed devices, ...). Only index 0 of the second axis is used. The result
-    has the shape (copies, ...). With split=data, each point device has already computed the sum, and the
-    result contains all these copies. With any other split, the sum is computed here, and there is one copy.
+    `x` has the shape (point devices, seed devices, ...). Only index 0 of the second axis is used. With
+    split=data, each point device already has the sum, and the result contains one copy for each of them. With
+    any other split, the sum is computed here, and there is one copy.
     """
     x = x[:, 0]
     return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
@@ -155,10 +155,9 @@ def gather_sums(
 ) -> list[np.ndarray]:
     """Return the derivative of the summed loss with respect to each input, as a list of arrays.
 
-    Each array has the shape (copies, 1, elements). With split=data, there is a copy for each point device.
-    With any other split, there is one copy. `elements` is the size of the input. `arrays` contains the
-    results of all devices: one array in forward mode, or one array for each input in reverse mode. These
-    arrays have the shape (point devices, seed devices, ...).
+    Each array has the shape (copies, 1, size of the input). There is one copy for each point device with
+    split=data, and a single copy otherwise. `arrays` contains the results of all devices, of shape
+    (point devices, seed devices, ...): one array in forward mode, or one for each input in reverse mode.
     """
     if part.computes_columns:
         (x,) = arrays  # (point devices, seed devices, seeds)

@@ -210,7 +210,7 @@ def _executes_kernel(instruction: HloInstruction) -> bool:
 
 
 def _as_fusion(instruction: HloInstruction, instructions: Instructions) -> dict[str, HloInstruction]:
-    """Return the body of a fusion that contains only `instruction`, and a parameter for each operand."""
+    """Return {name: instruction} of a fusion of `instruction` alone, with a parameter for each operand."""
     operands = (instructions[name] for name in instruction.operands)
     parameters = {x.name: x._replace(opcode="parameter", operands=[], root=False) for x in operands}
     return parameters | {instruction.name: instruction._replace(root=True)}
@@ -318,11 +318,10 @@ def _parse_instruction(match: re.Match[str], instructions: Instructions) -> HloI
 
 
 def _exclude_operands(result_bytes: int, operand_bytes: int, is_copy: bool) -> int:
-    """Return the size in bytes of the result of an asynchronous HLO instruction, without its operands.
+    """Return the bytes of the result of an asynchronous HLO instruction, without its operands.
 
-    The result is a tuple that may contain the operands. `result_bytes` is the size of this tuple, and
-    `operand_bytes` is the size of the operands. The tuple is assumed to contain the operands if `is_copy` is
-    true, or if `result_bytes` is greater than `operand_bytes`.
+    The result is a tuple of `result_bytes` bytes. The operands have `operand_bytes` bytes. The tuple is
+    assumed to contain the operands if `is_copy` is true, or if the tuple is larger than the operands.
     """
     # A copy-start always contains its operand. Some asynchronous all-reduces contain no operands.
     has_operands = is_copy or result_bytes > operand_bytes
@@ -334,8 +333,7 @@ def _parse_array(
 ) -> tuple[int, int, tuple[int, ...], str, int | None]:
     """Return the fields (bytes, unpadded_bytes, dims, dtype, minor_axis) of `HloInstruction` for one array.
 
-    The regular expression `_ARRAY` matches the shape of an array in HLO text. The arguments are the groups of
-    a match.
+    The arguments are the groups of a match of the regular expression `_ARRAY`, such as "f32[8,128]{1,0}".
     """
     dims, tile = parse_integers(dims_text), _TILE.search(layout)
     order = parse_integers(order_text) or tuple(reversed(range(len(dims))))

@@ -108,12 +108,12 @@ class CommonNonzeros(NamedTuple):
 def compare_outside(
     common: CommonNonzeros, expected: np.ndarray, scale: np.ndarray
 ) -> tuple[list[EntryComparison], str]:
-    """Return (comparisons, note) for the entries that only the sparsity pattern of the reference contains.
+    """Return (comparisons, note) for the entries of the reference that the result's sparsity pattern lacks.
 
     The result is zero at these entries. `comparisons` contains one comparison of the zeros with `expected`,
-    or is empty if there are no such entries. `note` states how many of these entries are nonzero in the
-    reference. If none is, `note` is "". `expected` and `scale` have the shape (points, 1, reference entries).
-    Errors are divided by `scale`.
+    or is empty if there are no such entries. `note` states how many of them are nonzero in the reference, or
+    is "" if none is. `expected` and `scale` (the divisor of errors) have the shape
+    (points, 1, reference entries).
     """
     if not common.lacking.size:
         return [], ""

@@ -133,12 +133,11 @@ def _make_float64_reference(
     noise: np.ndarray,
     workload: Workload,
 ) -> ComputedReference:
-    """Return an unverified reference in float64.
+    """Return an unverified reference in float64. Its field `float64_obstacle` states why it is invalid.
 
-    If the function cannot be evaluated in float64, or if its values differ from `native_values` by more than
-    rounding errors, the field `float64_obstacle` contains the reason. `native` is the reference in the dtype
-    of the case. `native_values` contains the function values in this dtype. `noise` contains the rounding
-    errors of these values.
+    It is invalid if the function cannot be evaluated in float64, or if its values differ from `native_values`
+    by more than rounding errors. Otherwise, the field is None. `native` is the reference in the dtype of the
+    case, `native_values` are the function values in this dtype, and `noise` contains their rounding errors.
     """
     try:
         reference = _make_unverified_reference(case, workload, "float64", arrays)
@@ -365,10 +364,10 @@ def _screen_points(
     sampled: InputArrays,
     generator: np.random.Generator,
 ) -> np.ndarray:
-    """Return the indices of the suspicious points, beginning with the largest difference.
+    """Return the indices of points where the derivative differs from finite differences, worst first.
 
-    At these points, the derivative differs from second-order finite differences by more than
-    `fd_check.SCREENING_THRESHOLD` (a relative difference).
+    The finite differences are of second order. At these points, the relative difference exceeds
+    `fd_check.SCREENING_THRESHOLD`.
     """
     count = min(case.points, max(1, _MAX_SCREENED_ELEMENTS // (evaluation.width * len(evaluation.names))))
     block_size = max(1, min(count, _MAX_ELEMENTS_PER_CALL // evaluation.width))

@@ -158,8 +158,8 @@ def is_traceable(evaluation: Evaluation, arrays: InputArrays, quantity: str) -> 
 def with_pushforward(evaluation: Evaluation, arrays: InputArrays) -> Evaluation | None:
     """Return a copy of `evaluation` for which JAX can compute JVPs, or None if that is impossible.
 
-    The field `transposed` states whether JVPs are computed from VJPs. The copy has a different value of this
-    field only if JAX cannot compute JVPs with the value in `evaluation`.
+    If the field `transposed` is true, JVPs are computed from VJPs. The copy differs from `evaluation` in this
+    field only if JAX cannot compute JVPs otherwise.
     """
     candidates = evaluation, dataclasses.replace(evaluation, transposed=not evaluation.transposed)
     return next((candidate for candidate in candidates if is_traceable(candidate, arrays, "columns")), None)
@@ -191,11 +191,10 @@ def measure_with_noise(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return `measure(evaluation, arrays)`, and an estimate of the rounding error of each element.
 
-    The measurement is repeated `count` times with random rounding errors. In each repetition, the
-    floating-point inputs have the relative error `relative` or -`relative`. The estimated error of an element
-    is its range (maximum minus minimum) in the repetitions. The range does not include the returned result.
-    Otherwise, a derivative rule that is wrong only at one input value, such as 1, would increase the
-    estimate, and would not be detected.
+    `measure` is repeated `count` times with random rounding errors. Each time, the floating-point inputs have
+    the relative error `relative` or -`relative`. The estimated error of an element is its range (maximum
+    minus minimum) in the repetitions. The range excludes the returned result. Otherwise, a derivative rule
+    that is wrong at only one input value, such as 1, would raise the estimate and remain undetected.
     """
     perturbed = with_rounding(evaluation, arrays, relative, generator, count)
     return measure(evaluation, arrays), np.ptp([measure(*copy) for copy in perturbed], axis=0)

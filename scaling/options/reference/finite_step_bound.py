@@ -49,10 +49,9 @@ def cover_errors(bound: np.ndarray, errors: np.ndarray, bound_at: Callable[[int]
     """Return the error bound of each point, raised if `errors` exceed the given bound.
 
     `bound`, of shape (points,), is estimated from a sample of the inputs, and may be too low for other
-    inputs. `bound_at(entry)` returns the bounds for the input of an entry. While an error exceeds the bound,
-    the bound is raised to `bound_at(entry)`, where `entry` has the largest excess. If `bound_at(entry)` is
-    not higher, the bound is returned although an error exceeds it. `errors` has the shape (points, outputs,
-    entries).
+    inputs. `bound_at(entry)` returns the bounds for the input of an entry. The bound is raised to
+    `bound_at(entry)` of the entry with the largest excess, until no error exceeds the bound, or until
+    `bound_at(entry)` is not higher. `errors` has the shape (points, outputs, entries).
     """
     while True:
         uncovered = (errors - bound[:, None, None]).max(axis=(0, 1))

@@ -101,10 +101,10 @@ def _reevaluate_suspect(
 
 
 def _typical_sizes(spec: ReferenceSpec, comparison: EntryComparison) -> tuple[np.ndarray, np.ndarray]:
-    """Return the typical size of each entry of a derivative, and the typical size of the row of the entry.
+    """Return (entry sizes, row sizes): the typical size of each entry of a derivative, and of its row.
 
-    Both arrays have the shape of `comparison.expected`. A derivative may cross zero at a point. Its typical
-    size is its root mean square over the points, or over the outputs if there is only one point.
+    Both arrays have the shape of `comparison.expected`. Because an entry may be zero at a point, its typical
+    size is at least its root mean square over the points (for a single point, over the outputs).
     """
     scale = comparison.scale
     axes = (0, 1) if len(scale) == 1 and scale.ndim > 1 else 0
@@ -157,7 +157,7 @@ def _name_input(spec: ReferenceSpec, index: Sequence[int]) -> str:
 def _rounding_of_block(
     suspect: _Suspect, points_of_block: np.ndarray, columns: Columns, size: np.ndarray
 ) -> tuple[np.ndarray, str]:
-    """Return (rounding, note): the estimated rounding errors of the entries of a block, and a message.
+    """Return (rounding, note): the estimated rounding errors of a block of entries, and a message.
 
     If the errors cannot be estimated, they are zero, and `note` states the reason. Otherwise, `note` is "".
     `size` contains the typical magnitudes of the entries.
