@@ -63,7 +63,7 @@ class ClusterSettings:
 
     @property
     def unknown_fields(self) -> tuple[str, ...]:
-        """Return the names of the environment fields of a record that are unknown until a job runs.
+        """Return the names of the environment fields that are unknown before a job runs.
 
         The setup commands may change "xla_flags", "glibc_tunables" and "jax_settings". The settings `python`
         and `container` may change "versions" (package versions).

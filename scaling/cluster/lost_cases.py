@@ -76,10 +76,9 @@ def make_failed_records_of_task(
 ) -> list[Record]:
     """Return a "failed" record for each case that a task began but did not finish.
 
-    If `all_cases` is true, also return a record for each case that never began. `records` contains all
-    records of the results folder. An attempt that is already recorded there gets no second record. `path` is
-    the path of the task file, and `definition` is its content. `reason` is a key of
-    `scaling.core.record.REASONS`, and `text` explains the reason.
+    If `all_cases` is true, also return a record for each case that never began. Omit attempts that have a
+    record in `records`, the records of the results folder. `path` is the path of the task file, and
+    `definition` is its content. `reason` is a key of `scaling.core.record.REASONS`, and `text` explains it.
     """
     unfinished = {attempt.replicate_key: attempt.attempt for attempt in read_journal(path).unfinished}
     history = _history_of_task(definition, records)

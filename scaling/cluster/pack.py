@@ -31,11 +31,10 @@ def pack(
 ) -> list[PackedTask]:
     """Distribute the cases of a schedule over tasks, and return the tasks. Each task runs in one job.
 
-    A task consists of whole groups of cases. If `nested` is true, a group contains all cases of one function,
-    for all device counts. If `nested` is false, a group contains the cases of one problem (function, inputs,
+    A group of cases is never divided. A task contains one group, or several that take at most `budget`
+    seconds together. Run times are predicted from `records`. If `nested` is true, a group contains all cases
+    of one function, for all device counts. Otherwise, it contains the cases of one problem (function, inputs,
     derivative), and all cases of a task have the same number of devices, nodes and processes.
-
-    A task with several groups takes at most `budget` seconds. Run times are predicted from `records`.
     """
     predict = make_predictor(records, settings)
     groups = (_group_by_function if nested else _group_by_shape)(schedule, settings)
@@ -52,7 +51,7 @@ def _group_by_shape(schedule: Schedule, settings: RunSettings) -> Groups:
 def _group_by_function(schedule: Schedule, settings: RunSettings) -> Groups:
     """Group the cases of a schedule by function, and return {process shape: groups of cases}.
 
-    The only key is a process shape (devices, nodes, processes) that is large enough for every case.
+    The dict has one key: the numbers of devices, nodes and processes that suffice for every case.
     """
 
     def function_key(scheduled: ScheduledCase) -> tuple:

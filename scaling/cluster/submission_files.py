@@ -101,8 +101,8 @@ def read_submissions(results: Path) -> tuple[list[Submission], str]:
 def _list_submissions(folder: Path) -> list[Path]:
     """Return the sorted paths of the submission.json files in the subfolders of `folder`.
 
-    Unreadable files are included. If `folder` does not exist, return []. If `folder` cannot be listed, return
-    one path that contains an asterisk instead of the name of a subfolder.
+    Unreadable files are included. Return [] if `folder` does not exist. Return the single path
+    `folder`/*/submission.json, for an error message, if `folder` cannot be listed.
     """
     try:
         paths = [subfolder / _SUBMISSION_FILE for subfolder in sorted(folder.iterdir())]

@@ -87,7 +87,7 @@ def _to_tensor(torch: Any, array: np.ndarray) -> Any:
 def _compile(
     torch: Any, derivative: Callable[..., Tensors], x: Tensors
 ) -> tuple[Callable[..., Tensors], float]:
-    """Compile the derivative. Return (compiled derivative, seconds), with the time of a first call at `x`."""
+    """Compile a function. Return (compiled function, time in seconds of its first call, at `x`)."""
     inductor: Any = importlib.import_module("torch._inductor.config")
     compiler: Any = importlib.import_module("torch.compiler.config")
     inductor.compile_threads = 1
@@ -101,11 +101,11 @@ def _compile(
 
 
 def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tensors]:
-    """Return a function of the inputs that computes the value or the Jacobian. The AD mode states which.
+    """Return a function from the inputs to a tuple of tensors: the value or the Jacobian of `batch`.
 
-    The function returns a tuple of tensors. The tuple contains the value or all columns of the Jacobian as
-    one tensor, or the rows of the Jacobian as one tensor for each input. If there are several seeds, columns
-    and rows have a leading axis of seeds.
+    The AD mode determines whether the tuple contains the value, all columns of the Jacobian as one tensor, or
+    its rows as one tensor for each input. If there are several seeds, columns and rows have a leading axis of
+    seeds.
     """
     # The seeds are created here. A compiled function that creates seeds takes up to thirty times as long.
     mode = batch.case.ad_mode

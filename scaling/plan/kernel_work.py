@@ -245,10 +245,9 @@ def _is_transposing(instruction: HloInstruction, operand: HloInstruction) -> boo
 
 
 def _library_name(instruction: HloInstruction) -> str:
-    """Return the opcode of an instruction, or the target of a custom call, if its work is unknown.
+    """Return the name of an instruction with unknown work: its opcode, or the target of a custom call.
 
-    If the instruction does no work, return "". Use this function only for an instruction for which
-    `_count_instruction` returns ("", 0).
+    Return "" if the instruction does no work. Use this function only if `_count_instruction` returns ("", 0).
     """
     if instruction.opcode != "custom-call":
         return instruction.opcode if instruction.opcode in _UNCOUNTED_OPCODES else ""

@@ -254,7 +254,7 @@ def plan_lines(study: PlannedStudy, findings: Findings, deadline: float | None) 
 
 
 def device_hours(records: Sequence[Record], settings: RunSettings, end: str) -> float:
-    """Return the predicted device-hours for the measurement of the cases of `records` in all replicates.
+    """Return the predicted device-hours to measure the cases of `records` in all replicates.
 
     `end` selects the limit of the 95 % interval of each predicted call time: "low" or "high". Cases without a
     prediction are omitted.

@@ -102,10 +102,10 @@ def draw_time_parts(
     """Return samples of the parts of the predicted time of a call, and the largest part of the kernel time.
 
     The result is ({part: seconds}, bound). The parts are "call", "compute", "communication" and "waiting"
-    (for the slowest device). Each part is an array of shape (DRAWS,), with one value for each random draw of
-    the uncertain rates of the machine. The random numbers are the same for all programs. `bound` is the
-    largest part of the kernel time: "memory", "overhead" or a kind of operation, such as "products". It is
-    None if the kernels take no time. Raise `UnknownTime` if a rate or an amount of work is unknown.
+    (for the slowest device). The seconds are an array of shape (DRAWS,), one value for each random machine.
+    All programs use the same random machines. `bound` is the largest part of the kernel time: "memory",
+    "overhead", a kind of operation such as "products", or None if the kernels take no time. Raise
+    `UnknownTime` if a rate or an amount of work is unknown.
     """
     if not all(math.isfinite(work.get("times", 1)) for work in (*kernels, *messages)):
         raise UnknownTime("the number of iterations of a loop is not known at compile time")
@@ -232,7 +232,7 @@ def _torus_cost(nbytes: float, shape: tuple[int, ...], level: Level) -> np.ndarr
 
 
 def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) -> np.ndarray:
-    """Return random ratios of the time of the slowest of `devices` devices to the time of a typical device.
+    """Return random values of (time of the slowest of `devices` devices) / (time of a typical device).
 
     `uniform` contains a random number between 0 and 1 for each ratio.
     """

@@ -42,7 +42,7 @@ class PreflightResult:
 
     @property
     def environment_key(self) -> tuple:
-        """Return (workload digest, peer versions). Cases with equal keys run in equal environments."""
+        """Return (hash of the workload's source, peer versions). Equal keys mean equal environments."""
         return self.workload_digest, self.engine
 
 
@@ -74,7 +74,7 @@ class ScheduledCase:
         return self.replicate, case.engine, case.devices, case.dtype == "float64", *user_modules(case)
 
     def identity(self, environments: Environments) -> Identity:
-        """Return (case key, digest of the expected environment of the case, replicate number)."""
+        """Return (case key, hash of the planned environment, replicate number)."""
         return self.case.key, environments[self.preflight.environment_key]["digest"], self.replicate
 
     def record_without_result(
@@ -183,8 +183,8 @@ def group_by_process(items: Iterable[ScheduledCase]) -> tuple[tuple[ScheduledCas
 def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> Environment:
     """Return the environment that the record of a case will have if the case runs on `machine`.
 
-    `key` is the `environment_key` of the case. If the machine is remote, some entries are unknown
-    before the run. The entry "untold" lists the names of the unknown entries.
+    `key` is the `environment_key` of the case. For a remote machine, the entry "untold" lists the entries
+    that are unknown before the run.
     """
     platform, (workload_digest, engine) = machine.platform, key
     bound_to: list[int] | None = [] if settings.bind and platform == "cpu" else None
@@ -225,9 +225,8 @@ def build_history(
     """Return the `History` of a study: the number of attempts at each case, and how the attempts ended.
 
     Records from environments that are not in `environments` are ignored. In a comparison, `baseline` contains
-    the records of the baseline. A record then counts as a result only if a matching record of the baseline
-    did not fail. Matching records have the same case, replicate and `block`. Cases with the same `block` were
-    sampled in alternation.
+    the records of the baseline. A record then counts as a result only if `baseline` has a record with the
+    same case, replicate and `block` that did not fail. Records with the same `block` were sampled in turns.
     """
     matching = [(i, record) for record in records for i in find_identities(record, environments)]
     attempts = [(i, r.attempt) for i, r in matching if r.reason != REQUEST_NOT_MET]
@@ -244,7 +243,7 @@ def build_history(
 
 
 def find_identities(record: Record, environments: Environments) -> list[Identity]:
-    """Return (case key, digest, replicate) of a record for each environment that the record matches."""
+    """Return a list of (case key, digest, replicate), one for each environment that a record matches."""
     actual = record.environment
     return [
         (record.key, planned["digest"], record.replicate) for planned in environments.values()
@@ -254,15 +253,15 @@ def find_identities(record: Record, environments: Environments) -> list[Identity
 
 
 def _agree_where_known(planned: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
-    """Return whether the environments agree in all fields of the digest that are known before the run."""
+    """Return whether two environments agree in all hashed fields that are known before the run."""
     known_fields = set(environment.DIGEST_FIELDS) - set(planned["untold"] or ())
     return all(planned.get(name) == actual.get(name) for name in known_fields)
 
 
 def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
-    """Return the preflight result of a case, with the outcome "skipped" if a peer cannot run on `platform`.
+    """Return `preflight`, with the outcome "skipped" if its case runs a peer and `platform` is not "cpu".
 
-    A peer (an AD library other than JAX) is measured only on a CPU. Any existing outcome is kept.
+    A peer is an AD library other than JAX. An existing outcome is kept.
     """
     if platform == "cpu" or preflight.case.engine == "jax" or preflight.outcome:
         return preflight

@@ -228,7 +228,7 @@ class _InterleavedCases:
     last_request: tuple[WorkItem, str] = field(init=False)  # (case, action)
 
     def measure(self) -> tuple[bool, Groups]:
-        """Measure the cases. Return whether all workers are alive, and the unfinished cases in groups."""
+        """Measure the cases. Return (whether all workers are alive, groups of unfinished cases)."""
         all_alive = True
         try:
             self._prepare_and_sample()
@@ -275,7 +275,7 @@ class _InterleavedCases:
         return [work for work in self.items if work.state == "prepared"]
 
     def _handle_death(self, death: WorkerDied) -> None:
-        """Record the last requested case as failed, or postpone it if it may fit in memory when run alone."""
+        """Record the case of a dead worker as failed, or postpone it if it may fit in memory alone."""
         work, action = self.last_request
         if work.state == "ended":
             return
@@ -335,7 +335,7 @@ class _InterleavedCases:
 
 
 def _is_no_larger(first: Case, second: Case) -> bool:
-    """Return whether `first` is at most as large as `second`, and all other fields are equal."""
+    """Return whether two cases differ only in sizes and points, and none of them is larger in `first`."""
     is_comparable = dataclasses.replace(first, points=second.points, sizes=second.sizes) == second
     no_larger_sizes = all(size <= second.sizes.get(name, 0) for name, size in first.sizes.items())
     return is_comparable and first.points <= second.points and no_larger_sizes
