@@ -65,11 +65,20 @@ def test_a_loop_until_a_fixed_point_ends():
     np.testing.assert_allclose(results(root, X), np.broadcast_to(np.sqrt(X), (8, 7)), rtol=1e-6)
 
 
-def test_integers_and_moved_elements_are_exact():
-    def moved(x):
-        return jnp.concatenate([x[::-1], jnp.arange(3) ** 2]).reshape(2, 5)
-
-    np.testing.assert_array_equal(results(moved, X), np.broadcast_to(moved(X), (8, 2, 5)))
+@pytest.mark.parametrize(
+    "moved",
+    [
+        lambda x: jnp.concatenate([x[::-1], jnp.arange(3) ** 2]).reshape(2, 5),
+        lambda x: x[2:],
+        lambda x: jnp.stack(jnp.unstack(x)[::2]),
+        lambda x: jnp.tile(x, (2, 2)),
+        jax.lax.optimization_barrier,
+    ],
+    ids=["reversed", "slice", "stack", "tile", "barrier"],
+)
+def test_integers_and_moved_elements_are_exact(moved):
+    expected = moved(jnp.asarray(X))
+    np.testing.assert_array_equal(results(moved, X), np.broadcast_to(expected, (8, *expected.shape)))
 
 
 def test_equal_elements_have_different_errors():

@@ -57,9 +57,9 @@ _SUMS: dict[str, Callable[[Any, list[tuple[int, ...]], int], float]] = {
 _CANCELLING = frozenset(["reduce_sum", "reduce_window_sum", "cumsum", "dot_general", "conv_general_dilated"])
 _SUM_TERMS = {name: count_terms for names, count_terms in _SUMS.items() for name in names.split()}
 _EXACT = """abs argmax argmin bitcast_convert_type broadcast_in_dim ceil clamp concatenate conj copy copy_p
-    cummax cummin dynamic_slice dynamic_update_slice floor gather imag iota max min neg pad real reduce_max
-    reduce_min reduce_window_max reduce_window_min reshape rev round select_n sign sort split squeeze
-    stop_gradient top_k transpose"""
+    cummax cummin dynamic_slice dynamic_update_slice floor gather imag iota max min neg optimization_barrier
+    pad real reduce_max reduce_min reduce_window_max reduce_window_min reshape rev round select_n sign slice
+    sort split squeeze stack stop_gradient tile top_k transpose unstack"""
 EXACT = frozenset(_EXACT.split())  # the JAX primitives without a rounding error
 # Prefixes of the names of JAX primitives whose derivative rules are not defined by JAX.
 _CUSTOM_RULES = ("custom_", "stop_gradient", "pure_callback", "ffi_call", "linear_call", "call_")
