@@ -91,7 +91,7 @@ def check_cell(cell: GridCell) -> dict[str, Any]:
         completed = derivative.case
         inapplicable = why_inapplicable(derivative) or _why_indivisible(completed)
         if inapplicable is None and completed.workload not in built_in("workloads"):
-            _check_reference_once(without_layout(completed))
+            _check_derivatives_once(without_layout(completed))
     except TooLarge as error:
         inapplicable = "too_large", scrub(str(error))[:_MAX_TEXT]
     return {
@@ -149,9 +149,18 @@ def _check_inputs_once(case: Case) -> None:
 
 
 @functools.lru_cache(_MAX_WORKLOADS)
-def _check_reference_once(case: Case) -> None:
-    """Raise `Refusal` if the reference returns a derivative of the wrong shape for the first point."""
+def _check_derivatives_once(case: Case) -> None:
+    """Raise `Refusal` if a derivative written by hand cannot be traced, or a reference has the wrong shape.
+
+    The reference is called for the first point.
+    """
     built = workload.build(case, _make_workload)
+    if case.engine == interface.JAX and (by_hand := built.whole_modes.get(case.mode)):
+        points, shared = input_structs(case, built)
+        try:
+            workload.evaluate_shape(case, by_hand, {**points, **shared})
+        except Refusal as refusal:
+            raise Refusal(f"mode={case.mode}: {refusal}") from None
     derivative = describe_derivative(case, built)
     sizes = [math.prod(spec.shape) for spec in built.inputs.values()]
     shape = (1, derivative.outputs, derivative.outputs if case.target in SECOND else derivative.inputs)

@@ -291,6 +291,15 @@ def test_an_invalid_workload_module_is_rejected_in_one_line(name, call_main, wri
     check_rejected(call_main(write_study("{workload: mine, points: 6, api: jit}")), message, tmp_path)
 
 
+def test_a_derivative_by_hand_that_takes_other_inputs_is_rejected(call_main, write_study, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        f"{MODULE}, {{'x': normal(3)}}, whole_modes={{'analytic': lambda y: y}})"
+    )
+    done = call_main(write_study("{workload: mine, points: 6, api: jit, mode: [jacfwd, analytic]}"))
+    message = r"mode=analytic: workload 'mine' fails .* parameters must take the inputs by name: x \(in"
+    check_rejected(done, message, tmp_path)
+
+
 @pytest.mark.parametrize(
     "sizes, suffix", [("[4, 7, 9]", r" \(mine.py:5\), with n=7 \(in"), ("7", r" \(mine.py:5\) \(in")]
 )
