@@ -357,7 +357,7 @@ def _split_location(text: str) -> tuple[str, str]:
     where, _, name = text.rpartition(":")
     if not where or not name.isidentifier():
         raise Refusal(f"{text!r} does not name a function: write {_FUNCTION_SYNTAX}")
-    if where.endswith(".py") and not Path(where).is_file():
+    if where.endswith(".py") and not os.path.isfile(where):
         raise Refusal(f"{text!r} does not name a function in an existing file: write {_FUNCTION_SYNTAX}")
     if where.endswith(".py") and not Path(where).stem.isidentifier():
         reason = "its name is not a module name; rename it, such as spring.py"
