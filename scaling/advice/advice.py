@@ -1,7 +1,7 @@
 """Define `Advice`, the result of `scaling.advise`: ranked methods, a summary, a table and code to paste.
 
-A candidate is a case that computes the derivative with one of the methods. A method consists of an AD mode, a
-chunk, a block and a number of devices, or of a coloring.
+A candidate is a case that computes the derivative with one of the methods. A method is an AD mode with a
+chunk, a block and a number of devices, or it is a coloring.
 """
 
 import functools
@@ -126,13 +126,12 @@ class Advice:
     def jacobian(self) -> Callable[..., Any]:
         """Return a jitted function that computes the derivative at each point by the recommended method.
 
-        The arguments of the function are the inputs of `problem.function`, in the order of the parameters.
-        The result is the same pytree as that of `jax.vmap(jax.jacfwd(function))`. For target=hessian, it is
-        the pytree of `jax.vmap(jax.hessian(function))`. For target=hvp and target=gauss_newton, there is
-        another argument, which contains one direction per point. The direction and the result then have the
-        structure of the differentiated inputs, with a leading axis of points. Within another JAX
-        transformation, the function is compiled without `xla_options`, with a warning. Raise `Refusal` if
-        `problem` is None.
+        The function takes the inputs of `problem.function`, in the order of the parameters. It returns the
+        same pytree as `jax.vmap(jax.jacfwd(function))`, or as `jax.vmap(jax.hessian(function))` for
+        target=hessian. For target=hvp and target=gauss_newton, the last argument contains one direction per
+        point. The direction and the result then have the structure of the differentiated inputs, with a
+        leading axis of points. Within another JAX transformation, the function is compiled without
+        `xla_options`, with a warning. Raise `Refusal` if `problem` is None.
         """
         if self.problem is None:
             raise Refusal(
@@ -160,7 +159,7 @@ class Advice:
         return (self.fields.get(case, {}).get("predicted") or {}).get("seconds")
 
     def reason(self, case: Case) -> str | None:
-        """Return the reason why a case failed, was not run or has a doubtful prediction, else None."""
+        """Return why a case failed, was not run, or has a doubtful prediction, or None if neither applies."""
         record = self.records.get(case)
         text = record.text if record else self.fields.get(case, {}).get("text")
         if self.records and not record:
@@ -262,5 +261,8 @@ class Advice:
 
 
 def _complexity(case: Case) -> tuple[int, int]:
-    """Return (number of devices, number of options that plain forward or reverse mode does not have)."""
+    """Return a sort key that puts the simplest case first: (number of devices, number of options).
+
+    The options are chunk, block, mixed mode and mode=vmap_grad.
+    """
     return case.devices, sum(map(bool, (case.chunk, case.block, case.forward, case.mode == candidates.CODED)))

@@ -74,8 +74,8 @@ def advise(
 def _check_reverse_mode(problem: Problem) -> None:
     """Raise `Refusal` if reverse mode computes a wrong gradient of a weighted sum of the outputs.
 
-    Gauss-Newton products need this check, because their reference also uses the reverse mode of the function.
-    A wrong VJP or transposition rule would cause the same error in the product and in the reference.
+    Gauss-Newton products need this check. A wrong VJP or transposition rule would cause the same error in the
+    product and in its reference, because both use reverse mode.
     """
 
     @functools.wraps(problem.function)

@@ -36,11 +36,11 @@ _MAX_COLORED_OPERATIONS = 10**8  # the maximum number of operations of such a fu
 def list_candidates(
     base: Case, devices: Sequence[int] | None = None, may_split_seeds: bool = True
 ) -> tuple[list[Case], dict[Case, str], Derivative]:
-    """Return (candidates, {excluded case: reason}, derivative). All candidates compute this derivative.
+    """Return (candidates, {excluded case: reason}, the `Derivative` that all candidates compute).
 
     The candidates are cases with different AD modes and options. The AD mode of `base` is ignored. `devices`
-    contains the device counts to compare. If it is None, all candidates have the layout of `base`. If
-    `may_split_seeds` is true, the seeds are partitioned when there are more devices than points.
+    contains the device counts to compare, or is None to keep the layout of `base`. If `may_split_seeds` is
+    true, the seeds are partitioned when there are more devices than points.
     """
     base = completion.complete(base)
     derivative = describe_derivative(base, workload.build(base))
@@ -74,7 +74,7 @@ def _choose_layout(base: Case, devices: int, may_split_seeds: bool) -> Case:
 
 
 def _enumerate_cases(layouts: Sequence[Case], modes: Sequence[str], derivative: Derivative) -> Iterator[Case]:
-    """Yield cases for each AD mode and each layout, which differ in the options batch, chunk and block."""
+    """Yield cases for each AD mode and layout. Each case sets at most one of batch, chunk and block."""
     built = derivative.workload
     largest_input = max(built.names, key=lambda name: math.prod(built.inputs[name].shape))
     other_inputs = "+".join(name for name in built.names if name != largest_input)

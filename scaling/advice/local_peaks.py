@@ -78,7 +78,7 @@ def add_rates(model: Hardware, fields: Mapping[Case, RecordFields], cores: Seque
 
 
 def _needed_peaks(fields: Mapping[Case, RecordFields]) -> list[Case]:
-    """Return the peak benchmarks (cases) that affect the predicted times of the compiled cases."""
+    """Return the benchmarks (cases) of the peak rates that the predicted times of `fields` depend on."""
     kernels = [kernel for case_fields in fields.values() for kernel in case_fields.get("kernels", ())]
     messages = [message for case_fields in fields.values() for message in case_fields.get("messages", ())]
     work = {name for kernel in kernels if not kernel.get("operations") for name in kernel}
@@ -119,6 +119,6 @@ def _load_or_measure(cases: Iterable[Case], cores: Sequence[int] | None) -> list
 
 
 def _peak_key(fields: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the properties of the environment `fields` that affect the peak rates, as a cache key."""
+    """Return a cache key: the parts of an environment (the dict `fields`) that affect the peak rates."""
     cores, versions = fields["cores"] or (), fields["versions"]
     return fields["device_kind"], fields["xla_flags"], versions["jaxlib"], len(cores)

@@ -77,7 +77,7 @@ def check_case(case: Case, cores: Sequence[int] | None = None, stages: Stages | 
 def _order_by_prediction(fields: Mapping[Case, RecordFields]) -> list[Case]:
     """Return the cases to measure, in the order of measurement.
 
-    Cases whose predicted time exceeds `_MAX_PREDICTED_RATIO` times the shortest one are omitted.
+    Cases whose predicted time is more than 20 times the shortest one are omitted.
     """
     planned = {case: each for case, each in fields.items() if each["status"] == "planned"}
     seconds = {case: _predicted_seconds(each) for case, each in planned.items()}
@@ -108,9 +108,9 @@ def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callabl
 def _select_undecided(records: Mapping[Case, Record]) -> list[Case]:
     """Return the cases to measure again: the fastest case and its rivals.
 
-    After the first round, the rivals are the cases that take at most `_MAX_FIRST_ROUND_RATIO` times as long
-    as the fastest case. After later rounds, they are the cases for which `_may_be_as_fast` is true. Return []
-    if `_is_close` is true for all rivals, or if there are no rivals.
+    After the first round, the rivals are the cases that take at most four times as long as the fastest case.
+    After later rounds, they are the cases that may be as fast (`_may_be_as_fast`). Return [] if there are no
+    rivals, or if all of them take almost the same time as the fastest case (`_is_close`).
     """
     if not records:
         return []

@@ -108,9 +108,9 @@ def write_code(
     """Return Python code that defines the derivative of `problem.function` for a batch of points.
 
     `case` determines the AD mode, the chunk, the block and the number of devices. `coloring` determines how
-    the columns or rows of the Jacobian are compressed. The code adds `xla_options` to XLA_FLAGS. If XLA_FLAGS
-    determines the number of CPU devices of this process, it adds this number. If `xla_options` is None, it
-    adds nothing.
+    the columns or rows of the Jacobian are compressed. The code adds `xla_options` to XLA_FLAGS. It also adds
+    the number of CPU devices, if this process takes the number from XLA_FLAGS. If `xla_options` is None, the
+    code adds neither.
     """
     names, function_name = list(problem.arguments), name_in_code(problem)
     if (_RESERVED_NAMES | {function_name}) & set(names):
@@ -194,11 +194,11 @@ def name_in_code(problem: Problem) -> str:
 
 
 def _write_batch(case: Case, has_points_axis: Mapping[str, bool], derivative: str) -> tuple[str, str]:
-    """Return Python code of a function that computes the derivative at all points.
+    """Return code of a function of all points as (definitions, expression).
 
-    The code is returned as (definitions, expression). The definitions are statements, or "". The expression
-    evaluates to the function. `derivative` is an expression for a function that computes the derivative at
-    one point. `has_points_axis` states for each argument whether it has an axis of points.
+    The expression evaluates to the function. It may use the definitions, which are statements, or "".
+    `derivative` is an expression for a function that computes the derivative at one point. `has_points_axis`
+    states for each argument whether it has an axis of points.
     """
     definitions = ""
     function = f"jax.vmap({derivative}, {tuple(0 if axis else None for axis in has_points_axis.values())})"
@@ -221,10 +221,10 @@ def _write_batch(case: Case, has_points_axis: Mapping[str, bool], derivative: st
 def _write_derivative(
     problem: Problem, case: Case, coloring: Coloring | None, names: list[str]
 ) -> tuple[str, str]:
-    """Return Python code of a function that computes the derivative at one point.
+    """Return code of a function that computes the derivative at one point, as (definitions, expression).
 
-    The code is returned as (definitions, expression). The definitions are statements, or "". The expression
-    evaluates to the function. `names` are the names of the inputs in the code.
+    The expression evaluates to the function. It may use the definitions, which are statements, or "".
+    `names` are the names of the inputs in the code.
     """
     is_single, function = len(problem.wrt) == 1, name_in_code(problem)
     argnums: Any = problem.argnums[0] if is_single else problem.argnums

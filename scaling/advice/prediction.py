@@ -113,14 +113,14 @@ def _compile_candidates(
 def _order_to_compile(work: Mapping[Case, float], excess: Collection[Case]) -> list[Case]:
     """Return the cases in the order in which they are compiled.
 
-    1. two cases without chunk and block
-    2. one case with a chunk or block
-    3. the remaining cases without chunk and block
+    1. the two cheapest cases without a chunk or block
+    2. the cheapest case with a chunk or block
+    3. the remaining cases without a chunk or block
     4. the remaining cases with a chunk or block
-    5. the cases in `excess`, which need too many operations to be among the fastest
+    5. the cases in `excess`, which are too expensive to be among the fastest
 
-    Each of these groups is sorted by the number of operations, `work[case]`. A case with a chunk or block is
-    assumed to need as many operations as the case without.
+    The cost of a case is its number of operations, `work[case]`. Each group is sorted by cost. A chunk or
+    block is assumed not to change the cost.
     """
     is_plain = lambda case: not (case.block or case.chunk)  # noqa: E731
     # Chunks and blocks need about as many operations as their plain mode. Blocks are often faster.
@@ -139,8 +139,7 @@ def _compile_in_threads(
 ) -> Iterator[tuple[Case, RecordFields]]:
     """Compile programs in threads, and yield (case, record fields) when a compilation is finished.
 
-    Programs whose compilation has not begun after `seconds` are skipped. The first `_FIRST_PLAIN +
-    _FIRST_BLOCKED` programs are always compiled.
+    Programs whose compilation has not begun after `seconds` are skipped, except for the first three.
     """
     deadline, skipped = time.monotonic() + seconds, {"status": "skipped", "reason": "no_time"}
     skipped["text"] = f"not compiled: no time was left after {seconds:.0f} s of compiling"
@@ -170,8 +169,7 @@ def _compile_in_threads(
 def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
     """Return {case: explanation} for the cases that need too many operations to be among the fastest.
 
-    `work` maps each case to its number of operations. A number is too large if it exceeds `_MAX_WORK_RATIO`
-    times the smallest number.
+    `work` maps each case to its number of operations. The limit is ten times the smallest number.
     """
     # A compressed program is no baseline, because the operations that expand its result are not counted.
     dense = [value for case, value in work.items() if value and case.mode != CODED]

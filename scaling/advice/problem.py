@@ -309,9 +309,9 @@ def _gauss_newton_workload(
 def _make_specs(name: str, arrays: Any, point_axes: int = 0) -> Any:
     """Return a pytree with one `InputSpec` for each array in `arrays`, the pytree of the input `name`.
 
-    An `InputSpec` produces the values of an array. A `jax.ShapeDtypeStruct` has no values. Its `InputSpec`
-    produces random numbers, or zeros for an integer dtype. Two inputs with the same `InputSpec` have the same
-    values. `point_axes` is 1 if the arrays have a leading axis of points, otherwise 0.
+    An `InputSpec` produces the values of an array. For a `jax.ShapeDtypeStruct`, it produces random numbers,
+    or zeros if the dtype is an integer. Inputs that share an `InputSpec` have the same values. `point_axes`
+    is 1 if the arrays have a leading axis of points, otherwise 0.
     """
 
     def make_spec(path: Any, array: Any) -> InputSpec:
