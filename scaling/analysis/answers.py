@@ -89,9 +89,9 @@ def _list_untimed(findings: Findings, ranking: Ranking) -> list[str]:
 
 
 def problem_name(findings: Findings, timing: Timing | Ranking) -> str:
-    """Return a function name, sizes and a remark as text, such as 'mlp width=8 points=64 [oversubscribed]'.
+    """Return the name of a problem as text, such as 'mlp width=8 points=64 [oversubscribed]'.
 
-    The remark is the result of `Findings.suffix`, which may be empty.
+    It consists of the function name, the sizes, and `Findings.suffix`.
     """
     return f"{timing.family} {timing.size}{findings.suffix(timing.environment, timing.honest)}"
 
@@ -112,10 +112,10 @@ def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
 def _describe_devices(
     findings: Findings, rankings: Sequence[Ranking], recommended: Timing, doubt: str
 ) -> list[str]:
-    """Return sentences that state the speed-up and the efficiency, and compare the device counts.
+    """Return sentences on the speed-up, the efficiency, and which device count is best.
 
     `rankings` contains one `Ranking` per device count, in ascending order of time. `recommended` is the
-    timing with the recommended device count. `doubt` is the reason why no device count is recommended, or ''.
+    timing on the recommended device count. `doubt` states why no device count is recommended, or is ''.
     """
     fastest, *other_timings = [ranking.fastest for ranking in rankings]
     if not other_timings:

@@ -1,7 +1,7 @@
 """Compare times with peak rates and handwritten code (`Baseline`); find lost parallel efficiency.
 
-The work of a program is counted, and the peak rates of the machine are measured. Memory traffic includes only
-the inputs and the result. The fraction of the memory bandwidth is therefore underestimated.
+The work of a program (bytes and operations) is counted, and the peak rates of the machine are measured.
+The memory traffic includes only the inputs and the result, so its fraction of the peak is a lower bound.
 
 All communication counts as lost efficiency, because its overlap with computation is unknown. The remaining
 loss can therefore be negative. It can also be negative if the speed-up is super-linear.
@@ -66,7 +66,7 @@ def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
 def _compare_with_handwritten(timing: Timing, handwritten: Iterable[Timing]) -> Estimate | None:
     """Return the time of `timing` divided by the time of the fastest handwritten derivative.
 
-    Only derivatives in `handwritten` with the same `seeds` as `timing` are compared. Return None if there are
+    Only handwritten derivatives with the same `seeds` (plain or colored) count. Return None if there are
     none, or if `timing` is the time of a function value (mode=value).
     """
     # With colored seeds, a handwritten derivative computes only the nonzeros.
@@ -133,10 +133,10 @@ class EfficiencyBreakdown(NamedTuple):
 
 
 def efficiency_breakdowns(curve: Curve, rates: Rates) -> tuple[EfficiencyBreakdown, ...]:
-    """Return an `EfficiencyBreakdown` for each device count of a scaling curve above one.
+    """Return an `EfficiencyBreakdown` for each device count above one of a scaling curve.
 
-    `rates` is the result of `measured_rates`. Device counts on which a call takes no longer than the dispatch
-    latency are omitted. Return () if one device was omitted for this reason, or was not measured.
+    `rates` is the result of `measured_rates`. Device counts whose time is at most the dispatch latency are
+    omitted. Return () if one device is omitted or was not measured.
     """
     points = [point for point in curve.points if dispatch_floor(point.timing) < point.seconds]
     if not points or points[0].devices > 1:

@@ -146,10 +146,10 @@ class Subject:
         return math.prod(self.all_sizes.values())
 
     def rank_among_problems(self, device_counts: int) -> tuple[int, int]:
-        """Return a sort key of the problem. The problem with the largest key is preferred.
+        """Return a sort key that prefers more device counts, then larger problems. The largest key is best.
 
-        `device_counts` is the number of device counts on which the problem was measured. Numbers above
-        `ENOUGH_COUNTS` count as equal. For equal numbers, the product of all sizes decides.
+        `device_counts` is the number of device counts on which the problem was measured. Numbers above three
+        count as three. The size of a problem is `volume`.
         """
         return min(device_counts, ENOUGH_COUNTS), self.volume
 

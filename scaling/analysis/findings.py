@@ -27,7 +27,7 @@ EFFICIENCY = 0.5  # default of `Findings.efficiency`
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """The records of a results folder, and the results that are derived from them."""
+    """The records of a results folder, and the timings, curves, rankings and fits derived from them."""
 
     name: str
     records: list[Record]
@@ -60,7 +60,7 @@ class Findings:
 
     @functools.cached_property
     def curves_by_case(self) -> dict[tuple[str, Case], dict[str, tuple[Curve, CurvePoint]]]:
-        """Return {(environment, case): {kind of scaling: (curve, point of the case on the curve)}}."""
+        """Return {(environment, case): {kind of scaling: (curve, point)}}. The point is that of the case."""
         pairs = [(curve, point) for curve in self.curves for point in curve.points]
         groups = group_by(pairs, lambda pair: (pair[0].environment, pair[1].timing.case))
         return {key: {pair[0].kind: pair for pair in group} for key, group in groups.items()}
@@ -75,9 +75,9 @@ class Findings:
 
     @functools.cached_property
     def _too_large(self) -> dict[tuple[str, str, Case], int]:
-        """Return the smallest device count on which each program ran out of memory.
+        """Return {program: smallest device count on which it ran out of memory}.
 
-        A key is (environment, kind of scaling, case without the fields that vary along a scaling curve).
+        A program is (environment, kind of scaling, case without the fields that vary along a scaling curve).
         """
         too_large = (record for record in self.records if record.reason in ranking.OUT_OF_MEMORY_REASONS)
         return {
@@ -104,14 +104,14 @@ class Findings:
 
     @functools.cached_property
     def timings_by_comparison(self) -> dict[tuple, list[Timing]]:
-        """Return {`Timing.comparison_key`: timings with this key} for the timings in `case_timings`."""
+        """Return the timings in `case_timings`, grouped by `Timing.comparison_key`."""
         return group_by(self.case_timings, lambda timing: timing.comparison_key)
 
     @functools.cached_property
     def lost_records(self) -> dict[tuple, list[Record]]:
-        """Return the records of AD modes that failed or ran out of memory.
+        """Return {(environment, problem, device count): records of AD modes without a time}.
 
-        The keys of the result are (environment, problem, device count).
+        These modes failed or ran out of memory.
         """
         candidates = (record for record in self.newest_records if is_candidate(record.case))
         reasons = ranking.OUT_OF_MEMORY_REASONS
@@ -120,7 +120,7 @@ class Findings:
 
     @functools.cached_property
     def best_fits(self) -> list[tuple[Curve, ScalingFit]]:
-        """Return (curve, scaling law) pairs. The law is the one that fits the curve best."""
+        """Return (curve, `ScalingFit`) pairs, with the best-fitting scaling law of each curve."""
         return [(curve, law) for curve, laws in self.scaling_fits for law in laws if law.best]
 
     @functools.cached_property
@@ -200,7 +200,7 @@ def read(
 
 
 def _list_missing(expected: Mapping[str, tuple[Case, int]], records: Sequence[Record]) -> list[str]:
-    """Return a label for each replicate of a case that has no record.
+    """Return the labels of all replicates (repeated measurements) of cases that have no record.
 
     `expected` maps each case key to (case, number of replicates).
     """

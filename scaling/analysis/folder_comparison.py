@@ -113,10 +113,10 @@ def compare(old_folder: Path, new_folder: Path, margin: float = MARGIN) -> Folde
 
 
 def _load_newest_records(name: str, folder: Path) -> tuple[dict[str, list[Record]], list[str]]:
-    """Return {case key: records} for a results folder, and remarks.
+    """Return ({case key: records}, remarks) for a results folder.
 
-    The records of a workload are from the environment in which it ran last. The remarks state the numbers of
-    omitted records and damaged lines. Each remark starts with `name`.
+    The records of each workload are from the environment in which it ran last. The remarks are sentences that
+    count the omitted records and the damaged lines. Each remark starts with `name`.
     """
     loaded = store.load(folder)
     records = [record for record in store.latest(loaded.records) if record.case.kind == "case"]

@@ -73,9 +73,9 @@ def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
 
 
 def _newest_plan(records: Sequence[Record]) -> list[Record]:
-    """Return the records of the most recent plan of each workload.
+    """Return the records of the newest plan of each workload, with the newest plan first.
 
-    The records of a plan have the same environment. The plan with the newest record is first.
+    All records of a plan have the same environment.
     """
     newest_records = keep_newest_environments(records)
     newest_start = {record.setting: record.started_at or "" for record in sort_by_start(newest_records)}

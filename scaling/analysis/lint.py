@@ -111,7 +111,7 @@ def _disturbed(timing: Timing) -> str | bool:
 def _trend(timing: Timing) -> str | bool:
     """Return text such as '+5.2 % from the first third to the last', or False if there is no trend.
 
-    The number is the largest significant change of the median time during a process.
+    It states the change of the median time within a process, for the process with the largest change.
     """
     compilations = (samples_by_compilation(record)[0] for record in timing.records)
     change = max((trend(samples, _MAX_TREND) or 0.0 for samples in compilations), key=abs)

@@ -55,7 +55,7 @@ class Ranking(Subject):
 
     @property
     def certainty(self) -> str:
-        """Return how certain the fastest method is, such as 'sure' or 'not distinguished'."""
+        """Return the certainty of the fastest method as text, such as 'sure' or 'not distinguished'."""
         if self.runner_up is None or self.is_empty_call:
             return "not distinguished from an empty call" if self.is_empty_call else "no other method"
         if not self.distinguished:
@@ -88,10 +88,7 @@ def find_runner_up(fastest: Timing, others: Iterable[Timing]) -> tuple[Timing | 
 
 
 def best_device_counts(rankings: Iterable[Ranking]) -> list[Ranking]:
-    """Return the `Ranking` on the recommended device count of each problem.
-
-    If no device count is recommended, it is the one with the shortest time.
-    """
+    """Return one `Ranking` per problem: on the recommended device count, or else on the fastest."""
     problems = group_by(rankings, lambda ranking: ranking.problem_key).values()
     return [recommend_ranking(problem_rankings)[0] for problem_rankings in problems]
 
@@ -100,8 +97,8 @@ def recommend_ranking(rankings: Sequence[Ranking]) -> tuple[Ranking, str]:
     """Return (`Ranking` on the recommended device count, ''), or (fastest `Ranking`, reason).
 
     `rankings` contains one `Ranking` per device count of a problem. The reason states why no device count is
-    recommended. The reason is '' if devices are oversubscribed, or if the shortest time is not significantly
-    longer than the dispatch latency.
+    recommended. It is '' if devices are oversubscribed, or if the shortest time is not significantly longer
+    than the dispatch latency.
     """
     fastest = min(rankings, key=lambda ranking: ranking.fastest.median)
     if fastest.is_empty_call or not fastest.honest:
@@ -127,7 +124,7 @@ def largest_problems(fastest: Iterable[Ranking]) -> list[list[Ranking]]:
 class SettingComparison(Ranking):
     """A comparison of timings whose cases differ only in the field `field`.
 
-    The attribute `case` has the default value in this field. Its other fields have the values of the timings.
+    The attribute `case` is the case of these timings with the default value of this field.
     """
 
     field: str  # "mesh", "forward" or "overlap"
@@ -164,7 +161,7 @@ class ColoringGain(NamedTuple):
 
     @property
     def pays_after(self) -> str:
-        """Return the number of evaluations after which coloring saves time, such as '3 evaluations'.
+        """Return after how many evaluations coloring saves time, as text such as '3 evaluations'.
 
         Return 'never' if coloring is significantly slower, 'not distinguished' if no difference is
         significant, and '' if the number is unknown.

@@ -120,10 +120,10 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
 
 @functools.lru_cache(maxsize=16_384)
 def _estimate_time(records: tuple[Record, ...]) -> _LevelEstimate:
-    """Return the time of a case, with its standard error from the variation between jobs.
+    """Return the time of a case with its standard error.
 
-    If there is one job, the error is estimated from the variation between processes. If there is one process,
-    it is estimated from the variation between compilations, and for one compilation between samples.
+    The error is estimated from the variation between jobs. For one job, it is estimated from the variation
+    between its processes, for one process between compilations, and for one compilation between samples.
     """
     members = _average_by_process_or_job([(record,) for record in records]) if len(records) > 1 else {}
     if len(members) > 1:
@@ -157,8 +157,8 @@ def _estimate_from_samples(seconds: Sequence[float]) -> _LevelEstimate:
 def _average_by_process_or_job(runs: Sequence[Sequence[Record]]) -> dict[Hashable, float]:
     """Return {job: mean log(time)}, or {process: mean log(time)} if there is only one job.
 
-    Each item of `runs` is (record,) or (top, bottom). For (top, bottom), the mean of the logarithm of the
-    time ratio top / bottom is returned.
+    Each item of `runs` is (record,) or a pair (top, bottom). For pairs, the time is replaced by the ratio
+    (time of top) / (time of bottom).
     """
     runs_by_job = group_by(runs, lambda run: tuple(str(record.environment.get("job")) for record in run))
     groups = runs_by_job if len(runs_by_job) > 1 else group_by(runs, lambda run: run[0].replicate)
@@ -223,9 +223,9 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
 
 
 def _effective_count(ratios: Sequence[Ratio]) -> float:
-    """Return the effective sample size of the ratios.
+    """Return the effective sample size: the number of independent ratios with the same information.
 
-    If times from the same process are correlated, this is smaller than the number of ratios.
+    It is smaller than the number of ratios if times from the same process are correlated.
     """
     sums, cases = defaultdict[Hashable, float](float), Counter[Hashable]()
     for ratio in ratios:
@@ -272,9 +272,9 @@ def interval_widening(samples: Sequence[float]) -> float | None:
 
 
 def _autocorrelation(samples: Sequence[float]) -> tuple[float, float]:
-    """Return (rank correlation of successive samples, factor).
+    """Return the rank correlation of successive samples, and a factor.
 
-    Because of the correlation, the confidence interval of the median is wider by this factor.
+    The correlation widens the confidence interval of the median by this factor.
     """
     ranks = _centered_ranks(samples)
     correlation = 1 - (np.diff(ranks) ** 2).sum() / (2 * (ranks @ ranks)) if ranks.any() else 0.0

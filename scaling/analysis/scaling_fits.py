@@ -48,11 +48,11 @@ class ScalingFit:
 
     @property
     def limit_estimate(self) -> Estimate | None:
-        """Return the largest speed-up (`limit`) with its confidence interval, or None if it is unbounded.
+        """Return the largest speed-up (`limit`) with its confidence interval.
 
-        The interval is calculated from the intervals of the parameters. For a simple law, it contains the
-        interval of the universal law: a curve that agrees with both may have a maximum on more devices than
-        were measured. Return None if the curve has too few device counts for the universal law.
+        Return None if the speed-up is unbounded, or if the curve has too few device counts for the universal
+        law. The interval follows from the intervals of the parameters. For a simple law, it also contains the
+        interval of the universal law, whose maximum may lie beyond the measured device counts.
         """
         if self.limit is None or (self.name != UNIVERSAL and self.general is None):
             return None
@@ -60,7 +60,7 @@ class ScalingFit:
         return Estimate(self.limit, min(ends), max(ends))
 
     def _limit_ends(self) -> tuple[float, float]:
-        """Return `limit` for the upper and for the lower ends of the intervals of the parameters."""
+        """Return the smallest and largest `limit` of the parameter intervals (inf if unbounded)."""
         lows, highs = (
             {name: Estimate(ends[index] or 0.0, None, None) for name, ends in self.parameters.items()}
             for index in (1, 2)
@@ -83,9 +83,9 @@ class ScalingFit:
 
 
 class _LinearLaw(NamedTuple):
-    """A scaling law: a formula for the time on n devices, where T is the time on one device.
+    """A scaling law: a formula that predicts the time on n devices from the time T on one device.
 
-    For strong scaling, the predicted time is T * F / n with F = 1 + `columns` @ (parameter values). For weak
+    Let F = 1 + `columns` @ (parameter values). For strong scaling, the predicted time is T * F / n. For weak
     scaling, it is T * F if `sign` is 1, and T / F if `sign` is -1.
     """
 
@@ -146,7 +146,10 @@ def _acceptance_limit(squares: float, freedom: int) -> float:
 
 
 def _fit_law(law: _LinearLaw, log_times: Any) -> ScalingFit:
-    """Fit a law to the logarithms of times, with a 95 % profile-likelihood interval of each parameter."""
+    """Return the fit of a law, with a 95 % profile-likelihood interval of each parameter.
+
+    `log_times` contains log(time in seconds). For strong scaling, the time is multiplied by the device count.
+    """
     target, freedom = law.sign * log_times, len(log_times) - len(law.parameters) - 1
     best = _least_squares(law, target, {})
     squares = _sum_of_squares(law, target, best)
@@ -198,8 +201,8 @@ def _least_squares(law: _LinearLaw, target: Any, fixed: Mapping[int, float]) -> 
 def _profile_end(law: _LinearLaw, target: Any, index: int, best: float, end: float, limit: float) -> float:
     """Return one end of the profile-likelihood interval of the parameter `index`.
 
-    The result lies between `best` and `end`. If the parameter is fixed at this value, the smallest sum of
-    squared residuals equals `limit`. Return `end` if the smallest sum at `end` is at most `limit`.
+    `best` is the fitted value, and `end` is the smallest or largest allowed value. The result is the value
+    between them at which the smallest sum of squared residuals reaches `limit`, or `end` if there is none.
     """
 
     def distance(value: float) -> float:

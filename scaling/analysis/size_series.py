@@ -54,7 +54,8 @@ class SizeSweep(_SizeSeries):
     def exponents(self) -> dict[Method, Estimate]:
         """Return {method: exponent p}, where the time is proportional to size ** p.
 
-        Times shorter than ten empty calls are ignored. A method is omitted if fewer than three times remain.
+        Times shorter than ten dispatch latencies are ignored. A method with fewer than three other times is
+        omitted.
         """
         lines = {
             method: [(size, timing) for size, timing in line if near_floor(timing) is None]
@@ -90,7 +91,7 @@ def _find_series(items: Sequence[S]) -> Iterator[tuple[str, str, str, list[S]]]:
     """Group the items into series in which one size varies.
 
     Yield (name, title, constant sizes, items) for each series. `name` is the name of the varying size.
-    `title` names all sizes that vary together, such as "points = m". The constant sizes are text such as
+    `title` names all sizes that vary with it, such as "points = m". The constant sizes are text, such as
     "points=6 o=2".
     """
     columns = {name: [item.all_sizes[name] for item in items] for name in items[0].all_sizes}
@@ -111,7 +112,7 @@ def _name_other_sizes(swept: Sequence[str], item: Subject) -> str:
 
 
 def _count_values(name: str, items: Iterable[Subject]) -> int:
-    """Return the number of distinct values of the size `name`, on the device count with the most values."""
+    """Return the largest number of distinct values of the size `name` on any one device count."""
     # The number of points may be proportional to the number of devices.
     by_devices = group_by(items, lambda item: item.case.devices).values()
     return max(len({item.all_sizes[name] for item in items_on_devices}) for items_on_devices in by_devices)
@@ -214,11 +215,11 @@ def _crossover_between(
     slower: Sequence[tuple[Timing, Ratio]],
     comparisons: int,
 ) -> Crossover:
-    """Return the crossover between two sizes. `below` and `above` are (size, ranking) pairs.
+    """Return the `Crossover` between two sizes. `below` and `above` are (size, `Ranking`) pairs.
 
     `slower` contains a pair for each size: the timing of the slower method, and its time divided by the
-    fastest time. `comparisons` is the number of tests for the Bonferroni correction. The `doubts` of the
-    crossover state why it may be wrong.
+    fastest time. `comparisons` is the number of tests for the Bonferroni correction. The field `doubts` of
+    the crossover states why it may be wrong.
     """
     rankings = below[1], above[1]
     doubts = [

@@ -56,10 +56,10 @@ def _describe_fastest(findings: Findings) -> list[str]:
 
 
 def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, tuple, str]]) -> list[str]:
-    """Return one sentence for each function and topic, on the largest problem of the function.
+    """Return the sentence on the largest problem for each function and topic.
 
-    `texts` contains (subject, topic, sort key, text) tuples. A topic is text such as "strong" or "memory". If
-    several texts are on the largest problem, the one with the smallest sort key is returned.
+    `texts` contains (subject, topic, sort key, text) tuples. A topic is text such as "strong" or "memory". Of
+    several texts on one problem, the one with the smallest sort key is returned.
     """
     # The number of device counts is ignored, unlike in `Subject.rank_among_problems`: every law is fitted to
     # at least three, and the other topics do not compare device counts.
@@ -100,8 +100,7 @@ def _describe_crossover(crossovers: Sequence[Crossover], swept: str) -> str:
 def describe_growth(findings: Findings) -> list[str]:
     """Return a sentence for each function and varied size on how the time grows with this size.
 
-    The sentence is about the largest problem. If this problem was measured on several device counts, it is
-    about the smallest one.
+    The sentence is about the largest problem, on the smallest device count on which it was measured.
     """
     texts = []
     for sweep in findings.size_sweeps:
@@ -134,8 +133,8 @@ def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]
 def describe_fit(curve: Curve, law: ScalingFit) -> str:
     """Return a clause that states the parameters of a fitted scaling law and the largest speed-up.
 
-    The largest speed-up is omitted if it is unbounded, or if the parameters are too uncertain. No law allows
-    an efficiency above 1: if this explains why the fit is inaccurate, only this is stated.
+    The largest speed-up is omitted if it is unbounded, or if the parameters are too uncertain. If the fit is
+    inaccurate because a measured efficiency exceeds 1, which no law allows, only this is stated.
     """
     highest = max(point.efficiency.low or 0.0 for point in curve.points)
     if _LARGE_ERROR < law.residual < highest - 1:
@@ -158,10 +157,12 @@ def describe_fit(curve: Curve, law: ScalingFit) -> str:
 def fastest_curves(curves: Iterable[Curve], rankings: Iterable[Ranking]) -> list[Curve]:
     """Return the best scaling curve for each problem and kind of scaling.
 
-    The curves are selected from `derivative_curves(curves)`. Curves of other AD systems, handwritten
-    derivatives and mode=auto are returned only if there is no other curve. The best curve has the largest
-    device count. Of several such curves, one whose last timing is the fastest in one of the `rankings` is
-    preferred. Then the shortest time on this device count decides.
+    The best curve is the first of `derivative_curves(curves)` in this order:
+
+    1. JAX methods before other AD systems, handwritten derivatives and mode=auto
+    2. the largest device count
+    3. curves whose last timing is the fastest of one of the `rankings`
+    4. the shortest time on the largest device count
     """
     largest = itertools.chain(*derivative_curves(curves))
     fastest_ids = {id(ranking.fastest) for ranking in rankings}
@@ -176,7 +177,7 @@ def fastest_curves(curves: Iterable[Curve], rankings: Iterable[Ranking]) -> list
 def _describe_weak_scaling(findings: Findings) -> list[str]:
     """Return a sentence for each function on its best weak scaling curve that was measured with JAX.
 
-    `fastest_curves` selects the curve. It is omitted if its time at the largest device count is not
+    `fastest_curves` selects the curve. A curve is omitted if its time on the largest device count is not
     significantly longer than the dispatch latency.
     """
     weak = (curve for curve in findings.curves if curve.kind == "weak" and curve.case.engine == "jax")

@@ -1,4 +1,4 @@
-"""Define `Timing` (the pooled records of a case) and its stages, memory and disturbances; compare timings.
+"""Define `Timing` (the pooled records of a case), compare timings, and find what disturbed them.
 
 An empty call is a call of a compiled program that computes nothing. Its time is the dispatch latency.
 """
@@ -100,7 +100,7 @@ def dispatch_floor(timing: Timing) -> float:
 
 
 def near_floor(timing: Timing) -> float | None:
-    """Return the time of an empty call in seconds, or None if `timing` is at least ten times as long."""
+    """Return the dispatch latency in seconds, or None if `timing` is at least ten times as long."""
     floor = dispatch_floor(timing)
     return floor if timing.median < _LEAST_EMPTY_CALLS * floor else None
 
@@ -111,7 +111,7 @@ def is_empty_call(timing: Timing) -> bool:
 
 
 def disturbed_samples(record: Record) -> list[bool]:
-    """Return a list that states for each time sample whether it was disturbed.
+    """Return a list of booleans that state whether each time sample was disturbed.
 
     A sample is disturbed if the device was throttled, or if other processes loaded the CPU.
     """
@@ -164,8 +164,8 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
 def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
     """Return (timing with the recommended device count, ''), or (fastest timing, reason).
 
-    The smallest device count that is not significantly slower than the fastest one is recommended. If the
-    ratio of their times is too uncertain, the text `reason` explains why no device count is recommended.
+    The recommended device count is the smallest one that is not significantly slower than the fastest. The
+    reason states why none is recommended, for example that the ratio of these times is too uncertain.
     """
     fastest = min(timings, key=lambda timing: timing.median)
     not_slower = (timing for timing in timings if not time_ratio(timing, fastest).above_one)
@@ -179,9 +179,9 @@ def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
 
 
 def describe_slower(name: str, top: Timing, bottom: Timing) -> str:
-    """Return text such as 'jacfwd takes 1.77x as long', where `name` is 'jacfwd'.
+    """Return text that compares two times, such as 'jacfwd takes 1.77x as long'.
 
-    1.77 is the time of `top` divided by the time of `bottom`.
+    `name` is the name of `top`. The number is the time of `top` divided by the time of `bottom`.
     """
     ratio = time_ratio(top, bottom)
     text = format_ratio(*ratio)
@@ -206,7 +206,7 @@ def first_call_seconds(timing: Timing) -> float | None:
 
 
 def break_even_calls(timing: Timing, other: Timing) -> int | None:
-    """Return the smallest number of calls after which the total time of `timing` is at most that of `other`.
+    """Return the smallest number of calls for which `timing` takes no more total time than `other`.
 
     Total times include compilation. Return None if a first call was not timed, or if it is uncertain that
     `timing` is faster per call.
