@@ -285,9 +285,9 @@ def main() -> None:
 
 
 def _resend_lost_interrupt(lost: Any) -> None:
-    """Send SIGINT again if Python ignored a `KeyboardInterrupt`, for example during garbage collection.
+    """Send SIGINT again if Python discarded a `KeyboardInterrupt`, for example during garbage collection.
 
-    This function replaces `sys.unraisablehook`. `lost` describes the ignored exception.
+    This function replaces `sys.unraisablehook`. `lost` is the argument that Python passes to it.
     """
     if isinstance(lost.exc_value, KeyboardInterrupt):
         threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()

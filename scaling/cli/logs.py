@@ -68,9 +68,9 @@ def load_cases(results: Path) -> StudyCases:
 def select_keys(study: StudyCases, query: str) -> list[str]:
     """Return the keys of the cases that a query selects, or raise `Refusal` if it selects no case.
 
-    A query is the label of a case, the beginning of a label or key, or "", which matches all cases. If some
-    matching cases failed, return only the failed cases, latest first. Otherwise, return all matching cases.
-    If no case failed and the query is "", return only the case that was started last.
+    A query is the label of a case, the beginning of a label or key, or "", which matches all cases. If any
+    matching case failed, only failed cases are returned, latest first. Otherwise, all matching cases are
+    returned, but for the query "" only the case that was started last.
     """
     query = " ".join(query.split())
     labels = {key: label(case) for key, case in study.cases.items()}
@@ -116,7 +116,7 @@ def _describe_record(record: Record) -> str:
 
 
 def _describe_task(task: TaskState, key: str) -> str:
-    """Return a line with the state of a task, and with its current attempts to run the case `key`."""
+    """Return a line with the state of a task and the attempts at the case `key` that it is running."""
     state, job = task.state, f", job {task.entry.job}" if task.entry.job else ""
     ended_early = not task.may_run and state.name != "COMPLETED"
     cause = lost_cases.find_cause(task) if ended_early else task.wait_message

@@ -36,7 +36,8 @@ def show_run(
     """Show the progress of a run within this context, and yield (listen, counts).
 
     `listen(event)` shows an event of the run. `counts[status]` is the number of cases that ended with this
-    status. `labels` maps case keys to labels. `total` is the number of cases, including cases without a run.
+    status. `labels` maps case keys to labels. `total` is the number of cases, including those that are only
+    recorded as skipped or failed.
     """
     counts = Counter[str]()
     bar = Progress(

@@ -66,11 +66,10 @@ def write_and_print(
     loaded: store.Loaded | None = None,
     efficiency: float = _EFFICIENCY,
 ) -> "Findings":
-    """Update the HTML report of a results folder if necessary, print its results, and return `Findings`.
+    """Print the results of a folder, update its HTML report if it is outdated, and return `Findings`.
 
-    `settings` selects results by the hashes of their environments, or is empty to select all results. If
-    `brief` is true, print a summary that fits on one screen. `loaded` contains the records, or is None to
-    load them.
+    `settings` contains the hashes of the environments to print, or is empty for all environments. If `brief`
+    is true, the printed summary fits on one screen. `loaded` contains the records, or is None to load them.
     `efficiency` is the parallel efficiency (0 to 1) that the recommended device count must reach.
     """
     from scaling.analysis import findings

@@ -190,9 +190,9 @@ def task_tables(tasks: Sequence[TaskState], show_all: bool) -> Iterator[Table]:
 
 
 def task_rows(tasks: Sequence[TaskState], show_all: bool = False) -> list[tuple[str, ...]]:
-    """Return a row for each task, or, if `show_all` is false, for each group of tasks in the same state.
+    """Return the rows of a table of tasks. Each row is a tuple of cells.
 
-    A row is a tuple of cells.
+    If `show_all` is true, there is one row per task, otherwise one for all tasks in the same state.
     """
     groups = group_by(tasks, lambda task: (task.state.name, task.state.reason, task.wait_message))
     return [_row_cells(row) for row in ([[task] for task in tasks] if show_all else groups.values())]

@@ -149,7 +149,7 @@ def _print_counts(run: StudyRun, schedule: Schedule, console: Console) -> None:
 def _settle_submissions(run: StudyRun, console: Console) -> set[tuple[str, int]]:
     """Return the cases that submitted tasks may still run, as a set of (case key, replicate number).
 
-    If `run.dry_run` is false, first write a "failed" record for each case that an ended job did not finish.
+    If `run.dry_run` is false, first write a "failed" record for each case that an ended job lost.
     """
     tasks = find_task_states(run)
     if not run.dry_run and (lost := lost_cases.record_lost_cases(run.folder, tasks)):

@@ -16,12 +16,12 @@ from scaling.workers.schedule import REQUEST_NOT_MET, Schedule
 
 
 def submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded, bool]:
-    """Submit the cases that have no result. If `run.wait` is true, wait until their tasks end.
+    """Submit the cases that have no result, and return (schedule, records, is_incomplete).
 
-    After the wait, submit interrupted cases again. Return (schedule, records, is_incomplete). `schedule` is
-    the latest schedule of the cases. `records` contains the records of the results folder. If tasks were
-    cancelled, `records` lacks the records that were written during the wait. `is_incomplete` is true if
-    tasks are queued or were cancelled.
+    If `run.wait` is true, wait until the tasks end, and submit interrupted cases again. `schedule` is the
+    latest schedule of the cases. `records` contains the records of the results folder. If tasks were
+    cancelled, the records written during the wait are missing. `is_incomplete` is true if tasks are queued or
+    were cancelled.
     """
     for round_number in range(run.cluster.attempts or 1):
         run = dataclasses.replace(run, retry=run.retry and round_number == 0)

@@ -53,7 +53,7 @@ def parse(words: Sequence[str], fields: Sequence[str], command: str = "run") -> 
 
 
 def _advise_several(name: str) -> str:
-    """Return advice on how to give several values of a field, or "" if it has one value."""
+    """Return advice on how to give several values of an option, or "" if it takes only one."""
     if name == "study":
         return ", or run several with --multirun study=A,B"
     return f", or give a list such as {name}=[A,B]" if name.partition(".")[0] in FIELDS else ""

@@ -80,10 +80,7 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
 
 
 def _first_reasons(rules: Sequence[_Rule]) -> dict[str, UnusedField]:
-    """Return {field name: `UnusedField`} for the fields without effect.
-
-    If several rules apply to a field, use the first of them.
-    """
+    """Return {field name: `UnusedField`} for the fields without effect, from the first rule that applies."""
     return {name: UnusedField(reason, causes) for name, unused, reason, causes in reversed(rules) if unused}
 
 

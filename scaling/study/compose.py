@@ -134,8 +134,8 @@ def _compose_once(overrides: list[str], only_print: bool) -> Composed:
 def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
     """Raise `Refusal` if a configuration key is unknown, missing or misplaced, or if a group has no file.
 
-    `choices` maps each group, such as "cluster", to the name of its selected file. For the group "hardware",
-    the name may be None.
+    `choices` maps each group, such as "cluster", to the name of its selected file. A file is optional for the
+    group "hardware".
     """
     known_names = known_keys()
     check_names("key", config, known_names)
@@ -170,7 +170,7 @@ def _check_cluster(config: Any) -> None:
 
 
 def _read_yaml_1_1_scalars_as_text() -> None:
-    """Make PyYAML load 2:00:00 and 010 (not integers), and yes, no, on and off (not booleans), as strings."""
+    """Make PyYAML load numbers such as 2:00:00 and 010, and the words yes, no, on and off, as strings."""
     resolvers = yaml.SafeLoader.yaml_implicit_resolvers
     for first, patterns in resolvers.items():
         resolvers[first] = [
@@ -201,9 +201,9 @@ def _in_hydra_syntax(word: str) -> str:
 
 
 def _keep_null(override: str) -> str:
-    """Convert an override such as chunk=null to chunk=[null], and return other overrides unchanged.
+    """Convert chunk=null to chunk=[null], where=null to where=true, and leave other overrides unchanged.
 
-    Without brackets, null would mean that the field is not given. Convert where=null to where=true.
+    Without brackets, null would mean that the field is not given.
     """
     name, _, value = override.partition("=")
     # A plain null means "not given".

@@ -152,9 +152,9 @@ def _expand_grids(
 
 
 def _check_study(study: Mapping[str, Any], parts: Any) -> None:
-    """Raise `Refusal` if the parts, grids, ceilings or title of a study are invalid.
+    """Raise `Refusal` if the value of parts, grids, ceilings or title in a study is invalid.
 
-    `parts` is the value of the key "parts" of `study`, or {} if there is none.
+    `parts` is the value of the key "parts", or {} if there is none.
     """
     if not isinstance(parts, Mapping) or not all(isinstance(part, Mapping) for part in parts.values()):
         raise Refusal(f"parts must be a mapping of studies by name, not {format_value(parts)}")
@@ -180,9 +180,9 @@ def _with_source(sources: _Sources) -> Iterator[None]:
 def add_source(text: str, sources: _Sources) -> str:
     """Return the error message `text`, followed by the source (file and grid) of the invalid field.
 
-    For example, append " (in study/rbf.yaml, grid 2)". `sources` maps fields to their sources. The invalid
-    field is the first word of `text` that is a key of `sources`. If no word is a key, append the source of
-    the case. Append nothing if the source is unknown or the command line.
+    An example of a source is " (in study/rbf.yaml, grid 2)". `sources` maps fields to their sources. The
+    invalid field is the first word of `text` that is a key of `sources`. If there is none, append the source
+    of the grid. Append nothing if the source is unknown or the command line.
     """
     names = re.findall(r"[a-z_]+", text.partition(":")[0].replace("unknown size", "unknown sizes"))
     workload = sources.get("workload")
@@ -296,10 +296,10 @@ def _parse_bytes(text: str) -> int:
 
 
 def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, UnusedField]]) -> None:
-    """Raise `Refusal` if the command line or a YAML file sets a field that affects none of the cases.
+    """Raise `Refusal` if a value on the command line or in a YAML file has no effect in any case.
 
-    A value in a YAML file is permitted if a value on the command line makes it ineffective. `unused[i]` is
-    the result of `completion.unused_fields` for `cells[i]`.
+    A value in a YAML file is permitted if the command line makes it ineffective. `unused[i]` is the result of
+    `completion.unused_fields` for `cells[i]`.
     """
     unused_by_value: dict[tuple[str, str, Any], list[UnusedField | None]] = defaultdict(list)
     for cell, without_effect in zip(cells, unused, strict=True):
@@ -365,7 +365,7 @@ def parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
 
 
 def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
-    """Check the parsed condition `tree`, and yield each field that it compares with a constant.
+    """Check the syntax tree of a condition, and yield each field that it compares with a constant.
 
     Operators `is` and `is not` in `tree` are replaced by == and !=. Raise `Refusal` if the condition is
     invalid. `text` is the condition, for error messages.
@@ -389,10 +389,10 @@ def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
 
 
 def _check_comparison(left: ast.expr, right: ast.expr) -> Iterator[str]:
-    """Check a comparison in a condition, and yield the name of the field that it compares with a constant.
+    """Check one comparison of a condition, and yield its field if the field is compared with a constant.
 
-    `left` and `right` are the operands. Yield nothing if `left` is not a name, or if `right` contains no
-    constant. None does not count as a constant. Raise `Refusal` if a constant is not valid for the field.
+    `left` and `right` are the operands. The field is a name in `left`. None does not count as a constant.
+    Raise `Refusal` if a constant is not valid for the field.
     """
     if not isinstance(left, ast.Name):
         return

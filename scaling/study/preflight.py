@@ -152,9 +152,9 @@ class _Examination:
     def _answer_in_order(self, layout_groups: list[list[int]]) -> Answer | None:
         """Check cells in one child process until a check crashes or times out.
 
-        Return the crash or timeout as an answer, or None if there is neither. `layout_groups` contains lists
-        of indices of cells that differ only in layout. Answered cells are removed from these lists. If the
-        child process cannot import the user's modules, the error is the answer for all cells.
+        Return the crash or timeout as an answer, or None if there is neither. Each of `layout_groups` is a
+        list of indices of cells that differ only in layout. Checked cells are removed from these lists. If
+        the child process cannot import the user's modules, the error is the answer for all cells.
         """
         module, variables = "scaling.study.preflight_process", {"JAX_PLATFORMS": "cpu"}
         program = Variant("preflight", module=module, variables=variables)
@@ -214,7 +214,10 @@ def load_answers(folder: Path, key: str | None) -> list[Answer]:
 
 
 def save_answers(folder: Path, key: str | None, answers: Sequence[Answer]) -> None:
-    """Cache answers under `key` in a results folder. Do nothing if `key` is None or an answer may change."""
+    """Cache answers under `key` in a results folder. Do nothing if `key` is None.
+
+    Do not cache answers that may change: failures, and cases for which memory was too small.
+    """
     # Failures may change, and so may a lack of memory.
     is_cacheable = all("case" in answer and (answer["unfit"] or [""])[0] != "too_large" for answer in answers)
     if key is not None and is_cacheable:

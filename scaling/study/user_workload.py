@@ -79,8 +79,8 @@ def _module_folders() -> list[Path]:
 def declared_names(module: ModuleType, name: str, variant: str | None = None) -> tuple[str, ...]:
     """Return the names in a constant of a workload module, or () if the module does not define it.
 
-    `name` is the name of the constant, such as "VARIANTS". The constant is a tuple, a list, or a dict with
-    the names as keys. FORMULATIONS may be a dict that maps each variant to names. Then the names for
+    `name` is the name of the constant, such as "VARIANTS". Its value is a tuple or list of names, or a dict
+    with the names as keys. If FORMULATIONS is a dict, it maps each variant to names, and the names for
     `variant` are returned. Raise `Refusal` if the constant has another type.
     """
     declared = getattr(module, name, ())
@@ -93,11 +93,11 @@ def declared_names(module: ModuleType, name: str, variant: str | None = None) ->
 
 
 def declared_sizes(name: str, module: ModuleType, case_sizes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return {size name: default value}, the value of SIZES in the module of the workload `name`.
+    """Return the constant SIZES of a workload module: {size name: default value}.
 
-    `case_sizes` contains the sizes that the case sets. Raise `Refusal` if one of them is not in SIZES, or if
-    a size has no value. Also raise `Refusal` if SIZES is not a dict with names as keys, or contains one of
-    the reserved names "points", "devices" and "data_seed".
+    `name` is the name of the workload. `case_sizes` contains the sizes that the case sets. Raise `Refusal` if
+    one of them is not in SIZES, or if a size has no value. Also raise `Refusal` if SIZES is not a dict with
+    names as keys, or contains a reserved name ("points", "devices" or "data_seed").
     """
     declared = getattr(module, "SIZES", {})
     if not isinstance(declared, Mapping) or not all(isinstance(size, str) for size in declared):
@@ -161,7 +161,7 @@ def check_direction(name: str, built: Workload) -> None:
 
 
 def check_inputs(case: Case, built: Workload) -> None:
-    """Raise `Refusal` if the first row of an input cannot be drawn, or differs when it is drawn again."""
+    """Raise `Refusal` if the values of an input at the first point are invalid or not reproducible."""
     per_point = dataclasses.replace(built, points=built.inputs)
     for name, spec in built.inputs.items():
         if math.prod(spec.shape) > MAX_CHECKED_ELEMENTS:
