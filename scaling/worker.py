@@ -188,9 +188,9 @@ def _find_free_address(nodes: int) -> str:
 
 
 def _find_host_name() -> str:
-    """Return `environment.node_name()` if it resolves to an address other than a loopback address (127.*).
+    """Return a name of this host at which other hosts can reach it.
 
-    Otherwise, return `os.uname().nodename`.
+    It is `environment.node_name()`, or `os.uname().nodename` if the former has no or a loopback address.
     """
     node = environment.node_name()
     with contextlib.suppress(OSError, UnicodeError):

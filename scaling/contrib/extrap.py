@@ -33,9 +33,9 @@ class Experiment:
 def find_experiments(findings: Findings) -> dict[str, Experiment]:
     """Return {file name without suffix: `Experiment`} for all Extra-P files of the results.
 
-    Methods that were measured at the same sizes share a file. A file has at most four parameters. If more
-    sizes vary, timings with different values of the other sizes are in separate files. Timings on shared CPU
-    cores are omitted.
+    A file contains the methods that were measured at the same sizes, and has at most four parameters. If more
+    sizes vary, there is one file for each combination of the other sizes. Timings on shared CPU cores are
+    omitted.
     """
     timings = (timing for timing in findings.case_timings if timing.honest)
     families = group_by(timings, lambda timing: (timing.family_key, tuple(_sizes_of(timing))))
@@ -69,9 +69,9 @@ def _coordinates(names: Iterable[str], timing: Timing) -> Coordinates:
 
 
 def _varying_sizes(timings: Sequence[Timing]) -> list[list[str]]:
-    """Return the names of the sizes that vary between the timings, as groups of sizes that vary together.
+    """Return the names of the sizes that vary between the timings, in groups.
 
-    Sizes vary together if each determines the other. The group of `devices` is first. The other groups are in
+    The sizes of a group determine each other. The group of `devices` is first. The other groups are in
     descending order of their number of different values.
     """
     rows = list(map(_sizes_of, timings))

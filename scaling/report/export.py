@@ -51,7 +51,7 @@ def write_exports(
 
 
 def _remove_earlier(output: Path, written: Mapping[str, Sequence[Path]]) -> None:
-    """Remove the files that earlier exports wrote and that this export did not replace.
+    """Remove the files that an earlier export wrote and that this export did not write again.
 
     `written` maps each format to the paths of the new files. Files of other formats are not removed.
     """

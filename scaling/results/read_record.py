@@ -144,7 +144,7 @@ def _check_numbers(name: str, value: Any) -> None:
 def check_entries(name: str, value: Any) -> None:
     """Raise ValueError if an entry of the record field `name` has a wrong type.
 
-    `value` is the content of the field, which is a dict, a list of dicts or None.
+    `value` is the value of the field: a dict, a list of dicts or None.
     """
     for entries in value if isinstance(value, list) else [value]:
         checks = {} if entries is None else _ENTRY_CHECKS[name]

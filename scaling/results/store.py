@@ -89,8 +89,8 @@ def sort_by_start(records: Iterable[Record]) -> list[Record]:
 def latest(records: Iterable[Record]) -> list[Record]:
     """Return one record for each combination of case, environment and replicate.
 
-    If a replicate was attempted several times, return the last attempt with the best status. From best to
-    worst, the statuses are: ok or planned, skipped, failed.
+    If there are several attempts, return the last one with the best status. From best to worst, the statuses
+    are: ok or planned, skipped, failed.
     """
     latest_records: dict[tuple[str, str, int], Record] = {}
     for record in sort_by_start(records):
@@ -106,10 +106,9 @@ def latest(records: Iterable[Record]) -> list[Record]:
 
 
 def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
-    """Return {(case key, replicate number): record}, with one record for each replicate of each case.
+    """Return {(case key, replicate number): record}, with the newest of the records that `latest` selects.
 
-    For each environment, `latest` selects one record of the replicate. Of these records, the one with the
-    latest `started_at` is returned.
+    The newest record has the latest `started_at`. It may be from any environment.
     """
     return {(record.key, record.replicate): record for record in sort_by_start(latest(records))}
 

@@ -70,7 +70,7 @@ def publish_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
 
 
 def _write_offline_copy(job: PublishJob, run: TrackedRun) -> str:
-    """Write an offline copy of a run, and return 'kept'. If a complete copy exists, return 'there before'."""
+    """Write an offline copy of a run. Return 'kept', or 'there before' if a complete copy exists."""
     if any(map(_is_complete, _COPIES_FOLDER.glob(f"offline-run-*-{run.digest}-{job.destination}-*/*.wandb"))):
         return "there before"
     _remove_copies(job, run)
@@ -115,10 +115,10 @@ def _publish_online(
 
 
 def _publish_run(api: wandb.Api, job: PublishJob, run: TrackedRun, listed: list[Any]) -> tuple[str, str, str]:
-    """Upload and verify a W&B run, unless the server has an equal run.
+    """Upload a W&B run, verify it, and return (state, run ID, error message or '').
 
-    `listed` contains the runs on the server. Return (state, run ID, error message or ''). The state is
-    'unchanged' if nothing was uploaded, 'published' if the uploaded run equals `run`, otherwise 'differs'.
+    `listed` contains the runs on the server. The state is 'unchanged' if one of them equals `run`, so that
+    nothing is uploaded. Otherwise, it is 'published' if the uploaded run equals `run`, and else 'differs'.
     """
     for stored in listed:
         if stored.config.get("digest") == run.digest and not _first_difference(run, stored):
@@ -211,7 +211,8 @@ def _first_difference(run: TrackedRun, stored: Any) -> str:
 def _update_tag(stored: Any, current_ids: dict[str, str], wrong_ids: Iterable[str]) -> bool:
     """Add or remove the tag 'superseded' of a stored W&B run. Return whether the tag was added.
 
-    `current_ids` maps each series to the ID of its current run. Other runs and `wrong_ids` are superseded.
+    A run is superseded if its ID is in `wrong_ids`, or is not the current ID of its series. `current_ids`
+    maps each series to its current ID.
     """
     current_id = current_ids.get(stored.config.get("series"))
     is_superseded = stored.id in wrong_ids or current_id not in (None, stored.id)

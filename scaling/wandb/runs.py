@@ -32,7 +32,7 @@ _ENVIRONMENT_FIELDS = ("platform", "device_kind", "xla_flags", "commit", "dirty"
 
 
 def make_plots(findings: Findings) -> list[Plot]:
-    """Return the W&B line plots of a study, plots with most lines first. Each plot has its own W&B metric."""
+    """Return the W&B line plots of a study, sorted by number of lines. Each plot has its own W&B metric."""
     metric_counts, plots = Counter[str](), []
     for plot in (*_plots_over_devices(findings.curves), *_plots_against_size(findings.size_sweeps)):
         metric = f"{plot.metric}/{re.sub('[^A-Za-z0-9]+', '_', plot.title).strip('_')}"
@@ -153,7 +153,7 @@ def _encode_fields(fields: Fields) -> Fields:
 
 
 def _encode(value: Any) -> Any:
-    """Convert a value to a type that W&B stores. For example, a list becomes JSON text, and NaN None."""
+    """Convert a value to a type that W&B stores: a list or dict to JSON text, NaN and infinity to None."""
     if isinstance(value, str):  # a surrogate without its partner becomes U+FFFD
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, float):
