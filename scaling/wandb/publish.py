@@ -1,9 +1,8 @@
 """Publish a results folder to W&B in a child process (remote.py), and return the result as an `Outcome`.
 
-wandb runs in a child process because it could hang, print, or change signal handlers and environment
-variables. The child process receives a pickled `PublishJob`, and sends events as lines of JSON. An event has
-the digest (`run`) and the `state` of a W&B run, or the `reason` for a failure. An error of W&B never stops a
-study.
+wandb could hang, print, or change signal handlers and environment variables. The child process receives a
+pickled `PublishJob`, and sends events as lines of JSON. An event has the digest (`run`) and the `state` of a
+W&B run, or the `reason` for a failure. An error of W&B never stops a study.
 """
 
 import base64
