@@ -211,7 +211,7 @@ def _first_difference(run: TrackedRun, stored: Any) -> str:
 def _update_tag(stored: Any, current_ids: dict[str, str], wrong_ids: Iterable[str]) -> bool:
     """Add or remove the tag 'superseded' of a stored W&B run. Return whether the tag was added.
 
-    `current_ids` maps each series to the ID of its current run. All other runs and `wrong_ids` are superseded.
+    `current_ids` maps each series to the ID of its current run. Other runs and `wrong_ids` are superseded.
     """
     current_id = current_ids.get(stored.config.get("series"))
     is_superseded = stored.id in wrong_ids or current_id not in (None, stored.id)
