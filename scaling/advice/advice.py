@@ -58,7 +58,7 @@ class Advice:
         """Return a sort key that puts the best case first.
 
         The key puts measured times before predicted times, then unknown times, then failed cases. Shorter
-        times come first. If no time was measured, doubtful predictions follow the other predictions.
+        times come first. If no candidate was measured, predictions with a `reason` to doubt them come last.
         """
         seconds, fields = self.seconds(case), self.fields.get(case, {})
         has_failed = fields.get("status") == "failed" or fields.get("reason") == "not_offered"

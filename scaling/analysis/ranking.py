@@ -88,7 +88,7 @@ def find_runner_up(fastest: Timing, others: Iterable[Timing]) -> tuple[Timing | 
 
 
 def best_device_counts(rankings: Iterable[Ranking]) -> list[Ranking]:
-    """Return one `Ranking` per problem: on the recommended device count, or else on the fastest."""
+    """Return the `Ranking` of each problem on its recommended, or else fastest, number of devices."""
     problems = group_by(rankings, lambda ranking: ranking.problem_key).values()
     return [recommend_ranking(problem_rankings)[0] for problem_rankings in problems]
 

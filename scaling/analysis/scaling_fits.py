@@ -51,8 +51,8 @@ class ScalingFit:
         """Return the largest speed-up (`limit`) with its confidence interval.
 
         Return None if the speed-up is unbounded, or if the curve has too few device counts for the universal
-        law. The interval follows from the intervals of the parameters. For a simple law, it also contains the
-        interval of the universal law, whose maximum may lie beyond the measured device counts.
+        law. The interval follows from the intervals of the parameters. That of a law with fewer parameters
+        than the universal law is widened to contain that of the universal law.
         """
         if self.limit is None or (self.name != UNIVERSAL and self.general is None):
             return None

@@ -184,7 +184,7 @@ class Workload:
 
     @property
     def reduction(self) -> Reduction:
-        """Return the reduction of the Jacobian at each point, such as a sum over the outputs."""
+        """Return the `Reduction` that the workload names, such as a sum of each Jacobian over the outputs."""
         return TRACE if self.reduce == TRACE.name else REDUCTIONS[self.reduce] if self.reduce else WHOLE
 
     @property
