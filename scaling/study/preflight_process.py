@@ -23,8 +23,8 @@ import numpy as np
 from jaxlib import xla_client
 
 from scaling.core import environment, workload
-from scaling.core.case import SECOND, Case, Refusal, TooLarge, built_in, from_dict, to_dict
-from scaling.core.derivative import describe_derivative
+from scaling.core.case import SECOND, Case, Refusal, TooLarge, built_in, from_dict, problem, to_dict
+from scaling.core.derivative import Derivative, describe_derivative
 from scaling.core.environment import hide_secrets, scrub
 from scaling.core.formatting import format_location
 from scaling.core.inputs import exact_inputs, input_structs, point_structs
@@ -91,7 +91,9 @@ def check_cell(cell: GridCell) -> dict[str, Any]:
         completed = derivative.case
         inapplicable = why_inapplicable(derivative) or _why_indivisible(completed)
         if inapplicable is None and completed.workload not in built_in("workloads"):
-            _check_derivatives_once(without_layout(completed))
+            _check_by_hand_once(without_layout(completed))
+            key = problem(completed), completed.formulation, completed.ad_mode.is_value
+            workload.cached("reference", key, lambda: _check_reference(derivative), _MAX_WORKLOADS)
     except TooLarge as error:
         inapplicable = "too_large", scrub(str(error))[:_MAX_TEXT]
     return {
@@ -149,11 +151,8 @@ def _check_inputs_once(case: Case) -> None:
 
 
 @functools.lru_cache(_MAX_WORKLOADS)
-def _check_derivatives_once(case: Case) -> None:
-    """Raise `Refusal` if a derivative written by hand cannot be traced, or a reference has the wrong shape.
-
-    The reference is called for the first point.
-    """
+def _check_by_hand_once(case: Case) -> None:
+    """Raise `Refusal` if a derivative written by hand cannot be traced."""
     built = workload.build(case, _make_workload)
     if case.engine == interface.JAX and (by_hand := built.whole_modes.get(case.mode)):
         points, shared = input_structs(case, built)
@@ -161,7 +160,11 @@ def _check_derivatives_once(case: Case) -> None:
             workload.evaluate_shape(case, by_hand, {**points, **shared})
         except Refusal as refusal:
             raise Refusal(f"mode={case.mode}: {refusal}") from None
-    derivative = describe_derivative(case, built)
+
+
+def _check_reference(derivative: Derivative) -> None:
+    """Raise `Refusal` if the reference returns a derivative of the wrong shape for the first point."""
+    case, built = derivative.case, derivative.workload
     sizes = [math.prod(spec.shape) for spec in built.inputs.values()]
     shape = (1, derivative.outputs, derivative.outputs if case.target in SECOND else derivative.inputs)
     if built.reference and max(math.prod(shape), *sizes) <= MAX_CHECKED_ELEMENTS:

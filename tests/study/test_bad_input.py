@@ -291,6 +291,18 @@ def test_an_invalid_workload_module_is_rejected_in_one_line(name, call_main, wri
     check_rejected(call_main(write_study("{workload: mine, points: 6, api: jit}")), message, tmp_path)
 
 
+def test_a_reference_is_called_once_for_all_modes_of_a_problem(call_main, write_study, tmp_path):
+    reference = "np.sin(inputs['x']), np.cos(inputs['x'])[:, :, None] * np.eye(3)"
+    (tmp_path / "mine.py").write_text(
+        "import jax.numpy as jnp, numpy as np\nfrom scaling.workload import Reference, Workload, normal\n"
+        f"def reference(inputs):\n    open('calls', 'a').write('x')\n    return Reference({reference})\n"
+        "def workload(case):\n    return Workload(lambda x: jnp.sin(x), {'x': normal(3)}, reference=reference)\n"
+    )
+    study = write_study("{workload: mine, points: 6, api: jit, mode: [jacfwd, jacrev], chunk: [null, 2]}")
+    assert call_main([*study, "dry_run=true"]).returncode == 0
+    assert (tmp_path / "calls").read_text() == "x"
+
+
 def test_a_derivative_by_hand_that_takes_other_inputs_is_rejected(call_main, write_study, tmp_path):
     (tmp_path / "mine.py").write_text(
         f"{MODULE}, {{'x': normal(3)}}, whole_modes={{'analytic': lambda y: y}})"
