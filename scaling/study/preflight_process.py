@@ -91,7 +91,8 @@ def check_cell(cell: GridCell) -> dict[str, Any]:
         completed = derivative.case
         inapplicable = why_inapplicable(derivative) or _why_indivisible(completed)
         if inapplicable is None and completed.workload not in built_in("workloads"):
-            _check_by_hand_once(without_layout(completed))
+            by_hand_key = without_layout(completed)
+            workload.cached("by hand", by_hand_key, lambda: _check_by_hand(derivative), _MAX_WORKLOADS)
             key = problem(completed), completed.formulation, completed.ad_mode.is_value
             workload.cached("reference", key, lambda: _check_reference(derivative), _MAX_WORKLOADS)
     except TooLarge as error:
@@ -150,10 +151,9 @@ def _check_inputs_once(case: Case) -> None:
     check_inputs(case, workload.build(case, _make_workload))
 
 
-@functools.lru_cache(_MAX_WORKLOADS)
-def _check_by_hand_once(case: Case) -> None:
+def _check_by_hand(derivative: Derivative) -> None:
     """Raise `Refusal` if a derivative written by hand cannot be traced."""
-    built = workload.build(case, _make_workload)
+    case, built = derivative.case, derivative.workload
     if case.engine == interface.JAX and (by_hand := built.whole_modes.get(case.mode)):
         points, shared = input_structs(case, built)
         try:
