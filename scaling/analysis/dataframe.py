@@ -105,7 +105,7 @@ def to_csv(table: Columns) -> str:
 def typed_columns(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> Columns:
     """Return a table with typed columns from `rows`. Each row is a dict from column name to cell.
 
-    `columns` contains the names of the first columns. The name "sizes" stands for all columns "sizes.*". All
+    `columns` contains the names of the first columns. The name "sizes" means all columns "sizes.*". All
     columns "environment.*" come last. An integer column becomes text if it contains a string or an integer of
     more than 64 bits.
     """

@@ -199,10 +199,8 @@ def test_a_function_is_imported_from_a_file(tmp_path, monkeypatch):
     for text, words in [
         ("springs_of_advice.py", "write FILE.py:NAME"),
         ("nowhere.py:force", "not name a function in an existing file"),
-        (
-            f"{'a' * 300}.py:force",
-            "not name a function in an existing file",
-        ),  # longer than a file name may be
+        # A file name may not be as long.
+        (f"{'a' * 300}.py:force", "not name a function in an existing file"),
         ("springs_of_advice.py:forse", "did you mean 'force'"),
         ("broken_of_advice.py:force", "ZeroDivisionError"),
     ]:
