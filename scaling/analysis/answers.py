@@ -26,7 +26,9 @@ class FastestAnswer(NamedTuple):
     time: str  # the time of one call with its 95 % interval
     layout: str  # such as '1 device, jit'; if `mode` names two methods, also the method that took `time`
     ratio: str  # a clause on the ratio of the runner-up's time to `time`, or ''
-    certainty: str  # `Ranking.certainty`, or 'predicted, not measured'
+    certainty: str  # `Ranking.certainty`
+    device_certainty: str  # `Recommendation.certainty`
+    certainties: str  # `Recommendation.certainties`
     details: tuple[str, ...]  # sentences, without a period: speed-up, device counts, modes without a time
     is_fastest: bool = False  # whether the runner-up is significantly slower
 
@@ -34,7 +36,7 @@ class FastestAnswer(NamedTuple):
     def headline(self) -> str:
         """Return the fastest mode and its time as one sentence without the final period."""
         time = f"{self.mode}{' is fastest' if self.is_fastest else ''}, {self.time} on {self.layout}"
-        return f"{self.problem}: {'; '.join(filter(None, [time, self.ratio, self.certainty]))}"
+        return f"{self.problem}: {'; '.join(filter(None, [time, self.ratio, self.certainties]))}"
 
     @property
     def sentence(self) -> str:
@@ -52,8 +54,9 @@ def _describe_problem(findings: Findings, rankings: Sequence[Ranking]) -> Fastes
 
     `rankings` contains one `Ranking` per device count, in ascending order of time.
     """
-    ranking, doubt = recommend_ranking(rankings)
-    fastest, recommended = ranking.fastest, ""
+    recommendation = recommend_ranking(rankings)
+    ranking, device_certainty, doubt = recommendation
+    fastest = ranking.fastest
     mode, layout, ratio = name_with_blocks(fastest), f"{fastest.devices_text}, {ranking.call}", ""
     if ranking.runner_up is not None and not ranking.is_empty_call:
         runner_up = ranking.runner_up.method.name
@@ -62,11 +65,13 @@ def _describe_problem(findings: Findings, rankings: Sequence[Ranking]) -> Fastes
             mode, layout = f"{mode} or {runner_up}", f"{layout}, by {mode}"
     details = []
     if fastest.honest and not ranking.is_empty_call:
-        recommended = fastest.devices_text if len(rankings) > 1 and not doubt else ""
         details = _describe_devices(findings, rankings, fastest, doubt)
     details += _list_untimed(findings, ranking)
-    texts = (mode, recommended, format_time(fastest), layout, ratio, ranking.certainty)
-    return FastestAnswer(problem_name(findings, ranking), *texts, tuple(details), ranking.distinguished)
+    return FastestAnswer(
+        problem_name(findings, ranking), mode, fastest.devices_text if device_certainty else "",
+        format_time(fastest), layout, ratio, ranking.certainty, device_certainty, recommendation.certainties,
+        tuple(details), ranking.distinguished,
+    )  # fmt: skip
 
 
 def _list_untimed(findings: Findings, ranking: Ranking) -> list[str]:

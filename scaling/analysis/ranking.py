@@ -1,7 +1,7 @@
 """Rank AD methods (`Ranking`) and device counts; compare meshes, coloring, memory (`pareto_fronts`)."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from scaling.analysis.cases import Subject, is_candidate, with_fields, without_memory_setting
@@ -87,24 +87,40 @@ def find_runner_up(fastest: Timing, others: Iterable[Timing]) -> tuple[Timing | 
     return min(ratios, key=lambda pair: (pair[1].above_one, pair[0].median), default=(None, None))
 
 
-def best_device_counts(rankings: Iterable[Ranking]) -> list[Ranking]:
-    """Return the `Ranking` of each problem on its recommended, or else fastest, number of devices."""
-    problems = group_by(rankings, lambda ranking: ranking.problem_key).values()
-    return [recommend_ranking(problem_rankings)[0] for problem_rankings in problems]
+class Recommendation(NamedTuple):
+    """The recommended device count of a problem. Without one, `certainty` is ''."""
+
+    ranking: Ranking  # on the recommended device count, otherwise on the fastest
+    certainty: str  # of the device count, in the words of `Ranking.certainty`
+    doubt: str  # why no device count is recommended, or ''
+
+    @property
+    def certainties(self) -> str:
+        """Return the certainty of the method, and that of the device count if it is another."""
+        of_method = self.ranking.certainty
+        return of_method if self.certainty in ("", of_method) else f"{of_method}; devices {self.certainty}"
 
 
-def recommend_ranking(rankings: Sequence[Ranking]) -> tuple[Ranking, str]:
-    """Return (`Ranking` on the recommended device count, ''), or (fastest `Ranking`, reason).
+def best_device_counts(rankings: Iterable[Ranking]) -> list[Recommendation]:
+    """Return the recommended device count of each problem."""
+    return [recommend_ranking(rows) for rows in group_by(rankings, lambda row: row.problem_key).values()]
 
-    `rankings` contains one `Ranking` per device count of a problem. The reason states why no device count is
-    recommended. It is '' if devices are oversubscribed, or if the shortest time is not significantly longer
-    than the dispatch latency.
+
+def recommend_ranking(rankings: Sequence[Ranking]) -> Recommendation:
+    """Return the recommended device count of a problem, from one `Ranking` per device count.
+
+    None is recommended for a single device count, if devices are oversubscribed, or if the shortest time is
+    not significantly longer than the dispatch latency.
     """
     fastest = min(rankings, key=lambda ranking: ranking.fastest.median)
-    if fastest.is_empty_call or not fastest.honest:
-        return fastest, ""
-    recommended, doubt = recommend_devices([ranking.fastest for ranking in rankings])
-    return next(ranking for ranking in rankings if ranking.fastest is recommended), doubt
+    if fastest.is_empty_call or not fastest.honest or len(rankings) == 1:
+        return Recommendation(fastest, "", "")
+    timings = [ranking.fastest for ranking in rankings]
+    timing, doubt = recommend_devices(timings)
+    recommended = next(ranking for ranking in rankings if ranking.fastest is timing)
+    runner_up, ratio = find_runner_up(timing, (other for other in timings if other is not timing))
+    across_counts = replace(recommended, runner_up=runner_up, ratio=ratio)
+    return Recommendation(recommended, "" if doubt else across_counts.certainty, doubt)
 
 
 def largest_problems(fastest: Iterable[Ranking]) -> list[list[Ranking]]:

@@ -40,7 +40,8 @@ _NOTES = {  # first word of a table's HTML anchor -> text above the table
     "fastest": "The fastest automatic mode, on the recommended number of devices: the fewest whose time is "
     "not distinguished from the shortest. Runner-up: the fastest of the other modes on as many devices, or "
     "of those that are not distinguished, if any. Ratio: time of the runner-up over that of the fastest. "
-    "Intervals are at 95 %. Certainty is about the mode, not the devices.",
+    "Intervals are at 95 %. Certainty is about the mode and the devices; if that of the devices is another, "
+    "it follows.",
     "measured": "One row for each case; its link opens its samples, stages and memory. Speed-up and "
     "efficiency are relative to the same program on the fewest devices. One-device program: the speed-up "
     "over the best plain jit program on one device. By hand: the time divided by that of the handwritten "
@@ -76,11 +77,12 @@ _NUMBER_FORMATS: Mapping[str, Callable[[Any], str]] = {  # column -> function th
 
 def answer_table(findings: Findings) -> Table:
     """Return a table with the fastest AD mode, its device count and the runner-up for each problem."""
-    table_rows = (_fastest_row(findings, fastest) for fastest in best_device_counts(findings.fastest))
+    best = best_device_counts(findings.fastest)
+    table_rows = (_fastest_row(findings, each.ranking, each.certainties) for each in best)
     return _table("fastest", "Fastest mode of each problem", table_rows)
 
 
-def _fastest_row(findings: Findings, ranking: Ranking) -> Row:
+def _fastest_row(findings: Findings, ranking: Ranking, certainty: str) -> Row:
     return {
         "problem": problem_name(findings, ranking),
         "fastest": timings.name_with_blocks(ranking.fastest),
@@ -88,7 +90,7 @@ def _fastest_row(findings: Findings, ranking: Ranking) -> Row:
         "devices": ranking.case.devices,
         "runner-up": ranking.runner_up and _name_with_time(ranking.runner_up),
         "ratio": ranking.ratio,
-        "certainty": ranking.certainty,
+        "certainty": certainty,
     }
 
 
@@ -149,7 +151,7 @@ def count_statuses(findings: Findings) -> Counter[str]:
 def folded_tables(findings: Findings) -> list[Table]:
     """Return the non-empty tables for the collapsed sections of the HTML page, in page order."""
     anchors = [case_anchor(timing) for timing in findings.case_timings]
-    fastest_rows = (_fastest_row(findings, ranking) for ranking in findings.fastest)
+    fastest_rows = (_fastest_row(findings, row, row.certainty) for row in findings.fastest)
     tables = [
         _table("each", "Fastest mode on each number of devices", fastest_rows),
         _table("measured", "Every measured case", _measured_rows(findings))._replace(row_anchors=anchors),

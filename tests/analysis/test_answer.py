@@ -317,6 +317,7 @@ def test_smallest_device_count_not_distinguished_from_the_fastest_is_recommended
     assert (
         "of jacfwd (vmap) on 4 devices, is not distinguished: jacfwd (vmap) on 2 devices takes 1.02x" in first
     )
+    assert "; not sure: measured in one process; devices not distinguished. " in first
     assert "Its speed-up over the same program on one device is 1.97x (1." in first
     assert first.count(", efficiency ") == 1 and ", efficiency 0.98 (0." in first
 
@@ -444,6 +445,8 @@ def test_what_one_process_says_of_the_device_counts_is_not_sure(tmp_path, make_r
         in first
     )
     assert f"use up to 2 devices{unsure}." in first
+    devices = "devices not sure: measured in one process" if count == 1 else "devices sure"
+    assert f"; no other method; {devices}. " in first
 
 
 def test_limit_of_the_efficiency_is_not_sure_if_the_next_number_of_devices_may_reach_it(

@@ -118,6 +118,30 @@ def test_of_many_functions_the_first_have_a_card_and_the_page_says_so(tmp_path):
     assert text.count('<p class="mode">') == 24 and "Of 26 functions, the first 24 are shown." in text
 
 
+@pytest.mark.parametrize(
+    ("second_mode", "process_count", "lines", "cell"),
+    [
+        (True, 3, ["Certainty of the mode and devices: sure"], "sure"),
+        (True, 1, ["Certainty of the mode and devices: not sure: measured in one process"], "not sure: measured in one process"),
+        (False, 3, ["Certainty of the mode: no other method", "Certainty of the devices: sure"], "no other method; devices sure"),
+    ],
+)  # fmt: skip
+def test_a_card_and_its_row_state_how_sure_the_mode_and_the_devices_are(
+    tmp_path, second_mode, process_count, lines, cell
+):
+    modes = {"jacfwd": 4.0, **({"jacrev": 9.0} if second_mode else {})}
+    rows = [
+        record(devices, seconds / devices, mode=mode, replicate=i, api="shard_map")
+        for devices in (1, 2)
+        for mode, seconds in modes.items()
+        for i in range(process_count)
+    ]
+    study = findings.read(made_up.write(tmp_path, rows))
+    assert re.findall(r"Certainty of the [^<]*", page.render_report(study, "made up", [])) == lines
+    [row] = report_tables.answer_table(study).rows
+    assert row[-1] == cell
+
+
 def test_rejected_series_is_not_called_weak_scaling(tmp_path):
     folder = made_up.write(
         tmp_path / "made", weak(((1e6, 1e3), (2e6, 1e3), (4e6, 1e3))), scaling=["strong", "weak"]
