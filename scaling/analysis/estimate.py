@@ -1,9 +1,10 @@
 """Define `Estimate` (a number with its confidence interval), and format ratios, exponents and fractions."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from scaling.core.formatting import format_interval, format_number
+from scaling.core.formatting import format_number
 
 UNDETERMINED = "not determined"
 _WIDEST_RATIO = 10.0  # largest high / low of the interval of a ratio
@@ -49,9 +50,21 @@ class Estimate(NamedTuple):
 
 
 def format_ratio(value: float, low: float | None = None, high: float | None = None, sign: str = "x") -> str:
-    """Return text such as '1.77x (1.70 to 1.81)', or 'not determined (0.6 to 37)' for a wide interval."""
-    text = f"{format_number(value)}{sign}" if Estimate(value, low, high).is_determined else UNDETERMINED
-    return text + format_interval(low, high)
+    """Return text such as '1.77x (1.70 to 1.81)', or 'not determined (43 or more)' for a wide interval.
+
+    If the interval excludes 1, no number is rounded to '1.00' that differs from 1 in the fifth decimal.
+    """
+    if low is None or high is None:
+        return f"{format_number(value)}{sign}"
+    form = format_number if low <= 1 <= high else _format_near_one
+    text = f"{form(value)}{sign}" if Estimate(value, low, high).is_determined else UNDETERMINED
+    return f"{text} ({form(low)} {'or more' if high == math.inf else f'to {form(high)}'})"
+
+
+def _format_near_one(value: float) -> str:
+    """Return a number as text, with as many decimals, up to five, as show that it is not 1."""
+    texts = [format_number(value), *(f"{value:.{decimals}f}" for decimals in (3, 4, 5))]
+    return next((text for text in texts if text.strip("0") != "1."), texts[0])
 
 
 def format_exponent(value: float, low: float | None, high: float | None) -> str:

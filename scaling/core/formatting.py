@@ -39,10 +39,8 @@ def format_bytes(value: float) -> str:
 
 
 def format_interval(low: float | None, high: float | None) -> str:
-    """Return text such as " (1.7 to 1.8)", " (43 or more)" if `high` is inf, or "" if a limit is None."""
-    if low is None or high is None:
-        return ""
-    return f" ({format_number(low)} {'or more' if high == math.inf else f'to {format_number(high)}'})"
+    """Return text such as " (1.7 to 1.8)", or "" if a limit is None."""
+    return "" if low is None or high is None else f" ({format_number(low)} to {format_number(high)})"
 
 
 def format_wait(seconds: float) -> str:

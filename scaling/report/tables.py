@@ -40,8 +40,8 @@ _NOTES = {  # first word of a table's HTML anchor -> text above the table
     "fastest": "The fastest automatic mode, on the recommended number of devices: the fewest whose time is "
     "not distinguished from the shortest. Runner-up: the fastest of the other modes on as many devices, or "
     "of those that are not distinguished, if any. Ratio: time of the runner-up over that of the fastest. "
-    "Intervals are at 95 %. Certainty is about the mode and the devices; if that of the devices is another, "
-    "it follows.",
+    "Intervals are at 95 %. Certainty is that of the mode and of the devices; where they differ, both are "
+    "stated.",
     "measured": "One row for each case; its link opens its samples, stages and memory. Speed-up and "
     "efficiency are relative to the same program on the fewest devices. One-device program: the speed-up "
     "over the best plain jit program on one device. By hand: the time divided by that of the handwritten "

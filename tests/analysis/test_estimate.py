@@ -13,6 +13,15 @@ def test_ratios_are_formatted_with_their_interval():
 
 
 @pytest.mark.parametrize("value, low, high, expected", [
+    (1.03, 1.003, 1.06, "1.03x (1.003 to 1.06)"), (1.003, 1.0004, 1.006, "1.003x (1.0004 to 1.01)"),
+    (0.98, 0.96, 0.9997, "0.98x (0.96 to 0.9997)"), (1.001, 0.996, 1.004, "1.00x (1.00 to 1.00)"),
+    (1.1, 1.0000001, 1.2, "1.10x (1.00 to 1.20)"), (100.2, 1.001, 100.4, "not determined (1.001 to 100)"),
+])  # fmt: skip
+def test_interval_that_excludes_1_does_not_seem_to_contain_it(value, low, high, expected):
+    assert estimate.format_ratio(value, low, high) == expected
+
+
+@pytest.mark.parametrize("value, low, high, expected", [
     (1.72, 0.59, 37.2, "not determined (0.59 to 37.2)"), (1.0, 0.4, 2.4, "not determined (0.40 to 2.40)"),
     (30.0, 2.0, 40.0, "not determined (2.00 to 40.0)"), (1.72, 1.7, 1.8, "1.72x (1.70 to 1.80)"),
     (1.1, 0.6, 2.4, "1.10x (0.60 to 2.40)"), (6.0, 3.0, 12.0, "6.00x (3.00 to 12.0)"), (1.72, None, None, "1.72x"),
