@@ -22,7 +22,7 @@ from scaling.analysis.lint import lint_findings
 from scaling.analysis.ranking import MemoryPoint, Ranking, SettingComparison
 from scaling.analysis.scaling_fits import ScalingFit
 from scaling.analysis.size_series import Crossover
-from scaling.analysis.timings import describe_slower, format_time, is_empty_call
+from scaling.analysis.timings import SHORT, describe_slower, format_time, is_empty_call, near_floor
 from scaling.core.case import Case, problem
 from scaling.core.formatting import format_bytes, format_count, format_number, list_first
 from scaling.core.grouping import group_by, least_by
@@ -64,7 +64,7 @@ def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, tupl
     # The number of device counts is ignored, unlike in `Subject.rank_among_problems`: every law is fitted to
     # at least three, and the other topics do not compare device counts.
     largest = least_by(texts, lambda row: (row[0].family_key, row[1]), lambda row: (-row[0].volume, row[2]))
-    return [f"{text}.{findings.suffix(s.environment, s.honest)}" for s, *_, text in largest.values()]
+    return [f"{text}{findings.suffix(s.environment, s.honest)}." for s, *_, text in largest.values()]
 
 
 def describe_crossovers(findings: Findings) -> list[str]:
@@ -122,7 +122,8 @@ def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]
     texts = (
         (curve, curve.kind, (curve.points[-1].seconds,),
          f"{curve.family} at {curve.size}, {curve.method.name}: of the laws of {curve.kind} "
-         f"scaling, {describe_fit(curve, law)}")
+         f"scaling, {describe_fit(curve, law)}"
+         + (f"; not sure: {SHORT}" if any(near_floor(point.timing) for point in curve.points) else ""))
         for kind in kinds
         for curve, law in findings.best_fits
         if curve.kind == kind and curve.case.engine == "jax"
@@ -185,7 +186,7 @@ def _describe_weak_scaling(findings: Findings) -> list[str]:
         f"Weak scaling of {curve.family} on {last.timing.devices_text}: scaled speed-up "
         f"{format_ratio(*last.speedup)}{last.relative}, efficiency "
         f"{format_ratio(*last.efficiency, sign='')}, with {curve.program_name}, the curve that ranks "
-        f"first, at {curve.size}; {describe_efficiency(findings, curve)}.{findings.suffix(curve.environment)}"
+        f"first, at {curve.size}; {describe_efficiency(findings, curve)}{findings.suffix(curve.environment)}."
         for curve in fastest_curves(weak, findings.fastest)
         if not is_empty_call((last := curve.points[-1]).timing)
     ]

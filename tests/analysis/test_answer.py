@@ -216,6 +216,13 @@ def test_no_law_describes_an_efficiency_above_one(ask, kind):
     assert "serial" not in sentence and "no more than" not in sentence
 
 
+@pytest.mark.parametrize(("floor", "doubt"), [(1e-5, ""), (1e-3, "; not sure: shorter than ten empty calls")])
+def test_law_of_times_near_an_empty_call_is_not_sure(ask, floor, doubt):
+    lines = ask(*(("jacfwd", d, 64, 5 + 20 / d) for d in (1, 2, 4, 8)), spread=1e-4, floor_seconds=floor)
+    (sentence,) = [line for line in lines if "laws of strong" in line]
+    assert sentence.endswith(f" devices{doubt}.") and ("not sure" in sentence) == bool(doubt)
+
+
 def test_poor_fit_of_a_law_is_reported_and_weak_laws_name_the_points_per_device(ask):
     plateau = ((1, 5), (2, 2.4), (4, 1.2), (8, 1.2), (16, 1.2))  # an efficiency of 1.04 does not explain it
     lines = ask(*(("jacfwd", d, 64, ms) for d, ms in plateau))
