@@ -9,7 +9,13 @@ from scaling.analysis.cases import method_of
 from scaling.analysis.curves import Curve
 from scaling.analysis.estimate import format_ratio
 from scaling.analysis.findings import Findings
-from scaling.analysis.ranking import Ranking, find_runner_up, largest_problems, recommend_ranking
+from scaling.analysis.ranking import (
+    Ranking,
+    Recommendation,
+    find_runner_up,
+    largest_problems,
+    recommend_ranking,
+)
 from scaling.analysis.timings import Timing, describe_slower, format_time, name_with_blocks, reasons_for_doubt
 from scaling.core.case import problem
 from scaling.core.formatting import list_first
@@ -55,8 +61,7 @@ def _describe_problem(findings: Findings, rankings: Sequence[Ranking]) -> Fastes
     `rankings` contains one `Ranking` per device count, in ascending order of time.
     """
     recommendation = recommend_ranking(rankings)
-    ranking, device_certainty, doubt = recommendation
-    fastest = ranking.fastest
+    ranking, fastest = recommendation.ranking, recommendation.ranking.fastest
     mode, layout, ratio = name_with_blocks(fastest), f"{fastest.devices_text}, {ranking.call}", ""
     if ranking.runner_up is not None and not ranking.is_empty_call:
         runner_up = ranking.runner_up.method.name
@@ -65,12 +70,12 @@ def _describe_problem(findings: Findings, rankings: Sequence[Ranking]) -> Fastes
             mode, layout = f"{mode} or {runner_up}", f"{layout}, by {mode}"
     details = []
     if fastest.honest and not ranking.is_empty_call:
-        details = _describe_devices(findings, rankings, fastest, doubt)
+        details = _describe_devices(findings, rankings, recommendation)
     details += _list_untimed(findings, ranking)
     return FastestAnswer(
-        problem_name(findings, ranking), mode, fastest.devices_text if device_certainty else "",
-        format_time(fastest), layout, ratio, ranking.certainty, device_certainty, recommendation.certainties,
-        tuple(details), ranking.distinguished,
+        problem_name(findings, ranking), mode, fastest.devices_text if recommendation.certainty else "",
+        format_time(fastest), layout, ratio, ranking.certainty, recommendation.certainty,
+        recommendation.certainties, tuple(details), ranking.distinguished,
     )  # fmt: skip
 
 
@@ -115,13 +120,13 @@ def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
 
 
 def _describe_devices(
-    findings: Findings, rankings: Sequence[Ranking], recommended: Timing, doubt: str
+    findings: Findings, rankings: Sequence[Ranking], recommendation: Recommendation
 ) -> list[str]:
     """Return sentences on the speed-up, the efficiency, and which device count is best.
 
-    `rankings` contains one `Ranking` per device count, in ascending order of time. `recommended` is the
-    timing on the recommended device count. `doubt` states why no device count is recommended, or is ''.
+    `rankings` contains one `Ranking` per device count, in ascending order of time.
     """
+    recommended = recommendation.ranking.fastest
     fastest, *other_timings = [ranking.fastest for ranking in rankings]
     if not other_timings:
         return [f"Measured on {fastest.devices_text} only"]
@@ -142,9 +147,10 @@ def _describe_devices(
             conclusion = f"{fastest.method.name} has no time on {on_more.devices_text}"
         slower = describe_slower(f"the fastest mode on {on_more.devices_text}", on_more, fastest)
         doubts = ", ".join(reasons_for_doubt(fastest, on_more)) if ratio.above_one else ""
-        sentences.append(f"{conclusion}: {slower}" + (f"; not sure: {doubts}" if doubts else ""))
-    if doubt:
-        sentences.append(f"No number of devices can be recommended: {doubt}")
+        is_new = doubts and recommendation.certainty != f"not sure: {doubts}"
+        sentences.append(f"{conclusion}: {slower}" + (f"; not sure: {doubts}" if is_new else ""))
+    if recommendation.doubt:
+        sentences.append(f"No number of devices can be recommended: {recommendation.doubt}")
     if curve and len(curve.points) > 1:
         efficiency = describe_efficiency(findings, curve)
         sentences.append(efficiency[0].upper() + efficiency[1:])

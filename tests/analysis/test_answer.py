@@ -1,5 +1,7 @@
 """Tests of the sentences of the answer: the fastest method, its device count, its cost and its certainty, then other findings."""
 
+import re
+
 import pytest
 
 from scaling.analysis import answers, curves, findings, summary
@@ -329,6 +331,12 @@ def test_smallest_device_count_not_distinguished_from_the_fastest_is_recommended
     assert first.count(", efficiency ") == 1 and ", efficiency 0.98 (0." in first
 
 
+def test_doubts_on_more_devices_are_stated_unless_the_certainty_of_the_devices_states_them(ask):
+    (first, *_) = ask(("jacfwd", 1, 64, 6.1), ("jacfwd", 2, 64, 6), ("jacfwd", 4, 64, 9), spread=0.02)
+    assert "; devices not distinguished. " in first
+    assert re.search(r"do not pay: [^;]* as long; not sure: measured in one process\. ", first)
+
+
 def test_largest_device_count_above_the_efficiency_threshold_is_reported(tmp_path, make_record):
     rows = [(1, 12), (2, 6.4), (4, 4.5), (8, 4.0)]
     records = [
@@ -444,14 +452,8 @@ def test_what_one_process_says_of_the_device_counts_is_not_sure(tmp_path, make_r
         for i in range(count)
     ]
     first = summary.answer_sentences(made_up.write(tmp_path, records, scaling=["strong"]))[0]
-    doubt, unsure = (
-        ("; not sure: measured in one process", ", which is not certain") if count == 1 else ("", "")
-    )
-    assert (
-        f"More devices do not pay: the fastest mode on 4 devices takes 1.50x (1.50 to 1.50) as long{doubt}. "
-        in first
-    )
-    assert f"use up to 2 devices{unsure}." in first
+    assert "devices do not pay: the fastest mode on 4 devices takes 1.50x (1.50 to 1.50) as long. " in first
+    assert f"use up to 2 devices{', which is not certain' if count == 1 else ''}." in first
     devices = "devices not sure: measured in one process" if count == 1 else "devices sure"
     assert f"; no other method; {devices}. " in first
 
