@@ -150,7 +150,7 @@ def describe_certainty(best: Record, others: Sequence[Record]) -> str:
         close = ", within 3 % of it" if all(_is_close(rival, best) for rival in rivals) else ""
         text = f"{format_count(len(rivals), 'other measured candidate')} may be as fast{close}"
     else:
-        count = f"{len(others) + 1} candidates that were measured"
+        count = f"{len(others) + 1} candidates that were measured in this process"
         text = f"it is the fastest of the {count}; the others are slower at 95 % confidence, or twice as slow"
     disturbances = describe_disturbed_turns([best])
     return "; ".join(
