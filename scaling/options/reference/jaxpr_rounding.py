@@ -45,7 +45,6 @@ _SUMS: dict[str, Callable[[Any, list[tuple[int, ...]], int], float]] = {
     "conv_general_dilated": lambda params, x, size: (
         math.prod(x[1]) / x[1][params["dimension_numbers"].rhs_spec[0]]
     ),
-    "scatter": lambda params, x, size: 0.0,
     "scatter-add scatter-sub scatter-mul scatter-min scatter-max": lambda params, x, size: math.prod(x[2]),
     "polynomial": lambda params, x, size: _ELEMENTWISE_TERMS * 2 * (len(x) - 2),
     "cholesky lu qr geqrf householder_product eigh eig svd schur triangular_solve": (
@@ -53,13 +52,11 @@ _SUMS: dict[str, Callable[[Any, list[tuple[int, ...]], int], float]] = {
     ),
     "fft": lambda params, x, size: math.log2(max(2, math.prod(x[0]))),
 }
-# The sums of terms that may cancel, so that the error of the sum depends on the magnitude of the terms.
-_CANCELLING = frozenset(["reduce_sum", "reduce_window_sum", "cumsum", "dot_general", "conv_general_dilated"])
 _SUM_TERMS = {name: count_terms for names, count_terms in _SUMS.items() for name in names.split()}
 _EXACT = """abs argmax argmin bitcast_convert_type broadcast_in_dim ceil clamp concatenate conj copy copy_p
     cummax cummin dynamic_slice dynamic_update_slice floor gather imag iota max min neg optimization_barrier
-    pad real reduce_max reduce_min reduce_window_max reduce_window_min reshape rev round select_n sign slice
-    sort split squeeze stack stop_gradient tile top_k transpose unstack"""
+    pad real reduce_max reduce_min reduce_window_max reduce_window_min reshape rev round scatter select_n sign
+    slice sort split squeeze stack stop_gradient tile top_k transpose unstack"""
 EXACT = frozenset(_EXACT.split())  # the JAX primitives without a rounding error
 # Prefixes of the names of JAX primitives whose derivative rules are not defined by JAX.
 _CUSTOM_RULES = ("custom_", "stop_gradient", "pure_callback", "ffi_call", "linear_call", "call_")
@@ -216,7 +213,7 @@ class _Interpreter:
         if name in self._control_flow:
             return self._control_flow[name](equation, operands)
         terms = operands
-        if name in _CANCELLING:  # the terms of a sum may be much larger than the sum
+        if name in _SUM_TERMS:  # the terms of a sum may cancel, so that they are much larger than the sum
             terms = [x if self._is_constant(x) else self._round(x, is_constant=False) for x in operands]
         results = bind(equation, terms)
         if name not in EXACT and any(map(_is_inexact, operands)):
