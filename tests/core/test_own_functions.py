@@ -804,7 +804,9 @@ def test_a_mode_for_which_a_function_has_no_rule_is_skipped(define):
     in_reverse = jax.custom_vjp(lambda x: jnp.sin(x))
     in_reverse.defvjp(lambda x: (jnp.sin(x), x), lambda x, cotangent: (jnp.cos(x) * cotangent,))
     loop = lambda x: jax.lax.while_loop(lambda y: jnp.sum(y) < 9, lambda y: 2 * y, x)  # noqa: E731
-    for function, modes in ((in_reverse, ("jacrev", "jacfwd")), (loop, ("jacfwd", "jacrev"))):
+    moving_sum = lambda x: jax.lax.reduce_window(x, jnp.zeros(()), jax.lax.add, (2,), (1,), "VALID")  # noqa: E731
+    forward = ("jacfwd", "jacrev")
+    for function, modes in ((in_reverse, ("jacrev", "jacfwd")), (loop, forward), (moving_sum, forward)):
         define("mine", Workload(function, {"x": uniform(3, low=0.5)}, wrt="x"))
         with_rule, without_rule = (measure(workload="mine", mode=mode, api="jit") for mode in modes)
         assert with_rule.status == "ok", with_rule.text
