@@ -321,7 +321,8 @@ def _describe_objection(
     outcome = "refute" if is_refuted else "do not confirm"
     differences = f"finite differences in {evaluation.dtype} {outcome} the derivative that JAX computes"
     if result.unresolved is not None and not is_refuted:
-        differences += f" at point {result.unresolved}, where they depend on the step, as at a kink or a jump"
+        cause = "as at a kink or a jump, or because of rounding errors"
+        differences += f" at point {result.unresolved}, where they depend on the step, {cause}"
     obstacle = f"{computed.float64_obstacle}, and " if computed.float64_obstacle else ""
     return {"unsure": f"{obstacle}{differences}; add a reference to the workload"}
 
