@@ -18,6 +18,7 @@ from scaling.core import environment
 from scaling.core.case import AUTO, FIELDS, Refusal
 from scaling.core.formatting import format_count, format_number, format_value
 from scaling.core.record import COMPILING_STAGES, Record, Writer, outcome_fields
+from scaling.core.timing import Sampling
 from scaling.plan import calibration, compile_pool, time_model
 from scaling.plan.compile_pool import RecordFields
 from scaling.plan.hardware import Hardware, from_config, is_positive
@@ -29,7 +30,8 @@ from scaling.workers.schedule import PreflightResult
 
 _RUN_OPTIONS = {  # option of `scaling run` that has no effect on a plan -> default value
     "dry_run": False, "versus": None, "wait": None, "oversubscribe": False, "retry": False, "nested": False,
-    "cluster": "none", "tracking": "none",
+    "cluster": "none", "tracking": "none", "bind": True, "processes": None, "order_seed": 0,
+    "sampling.width": Sampling.width,
 }  # fmt: skip
 _BUILD_SECONDS = 2.0  # seconds to build and check a case, including a part of the start-up time of JAX
 
@@ -113,12 +115,13 @@ def _read_options(config: dict[str, Any], name: str) -> tuple[Hardware, Path, Ru
             "specify the hardware to plan for, such as hardware=v5p or hardware=h100; "
             "`scaling plan --help` lists all hardware"
         )
+    folder, settings = store.parse_results(config["results"]), RunSettings.from_config(config)
+    options = config | {"sampling.width": settings.sampling.width}
     for option, default in _RUN_OPTIONS.items():
-        value = config[option].get("name") if isinstance(config[option], Mapping) else config[option]
+        value = options[option].get("name") if isinstance(options[option], Mapping) else options[option]
         if value != default:
             given = grid.format_setting(option, value)
             raise Refusal(f"{given} has no effect on a plan, which only compiles; remove it")
-    folder, settings = store.parse_results(config["results"]), RunSettings.from_config(config)
     deadline = config["deadline"]
     if deadline is not None and not is_positive(deadline):
         raise Refusal(f"deadline must be a positive number of seconds, not {format_value(deadline)}")
@@ -264,7 +267,8 @@ def device_hours(records: Sequence[Record], settings: RunSettings, end: str) -> 
         if record.predicted is not None:
             call = record.predicted[end]
             stages = sum(getattr(record, name) or 0.0 for name in COMPILING_STAGES)
-            sampling_seconds = max(sampling.warm_up, call) + max(sampling.seconds, sampling.least * call)
+            least_seconds = max(sampling.seconds, max(sampling.least, sampling.turns) * call)
+            sampling_seconds = max(sampling.warm_up, call) + min(least_seconds, sampling.most * call)
             case_seconds = _BUILD_SECONDS + call + (stages + sampling_seconds) * sampling.compilations
             seconds += case_seconds * record.case.devices
     return seconds * settings.replicates / 3600

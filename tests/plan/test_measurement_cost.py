@@ -32,16 +32,22 @@ def seconds(record, **options):
 
 
 def test_a_short_case_takes_its_stages_and_the_sampling_time():
-    assert seconds(case(0.001)) == pytest.approx(2 + 0.001 + 0.8 + 0.05 + 1.0)
+    assert seconds(case(0.01)) == pytest.approx(2 + 0.01 + 0.8 + 0.05 + 1.0)
 
 
 def test_a_long_case_takes_the_minimum_number_of_calls():
     # One checked call, one warm-up call, and seven samples.
     assert seconds(case(10.0)) == pytest.approx(2 + 0.8 + 9 * 10.0)
+    assert seconds(case(10.0), turns=9) == pytest.approx(2 + 0.8 + 11 * 10.0), "one sample in each turn"
+
+
+def test_sampling_ends_after_the_maximum_number_of_calls():
+    assert seconds(case(0.001), most=100) == pytest.approx(2 + 0.001 + 0.8 + 0.05 + 0.1)
+    assert seconds(case(10.0), turns=9, most=8) == pytest.approx(2 + 0.8 + 10 * 10.0)
 
 
 def test_each_compilation_is_sampled_separately():
-    assert seconds(case(0.001), compilations=3) == pytest.approx(2 + 0.001 + 3 * (0.8 + 0.05 + 1.0))
+    assert seconds(case(0.01), compilations=3) == pytest.approx(2 + 0.01 + 3 * (0.8 + 0.05 + 1.0))
 
 
 def test_device_hours_are_summed_over_devices_and_replicates():
