@@ -258,9 +258,11 @@ _ACCELERATOR_RULES: _Rules = {
         f"{', '.join(SHAPES)} and positive numbers",
     ),
 }
+_TPUS = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "tpu7x")  # the names that libtpu 0.0.42 accepts
 _GPU_TARGET = "a mapping of the fields of XLA's GpuTargetConfigProto"
 _PLATFORM_RULES: dict[str, _Rules] = {
     "cpu": {"memory": (_or_none(is_positive), f"{_NUMBER} or null")},
     "gpu": _ACCELERATOR_RULES | {"target": (lambda x: isinstance(x, Mapping) and bool(x), _GPU_TARGET)},
-    "tpu": _ACCELERATOR_RULES | {"target": (_is_text, "a name"), "slices": (_are_slices, _SLICES)},
+    "tpu": _ACCELERATOR_RULES
+    | {"target": (_TPUS.__contains__, f"one of {', '.join(_TPUS)}"), "slices": (_are_slices, _SLICES)},
 }

@@ -90,7 +90,7 @@ def test_device_counts_are_full_hosts_or_existing_slices():
     assert hosts.device_counts() == [1, 2, 4, 8, 16, 32, 64]
     assert [hosts.slice_shape(n) for n in (3, 8, 24, 20)] == [(), (), (), None]
     torus = machine(
-        platform="tpu", target="mine", slices=[[1, 1], [2, 2], [4, 4]], per_chip=2, per_host=4, most=32
+        platform="tpu", target="v5e", slices=[[1, 1], [2, 2], [4, 4]], per_chip=2, per_host=4, most=32
     )
     assert torus.device_counts() == [1, 8, 32], "one device represents a chip; two devices are not a slice"
     assert [torus.slice_shape(n) for n in (1, 2, 8, 16, 32)] == [(1, 1), None, (2, 2), None, (4, 4)]
@@ -101,7 +101,7 @@ def test_device_counts_are_full_hosts_or_existing_slices():
     [
         ({"per_host": 8, "most": 64}, 20, "use 1 to 8, or a multiple of 8 up to 64"),
         (
-            {"platform": "tpu", "target": "t", "slices": [[1, 1], [2, 2], [4, 4]], "most": 16},
+            {"platform": "tpu", "target": "v5e", "slices": [[1, 1], [2, 2], [4, 4]], "most": 16},
             8,
             "use 1, 4, 16",
         ),
@@ -217,7 +217,7 @@ def test_malformed_nested_values_are_rejected(field, value):
 
 def test_the_largest_device_count_must_be_that_of_the_last_slice():
     with pytest.raises(Refusal, match=r"hardware\.most must be 4, the devices of the last slice, not 8"):
-        machine(platform="tpu", target="t", slices=[[1, 1], [2, 2]], most=8)
+        machine(platform="tpu", target="v5e", slices=[[1, 1], [2, 2]], most=8)
 
 
 @pytest.mark.parametrize(
@@ -225,12 +225,14 @@ def test_the_largest_device_count_must_be_that_of_the_last_slice():
 )
 def test_slices_that_do_not_ascend_or_differ_in_their_axes_are_rejected(slices):
     with pytest.raises(Refusal, match=r"hardware\.slices must be shapes in chips, each with more chips"):
-        machine(platform="tpu", target="t", slices=[[1, 1], *slices], per_host=4, most=math.prod(slices[-1]))
+        machine(
+            platform="tpu", target="v5e", slices=[[1, 1], *slices], per_host=4, most=math.prod(slices[-1])
+        )
 
 
 def test_a_tpu_has_slices():
     with pytest.raises(Refusal, match=r"hardware\.slices must be shapes in chips, .*, not null"):
-        machine(platform="tpu", target="t", slices=None)
+        machine(platform="tpu", target="v5e", slices=None)
 
 
 def test_a_chip_has_at_most_the_devices_of_a_host():
@@ -243,7 +245,7 @@ def test_a_cpu_may_attain_more_than_its_peaks_as_they_were_measured_outside_of_t
 
 
 def test_the_compiler_target_must_match_the_platform():
-    for platform, target in (("gpu", "h100"), ("tpu", {"name": "v5p"}), ("tpu", None)):
+    for platform, target in (("gpu", "h100"), ("tpu", {"name": "v5p"}), ("tpu", None), ("tpu", "v99")):
         with pytest.raises(Refusal, match=r"hardware\.target"):
             machine(platform=platform, target=target, slices=[[1, 1], [2, 2]], most=4)
 
