@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import errno
 import importlib
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from scaling.study.arguments import Parser
 from scaling.workers.machine import AllocationLost
 
 _MAX_ERROR_LENGTH = 1400  # maximum length of an error message, in characters
+_ADDRESS_SPACE = 2**30  # bytes; with much less, OpenBLAS, which NumPy calls, may never return
 _CONTINUE_ADVICE = "every finished record is kept: repeat the command to continue"
 _PROCESS_ADVICE = "end some processes, or raise `ulimit -u`; "
 _FIXES = {
@@ -63,7 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run_and_explain(words: list[str], console: Console) -> int:
     try:
-        return _run_command(words, console)
+        status = _run_command(words, console)
+        sys.stdout.flush()  # an error while Python exits would not change the exit status
+        return status
     except BrokenPipeError:  # the reader of the output has closed the pipe
         return OK
     except Refusal as refusal:
@@ -105,6 +109,8 @@ def _run_command(words: list[str], console: Console) -> int:
         os.getcwd()
     except FileNotFoundError:
         raise Refusal("the working directory was deleted: change to a folder that exists") from None
+    if 0 <= resource.getrlimit(resource.RLIMIT_AS)[0] < _ADDRESS_SPACE:
+        raise Refusal("`ulimit -v` permits less than the 1 GiB that this needs: set `ulimit -v unlimited`")
     if command in ("run", "plan", "advise"):
         _refuse_other_package()
     parsed_arguments = parse(command, arguments) if COMMANDS[command].arguments else arguments

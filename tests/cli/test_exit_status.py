@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -117,6 +118,15 @@ def test_a_command_that_runs_out_of_memory_ends_with_one_line(restore_signals, m
     assert main.main(["status", "here"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("scaling: out of memory: check `ulimit -v`")
+
+
+def test_a_limit_of_virtual_memory_in_which_numpy_never_returns_is_refused(
+    restore_signals, monkeypatch, capsys, tmp_path
+):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (200_000 * 1024, resource.RLIM_INFINITY))
+    assert main.main(["report", str(tmp_path)]) == 2
+    assert "less than the 1 GiB" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

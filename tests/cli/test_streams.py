@@ -92,9 +92,10 @@ print(number > 2 and all(map(os.get_inheritable, range(3))), file=open("b", "w")
     assert (tmp_path / "b").read_text() == "True\n"
 
 
-def test_a_full_output_device_is_reported_in_one_line(folders):
+@pytest.mark.parametrize("arguments", [["status", "DIR"], ["run", "--cfg", "job"]], ids=["status", "run"])
+def test_a_full_output_device_is_reported_in_one_line(arguments, folders):
     folder, _ = folders
-    done = run_in_shell(["status", "DIR"], "> /dev/full", folder.parent)
+    done = run_in_shell(arguments, "> /dev/full", folder.parent)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1 and os.strerror(28) in done.stderr
 
