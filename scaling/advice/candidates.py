@@ -36,11 +36,13 @@ _MAX_COLORED_OPERATIONS = 10**8  # the maximum number of operations of such a fu
 def list_candidates(
     base: Case, devices: Sequence[int] | None = None, may_split_seeds: bool = True
 ) -> tuple[list[Case], dict[Case, str], Derivative]:
-    """Return (candidates, {excluded case: reason}, the `Derivative` that all candidates compute).
+    """List the cases that may be the fastest way to compute the derivative of `base`.
 
-    The candidates are cases with different AD modes and options. The AD mode of `base` is ignored. `devices`
-    contains the device counts to compare, or is None to keep the layout of `base`. If `may_split_seeds` is
-    true, the seeds are partitioned when there are more devices than points.
+    Return (candidates, {excluded case: reason}, `Derivative` that the candidates compute). A case is excluded
+    if its points do not divide evenly over the devices. If no case remains, the inapplicable cases are
+    returned as excluded instead. The AD mode of `base` is ignored. `devices` contains the device counts to
+    compare, or is None to keep the layout of `base`. If `may_split_seeds` is true, the seeds are partitioned
+    when there are more devices than points.
     """
     base = completion.complete(base)
     derivative = describe_derivative(base, workload.build(base))

@@ -67,10 +67,7 @@ class Curve(Subject):
 
     @property
     def program(self) -> tuple[str, Case]:
-        """Return (kind of scaling, case). The case has one device and no mesh.
-
-        A measured and a predicted curve of the same program have the same value.
-        """
+        """Return (kind, case with one device and no mesh), equal for a measured and a predicted curve."""
         return self.kind, curve_case(self.case, self.kind)
 
     @property

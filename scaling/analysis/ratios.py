@@ -272,10 +272,7 @@ def interval_widening(samples: Sequence[float]) -> float | None:
 
 
 def _autocorrelation(samples: Sequence[float]) -> tuple[float, float]:
-    """Return the rank correlation of successive samples, and a factor.
-
-    The correlation widens the confidence interval of the median by this factor.
-    """
+    """Return the rank correlation of successive samples, and the factor by which it widens an interval."""
     ranks = _centered_ranks(samples)
     correlation = 1 - (np.diff(ranks) ** 2).sum() / (2 * (ranks @ ranks)) if ranks.any() else 0.0
     positive = max(0.0, float(correlation))

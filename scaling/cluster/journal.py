@@ -104,9 +104,9 @@ def _journal_paths(task: Path) -> Iterator[Path]:
 
 
 def _read_events(task: Path) -> Iterator[dict[str, Any]]:
-    """Yield the valid events in all journal files of a task, in the order of the runs.
+    """Yield the events in all journal files of a task, from the first run to the last. Skip invalid lines.
 
-    The field "run" of an event is the number of the run of the task, starting with 1.
+    An event is a dict. Its item "run" is the number of the run, starting with 1.
     """
     for run, path in enumerate(itertools.takewhile(Path.exists, _journal_paths(task)), 1):
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():

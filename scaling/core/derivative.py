@@ -179,7 +179,7 @@ def to_dense(pattern: Pattern, entries: np.ndarray) -> np.ndarray:
 
 
 class DevicePosition(NamedTuple):
-    """The mesh position of a device, and other arguments of its computation besides the inputs."""
+    """The indices of a device in the mesh, and the arguments of its computation other than the inputs."""
 
     points: Any = 0  # the index of the device along the axis of the points
     seeds: Any = 0  # the index of the device along the axis of the seeds

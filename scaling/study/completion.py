@@ -133,9 +133,11 @@ def _choose_name(case: Case, field: str, names: tuple[str, ...]) -> str | None:
 
 
 def _reset_values(case: Case) -> dict[str, Any]:
-    """Return {field name: new value} for the fields that `complete` resets.
+    """Return {field name: new value} for the fields of a case that have no effect, or have a synonym.
 
-    Raise `Refusal` if a case with split=both has no valid mesh.
+    Fields without an effect, except `wrt`, get their defaults. split=data implies reduce=points, and on one
+    device (api=jit) it means split=points. storage=device is the default, except with chunk=auto. Raise
+    `Refusal` if a case with split=both has no valid mesh.
     """
     needs_mesh = case.split == "both" and case.api != "jit"
     if needs_mesh and case.mesh not in (meshes := list_meshes(case.devices)):

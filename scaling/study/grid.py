@@ -77,18 +77,18 @@ class GridCell:
 def expand_study(
     study: Mapping[str, Any],
     overrides: Mapping[str, Any],
-    max_cells: int | None = None,
+    max_cases: int | None = None,
     device_counts: Sequence[int] = (),
     name: str = "",
 ) -> list[GridCell]:
-    """Return a `GridCell` for each case of a study, without duplicates, in the order of the study.
+    """Return the cases of a study as `GridCell`s, without duplicates, in the order of the study.
 
-    Raise `Refusal` if the study is invalid or has no cells.
+    Raise `Refusal` if the study is invalid or has no cases.
 
     Args:
         study: The shared fields, `grids`, `parts` (studies within the study) and `title`.
         overrides: The values on the command line. None means that the field is not set.
-        max_cells: The maximum number of cases, counted before `where` excludes any. None means no limit.
+        max_cases: The maximum number of cases, counted before `where` excludes any. None means no limit.
         device_counts: The device counts that replace devices=all. If empty, devices=all is invalid.
         name: The name of the study, such as "rbf", for error messages.
     """
@@ -106,8 +106,8 @@ def expand_study(
             fields["devices"] = list(device_counts)
         with _with_source(sources):
             count += _count_cells(_swept_values(fields))
-    if max_cells is not None and count > max_cells:
-        problem = f"the study has {count:,} cases before where, more than max_cases={max_cells}"
+    if max_cases is not None and count > max_cases:
+        problem = f"the study has {count:,} cases before where, more than max_cases={max_cases}"
         raise Refusal(f"{problem}: sweep less, or max_cases={count}")
     cells: dict[GridCell, list[_Sources]] = defaultdict(list)
     for fields, sources in grids:

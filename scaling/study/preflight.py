@@ -150,11 +150,12 @@ class _Examination:
         self.answers |= {cell_index: answer for cell_indices in layout_groups for cell_index in cell_indices}
 
     def _answer_in_order(self, layout_groups: list[list[int]]) -> Answer | None:
-        """Check cells in one child process until a check crashes or times out.
+        """Check cells in one child process, in order, until a check crashes or times out.
 
-        Return the crash or timeout as an answer, or None if there is neither. Each of `layout_groups` is a
-        list of indices of cells that differ only in layout. Checked cells are removed from these lists. If
-        the child process cannot import the user's modules, the error is the answer for all cells.
+        Return {"failure": (reason, text)} for the check that crashed or timed out, or None if no check did.
+        Each list in `layout_groups` contains the indices of cells that differ only in layout. The indices of
+        checked cells are removed. If the user's modules cannot be imported, all cells get this error as
+        their answer.
         """
         module, variables = "scaling.study.preflight_process", {"JAX_PLATFORMS": "cpu"}
         program = Variant("preflight", module=module, variables=variables)
@@ -218,7 +219,6 @@ def save_answers(folder: Path, key: str | None, answers: Sequence[Answer]) -> No
 
     Do not cache answers that may change: failures, and cases for which memory was too small.
     """
-    # Failures may change, and so may a lack of memory.
     is_cacheable = all("case" in answer and (answer["unfit"] or [""])[0] != "too_large" for answer in answers)
     if key is not None and is_cacheable:
         with contextlib.suppress(OSError):

@@ -131,12 +131,12 @@ def _compare_along_all(
     directions: Sequence[InputArrays],
     arrays: InputArrays,
 ) -> tuple[np.ndarray, _Comparison, np.ndarray]:
-    """Return (derivatives, comparison, is_nonzero): a comparison along each of the given directions.
+    """Return (derivatives, comparison, is_nonzero), with one comparison for each direction.
 
     `derivatives` and the arrays in `comparison` have the shape (directions, points, outputs). `is_nonzero`,
-    of shape (points, outputs), is true where the derivative along at least one direction is much larger than
-    its error, or may be nonzero because rounding errors hide it. Infinite values and NaN are left out, unless
-    all values are.
+    of shape (points, outputs), is true where the derivative along a direction is much larger than its error,
+    or where rounding errors may hide it. It is false where the function is not finite, unless it is finite
+    nowhere.
 
     The first `_DIRECTIONS` directions must be random. The root mean square of the derivatives along these
     directions is used as the typical size of a derivative. The last direction must be a result of
@@ -171,16 +171,10 @@ def _compare_along_all(
 def _describe_worst(
     output_name: str, names: Groups, points: np.ndarray, derivatives: np.ndarray, comparison: _Comparison
 ) -> str:
-    """Return the part of an error message that describes one of the wrong derivatives.
+    """Return a part of an error message: the wrong derivative with the largest relative error.
 
-    There are three kinds of directions, in this order of preference:
-
-    1. directions that change a single group of inputs, so that the message names the wrong input
-    2. random directions
-    3. the last direction, in which each element changes in proportion to its magnitude
-
-    Only the first kind that has wrong derivatives is considered. Of these derivatives, the one with the
-    largest relative error is described.
+    Derivatives along a direction that changes a single group of inputs take precedence, because the message
+    then names the wrong input. Derivatives along the last direction of `_compare_along_all` come last.
 
     `output_name` is the name of the differentiated quantity, such as "output". `names[k]` are the names of
     the inputs that direction k changes. `points` contains the indices of the points. The other arrays have
@@ -362,10 +356,10 @@ def _measure_values(
 
 
 def _is_hidden(evaluation: Evaluation, measured: _MeasuredValues) -> np.ndarray:
-    """Return whether rounding errors hide the changes of each output, of shape (points, outputs).
+    """Return whether rounding errors may hide that an output changes, as an array of shape (points, outputs).
 
-    They do if they exceed a fraction of all values at a point. A smaller error proves that an output whose
-    differences are zero is constant. The fraction is larger than the rounding of a value that is not a sum.
+    They may if they exceed a fraction of the largest |output| at the point. The fraction is larger than the
+    rounding error of a value that is not a sum.
     """
     fraction = max(_HIDING_ERROR, _ROUNDINGS_OF_VALUE * evaluation.roundoff)
     largest = np.max(np.abs(measured.center), axis=1, keepdims=True, initial=0.0)

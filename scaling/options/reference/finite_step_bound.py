@@ -120,15 +120,15 @@ def _evaluate_reference(spec: ReferenceSpec, arrays: InputArrays) -> Reference:
 
 
 def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
-    """Return the magnitude of the function value at each point, for an estimate of the rounding error.
+    """Return a magnitude at each point to which the rounding error of the function value is proportional.
 
-    function value              magnitude
-    a sum over all points       the sum of |output| over all points
-    a sum over the outputs      the sum of |output| at the point
-    not a sum                   the largest |output| at the point
+    value of the function      magnitude
+    sum over all points        sum of |output| over all points
+    sum over the outputs       sum of |output| at the point
+    no sum                     largest |output| at the point
 
-    An output may be the small sum of large terms. Therefore, the last two magnitudes also account for
-    `Reference.value_terms`, the sum of the absolute values of these terms.
+    In the last two cases, |output| is at least `Reference.value_terms`, the sum of the absolute values of the
+    terms of an output, because the sum of large terms may be small.
     """
     reference, reduction = _evaluate_reference(spec, arrays), spec.workload.reduction
     magnitude = _output_magnitude(spec, reference.value)

@@ -157,10 +157,10 @@ def _name_input(spec: ReferenceSpec, index: Sequence[int]) -> str:
 def _rounding_of_block(
     suspect: _Suspect, points_of_block: np.ndarray, columns: Columns, size: np.ndarray
 ) -> tuple[np.ndarray, str]:
-    """Return (rounding, note): the estimated rounding errors of a block of entries, and a message.
+    """Return (rounding, ""), where `rounding` is the estimated rounding error of each entry of a block.
 
-    If the errors cannot be estimated, they are zero, and `note` states the reason. Otherwise, `note` is "".
-    `size` contains the typical magnitudes of the entries.
+    If the errors cannot be estimated, return (zeros, message with the reason). `size` contains the typical
+    magnitude of each entry.
     """
     rounding, note = np.zeros(size.shape), ""
     try:
