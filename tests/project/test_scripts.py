@@ -37,9 +37,10 @@ def clone(tmp_path):
     for name in ("ruff", "mypy", "python", "scaling"):
         (tools / name).write_text(FAKE_TOOL)
         (tools / name).chmod(0o755)
-    for name in ("ours.py", "with a space.py", "gone.py"):
+    python_files = ("ours.py", "with a space.py", "gone.py", "scripts/accelerator")
+    for name in python_files:
         (tmp_path / name).write_text("x = 1\n")
-    for arguments in (["init", "-q"], ["add", "ours.py", "with a space.py", "gone.py"]):
+    for arguments in (["init", "-q"], ["add", *python_files]):
         subprocess.run(["git", *arguments], cwd=tmp_path, check=True)
     (tmp_path / "spring.py").write_text("import  os\n")
     (tmp_path / "gone.py").unlink()
@@ -53,10 +54,10 @@ def run_script(clone, *arguments):
     return (clone / "called").read_text().splitlines(), done.stdout
 
 
-def test_untracked_files_are_not_linted_and_do_not_stop_the_tests(clone):
+def test_tracked_python_files_are_linted_and_untracked_ones_do_not_stop_the_tests(clone):
     assert run_script(clone, "-k", "some")[0] == [
-        "ruff check ours.py with a space.py",
-        "ruff format --check ours.py with a space.py",
+        "ruff check ours.py scripts/accelerator with a space.py",
+        "ruff format --check ours.py scripts/accelerator with a space.py",
         "mypy",
         f"python {THREE_WORKERS} default or not ({ANY_TIER}) -k some",
     ]
