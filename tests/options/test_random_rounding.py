@@ -9,6 +9,7 @@ from scaling.options.reference.jaxpr_rounding import with_random_rounding
 
 SEEDS = range(1, 9)
 X = np.linspace(0.3, 2.0, 7).astype(np.float32)
+PARTIAL_SUMS = (np.eye(3) - np.eye(3, k=-1)).astype(np.float32)  # times the partial sums of x is x
 
 
 def results(function, *arguments):
@@ -72,7 +73,7 @@ def test_a_loop_until_a_fixed_point_ends():
         lambda x: x[2:],
         lambda x: jnp.stack(jnp.unstack(x)[::2]),
         lambda x: jnp.tile(x, (2, 2)),
-        lambda x: jnp.zeros(9).at[np.array([5, 0, 4])].set(x[:3]),
+        lambda x: jnp.zeros(9, x.dtype).at[np.array([5, 0, 4])].set(x[:3]),
         jax.lax.optimization_barrier,
     ],
     ids=["reversed", "slice", "stack", "tile", "scatter", "barrier"],
@@ -101,7 +102,7 @@ def test_the_errors_are_as_large_as_the_unit_roundoff_of_the_dtype(dtype):
         lambda terms: jnp.cumsum(terms, axis=0)[-1],
         lambda terms: jnp.ones(3) @ terms,
         lambda terms: jax.ops.segment_sum(terms, np.zeros(3, int), 1)[0],
-        lambda terms: jax.scipy.linalg.solve_triangular(np.eye(3) - np.eye(3, k=-1), terms, lower=True)[-1],
+        lambda terms: jax.scipy.linalg.solve_triangular(PARTIAL_SUMS, terms, lower=True)[-1],
     ],
 )
 def test_the_error_of_a_sum_depends_on_the_magnitude_of_its_terms(sum_of):
