@@ -135,6 +135,21 @@ def test_huge_terms_of_a_reference_do_not_hide_a_wrong_result(factor, reason, mo
     assert record.reason == reason, record.text
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("slope, terms, reason", [
+    (0.0, np.exp, None), (0.01, np.exp, "wrong_answer"), (0.01, lambda x: 1e100 + 0 * x, "wrong_answer"),
+])  # fmt: skip
+def test_a_zero_derivative_is_compared_relative_to_its_terms(slope, terms, reason, dtype, monkeypatch):
+    function = lambda x: jnp.exp(x) - jnp.exp(x / 2) ** 2 + slope * x  # noqa: E731
+
+    def reference(batch):
+        return Reference(0 * batch["x"], np.zeros((6, 4, 4)), derivative_terms=terms(batch["x"]).max(axis=1))
+
+    built = Workload(function, {"x": normal(4)}, wrt="x", reference=reference)
+    record = measure(built, monkeypatch, mode="jacfwd", dtype=dtype)
+    assert record.reason == reason, record.text
+
+
 @pytest.mark.parametrize("dtype", [object, complex, str])
 def test_a_reference_of_a_dtype_that_is_not_real_fails_the_case_with_the_dtype(dtype, monkeypatch):
     reference = lambda x: Reference(np.zeros((6, 1)), np.ones((6, 1, 4)).astype(dtype))  # noqa: E731

@@ -17,7 +17,7 @@ import numpy as np
 from scaling.core.check import CheckProgress, EntryComparison, PointsComparison
 from scaling.core.inputs import InputArrays, point_structs
 from scaling.core.reductions import WHOLE, Jacobians
-from scaling.core.reference import ReferenceSpec, reduce_reference, relative_error
+from scaling.core.reference import ReferenceSpec, closed_form, reduce_reference, relative_error
 from scaling.options.reference import evaluations
 from scaling.options.reference.computed_reference import native_evaluation
 from scaling.options.reference.evaluations import Evaluation
@@ -237,12 +237,25 @@ def _estimate_size(suspect: _Suspect, points_of_block: np.ndarray, shape: tuple[
     value = np.maximum(value, np.sqrt(np.mean(value**2, axis=0)))  # an output may cross zero at a point
     is_product = spec.case.ad_mode.is_value or spec.reduction.along_point or spec.case.target == "hvp"
     typical_input = np.sqrt(np.mean([np.mean(arrays[name] ** 2) for name in native.names])) or 1.0
+    # The error of a derivative that is zero at all points is relative to the terms that cancel in it.
+    is_zero = ~suspect.comparison.expected.any(axis=(0, 2))
+    terms = _stated_terms(spec, arrays) * (1.0 if spec.case.ad_mode.is_value else typical_input)
+    value = np.maximum(value, terms * (is_zero if is_zero.shape == value.shape[1:] else is_zero.all()))
     size = value if is_product else (value / typical_input) ** spec.reduction.degree
     if spec.reduction.sums_points:
         return np.full((1,) * len(shape), size.sum())
     if shape[1:2] != size.shape[1:]:
         size = size.max(axis=1, keepdims=True)
     return size.reshape(*size.shape, *[1] * (len(shape) - 2))
+
+
+def _stated_terms(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
+    """Return the sum of terms that a closed form states at each point, or 0, in the shape (points, 1)."""
+    form = closed_form(spec.case, spec.workload)
+    assert form is not None  # a reference that JAX computes is a form without terms
+    reference = form(arrays)
+    terms = reference.value_terms if spec.case.ad_mode.is_value else reference.derivative_terms
+    return np.zeros((1, 1)) if terms is None else terms[:, None]
 
 
 def _evaluate_columns(
