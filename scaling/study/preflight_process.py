@@ -29,6 +29,7 @@ from scaling.core.environment import hide_secrets, scrub
 from scaling.core.formatting import format_location
 from scaling.core.inputs import exact_inputs, input_structs, point_structs
 from scaling.options.program_stats import NON_MATRIX_PRIMITIVES, subjaxprs
+from scaling.options.sparse_jacobians import validated_pattern
 from scaling.peers import interface
 from scaling.study.applicability import why_inapplicable
 from scaling.study.completion import complete, unused_fields, without_trivial_blocks
@@ -163,16 +164,22 @@ def _check_by_hand(derivative: Derivative) -> None:
 
 
 def _check_reference(derivative: Derivative) -> None:
-    """Raise `Refusal` if the reference returns a derivative of the wrong shape for the first point."""
-    case, built = derivative.case, derivative.workload
-    sizes = [math.prod(spec.shape) for spec in built.inputs.values()]
-    shape = (1, derivative.outputs, derivative.outputs if case.target in SECOND else derivative.inputs)
-    if built.reference and max(math.prod(shape), *sizes) <= MAX_CHECKED_ELEMENTS:
-        result = built.reference(exact_inputs(case, built, 0, 1))
+    """Raise `Refusal` if the pattern is invalid, or a reference has the wrong shape for the first point."""
+    case, built, is_second = derivative.case, derivative.workload, derivative.case.target in SECOND
+    largest_input = max(math.prod(spec.shape) for spec in built.inputs.values())
+    columns = derivative.outputs if is_second else derivative.inputs
+    references = {"reference": (built.reference, (1, derivative.outputs, columns))}
+    if built.pattern and not is_second and max(derivative.outputs, columns) <= MAX_CHECKED_ELEMENTS:
+        pattern = validated_pattern(*built.pattern(), derivative.outputs, columns)
+        references["nonzeros"] = built.nonzeros, (1, 1, len(pattern.rows))
+    for name, (reference, shape) in references.items():
+        if reference is None or max(math.prod(shape), largest_input) > MAX_CHECKED_ELEMENTS:
+            continue
+        result = reference(exact_inputs(case, built, 0, 1))
         returned = np.asarray(getattr(result, "derivative", None)).shape
         if returned != shape and not case.ad_mode.is_value:
             expected = f"a Reference whose derivative has the shape {shape} at one point"
-            raise Refusal(f"the reference of {case.workload!r} must return {expected}, not {returned}")
+            raise Refusal(f"the {name} of {case.workload!r} must return {expected}, not {returned}")
 
 
 def _make_workload(case: Case) -> Any:

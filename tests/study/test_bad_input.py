@@ -270,6 +270,14 @@ MODULES = {
         f"{MODULE}, points={{'x': normal(3)}}, reference=lambda inputs: Reference(inputs['x'], inputs['x']))",
         r"reference of 'mine' must return a Reference whose derivative has the shape \(1, 3, 3\) at one point, not \(1, 3\)( |$)",
     ),
+    "has nonzeros of the wrong shape": (
+        f"{MODULE}, points={{'x': normal(3)}}, pattern=lambda: ([0, 1, 2], [0, 1, 2]), "
+        "nonzeros=lambda inputs: Reference(inputs['x'], inputs['x']))",
+        r"nonzeros of 'mine' must return a Reference whose derivative has the shape \(1, 1, 3\) at one point, not \(1, 3\)( |$)",
+    ),
+    "has a pattern that is not sorted": (
+        f"{MODULE}, points={{'x': normal(3)}}, pattern=lambda: ([0, 2, 1], [0, 2, 1]))", "a pattern must be .* sorted by row",
+    ),
     "has a reference that raises": (
         f"{MODULE}, points={{'x': normal(3)}}, reference=lambda inputs: inputs['y'])", r"mine: KeyError: 'y' \(mine.py:3\)",
     ),
