@@ -63,12 +63,13 @@ def check_not_shadowed(name: str) -> None:
 
 
 def advise_renaming() -> str:
-    """Return advice to rename a file or folder that hides a module of Python or JAX ("" if none does)."""
+    """Return advice to rename the files and folders that hide a module of Python or JAX ("" if none does)."""
     hidden_modules = sys.stdlib_module_names | {"jax", "jaxlib", "ml_dtypes", "numpy", "opt_einsum"}
     files = (file for folder in _module_folders() for file in sorted(folder.glob("*.py")))
     packages = (file.parent for folder in _module_folders() for file in sorted(folder.glob("*/__init__.py")))
-    file = next((file for file in (*files, *packages) if file.stem in hidden_modules), None)
-    return f"; {file} hides the module {file.stem}: rename it, such as my_{file.name}" if file else ""
+    hiding = [file for file in (*files, *packages) if file.stem in hidden_modules]
+    texts = [f"{file} hides the module {file.stem}: rename it, such as my_{file.name}" for file in hiding]
+    return "".join(f"; {text}" for text in texts)
 
 
 def _module_folders() -> list[Path]:

@@ -647,6 +647,11 @@ TABLES["workloads"] = {
         "cannot be examined: .*; select.py hides the module select: rename it, such as my_select.py",
         {"mine.py": GOOD, "select.py": ""},
     ),
+    "two user files that hide modules of Python": Input(
+        ("run", "study=function", "workload=mine", "devices=1"),
+        "cannot be examined: .*; calendar.py hides the module calendar: .*; select.py hides the module select:",
+        {"mine.py": GOOD, "select.py": "raise OSError", "calendar.py": ""},
+    ),
     "a user file that hides a package that JAX needs": Input(
         ("run", "study=function", "workload=mine", "devices=1"),
         "cannot be examined: .*; ml_dtypes.py hides the module ml_dtypes: rename it, such as my_ml_dtypes",
