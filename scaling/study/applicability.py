@@ -118,8 +118,8 @@ def _list_seed_rules(derivative: Derivative) -> list[_Rule]:
          f"reduce={workload.reduction.name} needs the columns of all inputs, "
          f"and each part of mode={case.mode} has some of them; use jacfwd or jacrev"),
         (_UNDEFINED, mixes_inputs and len(workload.names) < 2,
-         "mode=mixed needs several inputs, some forward and some in reverse, "
-         f"and wrt={case.wrt} is one; with seeds=colored it can mix modes within one input"),
+         "mode=mixed needs several inputs that are not empty, some forward and some in reverse, and "
+         f"wrt={case.wrt} has {len(workload.names)}; with seeds=colored it can mix modes within one input"),
     ]  # fmt: skip
 
 

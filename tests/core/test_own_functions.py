@@ -476,6 +476,14 @@ def test_a_whole_batch_that_cannot_be_differentiated_by_an_input_is_skipped_with
     assert devices.reason_to_skip(case) == ("not_offered", text)
 
 
+def test_mixed_mode_of_one_leaf_that_is_not_empty_is_skipped_with_the_number_of_leaves(define):
+    define("empty", Workload(lambda params, x: params["w"] * x, {"x": X}, {"params": EMPTY}, "params"))
+    case, _ = complete_case(workload="empty", mode="mixed", api="jit")
+    reason, text = devices.reason_to_skip(case)
+    assert reason == "not_defined"
+    assert "needs several inputs that are not empty" in text and "wrt=params has 1;" in text
+
+
 def test_a_pattern_may_be_two_lists(define):
     modes = {"analytic": lambda x: jnp.cos(x)}
     rows = cols = [0, 1, 2]
