@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import inspect
 import itertools
+import keyword
 import re
 import sys
 import types
@@ -61,7 +62,7 @@ class Problem:
     def name(self) -> str:
         """Return the name of the function, from `import_line` or from its `__name__` ("f" for a lambda)."""
         name = self.import_line.rpartition(" ")[2] or getattr(self.function, "__name__", "f")
-        return name if name.isidentifier() else "f"
+        return name if name.isidentifier() and not keyword.iskeyword(name) else "f"
 
     @property
     def argnums(self) -> tuple[int, ...]:
@@ -108,6 +109,10 @@ def make_problem(
     """Return a `Problem` with the arguments of `scaling.advise`. Raise `Refusal` if one is invalid."""
     if not callable(function):
         raise Refusal(f"the function to advise on is {describe(function)}: give a function of one point")
+    if inspect.iscoroutinefunction(function):
+        raise Refusal(
+            "the function to advise on is defined by `async def`, which JAX cannot trace: use `def`"
+        )
     check_names("target", [target], TARGETS)
     if import_line != "" and not re.fullmatch(r"from [\w.]+ import \w+( as \w+)?", str(import_line)):
         raise Refusal(f"import_line must be a line such as 'from my_model import f', not {import_line!r}")

@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import keyword
 import math
 import os
 import pickle
@@ -355,11 +356,15 @@ def _table_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
 def _split_location(text: str) -> tuple[str, str]:
     """Split "FILE.py:NAME" or "MODULE:NAME". Raise `Refusal` if `text` is invalid or the file is missing."""
     where, _, name = text.rpartition(":")
-    if not where or not name.isidentifier():
+    is_file = where.endswith(".py")
+    module_names = [Path(where).stem] if is_file else where.split(".")
+    # The code to paste imports the module by a statement, which takes no keyword.
+    can_import = all(word.isidentifier() and not keyword.iskeyword(word) for word in module_names)
+    if not name.isidentifier() or not (is_file or can_import):
         raise Refusal(f"{text!r} does not name a function: write {_FUNCTION_SYNTAX}")
-    if where.endswith(".py") and not os.path.isfile(where):
+    if is_file and not os.path.isfile(where):
         raise Refusal(f"{text!r} does not name a function in an existing file: write {_FUNCTION_SYNTAX}")
-    if where.endswith(".py") and not Path(where).stem.isidentifier():
+    if not can_import:
         reason = "its name is not a module name; rename it, such as spring.py"
         raise Refusal(f"{where} cannot be imported: {reason}")
     return where, name

@@ -64,7 +64,12 @@ def test_bad_words_are_explained_in_one_line(words, explanation, capsys, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("file", "words"), [("my-spring", "its name is not a module name"), ("copy", "another module, copy")]
+    ("file", "words"),
+    [
+        ("my-spring", "its name is not a module name"),
+        ("lambda", "its name is not a module name"),
+        ("copy", "another module, copy"),
+    ],
 )
 def test_a_file_that_its_name_does_not_import_is_refused(file, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

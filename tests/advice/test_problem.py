@@ -25,6 +25,10 @@ def force(x, k, scale=1.0):
     return scale * k * (x[1:] - x[:-1])
 
 
+async def force_later(x, k):
+    return force(x, k)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -39,6 +43,7 @@ def force(x, k, scale=1.0):
         ((force, {"x": X}, {"k": K}, 0), ["wrt must be names", "such as x+k", "the number 0"]),
         ((force, {}), ["one at least in points"]),
         ((force, {"x": X}, {"x": K}), ["in both: x"]),
+        ((force_later, {"x": X}, {"k": K}), ["defined by `async def`", "use `def`"]),
         ((force, {"x": X}), ["takes x, k, scale, but the inputs are x:", "in points or in shared"]),
         ((force, {"x": X}, {"stifness": K}), ["takes x, k, scale, but the inputs are x, stifness"]),
         ((force, {"x": X}, {"k": "soft"}), ["'k' is the text 'soft'", "arrays of real numbers"]),
@@ -167,6 +172,9 @@ def test_the_code_calls_the_function_by_the_name_that_it_imports():
     for function in (jax.jit(force), functools.partial(force), lambda x, k: k * x[1:]):
         assert make_problem(function, {"x": X}, {"k": K}, import_line=line).name == "fast"
     assert make_problem(jax.jit(force), {"x": X}, {"k": K}).name == "force"
+    unnamed = functools.wraps(force)(lambda x, k: k * x[1:])
+    unnamed.__name__ = "lambda"  # a name that code cannot use
+    assert make_problem(unnamed, {"x": X}, {"k": K}).name == "f"
 
 
 def test_a_message_on_an_input_has_the_name_of_the_function():
