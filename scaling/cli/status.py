@@ -112,7 +112,8 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
     notes = [*notes, *lost_cases.describe_unreadable(tasks), *filter(None, [study.problem])]
     notes += streams.damaged_notes(loaded.damaged)
     if loaded.plans:
-        notes.append(f"{len(loaded.plans)} records of `scaling plan`, which `scaling report` shows")
+        plans = format_count(len(loaded.plans), "record")
+        notes.append(f"{plans} of `scaling plan`, which `scaling report` shows")
     return StudyStatus(folder, tasks, list(lines.values()), notes)
 
 

@@ -23,6 +23,8 @@ def test_a_folder_of_plans_is_not_publishable_and_status_lists_planned_cases(tmp
     assert status.counts == {} and status.notes == [
         "2 records of `scaling plan`, which `scaling report` shows"
     ]
+    made_up.write(tmp_path / "one", [planned.plan(1e-3, 1)], None, ["strong"])
+    assert "1 record of `scaling plan`, which" in " ".join(statuses.load_status(tmp_path / "one").notes)
 
 
 def test_merged_plans_keep_their_hardware_and_appear_once(tmp_path):
