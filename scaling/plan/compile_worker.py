@@ -44,6 +44,11 @@ _BYTES_OF_PREFIX = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}  # pr
 # one, cuBLAS must be selected explicitly.
 _TRITON_ERROR_MESSAGE = "Couldn't find output tile sizes"
 _CUBLAS_OPTIONS = {"xla_gpu_enable_triton_gemm": False}
+_ABSENT_GPU_MESSAGE = "Unknown backend: 'gpu' requested"  # raised by JAX when it lowers a callback
+_HOST_CALL = (
+    "the function calls Python on the host, as jax.debug.print, pure_callback and io_callback do, and JAX "
+    "compiles such a call only where the GPU is present; remove the call"
+)
 
 
 def main() -> None:
@@ -71,8 +76,9 @@ def main() -> None:
 def describe_failure(error: Exception) -> RecordFields:
     """Return the record fields (status, reason and text) of a case whose compilation raised `error`."""
     status, reason, text = describe_error(error)
-    if isinstance(error, Refusal):
-        status, reason = "skipped", "not_defined"
+    is_host_call = _ABSENT_GPU_MESSAGE in text
+    if isinstance(error, Refusal) or is_host_call:
+        status, reason, text = "skipped", "not_defined", _HOST_CALL if is_host_call else text
     fields: RecordFields = {"status": status, "reason": reason, "text": text}
     if isinstance(error, TooLarge) and error.needs:
         fields |= error.needs | {"peak_bytes": record.bytes_while_running(error.needs)}

@@ -289,6 +289,14 @@ def test_an_operation_without_an_implementation_is_skipped_as_in_a_run():
     assert fields == {"status": "skipped", "reason": "not_offered", "text": text}
 
 
+def test_a_function_that_calls_the_host_is_skipped_with_the_fix_if_the_gpu_is_absent():
+    with pytest.raises(RuntimeError) as lowering:  # as JAX raises it for jax.debug.print
+        jax.devices("gpu")
+    fields = compile_worker.describe_failure(lowering.value)
+    assert (fields["status"], fields["reason"]) == ("skipped", "not_defined")
+    assert "calls Python on the host" in fields["text"] and "remove the call" in fields["text"]
+
+
 def test_a_program_rejected_by_the_compiler_still_has_its_memory_figures():
     sharding = SingleDeviceSharding(jax.devices("cpu")[0])
     inputs = {
