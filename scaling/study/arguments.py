@@ -4,7 +4,7 @@ import argparse
 import difflib
 import os
 from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from scaling.core.case import FIELDS, Refusal, check_names
 
@@ -12,8 +12,21 @@ _OPTIONS = ("--help", "--multirun", "--cfg", "--config-dir")
 FLAGS = ("dry_run", "oversubscribe", "bind", "nested", "wait", "retry", "overlap", "jit")  # boolean fields
 
 
+class _StoreOnce(argparse.Action):
+    """An action that stores the value of an option, and raises `Refusal` if the option is given twice."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if option_string and getattr(namespace, self.dest) is not self.default:
+            raise Refusal(f"{self.option_strings[0]} is given twice: write it once")
+        setattr(namespace, self.dest, values)
+
+
 class Parser(argparse.ArgumentParser):
     """An `argparse.ArgumentParser` that raises `Refusal` for invalid arguments, instead of exiting."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.register("action", None, _StoreOnce)  # the default of `add_argument`
 
     def error(self, message: str) -> NoReturn:
         """Raise `Refusal` with the error `message`. If an option is unknown, suggest a similar option."""
@@ -42,8 +55,6 @@ def parse(words: Sequence[str], fields: Sequence[str], command: str = "run") -> 
         example = "such as --config-dir my_conf"
         raise Refusal(f"--config-dir takes a folder that can be read, {example}, not {folder!r}")
     names = [word.partition("=")[0].lstrip("+") for word in words]
-    if names.count("--config-dir") + names.count("-cd") > 1:
-        raise Refusal("--config-dir is given twice, and only one folder can be used: copy the files into one")
     for word in overrides:
         _check_override(word, fields)
         if names.count(name := word.partition("=")[0].lstrip("+")) > 1:
