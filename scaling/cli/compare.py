@@ -11,7 +11,7 @@ from scaling.cli.streams import print_lines
 from scaling.core.case import Refusal
 from scaling.report import comparison as report
 from scaling.report.terminal import print_table
-from scaling.results import store
+from scaling.results import results_folder
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -24,7 +24,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             )
     folders = folder_comparison.find_folders(args.a, args.b)
     if args.markdown != "-":
-        store.require_writable(folders[1] / "report")
+        results_folder.require_writable(folders[1] / "report")
     return print_comparison(*folders, console, args.margin, args.markdown)
 
 

@@ -15,7 +15,7 @@ from scaling.core.case import Case, Refusal, label
 from scaling.core.environment import hide_secrets
 from scaling.core.grouping import group_by
 from scaling.core.record import Record
-from scaling.results import store
+from scaling.results import results_folder, store
 
 _MAX_LINES = 1000  # maximum number of lines shown without --all, from the end of a file
 _MAX_CASES = 3  # maximum number of cases shown without --all
@@ -40,7 +40,7 @@ class StudyCases:
 
 def execute(args: argparse.Namespace, console: Console) -> None:
     """Print the logs of the cases that the command-line arguments select (see `select_keys`)."""
-    study = load_cases(store.require_results_folder(args.folder))
+    study = load_cases(results_folder.require_results_folder(args.folder))
     streams.print_lines(console, streams.damaged_notes(study.damaged), "yellow")
     keys = select_keys(study, " ".join(args.key))
     if study.problem:

@@ -18,7 +18,7 @@ from scaling.core.case import Refusal
 from scaling.core.formatting import format_count
 from scaling.core.grouping import group_by
 from scaling.core.record import Record, to_line
-from scaling.results import store
+from scaling.results import results_folder, store
 
 _STUDY = "study.json"
 _LOCK_SECONDS = 2.0
@@ -34,7 +34,7 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
 
     Raise `Refusal` before any file is written if a folder is invalid or a file cannot be read.
     """
-    folders, target = [store.require_results_folder(folder) for folder in inputs], Path(output)
+    folders, target = [results_folder.require_results_folder(folder) for folder in inputs], Path(output)
     if not output.strip():
         raise Refusal(f"--output must be a folder, such as --output results/both, not {output!r}")
     resolved = Path(os.path.realpath(target))
@@ -43,15 +43,15 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
         raise Refusal(f"{problem}: give another folder")
     if len(folders) + target.is_dir() < 2:
         raise Refusal(f"{folders[0]} alone cannot be merged: give two or more results folders")
-    store.refuse_other_files(target, "--output ")
+    results_folder.refuse_other_files(target, "--output ")
     for path in (path for folder in folders for path in sorted(folder.glob("*.jsonl"))):
         try:
             store.read_file(path)
         except OSError as error:
             advice = "make it readable or move it away, and merge again"
             raise Refusal(f"cannot read {path}: {error.strerror}; {advice}") from None
-    store.check_schemas(target)
-    store.create_results(target, "--output ")
+    results_folder.check_schemas(target)
+    results_folder.create_results(target, "--output ")
     study = store.read_study(target)
     if study.problem and not study.content:
         raise Refusal(f"{target}: {study.problem}, or remove it")

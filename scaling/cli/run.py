@@ -17,7 +17,7 @@ from scaling.cli.study_run import StudyRun, plan_run, read_study
 from scaling.cluster.cluster_settings import NONE, SLURM
 from scaling.core.case import built_in, label
 from scaling.core.formatting import format_count
-from scaling.results import store
+from scaling.results import results_folder, store
 from scaling.study import arguments, preflight, user_workload
 from scaling.study.compose import compose, configuration_folder, known_keys
 from scaling.workers import schedule as scheduling
@@ -71,7 +71,7 @@ def execute(words: list[str], console: Console) -> int:
 def _examine(run: StudyRun, console: Console) -> StudyRun:
     """Return a copy of `run` with the results of preflight. Raise `Refusal` if a case is invalid."""
     for folder in (run.folder, *sorted(run.folder.glob("versus-*"))):
-        store.check_schemas(folder)
+        results_folder.check_schemas(folder)
     for name in built_in("workloads").intersection(cell.case.workload for cell in run.cells):
         user_workload.check_not_shadowed(name)  # cached answers may predate a user's module of this name
     key, seconds = preflight.cache_key(run.cells), run.settings.case_seconds
@@ -95,7 +95,7 @@ def _run_and_report(run: StudyRun, console: Console) -> int:
             variant = stack.enter_context(variants.open_variant(str(run.versus)))
             run = dataclasses.replace(run, baseline=(variant, run.baseline[1]))
         for folder in run.folders:
-            store.create_results(folder)
+            results_folder.create_results(folder)
         run.save_answers()
         if run.cluster.submits:
             from scaling.cli import submit

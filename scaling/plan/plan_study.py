@@ -22,7 +22,7 @@ from scaling.core.timing import Sampling
 from scaling.plan import calibration, compile_pool, time_model
 from scaling.plan.compile_pool import RecordFields
 from scaling.plan.hardware import Hardware, from_config, is_positive
-from scaling.results import store
+from scaling.results import results_folder, store
 from scaling.study import grid, preflight
 from scaling.workers import cores
 from scaling.workers.run_settings import RunSettings
@@ -115,7 +115,7 @@ def _read_options(config: dict[str, Any], name: str) -> tuple[Hardware, Path, Ru
             "specify the hardware to plan for, such as hardware=v5p or hardware=h100; "
             "`scaling plan --help` lists all hardware"
         )
-    folder, settings = store.parse_results(config["results"]), RunSettings.from_config(config)
+    folder, settings = results_folder.parse_results(config["results"]), RunSettings.from_config(config)
     options = config | {"sampling.width": settings.sampling.width}
     for option, default in _RUN_OPTIONS.items():
         value = options[option].get("name") if isinstance(options[option], Mapping) else options[option]
@@ -126,10 +126,10 @@ def _read_options(config: dict[str, Any], name: str) -> tuple[Hardware, Path, Ru
     if deadline is not None and not is_positive(deadline):
         raise Refusal(f"deadline must be a positive number of seconds, not {format_value(deadline)}")
     hardware = from_config(config["hardware"])
-    store.check_schemas(folder)
+    results_folder.check_schemas(folder)
     if hardware.platform == "cpu":
         ceilings = config["hardware"].get("ceilings")
-        measured = folder if ceilings is None else store.require_results_folder(str(ceilings))
+        measured = folder if ceilings is None else results_folder.require_results_folder(str(ceilings))
         hardware = _calibrate_cpu(hardware, measured)
     return hardware, folder, settings
 
@@ -176,7 +176,7 @@ def run_plan(study: PlannedStudy, listener: Callable[[dict[str, Any]], None]) ->
 
     `listener` is called with an event (a dict) when a case begins or ends.
     """
-    store.create_results(study.folder)
+    results_folder.create_results(study.folder)
     with store.locked(study.folder, ".plan.lock"):
         writer = Writer(study.folder)
         _write_manifest(study)

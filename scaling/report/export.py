@@ -10,7 +10,8 @@ from scaling.analysis.dataframe import export_tables, to_csv, to_frame
 from scaling.analysis.findings import Findings, read
 from scaling.contrib import extrap
 from scaling.core.case import Refusal, check_names
-from scaling.results.store import Loaded, load, no_records, read_json, replace_file, write_json
+from scaling.results.results_folder import no_records
+from scaling.results.store import Loaded, load, read_json, replace_file, write_json
 
 _EXPORTED_LIST = ".exported.json"  # file in the output folder that lists the files of each format
 _PARQUET_INSTALL = "pip install 'ad-scaling[parquet]', or pip install pyarrow"

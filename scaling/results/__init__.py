@@ -1,1 +1,1 @@
-"""Read and write a results folder: parse its records, lock the folder, and replace its files."""
+"""Read and write a results folder: check and lock it, parse its records, and replace its files."""

@@ -1,4 +1,4 @@
-"""Check, create, load and lock a results folder (records, study.json), and select the latest records.
+"""Load and lock a results folder (records, study.json), select the latest records, and replace files.
 
 A file is replaced atomically. read_record.py parses each record. `scaling.core.record.Writer` writes the
 records of a run.
@@ -12,7 +12,6 @@ import json
 import os
 import shlex
 import stat
-import tempfile
 import time
 import types
 import uuid
@@ -22,9 +21,9 @@ from typing import Any, NamedTuple
 
 import scaling
 from scaling.core.case import Case, Refusal, from_dict
-from scaling.core.formatting import format_count, format_value
+from scaling.core.formatting import format_count
 from scaling.core.record import SCHEMA, Record, Writer
-from scaling.results.read_record import from_line, require_known_schema
+from scaling.results.read_record import from_line
 
 # Of several records of a measurement, the last record with the highest rank is used.
 _STATUS_RANK = {"failed": 0, "skipped": 1, "planned": 2, "ok": 2}
@@ -186,101 +185,6 @@ def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) ->
         os.close(descriptor)
 
 
-def require_results_folder(path: str) -> Path:
-    """Return the path of a results folder as a `Path`, or raise `Refusal` if it contains no results."""
-    folder, has_results = Path(path), False
-    with contextlib.suppress(OSError, ValueError):  # not a valid path
-        has_results = folder.is_dir() and (any(folder.glob("*.jsonl")) or (folder / "study.json").exists())
-    if path and has_results:
-        check_schemas(folder)
-        return folder
-    if path and os.path.isdir(path) and not os.access(folder, os.R_OK | os.X_OK):
-        raise Refusal(f"{path!r} cannot be read: {os.strerror(errno.EACCES)}")
-    parent = folder.parent
-    if path and os.path.exists(folder) and (any(parent.glob("*.jsonl")) or (parent / "study.json").exists()):
-        raise Refusal(f"{path!r} is inside a results folder: give {str(parent)!r}")
-    alternatives = ", ".join(sorted(str(path.parent) for path in Path("results").glob("*/study.json")))
-    hint = f"there are {alternatives}" if alternatives else "`scaling run` makes some"
-    raise Refusal(f"no results in {path!r}; {hint}")
-
-
-def parse_results(value: Any) -> Path:
-    """Return the value of `results=PATH` as a path, or raise `Refusal` if it cannot be a results folder."""
-    is_path = isinstance(value, str | int | float) and not isinstance(value, bool)
-    if not is_path or not str(value).strip() or "\0" in str(value):
-        raise Refusal(f"results must be a folder, such as results=results/mine, not {format_value(value)}")
-    folder = Path(str(value))
-    try:
-        existing = next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
-    except OSError as error:  # such as a name that is too long
-        raise _not_writable(folder, error.strerror) from None
-    if not existing.is_dir():
-        raise _not_writable(folder, os.strerror(errno.ENOTDIR))
-    refuse_other_files(folder)
-    return folder
-
-
-def refuse_other_files(folder: Path, option: str = "results=") -> None:
-    """Raise `Refusal` if a folder contains files but no results."""
-    names = {path.name for path in folder.glob("[!.]*") if not path.name.startswith("versus-")}
-    if names and "study.json" not in names and not any(name.endswith(".jsonl") for name in names):
-        raise Refusal(f"{folder} is not empty and holds no results: give a new folder with {option}PATH")
-
-
-def create_results(folder: Path, option: str = "results=") -> None:
-    """Create a results folder if it does not exist.
-
-    Raise `Refusal` if the folder is not writable or its results cannot be read. `option` is the option that
-    selects the folder, for the error message: "results=" or "--output ".
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()  # raises if it cannot be created
-    except OSError as error:
-        raise _not_writable(folder, error.strerror, option) from None
-    for path in (folder / "study.json", *folder.glob("*.jsonl")):  # cases of unreadable files would run again
-        if path.is_file() and not os.access(path, os.R_OK):
-            reason = f"{path} cannot be read: {os.strerror(errno.EACCES)}"
-            raise Refusal(f"{reason}; make it readable, or give another folder with {option}PATH")
-
-
-def _not_writable(folder: Path, reason: str | None, option: str = "results=") -> Refusal:
-    return Refusal(f"cannot write to {option}{folder}: {reason}; give another folder with {option}PATH")
-
-
-def no_records(action: str, folder: Path, damaged: Sequence[str]) -> Refusal:
-    """Return a `Refusal` that says that a results folder contains no record to export or publish.
-
-    `action` is "export" or "publish". `damaged` contains a message for each line that cannot be read.
-    """
-    lines = format_count(len(damaged), "damaged line")
-    ignored = f"; ignored: {lines}, the first {damaged[0]}" if damaged else ""
-    return Refusal(f"no record to {action} in {str(folder)!r}{ignored}; `scaling run` makes some")
-
-
-def require_writable(path: Path) -> None:
-    """Raise `Refusal` if this process cannot create a file in the folder `path`.
-
-    If the folder does not exist, check its parent folder instead.
-    """
-    existing = path if path.exists() else path.parent
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise Refusal(f"cannot write to {existing}: change the permissions, or give a copy of {path.parent}")
-
-
-def check_schemas(folder: Path) -> None:
-    """Raise `Refusal` if a newer version of ad-scaling wrote a record, plan or study in a folder."""
-    for path in (folder / "study.json", *sorted(folder.glob("plan-*.json"))):
-        require_known_schema(read_json(path), path)
-    # Every record contains its schema in exactly this form. Inside a string, the quotes would be escaped.
-    our_schema = f'"schema": {SCHEMA},'.encode()
-    for path in sorted(folder.glob("*.jsonl")):
-        with contextlib.suppress(OSError):
-            for line in read_file(path).split(b"\n"):
-                if b"schema" in line and our_schema not in line:
-                    require_known_schema(_parse_json(line), path)
-
-
 def append_records(results: Path, records: Iterable[Record]) -> None:
     """Write records to a new file in a results folder."""
     writer = Writer(results)
@@ -306,12 +210,13 @@ def read_file(path: Path) -> bytes:
 def read_json(path: Path) -> Any:
     """Return the value of a JSON file, or None if the file is unreadable or not valid JSON."""
     try:
-        return _parse_json(read_file(path))
+        return parse_json(read_file(path))
     except OSError:
         return None
 
 
-def _parse_json(text: bytes) -> Any:
+def parse_json(text: bytes) -> Any:
+    """Return the value of a text in JSON, or None if the text is invalid."""
     try:
         return json.loads(text.decode())
     except (ValueError, RecursionError):

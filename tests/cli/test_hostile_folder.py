@@ -13,7 +13,7 @@ import scaling
 from scaling.cli import main, status
 from scaling.core.case import to_dict
 from scaling.core.record import SCHEMA, to_line
-from scaling.results import store
+from scaling.results import results_folder, store
 from tests.support.verbs import VERBS, verb_arguments
 
 pytestmark = pytest.mark.thin(20, "thorough")
@@ -60,7 +60,7 @@ def test_a_newer_schema_is_rejected_whatever_else_the_line_contains(folders):
         {"schema": 1.5, "environment": {"versions": 3}},
     ):
         (folder / "z.jsonl").write_text(json.dumps(line))
-        for load in (store.load, store.check_schemas):
+        for load in (store.load, results_folder.check_schemas):
             with pytest.raises(store.Refusal, match=f"schema {line['schema']}.*install"):
                 load(folder)
 
@@ -71,7 +71,7 @@ def test_a_newer_schema_is_rejected_whatever_else_the_line_contains(folders):
 def test_a_line_without_a_valid_schema_is_damaged_but_not_rejected(line, folders):
     folder, record = folders
     (folder / "z.jsonl").write_text(json.dumps(line))
-    store.check_schemas(folder)
+    results_folder.check_schemas(folder)
     loaded = store.load(folder)
     assert loaded.records == [record] and len(loaded.damaged) == 1
 
