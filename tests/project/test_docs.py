@@ -1,4 +1,4 @@
-"""Tests of docs/: examples run, named files exist, and each page of a question fits on a screen."""
+"""Tests of the pages: examples run, links lead somewhere, and each page of a question fits on a screen."""
 
 import re
 
@@ -9,6 +9,11 @@ from tests.support import made_up
 from tests.support.paths import TOP
 
 PAGES = {path.stem: path.read_text() for path in sorted((TOP / "docs").glob("*.md"))}
+ALL_PAGES = [
+    *TOP.glob("*.md"),
+    *(TOP / folder / "README.md" for folder in ("examples", "tests")),
+    *TOP.glob("docs/*.md"),
+]
 QUESTIONS = ("rbf", "linear", "residual", "poisson")
 SMALL = ["sampling.seconds=0.02", "sampling.most=7", "sampling.warm_up=0.001"]
 SOME = ["points=8", "devices=1", "where='api == \"jit\"'"]  # cases of a study
@@ -73,11 +78,20 @@ def test_each_question_has_a_short_page_with_one_command_and_a_figure(page):
     assert len(PAGES[page].splitlines()) < 30
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_files_and_scripts_named_on_a_page_exist(page):
-    for name in re.findall(r"\]\((?!http)([^)#]+)\)", PAGES[page]):
-        assert (TOP / "docs" / name).exists(), name
-    for name in re.findall(r"scripts/(\w+)", PAGES[page]):
+def anchors(text):
+    """Return the anchors of the headings of a page, as GitHub forms them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", ALL_PAGES, ids=lambda path: str(path.relative_to(TOP)))
+def test_files_anchors_and_scripts_named_on_a_page_exist(path):
+    text = path.read_text()
+    for name, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", text):
+        target = path.parent / name if name else path
+        assert target.exists(), name
+        assert not anchor or anchor in anchors(target.read_text()), f"{name}#{anchor}"
+    for name in re.findall(r"scripts/(\w+)", text):
         assert (TOP / "scripts" / name).exists(), name
-    for name in re.findall(r"scripts/bench (\w+)", PAGES[page]):
+    for name in re.findall(r"scripts/bench (\w+)", text):
         assert (TOP / "scripts" / "benchmarks" / f"{name}.py").exists(), name

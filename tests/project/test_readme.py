@@ -85,8 +85,3 @@ def test_a_command_of_the_readme_succeeds(command, readme_folder, scaling_comman
     if is_run:
         assert "0 failed" in done.stdout
         assert re.search(r"report: (\S+index\.html)", done.stdout)
-
-
-def test_every_script_and_file_in_the_readme_exists():
-    for name in re.findall(r"\]\((?!http)([^)#]+)\)|^(scripts/\w+)", README, re.MULTILINE):
-        assert (TOP / (name[0] or name[1])).exists(), name
