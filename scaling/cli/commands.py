@@ -47,7 +47,7 @@ COMMANDS = {
     "report": Command("write the page DIR/report/index.html", "results/smoke", (
         _FOLDER_ARGUMENT,
         _argument("efficiency", metavar="efficiency=E", nargs="?",
-                  help="the efficiency that the recommended device count must reach (default: 0.5)"),
+                  help="the answer states on how many devices the efficiency is at least E (default: 0.5)"),
         _argument("--proposal", action="store_true",
                   help="also write text, table and figures for a compute-time application"),
     )),
@@ -80,7 +80,7 @@ COMMANDS = {
         _argument("--project", default="ad-scaling", help="W&B project (default: ad-scaling)"),
         _argument("--entity", default=None, help="W&B entity (default: your own)"),
         _argument("--mode", default="auto",
-                  help="auto, online or offline (default: auto, which is offline without WANDB_API_KEY)"),
+                  help="auto, online or offline (default: auto, which is offline without an API key)"),
         _argument("--dashboard", action=argparse.BooleanOptionalAction, default=True,
                   help="save workspace and report too (default: yes, needs ad-scaling[dashboard])"),
     )),

@@ -70,7 +70,7 @@ def write_and_print(
 
     `settings` contains the hashes of the environments to print, or is empty for all environments. If `brief`
     is true, the printed summary fits on one screen. `loaded` contains the records, or is None to load them.
-    `efficiency` is the parallel efficiency (0 to 1) that the recommended device count must reach.
+    `efficiency` is the smallest acceptable parallel efficiency, from 0 to 1.
     """
     from scaling.analysis import findings
     from scaling.report.run_summary import summary_lines
