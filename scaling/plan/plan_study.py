@@ -39,7 +39,7 @@ HELP = """\
 Compile a study for other hardware and predict its run times, without running it.
 
   scaling plan study=plan hardware=v5p                          every case, for TPU v5p
-  scaling plan study=plan hardware=h100 'devices=[8,1024]'      on 8 and 1024; devices=all: every valid count
+  scaling plan study=plan hardware=h100 'devices=[8,1024]'      on 8 and 1024, or devices=all (docs/plan.md)
   scaling plan study=rbf hardware=h100 hardware.price=3.5       the cost, at a price per device and hour
   scaling plan study=plan hardware=h100 deadline=0.01           the cheapest device count within this time
   scaling plan study=linear hardware=cpu                        this CPU, from its measured ceilings
