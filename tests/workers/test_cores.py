@@ -12,9 +12,10 @@ import types
 
 import pytest
 
-from scaling import worker
+from scaling import jax_worker, worker
 from scaling.cli import main
-from scaling.core import environment
+from scaling.core import environment, run_case
+from scaling.core.timing import Sampling
 from scaling.results import store
 from scaling.workers import cores
 
@@ -152,6 +153,27 @@ def test_each_process_of_a_case_is_bound_to_its_own_cores(processes):
             os.sched_setaffinity(0, before)
     finally:
         os.sched_setaffinity(0, before)
+
+
+def test_a_process_whose_cores_changed_writes_no_record(tmp_path, monkeypatch, make_record):
+    """A cpuset that shrinks, `taskset -a -p` and a user's module change the cores of a running process."""
+    events, bound, actual = [], [max(CORES) + 1], sorted(os.sched_getaffinity(0))
+    channel = types.SimpleNamespace(send_event=lambda **event: events.append(event))
+    group = run_case.ProcessGroup([], "cpu", cores=bound)
+    loop = jax_worker.CaseLoop({"results": str(tmp_path)}, channel, group, {})
+    loop.attempts["key"] = run_case.Attempt(make_record(), group, Sampling(), ended=True)
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    with pytest.raises(SystemExit):
+        loop._finish("key")
+    assert store.load(tmp_path).records == []
+    (event,) = events
+    assert event["text"] == f"the cores of the process changed from {bound} to {actual}"
+    loop.group, loop.attempts["key"] = (
+        group._replace(cores=actual),
+        run_case.Attempt(make_record(), group, Sampling(), ended=True),
+    )
+    loop._finish("key")
+    assert store.load(tmp_path).records == [make_record()]
 
 
 def test_a_claim_raises_an_error_after_its_timeout():
