@@ -160,7 +160,9 @@ def _check_record(record: Record) -> None:
         check_entries(name, getattr(record, name))
     is_known = record.status in STATUSES and record.reason in (None, *REASONS)
     _require(is_known, f"unknown status or reason: {record.status!r}, {record.reason!r}")
-    _require(record.status != "ok" or bool(record.seconds), "ok, but without samples")
+    is_ok, count = record.status == "ok", len(record.seconds)
+    _require(not is_ok or count > 0, "ok, but without samples")
+    _require(not is_ok or sum(record.turns) <= count, "more samples in its turns than in all")
     _require(all(value >= _MIN_SAMPLE_SECONDS for value in record.seconds), "a sample that is not positive")
     _require(_is_time_or_none(record.started_at), f"started_at is {record.started_at!s:.60}")
     if record.is_prediction:

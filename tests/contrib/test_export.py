@@ -53,7 +53,9 @@ def formula_records(
                 case = made_up.case_of(workload, mode, index, count, **fields)
                 (size,) = (value for name, value in case.sizes.items() if name != "o")
                 times = [seconds(size, count) * factor for factor in (0.99, 1.0, 1.0, 1.0, 1.0, 1.0, 1.01)]
-                yield made_up.record(np.random.default_rng(0), case, seconds=times, seconds_min=times)
+                yield made_up.record(
+                    np.random.default_rng(0), case, seconds=times, seconds_min=times, turns=[7]
+                )
 
 
 @pytest.mark.parametrize("name", TABLES)

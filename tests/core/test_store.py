@@ -153,7 +153,7 @@ def test_a_record_whose_key_differs_from_that_of_its_case_is_damaged(tmp_path, m
         {"surprise": 1}, {"seconds": [0.1, "0.2"]}, {"seconds": [True]}, {"seconds": {"a": 1}}, {"case": None},
         {"case": {}}, {"case": []},
         {"seconds": [float("nan")]}, {"seconds": [float("inf")]}, {"flops": float("nan")}, {"floor_seconds": float("inf")},
-        {"seconds_min": ["0.1"]}, {"turns": [1.5]}, {"compilations": [3]}, {"started_at": "2026-13-45T00:00:00Z"},
+        {"seconds_min": ["0.1"]}, {"turns": [1.5]}, {"turns": [2**62]}, {"compilations": [3]}, {"started_at": "2026-13-45T00:00:00Z"},
     ],
     ids=str,
 )  # fmt: skip
