@@ -125,7 +125,7 @@ def from_config(config: Mapping[str, Any]) -> Hardware:
     """Convert the content of conf/hardware/NAME.yaml to a `Hardware`. Raise `Refusal` if it is invalid."""
     platform: Any = config.get("platform")
     check_names("hardware.platform", [platform], PLATFORMS)
-    valid_keys = {*_RULES, *_PLATFORM_RULES[platform], "platform", "sources"}
+    valid_keys = {*_RULES, *_PLATFORM_RULES[platform], "platform"}
     valid_keys |= {"ceilings"} if platform == "cpu" else set()
     check_names("key of hardware", config, sorted(valid_keys))
     for name, (is_valid, description) in (_RULES | _PLATFORM_RULES[platform]).items():
@@ -196,6 +196,21 @@ def _or_none(is_valid: _IsValid) -> _IsValid:
     return lambda value: value is None or is_valid(value)
 
 
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(map(_is_text, (*value, *value.values())))
+
+
+def _is_gpu_target(value: Any) -> bool:
+    return (
+        isinstance(value, Mapping)
+        and value != {}
+        and all(
+            _is_name(name) and (isinstance(x, int | str) or is_positive(x) or _is_gpu_target(x))
+            for name, x in value.items()
+        )
+    )
+
+
 def _are_stragglers(value: Any) -> bool:
     return _has_keys(("share", "slowdown"), is_positive)(value) and value["share"] < 1 <= value["slowdown"]
 
@@ -240,6 +255,7 @@ _RULES: _Rules = {
     **dict.fromkeys(("per_host", "per_chip", "most"), (_is_count, _COUNT)),
     "slices": (_or_none(_are_slices), _SLICES),
     "price": (_or_none(is_positive), f"{_NUMBER} or null"),
+    "sources": (_or_none(_are_texts), "a mapping of fields to texts"),
 }
 _ACCELERATOR_RULES: _Rules = {
     "attained": (lambda value: _is_range(value, 1), f"{_RANGE}, at most 1"),
@@ -259,10 +275,10 @@ _ACCELERATOR_RULES: _Rules = {
     ),
 }
 _TPUS = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "tpu7x")  # the names that libtpu 0.0.42 accepts
-_GPU_TARGET = "a mapping of the fields of XLA's GpuTargetConfigProto"
+_GPU_TARGET = "a mapping of the fields of XLA's GpuTargetConfigProto to numbers, texts or such mappings"
 _PLATFORM_RULES: dict[str, _Rules] = {
     "cpu": {"memory": (_or_none(is_positive), f"{_NUMBER} or null")},
-    "gpu": _ACCELERATOR_RULES | {"target": (lambda x: isinstance(x, Mapping) and bool(x), _GPU_TARGET)},
+    "gpu": _ACCELERATOR_RULES | {"target": (_is_gpu_target, _GPU_TARGET)},
     "tpu": _ACCELERATOR_RULES
     | {"target": (_TPUS.__contains__, f"one of {', '.join(_TPUS)}"), "slices": (_are_slices, _SLICES)},
 }

@@ -201,6 +201,8 @@ NESTED = {
                 [LEVEL | {"wraps": "x"}], [LEVEL | {"devices": True}, LEVEL],
                 [LEVEL | {"devices": 64}, LEVEL | {"devices": 8}, LEVEL], [LEVEL | {"devices": 8}, LEVEL | {"devices": 8}, LEVEL],
                 [LEVEL, LEVEL]],
+    "target": [{}, {1: 2, "a": 3}, {"a": None}, {"a": [1]}, {"a": b"x"}, {"a": {1: 2}}, {"a": math.nan}, {"a b": 1}],
+    "sources": ["x", {1: "x", "a": "x"}, {"a": b"x"}, {"a": 3}],
     "memory": [10**400], "price": [10**400], "per_chip": [10**400], "kernel_seconds": [10**400],
 }  # fmt: skip
 
