@@ -133,6 +133,8 @@ def _parse_options(value: Any) -> tuple[tuple[str, Any], ...] | None:
     names = {str(name).replace("_", "-") for name in value} if isinstance(value, Mapping) else None
     if names is None or names & _RESERVED_OPTIONS:
         return None
+    if any(isinstance(option, Mapping | list) or "\n" in str(option) for option in value.values()):
+        return None
     return tuple((str(name), option) for name, option in value.items())
 
 
@@ -189,7 +191,8 @@ _PARSERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "setup": (_parse_shell_lines, "a list of shell lines, such as [module load cuda]"),
     "sbatch": (
         _parse_options,
-        f"a mapping of options, such as {{wckey: study}}, without {', '.join(sorted(_RESERVED_OPTIONS))}",
+        "a mapping of options to single values, such as {wckey: study}, "
+        f"without {', '.join(sorted(_RESERVED_OPTIONS))}",
     ),
     "time": (_parse_minutes, "a positive number of minutes, or a time such as 2h, 02:00:00 or 1-12:00:00"),
     "memory": (_parse_megabytes, "a positive number of GB, or an amount such as 4GB or 4000MB"),

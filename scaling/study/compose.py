@@ -36,12 +36,14 @@ _EXPLANATIONS = {
         "{1} refers to ${{oc.env:{0}}}, and {0} is not set: set it, or give a default, ${{oc.env:{0},VALUE}}",
     r"Cannot merge DictConfig with ListConfig full_key: sampling":
         "sampling must be a mapping such as {{seconds: 1.0}}, not a list",
+    r"Cannot merge DictConfig with ListConfig full_key: object_type":
+        "a list replaces a mapping of another file, which `defaults` names: write a mapping",
     r"Cannot merge DictConfig with ListConfig full_key: (\S+)":
         "{0} must be a mapping such as {{p: 64}}, not a list",
     r"Incompatible key type 'NoneType'":
         "the key of a value is null or ~: write the name of a field or a size",
     r"onfig group override":
-        "{selected!r} names no file: study, cluster and tracking each need one name, such as study=smoke",
+        "{selected!r} names no file: study, cluster, tracking and hardware need a name, such as study=smoke",
     r"more than once in the final defaults|Multiple values for":
         "{selected!r} adds a second file: write it without the +",
     r"In '(\S+)': Could not load '(\S+)'":
@@ -283,8 +285,8 @@ def _checked_files() -> Iterator[None]:
 
     def check_and_load(source: Any, config_path: str) -> Any:
         if ".." in Path(config_path).parts:
-            name = Path(config_path).name
-            raise Refusal(f"{config_path} is a path: name a file in the folder study, such as {name}")
+            folder, *_, name = Path(config_path).parts
+            raise Refusal(f"{config_path} is a path: name a file in the folder {folder}, such as {name}")
         path = Path(source.path, f"{config_path}.yaml")
         shown_path = os.path.relpath(path) if path.is_relative_to(Path.cwd()) else path.name
         try:

@@ -265,7 +265,7 @@ def _make_cell(fields: _Fields, overridden: Collection[str]) -> GridCell:
         raise Refusal(f"{problem}: write workload=rbf, or the import path of your module, as workload=spring")
     if fields.get("devices") == EVERY:
         reason = "devices=all works with `scaling plan` only, which knows the valid counts of its hardware"
-        raise Refusal(f"{reason}; here write devices=[1,2]")
+        raise Refusal(f"{reason}, and not in a list; write devices=[1,2]")
     if isinstance(fields.get("mode"), str) and fields["mode"] in ALIASES:  # such as vmap_jacfwd
         alias, (fields["mode"], batch) = fields["mode"], ALIASES[fields["mode"]]
         if fields.get("batch", batch) != batch and ("mode" in overridden) == ("batch" in overridden):

@@ -685,6 +685,8 @@ TABLES["clusters"] = {
         ("slurm", "cluster.exclusive=1", "cluster.exclusive must be true or false"),
         ("slurm", "cluster.setup=3", "cluster.setup must be a list of shell lines"),
         ("slurm", "cluster.sbatch=[a]", "cluster.sbatch"),
+        ("slurm", "cluster.sbatch={a: {b: 1}}", "cluster.sbatch must be a mapping of options to single values"),
+        ("slurm", "cluster.sbatch={comment: 'a\nexit'}", "cluster.sbatch must be a mapping of options to single values"),
         ("slurm", "cluster.partition=true", "cluster.partition must be a name"),
         ("slurm", "cluster.queue=a", "unknown key of cluster.*queue"),
         ("slurm", "cluster.name=other", "unknown cluster"),
@@ -723,6 +725,10 @@ TABLES["plans"] = {
         (("study=plan", "hardware=v5p", "processes=device"), "processes=device has no effect on a plan"),
         (("study=plan", "hardware=v5p", "order_seed=1"), "order_seed=1 has no effect on a plan"),
         (("study=plan", "hardware=v5p", "sampling.width=0.1"), "sampling.width=0.1 has no effect on a plan"),
+        (("study=plan", "hardware=v5p", "devices=[all,1]"), "devices=all works .*, and not in a list"),
+        (("study=plan", "hardware=../hardware/v5p"), "name a file in the folder hardware, such as v5p"),
+        (("study=plan", "hardware=h100", "hardware.target={1: 2}"), "hardware.target must be a mapping"),
+        (("study=plan", "hardware=null"), "tracking and hardware need a name"),
         (("study=plan", "hardware=v5p", "devices=0"), "devices must be a positive integer"),
         (("study=plan", "hardware=v5p", "devices=some"), "devices must be"),
         (("study=plan", "hardware=v5p", "deadline=nan"), "deadline must be a positive number of seconds"),
@@ -747,6 +753,11 @@ TABLES["plans"] = {
         (("hardware",), "hardware"),
         (("study=plan", "hardware=v5p", "where=[1]"), "where"),
     ]
+} | {
+    "a list for a mapping of another file": Input(
+        ("plan", "--config-dir", "my_conf", "study=plan", "hardware=mine"), "a list replaces a mapping of another file",
+        {"my_conf/hardware/mine.yaml": "defaults: [h100@_here_, _self_]\ntarget: {gpu_device_info: [1]}\n"},
+    )
 }  # fmt: skip
 
 # ---- Other verbs and their options. `good` is a results folder.
