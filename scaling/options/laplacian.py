@@ -76,12 +76,16 @@ def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     return _sum_over_directions(lambda v: jacfwd(lambda *z: jacfwd(f, z)(v), x)(v))
 
 
+class NoRule(Refusal, NotImplementedError):
+    """An exception for an operation without a rule. Its case is skipped as not_offered."""
+
+
 def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     """Return a function of V that sums v^T H v over all directions v in V, by `jax.experimental.jet`.
 
     H is the Hessian of f at x. V is a tuple of arrays with a leading axis of directions. The function raises
-    `Refusal` if `jax.experimental.jet` has no working rule for an operation of f. Custom derivative rules of
-    f are ignored.
+    `NoRule` if `jax.experimental.jet` has no working rule for an operation of f. Custom derivative rules of f
+    are ignored.
     """
     # The library fails for most functions with custom derivatives, and for a call whose operands are batched
     # by `jax.vmap` but do not depend on the direction.
@@ -91,7 +95,7 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
         try:
             return bind(equation, operands)
         except Exception:  # such as KeyError, AssertionError and TypeError
-            raise Refusal(
+            raise NoRule(
                 "mode=jet: jax.experimental.jet cannot differentiate the operation "
                 f"{equation.primitive.name}; use mode=forward_laplacian"
             ) from None

@@ -76,9 +76,10 @@ def main() -> None:
 def describe_failure(error: Exception) -> RecordFields:
     """Return the record fields (status, reason and text) of a case whose compilation raised `error`."""
     status, reason, text = describe_error(error)
-    is_host_call = _ABSENT_GPU_MESSAGE in text
-    if isinstance(error, Refusal) or is_host_call:
-        status, reason, text = "skipped", "not_defined", _HOST_CALL if is_host_call else text
+    if _ABSENT_GPU_MESSAGE in text:
+        status, reason, text = "skipped", "not_defined", _HOST_CALL
+    elif isinstance(error, Refusal) and status == "failed":
+        status, reason = "skipped", "not_defined"
     fields: RecordFields = {"status": status, "reason": reason, "text": text}
     if isinstance(error, TooLarge) and error.needs:
         fields |= error.needs | {"peak_bytes": record.bytes_while_running(error.needs)}

@@ -821,6 +821,13 @@ def test_a_mode_for_which_a_function_has_no_rule_is_skipped(define):
         assert (without_rule.status, without_rule.reason) == ("skipped", "not_offered"), without_rule.text
 
 
+def test_a_function_with_an_operation_unknown_to_taylor_mode_is_skipped(define):
+    define("mine", Workload(lambda x: jnp.sum(jnp.sort(x) ** 2), {"x": uniform(3)}, wrt="x"))
+    record = measure(workload="mine", mode="jet", target="laplacian", api="jit")
+    assert (record.status, record.reason) == ("skipped", "not_offered"), record.text
+    assert record.text.startswith("mode=jet: jax.experimental.jet cannot differentiate the operation sort")
+
+
 def test_a_callback_without_a_derivative_rule_is_skipped(define):
     def sine(x):
         return jax.pure_callback(np.sin, jax.typeof(x), x, vmap_method="sequential")
