@@ -40,8 +40,8 @@ _MAX_COLOR_RATIO = 4  # the maximum number of DSATUR colors, divided by the nonz
 _MAX_CONFLICTS = 5 * 10**10  # the maximum number of pairs of conflicting entries; coloring more takes minutes
 
 
-class PatternUnknown(Refusal, NotImplementedError):
-    """An exception for a function without a known sparsity pattern. Its case is skipped as not_offered."""
+class NoColoring(Refusal, NotImplementedError):
+    """An exception for a pattern that is unknown or takes minutes to color. Its case is not_offered."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _prepare_libraries() -> None:
 def detect_pattern(function: Callable[..., Any], x: tuple[Any, ...], y: tuple[Any, ...]) -> Pattern:
     """Return the sparsity pattern of the Jacobian of `function(*x, *y)` with respect to x.
 
-    Raise `PatternUnknown` if asdex cannot analyze the function, or if the Jacobian has no nonzeros.
+    Raise `NoColoring` if asdex cannot analyze the function, or if the Jacobian has no nonzeros.
     """
     import asdex
 
@@ -144,7 +144,7 @@ def detect_pattern(function: Callable[..., Any], x: tuple[Any, ...], y: tuple[An
         raise
     except Exception as error:
         message = " ".join(str(error).split())
-        raise PatternUnknown(
+        raise NoColoring(
             "asdex cannot determine the sparsity pattern of this function; use seeds=identity, "
             f"which does not need it: {message}"
         ) from None
@@ -154,7 +154,7 @@ def detect_pattern(function: Callable[..., Any], x: tuple[Any, ...], y: tuple[An
     outputs, inputs = detected.shape
     indices = np.unique(np.asarray(detected.rows, np.int64) * inputs + np.asarray(detected.cols))
     if not indices.size:
-        raise PatternUnknown(
+        raise NoColoring(
             "the function does not depend on the inputs of wrt, so that its Jacobian has no nonzeros "
             "to color; use seeds=identity"
         )
@@ -206,7 +206,7 @@ def _color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int) -> tuple[np.
     """Return (colors, count): an array with the color of each column, and the number of colors.
 
     `rows` and `cols` are the positions of the nonzeros. A column without a nonzero has the color -1. If there
-    are no nonzeros, `colors` is None. Raise `Refusal` if coloring would take minutes.
+    are no nonzeros, `colors` is None. Raise `NoColoring` if coloring would take minutes.
     """
     if not len(cols):
         return None, 0
@@ -220,7 +220,7 @@ def _color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int) -> tuple[np.
         return np.where(has_color, np.cumsum(has_color) - 1, -1).astype(np.int32), min_colors
     if np.sum(np.square(row_counts, dtype=float)) > _MAX_CONFLICTS:
         fix = "use another mode, such as forward instead of reverse, or seeds=identity"
-        raise Refusal(f"seeds=colored takes minutes to find {min_colors:,} or more colors here: {fix}")
+        raise NoColoring(f"seeds=colored takes minutes to find {min_colors:,} or more colors here: {fix}")
     colors, max_colors = None, _MAX_COLOR_RATIO * min_colors
     if inputs * max_colors <= _MAX_SATURATION_SIZE:
         colors = dsatur.color_columns(rows, cols, inputs, max_colors)

@@ -838,6 +838,14 @@ def test_a_callback_without_a_derivative_rule_is_skipped(define):
         assert (record.status, record.reason) == ("skipped", "not_offered"), record.text
 
 
+def test_colored_seeds_that_take_minutes_to_color_are_skipped(define, monkeypatch):
+    monkeypatch.setattr(pytest.importorskip("scaling.options.coloring"), "_MAX_CONFLICTS", 5)
+    define("mine", Workload(lambda x: jnp.append(x**2, x[:3].sum()), {"x": uniform(6)}, wrt="x"))
+    record = measure(workload="mine", seeds="colored", api="jit")
+    assert (record.status, record.reason) == ("skipped", "not_offered"), record.text
+    assert record.text.startswith("seeds=colored takes minutes to find 3 or more colors")
+
+
 @pytest.mark.parametrize("function, message", [
     (lambda x: jnp.fft.rfft(x).real, "No handler for primitive 'fft'"), (lambda x: jnp.zeros(4), "does not depend"),
 ])  # fmt: skip
