@@ -57,7 +57,7 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
     """Return the study that a composed configuration describes, or raise `Refusal` if it is invalid."""
     cluster = cluster_settings.from_config(config["cluster"])
     settings = RunSettings.from_config(config, cluster.attempts if cluster.submits else None)
-    _check_options(config, name, cluster)
+    _check_options(config, cluster)
     tracking = None
     if config["tracking"].get("name") != "none":
         from scaling.wandb.job import TrackingSettings
@@ -90,12 +90,9 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
     )  # fmt: skip
 
 
-def _check_options(config: dict[str, Any], name: str, cluster: ClusterSettings) -> None:
-    """Raise `Refusal` if an option has no effect or is not supported, or if the study is not a mapping."""
-    study, versus = config["study"], config["versus"]
-    if not isinstance(study, dict):
-        text = f"study={name} is not a mapping of fields and grids"
-        raise Refusal(f"{text}; name one study, such as study=smoke")
+def _check_options(config: dict[str, Any], cluster: ClusterSettings) -> None:
+    """Raise `Refusal` if an option has no effect or is not supported."""
+    versus = config["versus"]
     for option in ("hardware", "deadline"):
         if config.get(option) is not None:
             raise Refusal(f"{option} is an option of `scaling plan` and has no effect here: leave it out")

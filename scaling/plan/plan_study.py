@@ -75,7 +75,7 @@ def prepare_plan(config: dict[str, Any], name: str, note: preflight.ProgressCall
     `config` is a Hydra configuration, and `name` is the name of its study. `note(done, total)` receives the
     numbers of checked cases and of all cases. Raise `Refusal` if a value is invalid.
     """
-    hardware, folder, settings = _read_options(config, name)
+    hardware, folder, settings = _read_options(config)
     cells = _expand_cases(config, name, hardware, settings.max_cases)
     for count in sorted({cell.case.devices for cell in cells}):
         hardware.check_devices(count)
@@ -103,13 +103,11 @@ def prepare_plan(config: dict[str, Any], name: str, note: preflight.ProgressCall
     )  # fmt: skip
 
 
-def _read_options(config: dict[str, Any], name: str) -> tuple[Hardware, Path, RunSettings]:
+def _read_options(config: dict[str, Any]) -> tuple[Hardware, Path, RunSettings]:
     """Return the hardware, results folder and run settings of a plan.
 
     Raise `Refusal` if a value is invalid, or if an option has no effect on a plan.
     """
-    if not isinstance(config["study"], dict):
-        raise Refusal(f"study={name} is not a mapping; specify one study, such as study=plan")
     if not isinstance(config.get("hardware"), dict):
         raise Refusal(
             "specify the hardware to plan for, such as hardware=v5p or hardware=h100; "

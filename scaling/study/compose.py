@@ -144,16 +144,19 @@ def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
     for name in known_names:
         if name not in config and name != "hardware":
             raise Refusal(f"no file sets {name}: remove the line '# @package' from the file of {name}")
-    for name, value in config["study"].items() if isinstance(config["study"], dict) else ():
-        if name in known_names and name not in (*FIELDS, "scaling", "where"):
-            key = f"{name}.{next(iter(value))}" if isinstance(value, dict) and value else name
-            fix = f"leave it out, and write {key}=VALUE on the command line"
-            fix = "remove this line and the indentation below it" if name == "study" else fix
-            raise Refusal(f"study/{choices.get('study')}.yaml sets {name}, which is not a field: {fix}")
     for group, example in _GROUPS.items():
         if not isinstance(choices.get(group), str) and (group != "hardware" or group not in choices):
             several = f"; several run with --multirun {group}=A,B" if group in ("study", "hardware") else ""
             raise Refusal(f"name one {group}, such as {group}={example}{several}")
+    if not isinstance(config["study"], dict):
+        fix = "write fields and grids in its file, or name another, such as study=smoke"
+        raise Refusal(f"study={choices['study']} is not a mapping of fields and grids: {fix}")
+    for name, value in config["study"].items():
+        if name in known_names and name not in (*FIELDS, "scaling", "where"):
+            key = f"{name}.{next(iter(value))}" if isinstance(value, dict) and value else name
+            fix = f"leave it out, and write {key}=VALUE on the command line"
+            fix = "remove this line and the indentation below it" if name == "study" else fix
+            raise Refusal(f"study/{choices['study']}.yaml sets {name}, which is not a field: {fix}")
     if config.get("hardware") is not None and choices["hardware"] is None:
         raise _explain_key_without_choice("hardware", _GROUPS["hardware"])
 

@@ -365,6 +365,7 @@ TABLES["study files"] = {
         "ceilings as text": ("{workload: linear, ceilings: maybe}", "ceilings must be true or false, not 'maybe'"),
         "an empty sweep": ("{workload: linear, points: []}", "no cases"),
         "a file of another package": ("# @package _global_\nworkload: linear\n", "no file sets study.*@package"),
+        "a study that is a number": ("# @package _global_\nstudy: 3\n", "study=mine is not a mapping of fields and grids"),
         "an unknown default": ("defaults: [nowhere]\nworkload: linear\n", "nowhere"),
         "a default of itself": ("defaults: [mine]\nworkload: linear\n", "refers to itself"),
         "defaults that are a word": ("defaults: rbf\nworkload: linear\n", "defaults|mine"),
@@ -409,6 +410,9 @@ TABLES["study files"] = {
         (*MINE, "tracking=mine"),
         "tracking.project must be",
         {"my_conf/study/mine.yaml": "workload: linear", "my_conf/tracking/mine.yaml": "project: 3"},
+    ),
+    "a plan of a study that is a number": user_study(
+        "# @package _global_\nstudy: 3\n", "study=mine is not a mapping of fields", ("plan", *MINE[1:], "hardware=v5p")
     ),
     "a study that is a folder": Input(MINE, "mine", {"my_conf/study/mine.yaml/inside": ""}),
     "a study in a folder of another name": Input(MINE, "unknown study 'mine'", {"my_conf/studies/mine.yaml": "workload: linear"}),
