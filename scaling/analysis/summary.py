@@ -1,7 +1,6 @@
 """Summarize a results folder in sentences (`answer_sentences`): fastest modes, crossovers, scaling laws."""
 
 import itertools
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from scaling.analysis.scaling_fits import ScalingFit
 from scaling.analysis.size_series import Crossover
 from scaling.analysis.timings import SHORT, describe_slower, format_time, is_empty_call, near_floor
 from scaling.core.case import Case, problem
-from scaling.core.formatting import format_bytes, format_count, format_number, list_first
+from scaling.core.formatting import format_bytes, format_count, format_number, format_value, list_first
 from scaling.core.grouping import group_by, least_by
 from scaling.core.record import REASONS
 
@@ -234,7 +233,7 @@ def _describe_comparison(comparison: SettingComparison) -> str:
 def _name_setting(case: Case, field: str) -> str:
     """Return a case field and its value as text, such as 'mesh=2x4' or 'overlap=true'."""
     value = "x".join(map(str, case.mesh_shape)) if field == "mesh" else getattr(case, field)
-    return f"{field}={value if isinstance(value, str) else json.dumps(value)}"
+    return f"{field}={value if isinstance(value, str) else format_value(value)}"
 
 
 def _describe_plans(findings: Findings) -> list[str]:
