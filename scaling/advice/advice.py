@@ -175,11 +175,7 @@ class Advice:
             method = "the explicit Jacobian" if is_coded else "jvp, then vjp"
         elif self.coloring and is_coded:
             columns, rows = self.coloring.column_count, self.coloring.row_count
-            method = (
-                format_count(columns, "compressed column")
-                if columns
-                else format_count(rows, "compressed row")
-            )
+            method = format_count(columns or rows, f"compressed {'column' if columns else 'row'}")
         details = {
             method: True, f"{case.forward} forward": case.forward,
             f"{format_count(int(case.chunk or 0), 'seed')} at a time": case.chunk,

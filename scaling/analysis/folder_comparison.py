@@ -130,11 +130,8 @@ def _load_newest_records(name: str, folder: Path) -> tuple[dict[str, list[Record
 
 def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase | None:
     a, b = (tuple(record for record in records if record.status == "ok") for records in (old, new))
-    failed = [
-        name
-        for name, records in (("A", old), ("B", new))
-        if any(record.status == "failed" for record in records)
-    ]
+    folders = (("A", old), ("B", new))
+    failed = [name for name, records in folders if any(record.status == "failed" for record in records)]
     unmeasured = (record for record in (*old, *new) if record.status != "ok")
     reason_text_pairs = ((record.reason or "no reason given", record.text) for record in unmeasured)
     reasons = dict.fromkeys(f"{reason}: {text}" if text else reason for reason, text in reason_text_pairs)

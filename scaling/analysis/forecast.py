@@ -170,9 +170,8 @@ def _describe_fastest(timings: Sequence[Timing], fastest_on_most: Timing, kind: 
     fastest = min(timings, key=lambda timing: timing.median)
     text = f"{_describe_time(fastest)}, the fastest planned method"
     on_fewer_devices = (timing for timing in timings if timing.case.devices < fastest.case.devices)
-    if not_slower := [
-        timing for timing in on_fewer_devices if not _predicted_ratio(timing, fastest).above_one
-    ]:
+    not_slower = [t for t in on_fewer_devices if not _predicted_ratio(t, fastest).above_one]
+    if not_slower:
         fewest = min(not_slower, key=lambda timing: (timing.case.devices, timing.median))
         text += f", not distinguished from {_describe_time(fewest)}"
     if fastest.case.devices < fastest_on_most.case.devices:

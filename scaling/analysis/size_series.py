@@ -198,15 +198,14 @@ def _slower_methods(
     """
     if is_empty_call(fast):
         return {}
-    timings_of_others = {
-        method: best.get((*fast.comparison_key, method)) for method in methods if method != fast.base_method
-    }
-    slower = {
-        method: (timing, estimate_ratio(timing.records, fast.records))
-        for method, timing in timings_of_others.items()
-        if timing
-    }
-    return {method: pair for method, pair in slower.items() if pair[1].estimate.above_one}
+    slower: dict[Method, tuple[Timing, Ratio]] = {}
+    for method in methods:
+        timing = best.get((*fast.comparison_key, method))
+        if timing and method != fast.base_method:
+            ratio = estimate_ratio(timing.records, fast.records)
+            if ratio.estimate.above_one:
+                slower[method] = (timing, ratio)
+    return slower
 
 
 def _crossover_between(

@@ -175,19 +175,17 @@ def _choice(names: tuple[str, ...]) -> tuple[Callable[[Any], Any], str]:
 
 _COUNT = (lambda value: value if isinstance(value, int) and value >= 1 else None, "a positive integer")
 _WORDS = (_parse_words, "a list of words, such as [--verbose]")
+_ONE_OR_MORE_NAMES = (
+    lambda value: ",".join(_parse_words(value) or ()) or _parse_name(value),
+    "a name, or a list of names such as [a, b]",
+)
 # Field -> (parser, description of the valid values). All other fields are names.
 _PARSERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     **dict.fromkeys(("at_once", "attempts", "per_node", "nodes", "cores"), _COUNT),
     **dict.fromkeys(("srun", "hosts", "shell"), _WORDS),
     "platform": _choice(PLATFORMS),
     "gpu_option": _choice(GPU_OPTIONS),
-    **dict.fromkeys(
-        ("partition", "exclude"),
-        (
-            lambda value: ",".join(_parse_words(value) or ()) or _parse_name(value),
-            "a name, or a list of names such as [a, b]",
-        ),
-    ),
+    **dict.fromkeys(("partition", "exclude"), _ONE_OR_MORE_NAMES),
     "setup": (_parse_shell_lines, "a list of shell lines, such as [module load cuda]"),
     "sbatch": (
         _parse_options,

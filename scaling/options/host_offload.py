@@ -98,9 +98,8 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
     host_result = np.empty(derivative.result_shape, _result_dtype(derivative))
 
     names_on_device = [name for name in program.arguments if name not in host_inputs]
-    device_arguments = dict(
-        zip(names_on_device, layout.place_inputs(program, None, names_on_device), strict=True)
-    )
+    placed = layout.place_inputs(program, None, names_on_device)
+    device_arguments = dict(zip(names_on_device, placed, strict=True))
     if plan.seeds:
         start = program.arguments[layout.START]
         seed_starts = {  # index of the first seed of a step -> the argument with this index

@@ -58,12 +58,11 @@ def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[dict[s
 
     The message states that the program has unexpected collectives, or that it lacks required collectives.
     """
-    executable = compiled.stages.compiled
-    program = None if executable is None else hlo.read(executable.as_text())
-    unexpected = (
-        describe_wrong_collectives(compiled.derivative.case, program.collectives) if program else None
-    )
-    return program_work(compiled, devices, program), unexpected
+    if compiled.stages.compiled is None:
+        return program_work(compiled, devices, None), None
+    program = hlo.read(compiled.stages.compiled.as_text())
+    wrong = describe_wrong_collectives(compiled.derivative.case, program.collectives)
+    return program_work(compiled, devices, program), wrong
 
 
 def program_work(

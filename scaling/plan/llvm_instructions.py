@@ -238,9 +238,8 @@ class LlvmFunction:
         compare this index, the number is 1.
         """
         comparisons = filter(None, map(self._find_comparison, self.definitions))
-        return next(
-            (comparison.bound for comparison in comparisons if self._limits_work_group_index(comparison)), 1
-        )
+        bounds = (each.bound for each in comparisons if self._limits_work_group_index(each))
+        return next(bounds, 1)
 
     def _limits_work_group_index(self, comparison: Comparison) -> bool:
         """Return whether a comparison tests that the index of a work group is below the number of groups."""

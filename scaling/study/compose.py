@@ -328,9 +328,8 @@ def _check_file(path: Path, name: str) -> None:
             elif isinstance(event, yaml.NodeEvent):
                 if isinstance(event, yaml.CollectionStartEvent):
                     parents.append((event.anchor, value_count))
-                value_count += (
-                    sizes_by_anchor.get(event.anchor, 1) if isinstance(event, yaml.AliasEvent) else 1
-                )
+                is_alias = isinstance(event, yaml.AliasEvent)
+                value_count += sizes_by_anchor.get(event.anchor, 1) if is_alias else 1
             if len(parents) > _MAX_DEPTH or value_count > _MAX_NODES:
                 limit = f"a file has at most {_MAX_NODES} values, those of an alias counted at each use, and"
                 line = event.start_mark.line + 1

@@ -257,11 +257,9 @@ def _make_cell(fields: _Fields, overridden: Collection[str]) -> GridCell:
     check_names("scaling", [scaling], SCALINGS)
     name = fields.get("workload")
     if not isinstance(name, str) or not name:
-        problem = (
-            f"workload must be a name, not {format_value(name)}"
-            if "workload" in fields
-            else "a grid names no workload"
-        )
+        problem = "a grid names no workload"
+        if "workload" in fields:
+            problem = f"workload must be a name, not {format_value(name)}"
         raise Refusal(f"{problem}: write workload=rbf, or the import path of your module, as workload=spring")
     if fields.get("devices") == EVERY:
         reason = "devices=all works with `scaling plan` only, which knows the valid counts of its hardware"
