@@ -64,10 +64,7 @@ def start_jax(
 
 
 def _connect(shape: dict[str, int], platform: str, rank: int, get_coordinator: Callable[[], str]) -> None:
-    """Initialize `jax.distributed` in this process, and wait until all processes of the case have done so.
-
-    `rank` is the index of this process.
-    """
+    """Initialize `jax.distributed` in process `rank`, and wait until all processes have done so."""
     devices_per_process = shape["devices"] // shape["processes"]
     processes_per_node = shape["processes"] // shape["nodes"]
     if platform == "tpu":

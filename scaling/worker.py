@@ -76,10 +76,7 @@ class Channel:
 
 
 def die_with_parent(parent: int) -> None:
-    """Make Linux kill this process when its parent process ends, or exit if the parent has already ended.
-
-    `parent` is the process ID of the parent.
-    """
+    """Make Linux kill this process when its parent (process ID `parent`) ends. Exit if it has ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent ended before the call of prctl
         os._exit(0)
@@ -123,10 +120,7 @@ def main() -> int:
 
 
 def _end_with_launcher(header: dict[str, Any], pipe: int) -> None:
-    """Make this process end when the launcher ends or closes the pipe. Ignore Ctrl-C and SIGUSR2.
-
-    `pipe` is the file descriptor from which this process reads requests.
-    """
+    """Make this process end when the launcher ends or closes `pipe`. Ignore Ctrl-C and SIGUSR2."""
     if "parent" in header:
         die_with_parent(header["parent"])
     else:
@@ -177,10 +171,7 @@ def _bind_to_cores(
 
 
 def _find_free_address(nodes: int) -> str:
-    """Return an address "host:port" with a free port of this host, for the `jax.distributed` coordinator.
-
-    If `nodes` is 1, the host is 127.0.0.1.
-    """
+    """Return a free "host:port" for the `jax.distributed` coordinator, with 127.0.0.1 for one node."""
     with socket.socket() as port_socket:
         port_socket.bind(("", 0))
         host = "127.0.0.1" if nodes == 1 else os.environ.get("SLURMD_NODENAME") or _find_host_name()

@@ -203,10 +203,7 @@ def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the inputs in the order of the parameters of `function`.
-
-    Raise `Refusal` if the inputs do not match the parameters.
-    """
+    """Return the names of the inputs in the order of the parameters, or raise `Refusal` on a mismatch."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a built-in function has no signature

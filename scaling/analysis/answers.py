@@ -99,10 +99,7 @@ def _list_untimed(findings: Findings, ranking: Ranking) -> list[str]:
 
 
 def problem_name(findings: Findings, timing: Timing | Ranking) -> str:
-    """Return the name of a problem as text, such as 'mlp width=8 points=64 [oversubscribed]'.
-
-    It consists of the function name, the sizes, and `Findings.suffix`.
-    """
+    """Return the name of a problem as text, such as 'mlp width=8 points=64 [oversubscribed]'."""
     return f"{timing.family} {timing.size}{findings.suffix(timing.environment, timing.honest)}"
 
 

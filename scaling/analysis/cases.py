@@ -82,10 +82,7 @@ def method_of(case: Case) -> Method:
 
 
 def interleave_groups(items: Iterable[T], key: Callable[[T], Hashable]) -> list[T]:
-    """Return the first item of each group, then the second item of each group, and so on.
-
-    Items for which `key` returns the same value form a group.
-    """
+    """Return the first item of each group (items with equal `key`), then the second of each, and so on."""
     ranked_items = [pair for group in group_by(items, key).values() for pair in enumerate(group)]
     return [item for _, item in sorted(ranked_items, key=lambda pair: pair[0])]
 
@@ -107,19 +104,13 @@ def curve_case(case: Case, kind: str) -> Case:
 
 
 def is_candidate(case: Case) -> bool:
-    """Return whether a case takes part in the ranking of AD methods.
-
-    Other AD systems, handwritten code and mode=auto are not ranked.
-    """
+    """Return whether a case is ranked. Other AD systems, handwritten code and mode=auto are not."""
     return case.engine == "jax" and not case.ad_mode.closed_form and case.mode != AUTO
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A case in one environment (hardware and software).
-
-    It is the base class of timings, curves and rankings.
-    """
+    """A case in one environment (hardware and software): the base class of timings, curves and rankings."""
 
     case: Case
     environment: str  # the digest of hardware and software; only times with equal digests are compared

@@ -52,10 +52,7 @@ class Findings:
     study_problem: str = ""  # why study.json or some of its cases cannot be read
 
     def curves_of(self, timing: Timing) -> dict[str, tuple[Curve, CurvePoint]]:
-        """Return {kind of scaling: (curve, point)} for the scaling curves that contain a timing.
-
-        The kind is "strong" or "weak".
-        """
+        """Return {"strong" or "weak": (curve, point)} for the scaling curves that contain a timing."""
         return self.curves_by_case.get((timing.environment, timing.case), {}) if timing.honest else {}
 
     @functools.cached_property
@@ -91,10 +88,7 @@ class Findings:
 
     @functools.cached_property
     def newest_records(self) -> list[Record]:
-        """Return one record for each replicate of each case.
-
-        If a replicate has records from several environments, the record that started last is returned.
-        """
+        """Return one record for each replicate of each case, the one that started last in any environment."""
         return list(store.newest_by_replicate(self.records).values())
 
     @functools.cached_property
@@ -109,10 +103,7 @@ class Findings:
 
     @functools.cached_property
     def lost_records(self) -> dict[tuple, list[Record]]:
-        """Return {(environment, problem, device count): records of AD modes without a time}.
-
-        These modes failed or ran out of memory.
-        """
+        """Return {(environment, problem, device count): records of modes that failed or were too large}."""
         candidates = (record for record in self.newest_records if is_candidate(record.case))
         reasons = ranking.OUT_OF_MEMORY_REASONS
         lost = (record for record in candidates if record.status == "failed" or record.reason in reasons)
@@ -200,10 +191,7 @@ def read(
 
 
 def _list_missing(expected: Mapping[str, tuple[Case, int]], records: Sequence[Record]) -> list[str]:
-    """Return the labels of all replicates (repeated measurements) of cases that have no record.
-
-    `expected` maps each case key to (case, number of replicates).
-    """
+    """Return the labels of all replicates without a record. `expected` is the field `cases` of a `Study`."""
     recorded = store.newest_by_replicate(records)
     return [
         label(case) + (f" replicate {number + 1}" if number else "")

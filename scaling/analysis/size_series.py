@@ -192,10 +192,7 @@ def _find_crossovers(
 def _slower_methods(
     fast: Timing, methods: Iterable[Method], best: Mapping[tuple, Timing]
 ) -> dict[Method, tuple[Timing, Ratio]]:
-    """Return {method: (timing, ratio)} for the methods that are significantly slower than `fast`.
-
-    The ratio is the time of the method divided by the time of `fast`.
-    """
+    """Return {method: (timing, its time over that of `fast`)} for significantly slower methods."""
     if is_empty_call(fast):
         return {}
     slower: dict[Method, tuple[Timing, Ratio]] = {}

@@ -219,10 +219,7 @@ def break_even_calls(timing: Timing, other: Timing) -> int | None:
 
 
 def memory_of(timing: Timing) -> int | None:
-    """Return the peak memory per device in bytes, or None if it is unknown.
-
-    The memory was measured, or it is an estimate by XLA.
-    """
+    """Return the peak memory per device in bytes, measured or estimated by XLA, or None if it is unknown."""
     record = timing.record
     return record.peak_bytes or bytes_while_running(vars(record)) or None
 

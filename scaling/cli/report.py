@@ -25,10 +25,7 @@ _EFFICIENCY = 0.5  # equal to `findings.EFFICIENCY`; an up-to-date report does n
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    """Write the HTML report of a results folder, and print a summary.
-
-    With --proposal, also write a proposal.
-    """
+    """Write the HTML report of a results folder, with --proposal also a proposal, and print a summary."""
     folder, efficiency = results_folder.require_results_folder(args.folder), _read_efficiency(args.efficiency)
     current_report = load_saved_output(folder, _digest(folder, efficiency))
     if current_report and not args.proposal and not find_unrecorded(folder):

@@ -54,10 +54,7 @@ class StudyStatus:
 
     @property
     def counts(self) -> dict[str, Counter[str]]:
-        """Return {workload: counter}, where `counter[state]` is the number of cases in this state.
-
-        Each replicate of a case is counted.
-        """
+        """Return {workload: {state: number of replicates of cases in this state}}."""
         groups = group_by(self.lines, lambda line: line.case.workload)
         return {workload: Counter(line.state for line in lines) for workload, lines in groups.items()}
 
@@ -230,10 +227,9 @@ def _format_elapsed(row: Sequence[TaskState]) -> str:
 
 
 def print_status(status: StudyStatus, console: Console, show_all: bool) -> None:
-    """Print the states of the tasks and cases, and the notes of `status`.
+    """Print the tables of tasks and of cases per state, the lines of single cases, and the notes of `status`.
 
-    The output consists of tables of the tasks, a table of the number of cases in each state, lines for single
-    cases, and the notes. If `show_all` is false, long lists of tasks and cases are shortened.
+    If `show_all` is false, long lists of tasks and cases are shortened.
     """
     if status.tasks:
         for table in task_tables(status.tasks, show_all):

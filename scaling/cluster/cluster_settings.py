@@ -55,10 +55,7 @@ class ClusterSettings:
 
     @property
     def submits(self) -> bool:
-        """Return whether the cases run in jobs: Slurm jobs, or a background job on this host.
-
-        If false, this process starts the workers that run the cases.
-        """
+        """Return whether jobs (of Slurm or on this host) run the cases, not workers of this process."""
         return self.name in (LOCAL, SLURM)
 
     @property
@@ -78,10 +75,7 @@ class ClusterSettings:
 
 
 def from_config(config: Any) -> ClusterSettings:
-    """Return the cluster settings in the Hydra config group `cluster`.
-
-    Raise `Refusal` if a setting is invalid.
-    """
+    """Return the settings in the Hydra config group `cluster`, or raise `Refusal` if one is invalid."""
     name = config.get("name") if isinstance(config, Mapping) else config
     if isinstance(config, Mapping) and name is None:
         raise Refusal(
@@ -98,10 +92,7 @@ def from_config(config: Any) -> ClusterSettings:
 
 
 def _parse_field(key: str, value: Any) -> Any:
-    """Return the parsed value of the setting `key`. If the value is None (null in YAML), return None.
-
-    Raise `Refusal` if the value is invalid.
-    """
+    """Return the parsed value of the setting `key`, or None for None. Raise `Refusal` if it is invalid."""
     if value is None:
         return None
     parse, expected = _PARSERS.get(key, (_parse_name, "a name"))

@@ -52,10 +52,7 @@ class TaskState:
 
     @cached_property
     def journal(self) -> TaskJournal:
-        """Return a summary of the events in the journal files of the task.
-
-        The files are read when the summary is first used.
-        """
+        """Return a summary of the events in the journal files of the task."""
         return read_journal(self.entry.path)
 
     @cached_property
@@ -212,10 +209,7 @@ def _save_final_states(submission: Submission, states: Mapping[str, JobState]) -
 
 
 def _find_state(task: TaskState, is_queried: bool) -> JobState:
-    """Return the state of a task, as shown by its process, Slurm, its journal, or its log.
-
-    `is_queried` states whether Slurm was queried and answered.
-    """
+    """Return the state of a task from its process, Slurm (if `is_queried`), its journal, or its log."""
     if task.submission.kind == SLURM:
         is_observable = is_queried
     else:  # the process of a local task is visible on the host of the launcher only
@@ -286,7 +280,7 @@ def _read_command(pid: int | str) -> bytes:
 
 
 def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
-    """Return the cases that submitted tasks may still run, as a set of (case key, replicate number).
+    """Return {(case key, replicate number)} for the cases that submitted tasks may still run.
 
     Raise `Refusal` if the file of such a task cannot be read.
     """

@@ -156,9 +156,6 @@ def current_job() -> str | None:
 
 
 def seconds_between(began_at: str, ended_at: str | None = None) -> float:
-    """Return the number of seconds from `began_at` to `ended_at` (default: now), or 0 if negative.
-
-    The times are text in ISO 8601 format.
-    """
+    """Return the seconds between two times in ISO 8601 format (default: until now), or 0 if negative."""
     ended = datetime.datetime.fromisoformat(ended_at) if ended_at else datetime.datetime.now(datetime.UTC)
     return max(0.0, (ended - datetime.datetime.fromisoformat(began_at)).total_seconds())

@@ -26,10 +26,7 @@ _UNINFORMATIVE_PREFIXES = (
 
 
 def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
-    """Write a "failed" record for each case whose job ended before the case was recorded.
-
-    `tasks` are the submitted tasks. Return the number of written records.
-    """
+    """Write the "failed" records of `make_failed_records`, and return their number."""
     failed_records = make_failed_records(tasks, store.load(results).records) if tasks else []
     store.append_records(results, failed_records)
     return len(failed_records)
@@ -99,10 +96,7 @@ def make_failed_records_of_task(
 def remaining_cases(
     definition: submission_files.TaskDefinition, records: Iterable[Record]
 ) -> list[schedule.ScheduledCase]:
-    """Return the cases that a task must still run, with the numbers of their next attempts.
-
-    These cases have no result in `records`, and may be attempted again.
-    """
+    """Return the cases of a task without a result that may be attempted again, with their next attempts."""
     history, remaining = _history_of_task(definition, records), []
     for scheduled in definition.scheduled_cases:
         identity = scheduled.identity(definition.environments)

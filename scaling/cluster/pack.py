@@ -72,10 +72,7 @@ def _fill_tasks(
     predict: Callable[[Case], float],
     budget: float,
 ) -> Iterator[PackedTask]:
-    """Yield tasks of up to `budget` seconds.
-
-    A group of cases is never split. A group that takes longer than `budget` is a task of its own.
-    """
+    """Yield tasks of up to `budget` seconds. A longer group is not split, but is a task of its own."""
     cases, seconds = list[ScheduledCase](), 0.0
     for group in groups:
         group_seconds = _START_SECONDS + sum(predict(item.case) for item in group)

@@ -189,10 +189,7 @@ def cpus_per_gpu() -> float | None:
 
 
 def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
-    """Return the nodes that sinfo lists, with one entry for each node of each partition.
-
-    If `cluster.platform` is "cpu", each CPU core counts as a device.
-    """
+    """Return each node of each partition that sinfo lists. On a CPU, each core counts as a device."""
     is_cpu = cluster.platform == "cpu"
     constraint_features = set(re.findall(r"[\w.:-]+", cluster.constraint or ""))
     sinfo_output = run_command("sinfo", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P|%c|%f")
@@ -261,10 +258,7 @@ def _split_lines(text: str, count: int) -> list[list[str]]:
 
 
 def _expand_array(job: str) -> list[str]:
-    """Return the job IDs in a Slurm array expression.
-
-    For example, "12_[0,3-4%2]" gives ["12_0", "12_3", "12_4"].
-    """
+    """Return the job IDs in a Slurm array expression: "12_[0,3-4%2]" gives ["12_0", "12_3", "12_4"]."""
     array, bracket, indices = job.partition("_[")
     if not bracket:
         return [job]

@@ -122,10 +122,7 @@ def _may_exist(path: Path) -> bool:
 
 
 def _submission_from_json(folder: Path, content: Any) -> Submission:
-    """Convert the content of submission.json to a `Submission`.
-
-    Raise KeyError, TypeError or ValueError if the content is malformed.
-    """
+    """Convert submission.json to a `Submission`, or raise KeyError, TypeError or ValueError if malformed."""
     entries = tuple(
         check_types(SubmittedTask(folder, task["task"], task["job"], shape, task["cases"]))
         for task in content["tasks"]
@@ -191,10 +188,7 @@ def write_submission(submission: Submission) -> None:
 
 
 def save_job_ids(submission: Submission, jobs: dict[str, str]) -> Submission:
-    """Add job IDs to a submission, update submission.json, and return the updated submission.
-
-    `jobs` maps task names to job IDs.
-    """
+    """Add {task name: job ID} to a submission, update submission.json, and return the updated submission."""
     entries = submission.entries
     entries = tuple(dataclasses.replace(entry, job=jobs.get(entry.name, entry.job)) for entry in entries)
     updated = dataclasses.replace(submission, entries=entries)
@@ -203,10 +197,7 @@ def save_job_ids(submission: Submission, jobs: dict[str, str]) -> Submission:
 
 
 def read_task(task: Path) -> TaskDefinition:
-    """Return the content of the task file at the path `task`.
-
-    Raise `Refusal` if the file is missing or malformed.
-    """
+    """Return the content of the task file `task`. Raise `Refusal` if it is missing or malformed."""
     content = store.read_json(task)
     try:
         return _task_from_json(content)

@@ -52,10 +52,7 @@ class LaplacianValue(NamedTuple):
 
 
 def _sum_over_directions(quadratic_form: LinearMap) -> LinearMap:
-    """Return a function of V that sums `quadratic_form(v)` over all directions v in V.
-
-    V is a tuple of arrays with a leading axis of directions.
-    """
+    """Return a function that sums `quadratic_form(v)` over the leading axis of a tuple of arrays V."""
     return lambda V: jax.vmap(quadratic_form)(V).sum()
 
 

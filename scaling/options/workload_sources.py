@@ -48,10 +48,7 @@ def _find_user_module(name: str) -> ModuleSpec | None:
 
 @functools.cache  # a study asks for the digest of each of its cases
 def _imported_names(source: bytes, package: str) -> list[str]:
-    """Return the absolute names of the modules and members that the `import` statements in `source` import.
-
-    Relative imports are relative to `package`.
-    """
+    """Return the absolute names of the modules and members that `source` imports. `package` contains it."""
     names = []
     with contextlib.suppress(SyntaxError, ValueError):  # not Python, such as a compiled module
         for node in ast.walk(ast.parse(source)):

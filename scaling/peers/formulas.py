@@ -110,10 +110,7 @@ class Batch:
         return [numpy.stack(rows) for rows in zip(*sums, strict=True)]
 
     def collect(self, by_input: Iterable[Any]) -> numpy.ndarray:
-        """Return the Jacobian as one array of shape (points, outputs, inputs).
-
-        `by_input` is the result of the method `columns` or `rows`.
-        """
+        """Return the result of `columns` or `rows` as one array of shape (points, outputs, inputs)."""
         outputs = 1 if self.sizes.summed or self.workload.reduce else self.sizes.outputs
         if self.case.ad_mode.seed == TANGENT:
             by_input = [numpy.moveaxis(columns, 0, -1) for columns in by_input]
@@ -242,9 +239,6 @@ def _residual(np, is_dot, is_scalar, d, m):
 
 
 def _poisson(np, log_gamma, c, lam):
-    """Return the logarithm of the Poisson probability of the count c at the rate lam.
-
-    If `log_gamma` is None, omit the term log(c!), which does not depend on lam.
-    """
+    """Return log(lam^c exp(-lam) / c!) of the count c and the rate lam, without c! if `log_gamma` is None."""
     log_factorial = log_gamma(c + 1.0) if log_gamma else 0.0
     return c * np.log(lam) - lam - log_factorial

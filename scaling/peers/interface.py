@@ -111,10 +111,7 @@ def describe_missing_packages(engine: str) -> str | None:
 
 
 def complete_case(case: Case) -> dict[str, Any]:
-    """Return {field: new value} for options that the peer of a case may not support.
-
-    For example, `mesh` and chunk=auto are replaced with None.
-    """
+    """Return {field: new value} for options that a peer may not support, such as `mesh` and chunk=auto."""
     jax_options = dict.fromkeys(("mesh", "block", "storage", "memory_limit", "remat", "forward"))
     return jax_options | {
         "api": "jit", "split": "points", "overlap": False, "precision": "highest",

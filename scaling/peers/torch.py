@@ -48,10 +48,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return a `Prepared` that computes the value or derivative of a case with PyTorch.
-
-    With jit=true, the value or derivative is compiled.
-    """
+    """Return a `Prepared` that computes the value or derivative of a case with PyTorch."""
     import torch
 
     torch.set_num_threads(threads)

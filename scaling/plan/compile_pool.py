@@ -62,10 +62,7 @@ def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
 
 
 def on_one_device(case: Case) -> Case:
-    """Return a case with devices=1 that has the same program as each device of `case`.
-
-    If no such case is known, return `case`.
-    """
+    """Return the case with devices=1 and the program of each device of `case`, or `case` if none is known."""
     # The program of a user's workload may depend on the total number of points.
     is_built_in = case.workload in built_in("workloads")
     if is_built_in and case.split == "points" and case.points % case.devices == 0:

@@ -109,10 +109,7 @@ def _has_slow_masks() -> bool:
 
 
 def parse_functions(text: str) -> Iterator[tuple[str, dict[str, list[str]]]]:
-    """Yield (function name, {label of a basic block: its lines}) for each function in a text of LLVM IR.
-
-    The label of the first block is "".
-    """
+    """Yield (function name, {label of a basic block, "" for the first: its lines}) for each function."""
     name, blocks, lines = "", dict[str, list[str]](), list[str]()
     for line in text.splitlines():
         if match := _FUNCTION.match(line):

@@ -153,10 +153,7 @@ def _expand_cases(
 
 
 def _skip_unplannable(checked: PreflightResult) -> PreflightResult:
-    """Return the preflight result of a case, with the outcome "skipped" if the case cannot be planned.
-
-    Any existing outcome is kept.
-    """
+    """Return the result of a preflight, with the outcome "skipped" if it has none and cannot be planned."""
     case, reason, text = checked.case, "not_defined", ""
     if checked.outcome:
         return checked

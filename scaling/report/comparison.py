@@ -113,10 +113,7 @@ def format_markdown(comparison: FolderComparison) -> str:
 
 
 def write_comparison(comparison: FolderComparison) -> Path:
-    """Write the HTML page of a comparison, and return its path.
-
-    The path is report/comparison.html in the new results folder (B).
-    """
+    """Write the page report/comparison.html in the new results folder (B), and return its path."""
     *remarks, summary = comparison_lines(comparison)
     cases_by_unchanged = group_by(comparison.rows, lambda row: row.verdict in folder_comparison.UNCHANGED)
     tables = (

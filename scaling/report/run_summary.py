@@ -15,10 +15,7 @@ _MAX_WARNINGS = 4  # largest number of warnings in a summary
 
 
 def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[str]:
-    """Return the lines of a summary that fits on one screen: fastest AD modes, warnings and next commands.
-
-    `width` is the width of the console in characters.
-    """
+    """Return a summary for one screen of `width` columns: fastest AD modes, warnings and next commands."""
     width = min(width, WIDTH)
     lint = lint_findings(findings)
     messages = [f"{finding.severity}: {finding.rule} ({finding.count}); {finding.fix}" for finding in lint]

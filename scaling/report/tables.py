@@ -139,10 +139,7 @@ def describe_totals(findings: Findings) -> str:
 
 
 def count_statuses(findings: Findings) -> Counter[str]:
-    """Return {status: number of cases}. The statuses include "planned" and "missing".
-
-    Each replicate counts as a case.
-    """
+    """Return {status: number of replicates of cases}. The statuses include "planned" and "missing"."""
     planned = (r for forecast in findings.forecasts for r in forecast.records if r.status == "planned")
     counts = Counter(record.status for record in (*findings.newest_records, *planned))
     return counts + Counter(missing=len(findings.missing))

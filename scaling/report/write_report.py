@@ -48,10 +48,7 @@ def write_report(folder: Path, findings: "Findings | None" = None) -> Path:
 
 
 def inputs_digest(folder: Path) -> str:
-    """Return the hexadecimal SHA-256 digest of the inputs of a report.
-
-    The inputs are the folder name, the records, the plans, study.json and the source code of the package.
-    """
+    """Return a SHA-256 digest of the folder name, records, plans, study.json and source of the package."""
     digest = hashlib.sha256(os.fsencode(f"{folder.resolve().name} {environment.source()}"))
     for path in sorted([*folder.glob("*.jsonl"), *folder.glob("plan-*.json"), folder / "study.json"]):
         content = b""

@@ -97,10 +97,7 @@ def _field_checks(dataclass: Any) -> dict[str, Check]:
 
 
 def check_types(value: Any) -> Any:
-    """Check the field types of the dataclass instance `value`, and return it unchanged.
-
-    Raise ValueError if a field does not have its annotated type.
-    """
+    """Return the dataclass instance `value`. Raise ValueError if a field does not have its annotated type."""
     for name, is_type in _field_checks(value.__class__).items():
         if not is_type(field := getattr(value, name)):
             raise ValueError(f"{name} is {field!s:.60}")

@@ -105,10 +105,7 @@ def latest(records: Iterable[Record]) -> list[Record]:
 
 
 def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
-    """Return {(case key, replicate number): record}, with the newest of the records that `latest` selects.
-
-    The newest record has the latest `started_at`. It may be from any environment.
-    """
+    """Return {(case key, replicate number): record of `latest` that started last, in any environment}."""
     return {(record.key, record.replicate): record for record in sort_by_start(latest(records))}
 
 

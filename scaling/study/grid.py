@@ -152,10 +152,7 @@ def _expand_grids(
 
 
 def _check_study(study: Mapping[str, Any], parts: Any) -> None:
-    """Raise `Refusal` if the value of parts, grids, ceilings or title in a study is invalid.
-
-    `parts` is the value of the key "parts", or {} if there is none.
-    """
+    """Raise `Refusal` if parts ({} if there are none), grids, ceilings or title of a study are invalid."""
     if not isinstance(parts, Mapping) or not all(isinstance(part, Mapping) for part in parts.values()):
         raise Refusal(f"parts must be a mapping of studies by name, not {format_value(parts)}")
     grids = study.get("grids", [{}])
@@ -220,10 +217,7 @@ def _count_cells(swept: dict[str, list[Any]]) -> int:
 
 
 def _choose_meshes(devices: Any, mesh: Any) -> list[Any]:
-    """Return [mesh], or all meshes for `devices` devices if `mesh` is "all".
-
-    If `devices` is not a valid number of devices, return [mesh].
-    """
+    """Return [mesh], or if `mesh` is "all" and `devices` a valid number, all meshes for the devices."""
     is_count = isinstance(devices, int) and 0 < devices <= LARGEST
     return list_meshes(devices) if mesh == EVERY and is_count else [mesh]
 

@@ -127,10 +127,7 @@ def advise_sizes(name: Any) -> str:
 
 
 def check_workload(name: str, result: Any) -> Workload:
-    """Return the `result` of `workload(case)`, or raise `Refusal` if it is not a valid `Workload`.
-
-    `name` is the name of the workload module.
-    """
+    """Return `result`, or raise `Refusal` if it is not a valid `Workload` of the module `name`."""
     if not isinstance(result, Workload):
         expected = f"must return a scaling.workload.Workload, not {type(result).__name__}"
         raise Refusal(f"workload(case) of {name!r} {expected}")

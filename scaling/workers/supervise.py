@@ -134,10 +134,7 @@ class _Run:
                     waiting_groups[:0] = remaining
 
     def _group_by_problem(self, session: Sequence[ScheduledCase]) -> Groups:
-        """Return the work items of a session, in groups of cases that compute the same derivative.
-
-        A group has at most `_MAX_INTERLEAVED` cases.
-        """
+        """Return work items in groups of up to `_MAX_INTERLEAVED` cases with the same derivative."""
         variants, size = range(len(self.results)), _MAX_INTERLEAVED
         return [
             [WorkItem(item, variant) for item in cases[start : start + size] for variant in variants]

@@ -78,10 +78,7 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
 
 
 def _analytic(variant: str, summed: bool, x, support):
-    """Return dK/dx at the points x of shape (points, d), for each center (row) in `support`.
-
-    If `summed`, return the sum over the centers.
-    """
+    """Return dK/dx at the points x of shape (points, d) for each center, or summed over the centers."""
     if variant == "squared":
         value = jnp.exp(-0.5 * jnp.sum((x[:, None, :] - support) ** 2, axis=-1))
         if summed:  # the sum of (y - x) K(x, y) over y, without an array of shape (points, m, d)
@@ -93,10 +90,7 @@ def _analytic(variant: str, summed: bool, x, support):
 
 
 def _analytic_point(variant: str, summed: bool, x, support):
-    """Return dK/dx at one point x of shape (d,), for each center (row) in `support`.
-
-    If `summed`, return the sum over the centers.
-    """
+    """Return dK/dx at one point x of shape (d,) for each center, or summed over the centers."""
     if variant == "squared":
         difference = support - x
         terms = difference * jnp.exp(-0.5 * jnp.sum(difference**2, axis=-1, keepdims=True))

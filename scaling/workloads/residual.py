@@ -32,10 +32,7 @@ def _sum_of_products(a, b):
 
 
 def _residual(dot, d, m):
-    """Return the data `d` minus a Gaussian with center `m` and fitted amplitude, at one point.
-
-    `dot(a, b)` returns the scalar product of two vectors.
-    """
+    """Return `d` minus a Gaussian with center `m` and fitted amplitude. `dot(a, b)` is a scalar product."""
     f = jnp.exp(-1.5 * (jnp.asarray(_GRID, d.dtype) - m) ** 2)
     return d - (dot(d, f) / dot(f, f)) * f
 

@@ -62,10 +62,7 @@ def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _entries_of_columns(u):
-    """Return (off-diagonal values, diagonal values) of the columns of the Jacobian.
-
-    All off-diagonal nonzeros of a column have the same value.
-    """
+    """Return (value of all off-diagonal nonzeros, diagonal value) of each column of the Jacobian."""
     return 2 * DIFFUSION * u, 1 - 8 * DIFFUSION * u - 3 * u * u
 
 

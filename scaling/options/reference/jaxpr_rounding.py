@@ -72,10 +72,7 @@ class RoundingProperties:
 
 
 def rounding_properties(function: Callable[..., Any], *arguments: Any) -> RoundingProperties:
-    """Return the `RoundingProperties` of the jaxpr of `function(*arguments)`.
-
-    The arguments are arrays or abstract arrays.
-    """
+    """Return the `RoundingProperties` of `function(*arguments)`, for arrays or abstract arrays."""
     analysis = _JaxprAnalysis()
     longest = analysis.longest_path(jax.make_jaxpr(function)(*arguments))
     return RoundingProperties(max(1, math.ceil(longest)), analysis.bits, analysis.width)

@@ -138,10 +138,7 @@ def describe_first_wrong(spec: ReferenceSpec, comparison: EntryComparison, is_wr
 
 
 def _name_input(spec: ReferenceSpec, index: Sequence[int]) -> str:
-    """Return text such as " (x[3])" that names the input element of an entry of the Jacobian.
-
-    Return "" if the result is not a dense Jacobian.
-    """
+    """Return text such as " (x[3])", the input element of an entry of a dense Jacobian, otherwise ""."""
     is_jacobian = spec.pattern is None and spec.reduction is WHOLE
     if not is_jacobian or spec.case.ad_mode.is_value or len(index) != 2:
         return ""

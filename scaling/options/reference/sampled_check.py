@@ -166,10 +166,7 @@ def _compare_jacobians(
 
 
 def _floor_scale(spec: ReferenceSpec, scale: np.ndarray) -> np.ndarray:
-    """Return `scale`, with small entries raised to a limit.
-
-    The limit is `spec.tolerance / spec.max_tolerance` times the largest entry in the same row.
-    """
+    """Return max(scale, spec.tolerance / spec.max_tolerance * largest entry of `scale` in the same row)."""
     return np.maximum(scale, spec.tolerance / spec.max_tolerance * scale.max(axis=2, keepdims=True))
 
 
