@@ -192,7 +192,7 @@ def _find_crossovers(
 def _slower_methods(
     fast: Timing, methods: Iterable[Method], best: Mapping[tuple, Timing]
 ) -> dict[Method, tuple[Timing, Ratio]]:
-    """Return {method: (timing, its time over that of `fast`)} for significantly slower methods."""
+    """Return {method: (timing, ratio of its time to the time of `fast`)} for significantly slower methods."""
     if is_empty_call(fast):
         return {}
     slower: dict[Method, tuple[Timing, Ratio]] = {}

@@ -16,7 +16,10 @@ _SEVERITY_COLORS = {linting.ERROR: "red", linting.WARNING: "yellow"}
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Print the problems of a results folder. Return 1 for an error (with --strict, or a warning), else 0."""
+    """Print the problems of a results folder. Return 1 if there are errors, else 0.
+
+    With --strict, also return 1 if there are warnings.
+    """
     folder = results_folder.require_results_folder(args.folder)
     loaded = store.load(folder)
     lost = report.find_unrecorded(folder, loaded.records)

@@ -55,7 +55,7 @@ class ClusterSettings:
 
     @property
     def submits(self) -> bool:
-        """Return whether jobs (of Slurm or on this host) run the cases, not workers of this process."""
+        """Return whether jobs run the cases: Slurm jobs, or a background job on this host."""
         return self.name in (LOCAL, SLURM)
 
     @property

@@ -217,7 +217,7 @@ def _count_cells(swept: dict[str, list[Any]]) -> int:
 
 
 def _choose_meshes(devices: Any, mesh: Any) -> list[Any]:
-    """Return [mesh], or if `mesh` is "all" and `devices` a valid number, all meshes for the devices."""
+    """Return all meshes for `devices` devices if `mesh` is "all" and `devices` is valid, otherwise [mesh]."""
     is_count = isinstance(devices, int) and 0 < devices <= LARGEST
     return list_meshes(devices) if mesh == EVERY and is_count else [mesh]
 
