@@ -123,7 +123,7 @@ class BuiltCase:
         self.derivative = compile_case.describe_and_color(case, workload.build(case), self._missing_memory)
 
     def trace(self) -> Any:
-        """Return the jaxpr of the program, or None if it exceeds a limit of XLA or JAX. Not for chunk=auto."""
+        """Return the jaxpr of the program without chunk=auto, or None if it exceeds a limit of XLA or JAX."""
         uncompiled = compile_case.compile_blocks(
             self.derivative, self.devices, lambda program: Stages(program.function, None)
         )
