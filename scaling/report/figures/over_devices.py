@@ -33,7 +33,7 @@ _LIMITED = (
     f"Of more than {_MAX_LINES} curves, the one of each mode that is fastest on the most devices is drawn."
 )
 _SELECTION = (
-    f"Of each workload the largest problem on {ENOUGH_COUNTS} numbers of devices or more is drawn, or else "
+    f"Of each function the largest problem on {ENOUGH_COUNTS} numbers of devices or more is drawn, or else "
     "the largest one."
 )
 
