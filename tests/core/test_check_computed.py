@@ -606,6 +606,16 @@ def with_wrong_rule(factor):
     return function
 
 
+@pytest.mark.parametrize(("factor", "reason"), [(1.0, None), (1.1, "no_digits")])
+def test_a_rule_that_is_wrong_at_few_points_does_not_pass_in_float32(factor, reason, monkeypatch):
+    function = jax.custom_jvp(jnp.sin)
+    function.defjvp(lambda x, t: (function(*x), jnp.where(x[0] > 3, factor, 1) * jnp.cos(x[0]) * t[0]))
+    in_float32 = lambda x: function(x.astype(jnp.float32)).astype(x.dtype)  # noqa: E731
+    built = Workload(in_float32, {"x": normal(4)}, wrt="x")
+    record = measure(built, monkeypatch, points=2000, dtype="float64")
+    assert record.reason == reason, record.text
+
+
 @pytest.mark.parametrize(("factor", "status"), [(1.0, "ok"), (1.3, "failed")])
 def test_a_wrong_rule_for_an_input_of_small_influence_is_found(factor, status, monkeypatch):
     sin = with_wrong_rule(factor)

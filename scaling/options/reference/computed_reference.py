@@ -340,8 +340,7 @@ def _confirm_at_points(
     confirm = functools.partial(fd_check.confirm, evaluation, generator, output_name)
     result = confirm(_sample_points(case), sampled)
     is_settled = result.is_wrong.any() or result.confirmed_share < _MIN_CONFIRMED_SHARE
-    is_inexact = evaluation.roundoff > ROUNDOFF["float64"]  # differences are too inaccurate to screen points
-    if is_settled or is_inexact or case.points <= _VERIFIED_POINTS:
+    if is_settled or case.points <= _VERIFIED_POINTS:
         return result
     suspicious = _screen_points(evaluation, case, workload, sampled, generator)
     if not suspicious.size:
