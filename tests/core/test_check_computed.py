@@ -645,6 +645,16 @@ def test_confirmed_outputs_do_not_hide_a_wrong_rule_of_an_output_that_cancels(fa
     assert "at a kink" not in record.text or "because of rounding errors" in record.text
 
 
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 1e-37), ("float64", 1e-307)])
+def test_a_rule_of_zero_is_not_confirmed_where_values_are_almost_too_small_for_their_dtype(
+    dtype, size, monkeypatch
+):
+    function = lambda x: jnp.concatenate([jnp.sin(x), size * with_wrong_rule(0.0)(x)])  # noqa: E731
+    built = Workload(function, {"x": normal(3)}, wrt="x")
+    record = measure(built, monkeypatch, points=30, dtype=dtype)
+    assert record.reason in ("wrong_answer", "no_digits"), record.text
+
+
 CONSTANT = {
     "exactly": lambda x: 0 * x + 1e14,
     "except for rounding": lambda x: 1e14 * (jnp.sin(x) ** 2 + jnp.cos(x) ** 2),

@@ -358,13 +358,14 @@ def _measure_values(
 def _is_hidden(evaluation: Evaluation, measured: _MeasuredValues) -> np.ndarray:
     """Return whether rounding errors may hide that an output changes, as an array of shape (points, outputs).
 
-    They may if they exceed a fraction of the largest |output| at the point. The fraction is larger than the
-    rounding error of a value that is not a sum.
+    They may if they exceed a fraction of the largest |output| at the point, or if an underflow exceeds this
+    fraction of a nonzero output. The fraction is larger than the rounding error of a value that is not a sum.
     """
     fraction = max(_HIDING_ERROR, _ROUNDINGS_OF_VALUE * evaluation.roundoff)
-    largest = np.max(np.abs(measured.center), axis=1, keepdims=True, initial=0.0)
-    underflow = 2 * float(jax.numpy.finfo(evaluation.dtype).tiny)
-    return measured.least_noise > np.maximum(fraction * largest, underflow)
+    size, underflow = np.abs(measured.center), float(jax.numpy.finfo(evaluation.dtype).tiny)
+    largest = np.max(size, axis=1, keepdims=True, initial=0.0)
+    is_tiny = (size > 0) & (fraction * size < underflow)
+    return is_tiny | (measured.least_noise > np.maximum(fraction * largest, 2 * underflow))
 
 
 def _values_at(
