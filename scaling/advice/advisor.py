@@ -145,6 +145,8 @@ def _check_options(budget: Any, devices: Sequence[Any], hardware: Hardware | Non
         raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
     if not (note is None or callable(note)):
         raise Refusal(f"note must be a function of one line of text, such as print, not {note!r}")
+    if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+        raise Refusal("jax_disable_jit is set, and advice compares compiled programs: unset it")
     available = jax.devices()
     for count in devices or [devices]:
         if not isinstance(count, numbers.Integral) or isinstance(count, bool) or int(count) < 1:

@@ -228,6 +228,11 @@ def test_a_bad_option_is_explained(options, words):
         scaling.advise(force, {"x": X}, {"k": K}, **options)
 
 
+def test_advice_without_compilation_is_refused():
+    with jax.disable_jit(), pytest.raises(Refusal, match=r"jax_disable_jit is set.*: unset it"):
+        scaling.advise(force, {"x": X}, {"k": K})
+
+
 def test_numbers_of_numpy_and_no_note_are_options():
     advice = scaling.advise(
         force, {"x": X}, {"k": K}, budget=np.int64(0), devices=[np.int64(1), np.int32(2)], note=None
