@@ -109,7 +109,7 @@ def _advise_on_devices(name: str, problem: _Problem, options: _Options, console:
         if is_stopped:
             break
     if not seconds:
-        raise KeyboardInterrupt if is_stopped else next(iter(refusals.values()))
+        raise next(iter(refusals.values())) if refusals and not is_stopped else KeyboardInterrupt
     print_lines(console, [f"devices={count} is left out: {text}" for count, text in refusals.items()])
     if len(seconds) > 1:
         shortest = min(seconds.values())
@@ -259,7 +259,7 @@ def _run_in_process(
 
 def main() -> None:
     """Read the file `request` in the folder `sys.argv[1]`, print the advice, and write the file `reply`."""
-    folder = Path(sys.argv[1])
+    folder = Path(sys.argv.pop())  # a module that parses the arguments of its program finds none
     name, problem, options, bound_to, parent = pickle.loads((folder / "request").read_bytes())
     die_with_parent(parent)
     streams.prepare()
@@ -279,7 +279,8 @@ def main() -> None:
     except Exception:
         raise
     except BaseException as error:  # raised by the function, such as SystemExit
-        reply = Refusal(f"{name} raised {type(error).__name__}: {error}")
+        fix = "remove it, or write it under if __name__ == '__main__'"
+        reply = Refusal(f"{name} raised {type(error).__name__}({error}); {fix}")
     (folder / "reply").write_bytes(pickle.dumps(reply))
     sys.stdout.flush()
     os._exit(0)  # without waiting for a compilation that a signal interrupted
@@ -304,7 +305,8 @@ def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[
     usable = cores.usable_cores()
     if bound_to:  # bind the process before JAX is imported
         os.sched_setaffinity(0, bound_to)
-    console = Console(width=140, highlight=False, emoji=False)
+    # A function or its module may replace `sys.stdout`.
+    console = Console(file=sys.stdout, width=140, highlight=False, emoji=False)
     shapes = () if isinstance(problem, Case) else [shape for group in problem for shape in group.values()]
     dtypes = [problem.dtype] if isinstance(problem, Case) else [dtype for _, dtype in shapes]
     try:
@@ -376,11 +378,11 @@ def import_function(text: str) -> tuple[Callable[..., Any], str]:
     Raise `Refusal` if the text is malformed, or if the function cannot be imported.
     """
     where, name = _split_location(text)
-    path, is_file = Path(where), where.endswith(".py")
+    path, is_file = Path(where).resolve(), where.endswith(".py")  # the import may change the directory
     module_name = path.stem if is_file else where
-    sys.path.insert(0, str(path.resolve().parent if is_file else Path.cwd()))
+    sys.path.insert(0, str(path.parent if is_file else Path.cwd()))
     module = import_named("module", module_name, module_name, [_FUNCTION_SYNTAX])
-    if is_file and Path(getattr(module, "__file__", None) or "").resolve() != path.resolve():
+    if is_file and Path(getattr(module, "__file__", None) or "").resolve() != path:
         raise Refusal(f"{where} has the name of another module, {module_name}: rename it")
     if not callable(getattr(module, name, None)):
         functions = inspect.getmembers(module, lambda value: callable(value) and not inspect.isclass(value))

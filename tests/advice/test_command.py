@@ -92,9 +92,10 @@ def test_a_missing_module_is_refused_with_the_syntax_of_a_file():
         ([(Refusal("no points"), False), (Refusal("few points"), False)], "[2,1]", 2, "scaling: no points"),
         ([(2.0, True)], "[1,2]", 0, "on this machine (cpu), devices=[1, 2]"),
         ([(None, True)], "[1,2]", 130, "stopped before there was any advice"),
+        ([(None, False)], "1", 130, "stopped before there was any advice"),  # the function raised KeyboardInterrupt
         ([(2.0, False)], "[1,1]", 0, "on this machine (cpu), devices=[1]"),
     ],
-    ids=["both", "one refused", "both refused", "stopped with advice", "stopped", "equal"],
+    ids=["both", "one refused", "both refused", "stopped with advice", "stopped", "interrupted", "equal"],
 )  # fmt: skip
 def test_each_number_of_devices_is_advised_on_once_until_a_signal(
     replies, devices, status, words, monkeypatch, capsys
@@ -126,7 +127,10 @@ def cache(tmp_path_factory):
 @pytest.mark.process
 def test_a_function_of_a_file_is_advised_on(scaling_command, cache, tmp_path):
     no_flags = "import os\nassert not os.environ['XLA_FLAGS'], 'the code to paste sets no flags'\n"
-    (tmp_path / "spring.py").write_text(SPRING + no_flags)
+    side_effects = (
+        "import io, sys\nassert len(sys.argv) == 1, 'arguments of this program'\nsys.stdout = io.StringIO()\n"
+    )
+    (tmp_path / "spring.py").write_text(SPRING + no_flags + side_effects)
     words = ["advise", "spring.py:force", "--points", "x=64,5", "--shared", "stiffness=4", "budget=1"]
     done = scaling_command(
         words, env=cache | {"PYTHONIOENCODING": "ascii", "XLA_FLAGS": ""}, fresh=True
@@ -185,9 +189,12 @@ def test_a_workload_is_advised_on_and_the_command_that_runs_it_is_named(scaling_
     ("body", "words"),
     [
         ("def force(x):\n    return float(x[0])\n", "abstract inputs"),
-        ("raise SystemExit(3)\n", "spring.py:force raised SystemExit: 3"),
-        ("raise type('Root', (BaseException,), {})('of all')\n", "spring.py:force raised Root: of all"),
-        ("import sys\n\ndef force(x):\n    sys.exit(3)\n", "spring.py:force raised SystemExit: 3"),
+        ("raise SystemExit(3)\n", "spring.py:force raised SystemExit(3); remove it"),
+        (
+            "raise type('Root', (BaseException,), {})('of all')\n",
+            "spring.py:force raised Root(of all); remove",
+        ),
+        ("import sys\n\ndef force(x):\n    sys.exit(3)\n", "spring.py:force raised SystemExit(3); remove"),
         ("import os\nos._exit(3)\n", "died"),
         ("import jax\njax.config.update('jax_num_cpu_devices', 3)\n", "and set devices=N instead"),
         ("def force(y):\n    return y\n", "the function takes y, but the inputs are x"),

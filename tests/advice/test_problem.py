@@ -204,6 +204,9 @@ def test_a_function_is_imported_from_a_file(tmp_path, monkeypatch):
     (tmp_path / "broken_of_advice.py").write_text("1 / 0\n")
     function, line = import_function("springs_of_advice.py:force")
     assert function(3) == 3 and line == "from springs_of_advice import force"
+    (tmp_path / "moving_of_advice.py").write_text("import os\nos.chdir('/')\nforce = abs\n")
+    assert import_function("moving_of_advice.py:force") == (abs, "from moving_of_advice import force")
+    monkeypatch.chdir(tmp_path)
     for text, words in [
         ("springs_of_advice.py", "write FILE.py:NAME"),
         ("nowhere.py:force", "not name a function in an existing file"),
