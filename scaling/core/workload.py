@@ -367,7 +367,7 @@ def evaluate_shape(case: Case, function: Callable[..., Any], inputs: Mapping[str
         first_line, location = (str(error).strip().splitlines() or [""])[0], format_location(error)
         what = "fails on abstract inputs (arrays that have a shape and a dtype, but no values)"
         fix = _TRACER_FIXES.get(type(error).__name__, "")
-        if " argument" in first_line and not location:  # the function takes other inputs
+        if isinstance(error, TypeError) and " argument" in first_line and not location:  # other inputs
             fix = f"; its parameters must take the inputs by name: {', '.join(_top_level_names(inputs))}"
         text = f"{type(error).__name__}: {first_line}{location}{fix}"
         raise Refusal(f"workload {case.workload!r} {what}: {text}") from None

@@ -445,6 +445,7 @@ REJECTED = {
     "an integer output": ({"function": lambda x: {"y": x, "n": jnp.arange(2)}}, "returns numbers of dtype int.*output 'n'"),
     "a string as output": ({"function": lambda x: (x, "y")}, "'mine' returns the text 'y' as output '1'"),
     "a complex output": ({"function": lambda x: (x, x * 1j)}, "returns numbers of dtype complex128 as output '1'"),
+    "an input as a static argument": ({"function": jax.jit(lambda x: x, static_argnames="x")}, "static arguments.*was:$"),
     "no output": ({"function": lambda x: None}, "the function of 'mine' returns None: it must return an array"),
     "an integer": ({"function": lambda x: jnp.argmax(x)}, "must return an array of real numbers.*not numbers of dtype int"),
 }  # fmt: skip
