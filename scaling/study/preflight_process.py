@@ -176,10 +176,12 @@ def _check_reference(derivative: Derivative) -> None:
         if reference is None or max(math.prod(shape), largest_input) > MAX_CHECKED_ELEMENTS:
             continue
         result = reference(exact_inputs(case, built, 0, 1))
-        returned = np.asarray(getattr(result, "derivative", None)).shape
-        if returned != shape and not case.ad_mode.is_value:
-            expected = f"a Reference whose derivative has the shape {shape} at one point"
-            raise Refusal(f"the {name} of {case.workload!r} must return {expected}, not {returned}")
+        shapes = {} if case.ad_mode.is_value else {"derivative": shape}
+        for attribute, expected in {**shapes, "value": (1, derivative.values)}.items():
+            returned = np.asarray(getattr(result, attribute, None)).shape
+            if returned != expected:
+                what = f"a Reference whose {attribute} has the shape {expected} at one point"
+                raise Refusal(f"the {name} of {case.workload!r} must return {what}, not {returned}")
 
 
 def _make_workload(case: Case) -> Any:

@@ -147,6 +147,8 @@ def check_workload(name: str, result: Any) -> Workload:
     for key, value in {**optional, "function": result.function, **result.whole_modes}.items():
         if not callable(value) and not (value is None and key in optional):
             raise _wrong_type(f"{key} of {name!r}", "a function", value)
+    if result.nonzeros and not result.pattern:
+        raise Refusal(f"nonzeros of {name!r} has no effect without pattern, which lists their positions")
     return result
 
 

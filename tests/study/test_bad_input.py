@@ -270,6 +270,15 @@ MODULES = {
         f"{MODULE}, points={{'x': normal(3)}}, reference=lambda inputs: Reference(inputs['x'], inputs['x']))",
         r"reference of 'mine' must return a Reference whose derivative has the shape \(1, 3, 3\) at one point, not \(1, 3\)( |$)",
     ),
+    "has a reference with values of the wrong shape": (
+        f"{MODULE}, points={{'x': normal(3)}}, "
+        "reference=lambda inputs: Reference(inputs['x'][:, :2], inputs['x'][:, None] + [[0], [0], [0]]))",
+        r"must return a Reference whose value has the shape \(1, 3\) at one point, not \(1, 2\)( |$)",
+    ),
+    "has nonzeros without a pattern": (
+        f"{MODULE}, points={{'x': normal(3)}}, nonzeros=lambda inputs: Reference(inputs['x'], inputs['x']))",
+        "nonzeros of 'mine' has no effect without pattern",
+    ),
     "has nonzeros of the wrong shape": (
         f"{MODULE}, points={{'x': normal(3)}}, pattern=lambda: ([0, 1, 2], [0, 1, 2]), "
         "nonzeros=lambda inputs: Reference(inputs['x'], inputs['x']))",
