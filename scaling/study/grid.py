@@ -366,9 +366,14 @@ def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
         if not isinstance(node, _ALLOWED_NODES):
             fix = "compare fields, join with and, or, not"
             raise Refusal(f"where={text!r}: {type(node).__name__} is not allowed; {fix}")
+        is_logical = isinstance(node, ast.Expression | ast.BoolOp | ast.UnaryOp)
+        for operand in filter(_is_text, ast.iter_child_nodes(node) if is_logical else ()):
+            fix = "compare it, such as api == 'jit' or api == 'pmap'"
+            raise Refusal(f"where={text!r}: {ast.unparse(operand)} is not a condition; {fix}")
         for operand in ast.walk(node) if isinstance(node, ast.BinOp) else ():
-            is_text = isinstance(getattr(operand, "value", getattr(operand, "elts", 0)), str | bytes | list)
-            if is_text or (isinstance(operand, ast.Name) and operand.id in set(FIELDS).difference(_NUMBERS)):
+            if _is_text(operand) or (
+                isinstance(operand, ast.Name) and operand.id in set(FIELDS).difference(_NUMBERS)
+            ):
                 raise Refusal(f"where={text!r}: arithmetic takes numbers, not {ast.unparse(operand)}")
         if isinstance(node, ast.Compare):  # `is` becomes `==`, because Python warns of `is` with a text
             equality = {ast.Is: ast.Eq, ast.IsNot: ast.NotEq}
@@ -378,6 +383,11 @@ def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
                 yield from _check_comparison(left, right)
                 if not isinstance(op, ast.In | ast.NotIn):  # 'fwd' in mode is a substring test
                     yield from _check_comparison(right, left)
+
+
+def _is_text(node: ast.AST) -> bool:
+    """Return whether a node of a condition is a text, or a list or tuple."""
+    return isinstance(getattr(node, "value", getattr(node, "elts", 0)), str | bytes | list)
 
 
 def _check_comparison(left: ast.expr, right: ast.expr) -> Iterator[str]:
