@@ -2,9 +2,11 @@
 
 import contextlib
 import dataclasses
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ _PLAIN_SCALARS = {
     "int": re.compile(r"^(?:[-+]?0b[01_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$"),
     "bool": re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"),
 }
+_MAX_STUDIES = 1000  # maximum number of studies of --multirun
 _MAX_BYTES = 256 * 1024  # maximum size of a YAML file
 _MAX_DEPTH = 40  # maximum number of nesting levels of a YAML file
 _MAX_NODES = 10_000  # maximum number of values of a YAML file; the values of an alias count at each use
@@ -106,7 +109,12 @@ def _split_sweep(overrides: list[str]) -> list[list[str]]:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     parser = OverridesParser.create(GlobalHydra.instance().config_loader())
-    (combinations,) = BasicSweeper.split_arguments(parser.parse_overrides(overrides), None)
+    parsed = parser.parse_overrides(overrides)
+    sweeps = [override.sweep_iterator() for override in parsed if override.is_discrete_sweep()]
+    if math.prod(sum(1 for _ in islice(sweep, _MAX_STUDIES + 1)) for sweep in sweeps) > _MAX_STUDIES:
+        fix = "sweep less, or write a list such as points=[8,16], which sweeps within one study"
+        raise Refusal(f"--multirun {' '.join(overrides)} is more than {_MAX_STUDIES} studies: {fix}")
+    (combinations,) = BasicSweeper.split_arguments(parsed, None)
     if not combinations:  # such as points=range(1,1) or study=glob(x*)
         example = "write one or more values for each field, such as study=rbf,linear"
         raise Refusal(f"--multirun {' '.join(overrides)} sweeps over no value: {example}")

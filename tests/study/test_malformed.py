@@ -285,6 +285,9 @@ TABLES["where"] = {
         "compares a mode with no mode": ("mode in ['jacfwd', 'jacfw']", " 'jacfw': choose from.*'jacfwd'"),
         "compares a number with a text": ("memory_limit != '2GB'", "'2GB', but it is a number: write memory_limit == 2"),
         "compares a null that the workload fills in": ("target == 'jacobian'", "target is null, the default of linear: name it"),
+        "is two conditions with a comma": ("devices == 1, devices == 2", "is not a condition; compare it"),
+        "compares only the first of two texts": ("api == 'jit' or 'pmap'", "'pmap' is not a condition; compare it"),
+        "negates a list": ("not [devices]", "is not a condition"),
         "is in another script": ("устройства == 1", " 'устройства': choose from"),
     }.items()
 } | {
@@ -512,6 +515,8 @@ TABLES["words"] = {
         (("run", "--multirun", "study=rbf,rbff", "dry_run=true"), "unknown study 'rbff'"),
         (("run", "--multirun", "study="), "study"),
         (("run", "--multirun", "points=range(1,1)"), r"points=range\(1,1\) sweeps over no value: write one"),
+        (("run", "--multirun", "points=range(1,10000000000)"), "is more than 1000 studies: sweep less, or write a list"),
+        (("run", "--multirun", "points=range(1,40)", "sizes.m=range(1,40)"), "is more than 1000 studies"),
         (("run", "--multirun", "study=glob(nothing*)"), r"study=glob\(nothing\*\) sweeps over no value"),
         (("Run",), "unknown command 'Run'.*did you mean 'run'"),
         (("",), "unknown command ''"),
