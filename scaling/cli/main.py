@@ -74,6 +74,8 @@ def _run_and_explain(words: list[str], console: Console) -> int:
         return _print_error(str(refusal), BAD_INPUT)
     except OSError as error:
         name = error.filename2 or error.filename  # the target of a rename, not the temporary file
+        if error.errno == errno.ENAMETOOLONG:
+            return _print_error(f"{error.strerror}: {name}; give a shorter name", BAD_INPUT)
         where = f" {name}" if name else ""
         action = "read" if name and os.path.exists(name) and not os.access(name, os.R_OK) else "write"
         advice = f"{_FIXES.get(error.errno or 0, '')}{_CONTINUE_ADVICE}"

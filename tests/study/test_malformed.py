@@ -806,6 +806,8 @@ TABLES["verbs"] = {
         (("compare", "good", "other", "--margin=0.1", "--margin=0.1"), "--margin is given twice"),
         (("publish", "good", "--project", "ad-scaling", "--project=b"), "--project is given twice"),
         (("merge", "good", "other", "--output", "a_file"), "a_file.*--output PATH"),
+        (("merge", "good", "other", "--output", "x" * 300), "File name too long: x+; give a shorter name"),
+        (("compare", "good", "other", "--markdown", "x" * 300), "File name too long: x+; give a shorter name"),
         (("merge", "good", "--output", "new"), "cannot be merged"),
         (("merge", "good", "good", "--output", "good/inside"), "inside good"),
         (("merge", "good", "other", "--output", "a_loop"), "a_loop.*give another folder"),
