@@ -12,6 +12,7 @@ import importlib.metadata
 import json
 import operator
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -175,7 +176,7 @@ class _Examination:
                         del layout_groups[0]
         except WorkerDied as death:  # at the start, if JAX is missing or fails; `_ask` handles later ones
             why = str(death) or "JAX cannot be imported in time"
-            why += "; correct or unset it" if "XLA_FLAGS" in why else ""
+            why += "; correct or unset it" if re.search("XLA_FLAGS|for environment 'JAX_", why) else ""
             raise Refusal(f"the study cannot be examined: {why}{user_workload.advise_renaming()}") from None
         return None
 

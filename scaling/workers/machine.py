@@ -141,6 +141,7 @@ def _query_jax_devices() -> Machine:
         platforms = os.environ.get("JAX_PLATFORMS")
         requested = f"the platform of JAX_PLATFORMS={platforms}" if platforms else "a backend"
         reason = f"JAX cannot start {requested}: {last_informative_line(process.stderr.splitlines())}"
-        fix = "correct or unset it" if "XLA_FLAGS" in reason else "JAX_PLATFORMS=cpu runs on the CPU"
+        is_variable = re.search("XLA_FLAGS|for environment 'JAX_", reason)
+        fix = "correct or unset it" if is_variable else "JAX_PLATFORMS=cpu runs on the CPU"
         raise Refusal(f"{reason}; {fix}") from None
     return Machine(_PLATFORM_NAMES.get(backend, backend), device_kind, devices)

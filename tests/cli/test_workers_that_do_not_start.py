@@ -57,14 +57,15 @@ def test_a_platform_that_jax_cannot_start_is_named_with_the_variable_that_reques
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("flag", "why"),
-    [("--xla_nope=1", "Unknown flag in XLA_FLAGS: --xla_nope=1"),
-     ("--xla_dump_hlo_as_text=maybe", "Couldn't interpret value maybe for flag xla_dump_hlo_as_text.")],
+    ("variable", "value", "why"),
+    [("XLA_FLAGS", "--xla_nope=1", "Unknown flag in XLA_FLAGS: --xla_nope=1"),
+     ("XLA_FLAGS", "--xla_dump_hlo_as_text=maybe", "Couldn't interpret value maybe for flag xla_dump_hlo_as_text."),
+     ("JAX_ENABLE_X64", "maybe", "ValueError: invalid truth value 'maybe' for environment 'JAX_ENABLE_X64'")],
 )  # fmt: skip
-def test_a_wrong_flag_of_xla_is_named_before_any_case_runs(
-    flag, why, restore_signals, monkeypatch, tmp_path, capsys
+def test_a_wrong_variable_of_xla_or_jax_is_named_before_any_case_runs(
+    variable, value, why, restore_signals, monkeypatch, tmp_path, capsys
 ):
-    monkeypatch.setenv("XLA_FLAGS", flag)
+    monkeypatch.setenv(variable, value)
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.chdir(tmp_path)
     assert main.main([*ARGUMENTS, "results=here"]) == 2
