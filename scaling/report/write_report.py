@@ -58,18 +58,27 @@ def inputs_digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
+def _add_output_digest(folder: Path, digest: str) -> str:
+    """Return `digest`, followed by a digest of the files of the report. The report may be incomplete."""
+    output = hashlib.sha256()
+    for name in _FILES:
+        with contextlib.suppress(OSError):
+            output.update(store.read_file(folder / "report" / name))
+    return f"{digest} {output.hexdigest()}"
+
+
 def load_saved_output(folder: Path, digest: str) -> TerminalReport | None:
-    """Return the saved console output of a report, or None if the report is incomplete or outdated.
+    """Return the saved console output of a report, or None if the report is outdated or was changed.
 
     A report is outdated if the saved digest of its inputs differs from `digest`.
     """
     saved = store.read_json(folder / "report" / _SAVED_OUTPUT)
-    is_complete = all((folder / "report" / name).is_file() for name in _FILES)
-    if not (isinstance(saved, dict) and saved.get("digest") == digest and is_complete):
+    if not (isinstance(saved, dict) and saved.get("digest") == _add_output_digest(folder, digest)):
         return None
     return TerminalReport([Table(*table) for table in saved["tables"]], saved["sentences"], saved["totals"])
 
 
 def save_output(folder: Path, digest: str, printed: TerminalReport) -> None:
     """Save the console output of a report and the digest of its inputs to the file report/.inputs.json."""
-    store.write_json(folder / "report" / _SAVED_OUTPUT, {"digest": digest} | printed._asdict())
+    content = {"digest": _add_output_digest(folder, digest)} | printed._asdict()
+    store.write_json(folder / "report" / _SAVED_OUTPUT, content)

@@ -1,6 +1,7 @@
 """Tests of repeated runs: a complete study starts no preflight process and does not rewrite an up-to-date report."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -85,7 +86,7 @@ def test_an_unchanged_report_is_printed_again_without_reading_the_records(
     assert again.stdout == first.stdout and "2 ok, 0 skipped, 0 failed" in first.stdout
 
 
-def test_a_report_is_rewritten_if_a_record_was_added_or_a_file_is_missing(
+def test_a_report_is_rewritten_if_a_record_was_added_or_a_file_is_truncated_or_missing(
     completed, scaling_command, tmp_path, make_record
 ):
     folder = tmp_path / "out"
@@ -94,6 +95,10 @@ def test_a_report_is_rewritten_if_a_record_was_added_or_a_file_is_missing(
     assert scaling_command(["report", "out"]).returncode == 0
     assert report_mtimes(folder)["index.html"] != before["index.html"]
     digest = write_report.inputs_digest(folder)
+    assert write_report.load_saved_output(folder, digest)
+    os.truncate(folder / "report" / "index.html", 1000)  # as after an interrupted copy of the folder
+    assert not write_report.load_saved_output(folder, digest)
+    assert scaling_command(["report", "out"]).returncode == 0
     assert write_report.load_saved_output(folder, digest)
     (folder / "report" / "table.md").unlink()
     assert not write_report.load_saved_output(folder, digest)
