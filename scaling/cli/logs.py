@@ -146,7 +146,7 @@ def _list_worker_logs(task: TaskState, key: str) -> list[Path]:
 def _read_last_lines(path: Path, show_all: bool) -> str:
     """Return the last 1000 lines of a log file (all lines if `show_all` is true), with secrets hidden."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = store.read_file(path).decode(errors="replace").splitlines()
     except OSError as error:
         return f"[{error.strerror}]"
     omitted = 0 if show_all else max(0, len(lines) - _MAX_LINES)

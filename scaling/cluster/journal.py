@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from scaling.results.read_record import type_check
+from scaling.results.store import read_file
 
 # Field of an event -> test of its JSON value. An event has some of these fields.
 _FIELD_CHECKS = {
@@ -109,7 +110,7 @@ def _read_events(task: Path) -> Iterator[dict[str, Any]]:
     An event is a dict. Its item "run" is the number of the run, starting with 1.
     """
     for run, path in enumerate(itertools.takewhile(Path.exists, _journal_paths(task)), 1):
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in read_file(path).decode(errors="replace").splitlines():
             with contextlib.suppress(ValueError, RecursionError):  # the last line may be incomplete
                 event = json.loads(line)
                 if isinstance(event, dict) and _is_event(event):

@@ -235,6 +235,12 @@ def test_the_log_of_an_earlier_run_does_not_explain_the_end_of_a_later_one(make_
     assert explain() == ("killed", "its job ended (failed) while it ran: Segmentation fault")
 
 
+def test_a_journal_that_is_a_pipe_is_an_error_and_does_not_block_the_command(tmp_path):
+    os.mkfifo(tmp_path / "0001.run-1.jsonl")
+    with pytest.raises(OSError, match="Not a regular file"):
+        read_journal(tmp_path / "0001.json")
+
+
 def test_the_journal_contains_the_lengths_of_the_logs_at_the_start_of_a_run(
     make_submission, monkeypatch, tmp_path
 ):
