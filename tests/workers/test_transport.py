@@ -8,7 +8,7 @@ import pytest
 
 from scaling.cluster.cluster_settings import from_config
 from scaling.core import environment
-from scaling.workers import transport, worker_group
+from scaling.workers import child_process, transport, worker_group
 from scaling.workers.child_process import ChildProcess
 from scaling.workers.machine import ProcessShape
 from scaling.workers.transport import SrunSteps, SshShells
@@ -192,3 +192,12 @@ def test_memory_kills_are_counted_in_the_cgroup_of_the_process_if_it_is_known(mo
     if own is not None:
         files[f"{folder}/memory.events"] = f"oom_kill {own}"
     assert process.explain_exit(137)[0] == reason
+
+
+def test_the_error_message_of_xla_explains_an_exit_and_the_stack_trace_that_follows_does_not():
+    message = "Check failed: ret == 0 (11 vs. 0) Thread creation via pthread_create() failed."
+    trace = ["*** Check failure stack trace: ***", "    @     0x7f4a67f58ba3  PyObject_Vectorcall"]
+    aborted = ["*** SIGABRT received at time=1795977000 on cpu 0 ***", "PC: @     0x7f4a67c1aeec  (unknown)"]
+    assert child_process.last_informative_line([message, *trace, *aborted]) == message
+    overflow = "*** stack smashing detected ***: terminated"
+    assert child_process.last_informative_line([message, overflow]) == overflow
