@@ -80,7 +80,9 @@ def _run_and_explain(words: list[str], console: Console) -> int:
         action = "read" if name and os.path.exists(name) and not os.access(name, os.R_OK) else "write"
         advice = f"{_FIXES.get(error.errno or 0, '')}{_CONTINUE_ADVICE}"
         return _print_error(f"cannot {action}{where}: {error.strerror or error}; {advice}", FAILED)
-    except MemoryError:
+    except (MemoryError, ImportError) as error:
+        if isinstance(error, ImportError) and "failed to map" not in str(error):  # a library does not fit
+            raise
         fix = "check `ulimit -v` and what else uses the memory"
         return _print_error(f"out of memory: {fix}; {_CONTINUE_ADVICE}", FAILED)
     except RuntimeError as error:

@@ -110,9 +110,12 @@ def test_ctrl_c_during_the_imports_of_the_command_is_one_line():
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "scaling: stopped\n")
 
 
-def test_a_command_that_runs_out_of_memory_ends_with_one_line(restore_signals, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "error", [MemoryError(), ImportError("x.so: failed to map segment from shared object")]
+)
+def test_a_command_that_runs_out_of_memory_ends_with_one_line(error, restore_signals, monkeypatch, capsys):
     def fail(*_):
-        raise MemoryError
+        raise error
 
     monkeypatch.setattr(main, "_run_command", fail)
     assert main.main(["status", "here"]) == 1
