@@ -176,7 +176,8 @@ def _read_leaf(path: Any, leaf: Any) -> Any:
     if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
         raise Refusal(
             f"input {_leaf_name(path)!r} is {describe(leaf)}: inputs are arrays of real numbers; "
-            "bind other values by functools.partial"
+            "bind other values by functools.partial; a dataclass must be registered with "
+            "jax.tree_util.register_dataclass"
         )
     is_wide = not is_abstract and array.size and array.dtype in (np.int64, np.uint64)
     if is_wide and not -(2**31) <= int(array.min()) <= int(array.max()) < 2**31:

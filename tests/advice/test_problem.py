@@ -47,6 +47,10 @@ async def force_later(x, k):
         ((force, {"x": X}), ["takes x, k, scale, but the inputs are x:", "in points or in shared"]),
         ((force, {"x": X}, {"stifness": K}), ["takes x, k, scale, but the inputs are x, stifness"]),
         ((force, {"x": X}, {"k": "soft"}), ["'k' is the text 'soft'", "arrays of real numbers"]),
+        (
+            (force, {"x": X}, {"k": dataclasses.make_dataclass("Loose", ["k"])(K)}),
+            ["'k' is an instance of Loose", "register_dataclass"],
+        ),
         ((force, {"x": X}, {"k": {}}), ["'k' is an empty dict"]),
         ((force, {"x": 1j * X}, {"k": K}), ["'x' is an array of shape (6, 3) and dtype complex"]),
         ((force, {"x": X > 0, "k": X}), ["wrt=x contains bool", "no derivative: convert it to floating"]),
