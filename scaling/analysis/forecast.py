@@ -243,7 +243,7 @@ def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[Plan
     scores = []
     by_hardware = group_by(newest_last, lambda record: record.environment["hardware"]["name"])
     for hardware, records in by_hardware.items():
-        planned = {(record.key, record.environment["device_kind"]): record.predicted for record in records}
+        planned = {(plan.key, plan.environment.get("device_kind")): plan.predicted for plan in records}
         case_keys = [(timing.case.key, timing.record.environment.get("device_kind")) for timing in reliable]
         matches = zip(reliable, map(planned.get, case_keys), strict=True)
         if predicted_timings := [(timing, predicted) for timing, predicted in matches if predicted]:

@@ -176,7 +176,7 @@ def _check_plan(record: Record) -> None:
     hardware, predicted = record.environment["hardware"], record.predicted
     is_named = isinstance(hardware, dict) and isinstance(hardware.get("name"), str)
     _require(is_named, f"hardware is {hardware!s:.60}")
-    _require(record.environment["platform"] is not None, "a plan without a platform")
+    _require(record.environment.get("platform") is not None, "a plan without a platform")
     _require(record.status != "ok", "a plan has the status ok, but it did not run")
     if predicted is not None:
         is_ordered = 0 < predicted["low"] <= predicted["seconds"] <= predicted["high"]

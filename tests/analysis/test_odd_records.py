@@ -1,4 +1,4 @@
-"""A record with a value of another type in any entry is named as damaged, or all tables can still be made from it."""
+"""If an entry of a record is missing or has another type, its line is named as damaged, or all tables can still be made."""
 
 import json
 
@@ -32,12 +32,15 @@ PATHS = [
 @pytest.mark.parametrize(
     ("kind", "path"), PATHS, ids=lambda value: value if isinstance(value, str) else ".".join(value)
 )
-def test_an_odd_value_in_a_record_ends_as_a_damaged_line_or_in_the_tables(kind, path, tmp_path):
+def test_an_odd_or_missing_value_in_a_record_ends_as_a_damaged_line_or_in_the_tables(kind, path, tmp_path):
     made_up.write(tmp_path, [MEASURED, PLANNED])
-    for odd in ODD:
+    for odd in (*ODD, ...):
         fields = json.loads(to_line(MEASURED if kind == "measured" else PLANNED))
         parent = fields if len(path) == 1 else fields[path[0]]
-        parent[path[-1]] = odd
+        if odd is ...:
+            del parent[path[-1]]
+        else:
+            parent[path[-1]] = odd
         (tmp_path / "odd.jsonl").write_text(json.dumps(fields) + "\n")
         found = findings.read(tmp_path)
         tables = dataframe.export_tables(found)
