@@ -229,7 +229,8 @@ def build_history(
     same case, replicate and `block` that did not fail. Records with the same `block` were sampled in turns.
     """
     matching = [(i, record) for record in records for i in find_identities(record, environments)]
-    attempts = [(i, r.attempt) for i, r in matching if r.reason != REQUEST_NOT_MET]
+    # A set, because a file may have been copied.
+    attempts = {(i, r.attempt, r.started_at) for i, r in matching if r.reason != REQUEST_NOT_MET}
     paired = {(r.key, r.replicate, r.block) for r in baseline or () if r.status != "failed"}
     results = [(i, r) for i, r in matching if r.status != "failed" and r.reason not in _TEMPORARY_SKIPS]
     failures = [(i, r) for i, r in matching if r.status == "failed"]
@@ -237,8 +238,8 @@ def build_history(
         with_result={i for i, r in results if baseline is None or (r.key, r.replicate, r.block) in paired},
         temporary_skips={i for i, r in matching if r.reason in _TEMPORARY_SKIPS},
         permanent_failures={i for i, r in failures if r.reason not in TRANSIENT_FAILURES},
-        attempts=Counter(identity for identity, _ in attempts),
-        recorded=set(attempts),
+        attempts=Counter(identity for identity, _, _ in attempts),
+        recorded={(identity, attempt) for identity, attempt, _ in attempts},
     )
 
 

@@ -48,7 +48,8 @@ def test_a_case_that_was_skipped_permanently_does_not_run_again(make_record):
 
 @pytest.mark.parametrize("reason", ["killed", "timeout", "wrong_answer"])
 def test_a_failed_case_runs_again_as_the_next_attempt(make_record, reason):
-    plan = make_plan([record_case(make_record, CASES[0], "failed", reason=reason)])
+    record = record_case(make_record, CASES[0], "failed", reason=reason)
+    plan = make_plan([record, record])  # as if its file had been copied within the folder
     attempts = {item.case.key: item.attempt for job in plan.sessions for item in job}
     assert attempts == {CASES[0].key: 2, CASES[1].key: 1, CASES[2].key: 1}
 
