@@ -111,15 +111,6 @@ def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str
     return {"hosts": nodes, "cores": cores, "shape": shape} | header["environment"]
 
 
-def _find_cores() -> list[int]:
-    """Return the sorted numbers of the cores on which the threads of this process may run."""
-    cores = set[int]()
-    for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(ProcessLookupError):  # the thread has ended
-            cores |= os.sched_getaffinity(int(thread))
-    return sorted(cores)
-
-
 def _all_gather(values: list[float]) -> list[list[float]]:
     """Return the values of all processes as nested lists of shape (processes, values), in rank order.
 
@@ -190,7 +181,8 @@ class CaseLoop:
 
     def _refuse_side_effects(self) -> None:
         """End this process if its cores or JAX settings have changed. The launcher records the error."""
-        bound, cores = sorted(self.group.cores or ()), _find_cores()
+        # The cores of this thread, which starts those of JAX. The thread that reads a pipe may not be bound.
+        bound, cores = sorted(self.group.cores or ()), sorted(os.sched_getaffinity(0))
         if bound and cores != bound:
             fix = "leave the CPU affinity and the cpuset of the process as they are, and run the study again"
             text = f"the cores of the process changed from {bound} to {cores}"
