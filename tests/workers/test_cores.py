@@ -176,6 +176,24 @@ def test_a_process_whose_cores_changed_writes_no_record(tmp_path, monkeypatch, m
     assert store.load(tmp_path).records == [make_record()]
 
 
+@needs_two_cores
+def test_a_thread_that_started_before_its_process_was_bound_does_not_change_the_cores_of_the_process(
+    tmp_path,
+):
+    ended, before = threading.Event(), os.sched_getaffinity(0)
+    waiting = threading.Thread(target=ended.wait, daemon=True)  # as the thread that waits for the launcher
+    waiting.start()
+    try:
+        os.sched_setaffinity(0, CORES[:1])
+        group = run_case.ProcessGroup([], "cpu", cores=list(CORES[:1]))
+        channel = types.SimpleNamespace(send_event=lambda **event: pytest.fail(event["text"]))
+        jax_worker.CaseLoop({"results": str(tmp_path)}, channel, group, {})._refuse_side_effects()
+    finally:
+        os.sched_setaffinity(0, before)
+        ended.set()
+        waiting.join()
+
+
 def test_a_claim_raises_an_error_after_its_timeout():
     with (
         cores.claim_cores(1, "one"),
