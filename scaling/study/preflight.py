@@ -12,7 +12,6 @@ import importlib.metadata
 import json
 import operator
 import os
-import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from scaling.results import store
 from scaling.study import user_workload
 from scaling.study.grid import GridCell, UnusedField, add_source, refuse_unused
 from scaling.workers import cores
+from scaling.workers.child_process import rejects_variable
 from scaling.workers.machine import ProcessShape
 from scaling.workers.schedule import PreflightResult
 from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup, open_worker_group
@@ -176,7 +176,7 @@ class _Examination:
                         del layout_groups[0]
         except WorkerDied as death:  # at the start, if JAX is missing or fails; `_ask` handles later ones
             why = str(death) or "JAX cannot be imported in time"
-            why += "; correct or unset it" if re.search("XLA_FLAGS|for environment 'JAX_", why) else ""
+            why += "; correct or unset it" if rejects_variable(why) else ""
             raise Refusal(f"the study cannot be examined: {why}{user_workload.advise_renaming()}") from None
         return None
 

@@ -180,3 +180,8 @@ def last_informative_line(lines: Sequence[str]) -> str:
     variable = "XLA_FLAGS: " if rejected_flags else ""  # other messages of XLA name the variable
     last_line = formatting.last_line("\n".join(rejected_flags or informative), "")
     return f"{variable}{last_line}"[:_MAX_SHOWN_CHARACTERS]
+
+
+def rejects_variable(message: str) -> bool:
+    """Return whether an error message of JAX or XLA rejects the value of an environment variable."""
+    return "XLA_FLAGS" in message or "for environment 'JAX_" in message

@@ -14,7 +14,7 @@ from scaling.core.case import Refusal
 from scaling.core.environment import OVERSUBSCRIBE_ADVICE
 from scaling.core.formatting import format_count
 from scaling.workers import cores
-from scaling.workers.child_process import last_informative_line
+from scaling.workers.child_process import last_informative_line, rejects_variable
 
 ONE_PER_DEVICE = "device"  # the value of `processes` for one process per device
 _PLATFORM_NAMES = {"cuda": "gpu", "rocm": "gpu"}  # backends of JAX that this package calls gpu
@@ -141,7 +141,6 @@ def _query_jax_devices() -> Machine:
         platforms = os.environ.get("JAX_PLATFORMS")
         requested = f"the platform of JAX_PLATFORMS={platforms}" if platforms else "a backend"
         reason = f"JAX cannot start {requested}: {last_informative_line(process.stderr.splitlines())}"
-        is_variable = re.search("XLA_FLAGS|for environment 'JAX_", reason)
-        fix = "correct or unset it" if is_variable else "JAX_PLATFORMS=cpu runs on the CPU"
+        fix = "correct or unset it" if rejects_variable(reason) else "JAX_PLATFORMS=cpu runs on the CPU"
         raise Refusal(f"{reason}; {fix}") from None
     return Machine(_PLATFORM_NAMES.get(backend, backend), device_kind, devices)
