@@ -13,6 +13,7 @@ from scaling.analysis.ranking import (
     Ranking,
     Recommendation,
     find_runner_up,
+    join_certainties,
     largest_problems,
     recommend_ranking,
 )
@@ -34,7 +35,6 @@ class FastestAnswer(NamedTuple):
     ratio: str  # a clause on the ratio of the runner-up's time to `time`, or ''
     certainty: str  # `Ranking.certainty`
     device_certainty: str  # `Recommendation.certainty`
-    certainties: str  # `Recommendation.certainties`
     details: tuple[str, ...]  # sentences, without a period: speed-up, device counts, modes without a time
     is_fastest: bool = False  # whether the runner-up is significantly slower
 
@@ -42,7 +42,8 @@ class FastestAnswer(NamedTuple):
     def headline(self) -> str:
         """Return the fastest mode and its time as one sentence without the final period."""
         time = f"{self.mode}{' is fastest' if self.is_fastest else ''}, {self.time} on {self.layout}"
-        return f"{self.problem}: {'; '.join(filter(None, [time, self.ratio, self.certainties]))}"
+        certainty = join_certainties(self.certainty, self.device_certainty)
+        return f"{self.problem}: {'; '.join(filter(None, [time, self.ratio, certainty]))}"
 
     @property
     def sentence(self) -> str:
@@ -74,8 +75,8 @@ def _describe_problem(findings: Findings, rankings: Sequence[Ranking]) -> Fastes
     details += _list_untimed(findings, ranking)
     return FastestAnswer(
         problem_name(findings, ranking), mode, fastest.devices_text if recommendation.certainty else "",
-        format_time(fastest), layout, ratio, ranking.certainty, recommendation.certainty,
-        recommendation.certainties, tuple(details), ranking.distinguished,
+        format_time(fastest), layout, ratio, ranking.certainty, recommendation.certainty, tuple(details),
+        ranking.distinguished,
     )  # fmt: skip
 
 

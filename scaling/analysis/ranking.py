@@ -94,11 +94,10 @@ class Recommendation(NamedTuple):
     certainty: str  # of the device count, in the words of `Ranking.certainty`
     doubt: str  # why no device count is recommended, or ''
 
-    @property
-    def certainties(self) -> str:
-        """Return the certainty of the method, and that of the device count if it is another."""
-        of_method = self.ranking.certainty
-        return of_method if self.certainty in ("", of_method) else f"{of_method}; devices {self.certainty}"
+
+def join_certainties(of_method: str, of_devices: str) -> str:
+    """Return the certainty of a method, and that of its device count if it is known and another."""
+    return of_method if of_devices in ("", of_method) else f"{of_method}; devices {of_devices}"
 
 
 def best_device_counts(rankings: Iterable[Ranking]) -> list[Recommendation]:

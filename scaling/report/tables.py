@@ -16,7 +16,7 @@ from scaling.analysis.curves import Curve, CurvePoint, derivative_curves, format
 from scaling.analysis.estimate import Estimate, format_percentage, format_ratio, format_share
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast, format_efficiency
-from scaling.analysis.ranking import Ranking, best_device_counts
+from scaling.analysis.ranking import Ranking, best_device_counts, join_certainties
 from scaling.analysis.summary import answer_sentences
 from scaling.analysis.timings import Timing, format_time
 from scaling.core.case import PEAKS, label
@@ -78,7 +78,10 @@ _NUMBER_FORMATS: Mapping[str, Callable[[Any], str]] = {  # column -> function th
 def answer_table(findings: Findings) -> Table:
     """Return a table with the fastest AD mode, its device count and the runner-up for each problem."""
     best = best_device_counts(findings.fastest)
-    table_rows = (_fastest_row(findings, each.ranking, each.certainties) for each in best)
+    table_rows = (
+        _fastest_row(findings, ranking, join_certainties(ranking.certainty, of_devices))
+        for ranking, of_devices, _ in best
+    )
     return _table("fastest", "Fastest mode of each problem", table_rows)
 
 
