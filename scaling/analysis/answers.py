@@ -17,7 +17,14 @@ from scaling.analysis.ranking import (
     largest_problems,
     recommend_ranking,
 )
-from scaling.analysis.timings import Timing, describe_slower, format_time, name_with_blocks, reasons_for_doubt
+from scaling.analysis.timings import (
+    ONE_PROCESS,
+    Timing,
+    describe_slower,
+    format_time,
+    name_with_blocks,
+    reasons_for_doubt,
+)
 from scaling.core.case import problem
 from scaling.core.formatting import list_first
 
@@ -28,20 +35,22 @@ class FastestAnswer(NamedTuple):
     """The fastest AD mode and the recommended device count for the largest problem of a function, as text."""
 
     problem: str  # the result of `problem_name`, such as 'mlp width=8 points=64'
-    mode: str  # the fastest method, or both methods if the runner-up is not significantly slower
+    modes: tuple[str, ...]  # the fastest method, and the runner-up if it is not significantly slower
     recommended: str  # the fewest devices that are not significantly slower, such as '1 device', or ''
-    time: str  # the time of one call with its 95 % interval
-    layout: str  # such as '1 device, jit'; if `mode` names two methods, also the method that took `time`
+    time: str  # the time of one call with its 95 % interval, and of two methods the one that takes it
+    devices: str  # such as '1 device'
+    layout: str  # such as 'shard_map, points split'
     ratio: str  # a clause on the ratio of the runner-up's time to `time`, or ''
     certainty: str  # `Ranking.certainty`
     device_certainty: str  # `Recommendation.certainty`
-    details: tuple[str, ...]  # sentences, without a period: speed-up, device counts, modes without a time
+    details: tuple[str, ...]  # sentences, without a period, such as 'Speed-up: ...' or 'Efficiency: ...'
     is_fastest: bool = False  # whether the runner-up is significantly slower
 
     @property
     def headline(self) -> str:
         """Return the fastest mode and its time as one sentence without the final period."""
-        time = f"{self.mode}{' is fastest' if self.is_fastest else ''}, {self.time} on {self.layout}"
+        modes = f"{' or '.join(self.modes)}{' is fastest' if self.is_fastest else ''}"
+        time = f"{modes}, {self.time} on {self.devices}, {self.layout}"
         certainty = join_certainties(self.certainty, self.device_certainty)
         return f"{self.problem}: {'; '.join(filter(None, [time, self.ratio, certainty]))}"
 
@@ -63,20 +72,21 @@ def _describe_problem(findings: Findings, rankings: Sequence[Ranking]) -> Fastes
     """
     recommendation = recommend_ranking(rankings)
     ranking, fastest = recommendation.ranking, recommendation.ranking.fastest
-    mode, layout, ratio = name_with_blocks(fastest), f"{fastest.devices_text}, {ranking.call}", ""
+    mode, time, ratio = name_with_blocks(fastest), format_time(fastest), ""
+    modes: tuple[str, ...] = (mode,)
     if ranking.runner_up is not None and not ranking.is_empty_call:
         runner_up = ranking.runner_up.method.name
         ratio = describe_slower(runner_up, ranking.runner_up, fastest)
         if not ranking.distinguished and runner_up != mode:
-            mode, layout = f"{mode} or {runner_up}", f"{layout}, by {mode}"
+            modes, time = (mode, runner_up), f"{time} by {mode}"
     details = []
     if fastest.honest and not ranking.is_empty_call:
         details = _describe_devices(findings, rankings, recommendation)
     details += _list_untimed(findings, ranking)
     return FastestAnswer(
-        problem_name(findings, ranking), mode, fastest.devices_text if recommendation.certainty else "",
-        format_time(fastest), layout, ratio, ranking.certainty, recommendation.certainty, tuple(details),
-        ranking.distinguished,
+        problem_name(findings, ranking), modes, fastest.devices_text if recommendation.certainty else "",
+        time, fastest.devices_text, ranking.call, ratio, ranking.certainty, recommendation.certainty,
+        tuple(details), ranking.distinguished,
     )  # fmt: skip
 
 
@@ -96,7 +106,7 @@ def _list_untimed(findings: Findings, ranking: Ranking) -> list[str]:
     }
     untimed_modes = [f"{name} ({reason})" for name, reason in sorted(reasons.items())]
     where = ranking.fastest.devices_text
-    return [f"Without a time on {where}: {list_first(untimed_modes, _MOST_NAMES)}"] if untimed_modes else []
+    return [f"Not timed on {where}: {list_first(untimed_modes, _MOST_NAMES)}"] if untimed_modes else []
 
 
 def problem_name(findings: Findings, timing: Timing | Ranking) -> str:
@@ -109,12 +119,12 @@ def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
     if curve is None or point is None or point.is_baseline:
         return []
     too_large = findings.too_large_on(timing, "strong")
-    fewest = ", the fewest that it fits on," if too_large and too_large < point.baseline_devices else ""
-    text = f"Its speed-up over the same program on {curve.baseline}{fewest} is {format_ratio(*point.speedup)}"
-    text += f", efficiency {format_ratio(*point.efficiency, sign='')}"
-    if point.against_jit:
-        text += f", and over the best plain jit program on one device {format_ratio(*point.against_jit)}"
-    return [text]
+    fewest = ", the fewest that it fits on" if too_large and too_large < point.baseline_devices else ""
+    over_jit = "the best plain jit program on one device"
+    speedups = [f"{format_ratio(*point.against_jit)} over {over_jit}"] if point.against_jit else []
+    efficiency = format_ratio(*point.efficiency, sign="")
+    speedups.append(f"{format_ratio(*point.speedup)} over the same program on {curve.baseline}{fewest}")
+    return [f"Speed-up: {'; '.join(speedups)}, efficiency {efficiency}"]
 
 
 def _describe_devices(
@@ -143,23 +153,23 @@ def _describe_devices(
         timed = {timing.base_method for timing in findings.timings_by_comparison[on_more.comparison_key]}
         if fastest.base_method not in timed:  # such as a case that failed
             conclusion = f"{fastest.method.name} has no time on {on_more.devices_text}"
-        slower = describe_slower(f"the fastest mode on {on_more.devices_text}", on_more, fastest)
+        name = f"{on_more.method.name} on {on_more.devices_text}"
+        slower = describe_slower(name, on_more, fastest)
         doubts = ", ".join(reasons_for_doubt(fastest, on_more)) if ratio.above_one else ""
         is_new = doubts and recommendation.certainty != f"not sure: {doubts}"
         sentences.append(f"{conclusion}: {slower}" + (f"; not sure: {doubts}" if is_new else ""))
     if recommendation.doubt:
         sentences.append(f"No number of devices can be recommended: {recommendation.doubt}")
     if curve and len(curve.points) > 1:
-        efficiency = describe_efficiency(findings, curve)
-        sentences.append(efficiency[0].upper() + efficiency[1:])
+        sentences.append(f"Efficiency: {describe_efficiency(findings, curve)}")
     return sentences
 
 
 def describe_efficiency(findings: Findings, curve: Curve) -> str:
-    """Return a clause such as 'for an efficiency of at least 0.5, use up to 8 devices'."""
+    """Return text such as 'at least 0.5 on up to 8 devices', with the reasons why it may be wrong."""
     required = findings.efficiency
     if not all(point.efficiency.is_determined for point in curve.points):
-        return f"the largest number of devices with an efficiency of at least {required:g} is not determined"
+        return f"the largest number of devices with at least {required:g} is not determined"
     efficient = list(itertools.takewhile(lambda point: point.efficiency.value >= required, curve.points))
     inefficient = curve.points[len(efficient) : len(efficient) + 1]
     devices = efficient[-1].timing.devices_text + ("" if inefficient else ", the most measured")
@@ -167,5 +177,7 @@ def describe_efficiency(findings: Findings, curve: Curve) -> str:
         (point.efficiency.high or math.inf) >= required for point in inefficient
     )
     has_one_process = any(point.timing.replicates < 2 for point in (*efficient, *inefficient))
-    doubt = ", which is not certain" if is_unsure or has_one_process else ""
-    return f"for an efficiency of at least {required:g}, use up to {devices}{doubt}"
+    doubts = [f"an interval contains {required:g}"] * is_unsure + [ONE_PROCESS] * has_one_process
+    return f"at least {required:g} on up to {devices}" + (
+        f"; not sure: {', '.join(doubts)}" if doubts else ""
+    )

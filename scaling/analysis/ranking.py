@@ -97,7 +97,7 @@ class Recommendation(NamedTuple):
 
 def join_certainties(of_method: str, of_devices: str) -> str:
     """Return the certainty of a method, and that of its device count if it is known and another."""
-    return of_method if of_devices in ("", of_method) else f"{of_method}; devices {of_devices}"
+    return of_method if of_devices in ("", of_method) else f"{of_method}; device count {of_devices}"
 
 
 def best_device_counts(rankings: Iterable[Ranking]) -> list[Recommendation]:

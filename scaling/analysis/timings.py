@@ -147,7 +147,7 @@ def reasons_for_doubt(fast: Timing, slow: Timing) -> tuple[str, ...]:
     if fast.median < ten_empty_calls:
         reasons.append(SHORT)
     elif abs(slow.median - fast.median) < ten_empty_calls:
-        reasons.append("they differ by less than ten empty calls")
+        reasons.append("the times differ by less than ten empty calls")
     if min(fast.replicates, slow.replicates) < 2:
         reasons.append(ONE_PROCESS)
     disturbed = [timing for timing in (fast, slow) if disturbed_share(timing) > DISTURBED]

@@ -37,11 +37,10 @@ Row = dict[str, object]  # a table row, from column name to cell
 _LINT_COLUMNS = ("severity", "what", "how many", "which", "how to fix it")
 _MAX_VALUES = 6  # largest number of values shown per property of an environment, such as its jobs
 _NOTES = {  # first word of a table's HTML anchor -> text above the table
-    "fastest": "The fastest automatic mode, on the recommended number of devices: the fewest whose time is "
-    "not distinguished from the shortest. Runner-up: the fastest of the other modes on as many devices, or "
-    "of those that are not distinguished, if any. Ratio: time of the runner-up over that of the fastest. "
-    "Intervals are at 95 %. Certainty is that of the mode and of the devices; where they differ, both are "
-    "stated.",
+    "fastest": "The fastest mode on the recommended device count: the fewest devices that are not "
+    "significantly slower than the fastest. Derivatives written by hand are not ranked. Runner-up: the next "
+    "mode on as many devices. Ratio: its time over that of the fastest. Certainty: that of the mode; that of "
+    "the device count follows if it is another. In parentheses: 95 % intervals.",
     "measured": "One row for each case; its link opens its samples, stages and memory. Speed-up and "
     "efficiency are relative to the same program on the fewest devices. One-device program: the speed-up "
     "over the best plain jit program on one device. By hand: the time divided by that of the handwritten "

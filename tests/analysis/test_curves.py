@@ -237,7 +237,7 @@ def test_fastest_method_is_sure_if_the_intervals_do_not_overlap():
 
 @pytest.mark.parametrize("fields, doubt", [
     ({"floor_seconds": 0.21}, "shorter than ten empty calls"),
-    ({"floor_seconds": 0.11}, "they differ by less than ten empty calls"),
+    ({"floor_seconds": 0.11}, "the times differ by less than ten empty calls"),
     ({"marked": {"foreign_load": [0]}}, "foreign load"),
     ({"marked": {"throttled": [0]}}, "throttled"),
 ])  # fmt: skip
