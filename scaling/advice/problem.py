@@ -60,7 +60,7 @@ class Problem:
 
     @property
     def name(self) -> str:
-        """Return the name of the function, from `import_line` or from its `__name__` ("f" for a lambda)."""
+        """Return the name that `import_line` imports, or else the name of the function ("f" for a lambda)."""
         name = self.import_line.rpartition(" ")[2] or getattr(self.function, "__name__", "f")
         return name if name.isidentifier() and not keyword.iskeyword(name) else "f"
 
@@ -145,7 +145,7 @@ def make_problem(
 def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
     """Return `inputs` with all leaves converted to arrays of JAX dtypes.
 
-    `group`, "points" or "shared", is the name of the argument. Raise `Refusal` if a leaf cannot be converted.
+    Raise `Refusal` if a leaf cannot be converted. `group`, such as "points", names the inputs in its message.
     """
     if not isinstance(inputs, Mapping) or not all(isinstance(name, str) for name in inputs):
         raise Refusal(

@@ -146,6 +146,11 @@ def _describe_devices(
         )
         name = f"{recommended.method.name} on {recommended.devices_text}"
         sentences.append(f"{shortest} is not distinguished: {describe_slower(name, recommended, fastest)}")
+    fewer_devices = (timing for timing in other_timings if 1 < timing.case.devices < recommended.case.devices)
+    on_fewer, _ = find_runner_up(recommended, fewer_devices)
+    if on_fewer:
+        name = f"{on_fewer.method.name} on {on_fewer.devices_text}"
+        sentences.append(f"Fewer devices are slower: {describe_slower(name, on_fewer, recommended)}")
     more_devices = (timing for timing in other_timings if timing.case.devices > fastest.case.devices)
     on_more, ratio = find_runner_up(fastest, more_devices)
     if on_more and ratio:
@@ -161,23 +166,29 @@ def _describe_devices(
     if recommendation.doubt:
         sentences.append(f"No number of devices can be recommended: {recommendation.doubt}")
     if curve and len(curve.points) > 1:
-        sentences.append(f"Efficiency: {describe_efficiency(findings, curve)}")
+        sentences.append(f"Efficiency: {describe_efficiency(findings, curve, recommendation.certainty)}")
     return sentences
 
 
-def describe_efficiency(findings: Findings, curve: Curve) -> str:
-    """Return text such as 'at least 0.5 on up to 8 devices', with the reasons why it may be wrong."""
+def describe_efficiency(findings: Findings, curve: Curve, known_doubts: str = "") -> str:
+    """Return text such as 'at least 0.5 on up to 8 devices', with the reasons why it may be wrong.
+
+    Reasons that are contained in the text `known_doubts` are omitted.
+    """
     required = findings.efficiency
     if not all(point.efficiency.is_determined for point in curve.points):
         return f"the largest number of devices with at least {required:g} is not determined"
     efficient = list(itertools.takewhile(lambda point: point.efficiency.value >= required, curve.points))
     inefficient = curve.points[len(efficient) : len(efficient) + 1]
+    unsure = [point for point in efficient if (point.efficiency.low or 0.0) < required]
+    unsure += [point for point in inefficient if (point.efficiency.high or math.inf) >= required]
+    doubts = [
+        f"{format_ratio(*point.efficiency, sign='')} on {point.timing.devices_text}"
+        for point in unsure
+        if point.efficiency.low is not None
+    ] or ["too few samples"] * bool(unsure)
+    if any(point.timing.replicates < 2 for point in (*efficient, *inefficient)):
+        doubts.append(ONE_PROCESS)
+    new_doubts = ", ".join(doubt for doubt in doubts if doubt not in known_doubts)
     devices = efficient[-1].timing.devices_text + ("" if inefficient else ", the most measured")
-    is_unsure = any((point.efficiency.low or 0.0) < required for point in efficient) or any(
-        (point.efficiency.high or math.inf) >= required for point in inefficient
-    )
-    has_one_process = any(point.timing.replicates < 2 for point in (*efficient, *inefficient))
-    doubts = [f"an interval contains {required:g}"] * is_unsure + [ONE_PROCESS] * has_one_process
-    return f"at least {required:g} on up to {devices}" + (
-        f"; not sure: {', '.join(doubts)}" if doubts else ""
-    )
+    return f"at least {required:g} on up to {devices}" + (f"; not sure: {new_doubts}" if new_doubts else "")

@@ -34,14 +34,14 @@ class Ranking(Subject):
 
     @property
     def is_empty_call(self) -> bool:
-        """Return whether the shortest time is not significantly longer than the dispatch latency."""
+        """Return whether the shortest time is that of an empty call, within its 95 % interval."""
         return is_empty_call(self.fastest)
 
     @property
     def distinguished(self) -> bool:
         """Return whether the fastest timing is significantly faster than the runner-up.
 
-        Return False if the shortest time is not significantly longer than the dispatch latency.
+        Return False if `is_empty_call` is true.
         """
         return self.ratio is not None and self.ratio.above_one and not self.is_empty_call
 

@@ -66,11 +66,11 @@ def load_cases(results: Path) -> StudyCases:
 
 
 def select_keys(study: StudyCases, query: str) -> list[str]:
-    """Return the keys of the cases that a query selects, or raise `Refusal` if it selects no case.
+    """Return the keys of the cases whose label or key begins with `query`. Raise `Refusal` if there is none.
 
-    A query is the label of a case, the beginning of a label or key, or "", which matches all cases. If any
-    matching case failed, only failed cases are returned, latest first. Otherwise, all matching cases are
-    returned, but for the query "" only the case that was started last.
+    If the query is the whole label of a case, only this case matches. If any matching case failed, only the
+    failed ones are returned, latest first. If none failed, the empty query returns only the case that was
+    started last.
     """
     query = " ".join(query.split())
     labels = {key: label(case) for key, case in study.cases.items()}

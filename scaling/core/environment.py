@@ -161,7 +161,7 @@ def processor() -> str:
 
 
 def governor(bound_to: Sequence[int] | None) -> str | None:
-    """Return the frequency governors of the cores `bound_to`, joined by "+", or None if they are unknown."""
+    """Return the frequency governors of CPU cores, joined by "+", or None if none can be read."""
     cores = bound_to or sorted(os.sched_getaffinity(0))  # by default, all cores of this process
     governors = {contents(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor") for core in cores}
     return "+".join(sorted(name for name in governors if name)) or None

@@ -131,11 +131,11 @@ def reduce_jacobians(
     floor: np.ndarray | None = None,
     x: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Reduce the Jacobians J, and return (result, scale). The check divides errors of the result by `scale`.
+    """Reduce the Jacobians J, and return (result, scale). Both have the shape of the reduced Jacobians.
 
-    The error of an entry of J is relative to max(abs(entry), `floor`). `floor` has the shape (points,).
-    `rounding` contains the lengths of the sums that compute the result. If the reduction multiplies J by
-    vectors, `x` contains them, in the shape (points, inputs).
+    `scale` is the magnitude to which the errors of `result` are relative. The entries of J have a magnitude
+    of at least `floor`, of shape (points,). `rounding` contains the lengths of the sums that compute the
+    result, and `x`, of shape (points, inputs), the vectors by which the reduction multiplies J.
     """
     magnitude = np.abs(J.values)
     entries = SizedEntries(J, at_least(magnitude, floor), magnitude, rounding, x)

@@ -97,10 +97,10 @@ def compile_cases(
 def _compile_groups(
     header: Mapping[str, Any], groups: Iterator[list[Case]], seconds: float, events: _Events
 ) -> None:
-    """Compile groups of cases with equal programs in a worker process, until no group remains.
+    """Compile groups of cases with equal programs in a worker process, which is restarted if it dies.
 
-    If the worker dies, a new one is started. The results are put into the queue `events`. If an exception
-    ends the work, it is also put into the queue. At the end, None is put into the queue.
+    Put the results into the queue `events`, then the exception that ended the work, if any, and then None.
+    A compilation is stopped after `seconds`.
     """
     variant = Variant("plan", module="scaling.plan.compile_worker", variables=_ENVIRONMENT_VARIABLES)
     equal_cases = list[Case]()

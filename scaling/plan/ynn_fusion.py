@@ -69,7 +69,7 @@ def _axis_flags(instruction: HloInstruction, fused: Instructions) -> list[AxisFl
 
 
 def _varying_axes(instruction: HloInstruction, fused: Instructions) -> AxisFlags:
-    """Return for each axis of an array whether its elements vary along this axis.
+    """Return a flag for each axis of the result of an instruction: whether the elements vary along the axis.
 
     They do not vary along broadcast axes and axes of length 1.
     """

@@ -81,7 +81,7 @@ def _list_badges(findings: Findings) -> list[tuple[str, str]]:
     status_counts = tables.count_statuses(findings)
     statuses = [status for status in (*STATUSES, "missing") if status_counts[status]]
     badges = [(status, f"{status_counts[status]:,} {status}") for status in statuses]
-    return [*badges, ("review", f"reviewed: {verdict(lint_findings(findings))}")]
+    return [*badges, ("review", f"lint: {verdict(lint_findings(findings))}")]
 
 
 def _figure_sections(findings: Findings) -> list[Section]:

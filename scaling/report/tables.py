@@ -39,8 +39,8 @@ _MAX_VALUES = 6  # largest number of values shown per property of an environment
 _NOTES = {  # first word of a table's HTML anchor -> text above the table
     "fastest": "The fastest mode on the recommended device count: the fewest devices that are not "
     "significantly slower than the fastest. Derivatives written by hand are not ranked. Runner-up: the next "
-    "mode on as many devices. Ratio: its time over that of the fastest. Certainty: that of the mode; that of "
-    "the device count follows if it is another. In parentheses: 95 % intervals.",
+    "mode on as many devices. Ratio: its time over that of the fastest. Certainty: of the mode, then of the "
+    "device count if it differs. In parentheses: 95 % intervals.",
     "measured": "One row for each case; its link opens its samples, stages and memory. Speed-up and "
     "efficiency are relative to the same program on the fewest devices. One-device program: the speed-up "
     "over the best plain jit program on one device. By hand: the time divided by that of the handwritten "

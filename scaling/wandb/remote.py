@@ -70,7 +70,7 @@ def publish_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
 
 
 def _write_offline_copy(job: PublishJob, run: TrackedRun) -> str:
-    """Write an offline copy of a run. Return 'kept', or 'there before' if a complete copy exists."""
+    """Write an offline copy of a run, and return 'kept'. If a complete copy exists, return 'there before'."""
     if any(map(_is_complete, _COPIES_FOLDER.glob(f"offline-run-*-{run.digest}-{job.destination}-*/*.wandb"))):
         return "there before"
     _remove_copies(job, run)
@@ -115,10 +115,10 @@ def _publish_online(
 
 
 def _publish_run(api: wandb.Api, job: PublishJob, run: TrackedRun, listed: list[Any]) -> tuple[str, str, str]:
-    """Upload a W&B run, verify it, and return (state, run ID, error message or '').
+    """Upload a W&B run unless the server has an equal one, and return (state, run ID, error message or '').
 
-    `listed` contains the runs on the server. The state is 'unchanged' if one of them equals `run`, so that
-    nothing is uploaded. Otherwise, it is 'published' if the uploaded run equals `run`, and else 'differs'.
+    `listed` contains the runs on the server. The state is 'unchanged' if one of them equals `run`,
+    'published' if the uploaded run was read back and equals `run`, and 'differs' if it does not.
     """
     for stored in listed:
         if stored.config.get("digest") == run.digest and not _first_difference(run, stored):

@@ -216,7 +216,7 @@ class _Run:
 
 @dataclass
 class _InterleavedCases:
-    """A group of cases with alternating samples. All cases are prepared before the first sample is taken."""
+    """Cases that are sampled in turns, after all of them have been compiled and checked."""
 
     run: _Run
     workers: dict[int, WorkerGroup]  # index of the variant -> its workers

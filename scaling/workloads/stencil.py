@@ -106,7 +106,7 @@ def _nonzeros(inputs: Inputs) -> Reference:
 
 
 def _reference(inputs: Inputs) -> Reference:
-    """Return du/dt and the dense Jacobians of shape (points, n, n), as a `Reference`."""
+    """Return du/dt and its Jacobians with respect to u as dense arrays of shape (points, cells, cells)."""
     reference, side = _nonzeros(inputs), inputs["u"].shape[-1]
     pattern = Pattern(*_pattern(side), side**2, side**2)
     return reference._replace(derivative=to_dense(pattern, reference.derivative[:, 0]))

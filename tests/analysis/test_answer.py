@@ -423,7 +423,7 @@ def test_too_few_samples_for_an_interval_recommend_no_number_of_devices(tmp_path
     records = [make_record(devices=d, seconds=[8 / d] * 3) for d in (1, 2, 4)]
     first = summary.answer_sentences(made_up.write(tmp_path, records, scaling=["strong"]))[0]
     assert "recommended: too few samples to compare 4 devices with 1 device. Efficiency: " in first
-    assert "up to 4 devices, the most measured; not sure: an interval contains 0.5, measured in one" in first
+    assert "up to 4 devices, the most measured; not sure: too few samples, measured in one process." in first
 
 
 def test_ratio_that_is_not_determined_recommends_no_number_of_devices(tmp_path, make_record):
@@ -455,7 +455,7 @@ def test_what_one_process_says_of_the_device_counts_is_not_sure(tmp_path, make_r
     ]
     first = summary.answer_sentences(made_up.write(tmp_path, records, scaling=["strong"]))[0]
     assert "devices do not pay: jacfwd (vmap) on 4 devices takes 1.50x (1.50 to 1.50) as long. " in first
-    assert f"up to 2 devices{'; not sure: measured in one process' if count == 1 else ''}." in first
+    assert first.endswith("Efficiency: at least 0.5 on up to 2 devices.")  # the doubt is stated once
     devices = "device count not sure: measured in one process" if count == 1 else "device count sure"
     assert f"; no other method; {devices}. " in first
 
@@ -469,4 +469,12 @@ def test_limit_of_the_efficiency_is_not_sure_if_the_next_number_of_devices_may_r
         for i, s in enumerate((1 - spread, 1.0, 1 + spread))
     ]
     first = summary.answer_sentences(made_up.write(tmp_path, records, scaling=["strong"]))[0]
-    assert "at least 0.5 on up to 4 devices; not sure: an interval contains 0.5." in first
+    assert "at least 0.5 on up to 4 devices; not sure: 0.49 (0.38 to 0.63) on 8 devices." in first
+
+
+def test_an_answer_states_how_much_slower_fewer_devices_are(tmp_path, make_record):
+    records = [make_record(devices=d, seconds=[8 / d] * 7, replicate=i) for d in (1, 2, 4) for i in range(3)]
+    first = summary.answer_sentences(made_up.write(tmp_path, records, scaling=["strong"]))[0]
+    assert (
+        "Fewer devices are slower: jacfwd (vmap) on 2 devices takes 2.00x (2.00 to 2.00) as long. " in first
+    )
