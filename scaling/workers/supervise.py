@@ -222,7 +222,7 @@ class _InterleavedCases:
     workers: dict[int, WorkerGroup]  # index of the variant -> its workers
     items: list[WorkItem]  # the cases of the group, once for each variant
     name: str = field(default_factory=lambda: uuid.uuid4().hex[:12])  # field `block` of the records
-    last_request: tuple[WorkItem, str] = field(init=False)  # (case, action)
+    last_request: WorkItem = field(init=False)  # the case of the last request
 
     def measure(self) -> tuple[bool, Groups]:
         """Measure the cases. Return (whether all workers are alive, groups of unfinished cases)."""
@@ -273,10 +273,11 @@ class _InterleavedCases:
 
     def _handle_death(self, death: WorkerDied) -> None:
         """Record the case of a dead worker as failed, or postpone it if it may fit in memory alone."""
-        work, action = self.last_request
+        work = self.last_request
         if work.state == "ended":
             return
-        records = self._records_of_case(work) if action == "finish" else []
+        self.workers[work.variant].close()  # otherwise, a worker might still write the record
+        records = self._records_of_case(work)
         written = next((record for record in records if record.block == self.name), None)
         if death.reason == "out_of_memory" and not self._has_single_case() and not written:
             work.state = "postponed"
@@ -320,7 +321,7 @@ class _InterleavedCases:
 
         `action` is "prepare", "turn", "finish", or "forget". Raise `WorkerDied` if no reply arrives.
         """
-        self.last_request, began_at, event = (work, action), time.monotonic(), {}
+        self.last_request, began_at, event = work, time.monotonic(), {}
         remaining = self.run.settings.case_seconds - work.seconds_used
         seconds = _FINISH_SECONDS if action in ("finish", "forget") else max(remaining, 0.001)
         request = {"do": action, "key": work.item.case.key} | fields

@@ -70,6 +70,11 @@ class WorkerGroup:
         for process in self.processes:
             process.send(request)
 
+    def close(self) -> None:
+        """End all workers, if they have not ended."""
+        for process in self.processes:
+            process.close(*((_EXIT_SECONDS, _STEP_SECONDS) if self.transport else ()))
+
     def receive(self, seconds: float) -> Iterator[Event]:
         """Yield the events of the workers. The last event is the reply to a request.
 
@@ -132,14 +137,13 @@ def open_worker_group(
     commands = remote.commands(shape, worker_command, variables) if remote else local_commands
     events: queue.Queue[Event] = queue.Queue()
     group = WorkerGroup(shape, [], events, remote)
-    with contextlib.ExitStack() as stack:
+    with contextlib.closing(group):
         for rank, command in enumerate(commands):
             process = ChildProcess(
                 command, reaped=remote is None, log=log, cwd=variant.folder, env=variables,
                 deliver=lambda event, rank=rank: events.put(event | {"rank": rank}),  # type: ignore[misc]
                 pass_fds=() if remote or lock is None else (lock,),
             )  # fmt: skip
-            stack.callback(process.close, *((_EXIT_SECONDS, _STEP_SECONDS) if remote else ()))
             group.processes.append(process)
             worker_header = {**header, "shape": dataclasses.asdict(shape)}
             if len(commands) == shape.processes:  # otherwise srun sets the ranks

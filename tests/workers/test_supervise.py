@@ -34,6 +34,7 @@ class FakeWorkers:
         self, monkeypatch, reply=lambda group, message, count: None, turns_needed=lambda key, group: 3
     ):
         self.log, self.started, self.reply, self.turns_needed, self.counts = [], 0, reply, turns_needed, {}
+        self.before_end = lambda: None  # what a worker does just before it is ended
         monkeypatch.setattr(worker_group, "open_worker_group", self.open_group)
 
     @contextlib.contextmanager
@@ -45,6 +46,9 @@ class FakeWorkers:
     class Group:
         workers: "FakeWorkers"
         name: str
+
+        def close(self):
+            self.workers.before_end()
 
         def request(self, message, seconds):
             action, key = message["do"], message["key"]
@@ -235,6 +239,29 @@ def test_a_worker_that_dies_after_writing_a_record_causes_no_second_record(
     FakeWorkers(monkeypatch, reply)
     run(tmp_path, [item])
     assert [record.status for record in load(tmp_path).records] == ["ok"]
+
+
+@pytest.mark.parametrize("action", ["prepare", "turn", "finish"])
+def test_a_worker_that_writes_its_record_at_the_time_limit_causes_no_second_record(
+    action, monkeypatch, tmp_path, make_record
+):
+    [item] = make_items("jacfwd")
+    blocks = []
+
+    def reply(group, message, count):
+        if message["do"] == "prepare":
+            blocks.append(message["block"])
+        return WorkerDied("timeout", "") if message["do"] == action else None
+
+    def write_record():
+        record = make_record(block=blocks[0], status="skipped", reason="no_digits")
+        Writer(tmp_path).append(dataclasses.replace(record, case=item.case))
+
+    workers, events = FakeWorkers(monkeypatch, reply), []
+    workers.before_end = write_record
+    run(tmp_path, [item], events=events)
+    assert [record.status for record in load(tmp_path).records] == ["skipped"]
+    assert [event["status"] for event in events if event["event"] == "end"] == ["skipped"]
 
 
 def test_the_launcher_writes_a_record_that_a_worker_could_not_write(monkeypatch, tmp_path, make_record):
