@@ -232,7 +232,7 @@ def _secrets() -> list[tuple[str, str]]:
     for name, value in [*_VARIABLES_AT_START.items(), *os.environ.items()]:
         if not _SECRET.search(name) or value.strip().isdecimal():
             continue
-        quoted = (repr(value)[1:-1], dumps(value)[1:-1], urllib.parse.quote_plus(value))
+        quoted = (repr(value)[1:-1], dumps(value)[1:-1], urllib.parse.quote_plus(os.fsencode(value)))
         for text in (value, " ".join(value.split()), *quoted, *value.splitlines()):
             if len(text.strip()) >= _MIN_SECRET_CHARACTERS:
                 names[text.strip()] = name

@@ -65,6 +65,11 @@ def test_scrub_hides_a_value_that_a_text_assigns_to_a_secret(value):
     assert "HF_TOKEN=<HF_TOKEN>" in line and value.split()[0] not in line and "HF_HOME=somewhere" in line
 
 
+def test_scrub_hides_a_secret_that_is_not_valid_utf_8(monkeypatch):
+    monkeypatch.setenv("A_TOKEN", os.fsdecode(b"\xff\xfe-value"))
+    assert environment.scrub("at ?t=%FF%FE-value") == "at ?t=<A_TOKEN>"
+
+
 def test_scrub_keeps_counts_and_other_assigned_values():
     text = "n_tokens=1048576 key=k1 mode=jacrev author=somebody key==something"
     assert environment.scrub(text) == text
