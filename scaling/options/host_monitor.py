@@ -9,6 +9,7 @@ import ctypes
 import functools
 import math
 import os
+import re
 import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class HostReading:
     process_seconds: float  # the CPU time of all threads of this process, without child processes
     clock_seconds: float  # the value of `time.perf_counter` at the reading
     preemptions: int  # the number of involuntary context switches of this process
-    slowdowns: int  # the number of thermal throttling events of the monitored cores and their packages
+    slowdowns: int  # the number of thermal throttling events of the cores, and of used up CPU quotas
     throttled: bool  # whether at least one of the visible GPUs was throttled
 
 
@@ -72,6 +73,8 @@ def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
     times, usage = _core_times(cores), resource.getrusage(resource.RUSAGE_SELF)
     path, units = "/sys/devices/system/cpu/cpu{}/thermal_throttle/{}_throttle_count", ("core", "package")
     throttle_counts = [environment.contents(path.format(core, unit)) for core in cores for unit in units]
+    statistics = (environment.contents(f"{folder}/cpu.stat") for folder in environment.cgroup_folders())
+    throttle_counts += re.findall(r"^nr_throttled (\d+)", "\n".join(filter(None, statistics)), re.MULTILINE)
     gpus = _gpus() if platform == "gpu" else ()
     return HostReading(
         platform,
@@ -90,7 +93,7 @@ def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
 def find_disturbances(start: HostReading) -> list[str]:
     """Return the names of the disturbances since the reading `start`, in the order of `MARKS`.
 
-    "throttled"       the clock rate of a CPU core or GPU was reduced
+    "throttled"       the clock rate of a CPU core or GPU was reduced, or the cgroup used up its CPU quota
     "foreign_load"    other processes or the hypervisor used a large part of the time of the cores
     """
     now = read_counters(start.platform, start.bound_to)

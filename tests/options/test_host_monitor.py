@@ -251,6 +251,16 @@ def test_a_thermal_slowdown_of_the_processor_counts_as_throttling(monkeypatch):
     assert disturbances(monkeypatch, own=0.1, slowdowns=1) == ["throttled"]
 
 
+def test_a_turn_in_which_a_cgroup_uses_up_its_cpu_quota_counts_as_throttled(monkeypatch, tmp_path):
+    """Linux stops the process until the next period, so that its core is idle."""
+    monkeypatch.setattr(environment, "cgroup_folders", lambda: [tmp_path / "job", tmp_path])
+    (tmp_path / "cpu.stat").write_text("usage_usec 8\nnr_periods 9\nnr_throttled 2\nthrottled_usec 5\n")
+    started = host_monitor.read_counters("cpu", [CORE])
+    assert "throttled" not in host_monitor.find_disturbances(started)
+    (tmp_path / "cpu.stat").write_text("usage_usec 8\nnr_periods 12\nnr_throttled 3\nthrottled_usec 6\n")
+    assert "throttled" in host_monitor.find_disturbances(started)
+
+
 def test_a_sandbox_without_cpu_counters_is_never_disturbed(monkeypatch):
     real = environment.contents
     for stat in (None, "", "cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\n"):
