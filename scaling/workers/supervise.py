@@ -23,7 +23,7 @@ from scaling.workers.transport import Transport
 from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup
 
 _MAX_INTERLEAVED = 8  # number of cases that are prepared in one process at the same time
-_FINISH_SECONDS = 60.0  # timeout to finish or discard a case
+_FINISH_SECONDS = 60.0  # minimum time to finish or discard a case, even if `case_seconds` is shorter
 _STATE_AFTER_REPLY = {  # reply of a worker -> state of the case
     "ready": "prepared", "turn": "prepared", "end": "ended", "later": "postponed", "forgotten": "postponed",
 }  # fmt: skip
@@ -322,8 +322,8 @@ class _InterleavedCases:
         `action` is "prepare", "turn", "finish", or "forget". Raise `WorkerDied` if no reply arrives.
         """
         self.last_request, began_at, event = work, time.monotonic(), {}
-        remaining = self.run.settings.case_seconds - work.seconds_used
-        seconds = _FINISH_SECONDS if action in ("finish", "forget") else max(remaining, 0.001)
+        least = _FINISH_SECONDS if action in ("finish", "forget") else 0.001
+        seconds = max(self.run.settings.case_seconds - work.seconds_used, least)
         request = {"do": action, "key": work.item.case.key} | fields
         for event in self.workers[work.variant].request(request, seconds):
             self.run.handle_event(work, event)

@@ -409,5 +409,8 @@ def test_the_time_limit_of_a_case_applies_to_the_sum_of_its_turns(monkeypatch, t
         yield from original(self, message, seconds)
 
     monkeypatch.setattr(workers.Group, "request", request)
-    run(tmp_path, make_items("jacfwd"), settings=dataclasses.replace(UNBOUND, case_seconds=20.0))
-    assert limits[:-1] == [20, 18, 16, 14, 12], "a record is written whatever time is left"
+    for seconds in (20.0, 200.0):
+        run(tmp_path, make_items("jacfwd"), settings=dataclasses.replace(UNBOUND, case_seconds=seconds))
+        workers.counts.clear()
+    assert limits[:5] == [20, 18, 16, 14, 12] and limits[5] > 20, "a record is written whatever time is left"
+    assert limits[6:] == [200, 198, 196, 194, 192, 190], "the last call may take all the time that is left"
