@@ -34,6 +34,7 @@ _UNINFORMATIVE = re.compile(
     r"|(srun|slurmstepd).*(Exited with exit code|task launch failed|Terminat|tasks terminated|step aborted"
     r"|support for cpu binding|Step created)"
     r"|\t?--"  # a flag of XLA, which prints them all after a value that it rejects
+    r"|\[Gloo\] Rank \d+ is connected"  # the library with which processes on CPUs exchange data
     r"|\*\*\* (Check failure|SIG)|PC: @| +@ +0x"  # the stack trace that follows an error message of XLA
 )
 _SIGNAL_NAMES = {signal_number.value: f" ({signal_number.name})" for signal_number in signal.Signals}

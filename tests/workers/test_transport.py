@@ -199,5 +199,7 @@ def test_the_error_message_of_xla_explains_an_exit_and_the_stack_trace_that_foll
     trace = ["*** Check failure stack trace: ***", "    @     0x7f4a67f58ba3  PyObject_Vectorcall"]
     aborted = ["*** SIGABRT received at time=1795977000 on cpu 0 ***", "PC: @     0x7f4a67c1aeec  (unknown)"]
     assert child_process.last_informative_line([message, *trace, *aborted]) == message
+    connected = "[Gloo] Rank 1 is connected to 1 peer ranks. Expected number of connected peer ranks is : 1"
+    assert child_process.last_informative_line([message, connected]) == message
     overflow = "*** stack smashing detected ***: terminated"
     assert child_process.last_informative_line([message, overflow]) == overflow
