@@ -145,16 +145,17 @@ def take_turn(attempt: Attempt) -> bool:
 
 def finish_case(attempt: Attempt) -> Record:
     """Check the result of one more call, unless the attempt failed or was skipped. Return the record."""
-    if not attempt.ended:
-        with _end_on_error(attempt):
-            _check_another_call(attempt)
+    with _end_on_error(attempt):
+        _check_another_call(attempt)
     attempt.turns = attempt.program = None
     return attempt.record
 
 
 def _check_another_call(attempt: Attempt) -> None:
-    if (program := attempt.program) is not None:
-        _check_result(attempt, program, jax.block_until_ready(program.call()))
+    if (program := attempt.program) is not None:  # the attempt has not ended
+        with _raise_in_all_processes(attempt.group):
+            result = jax.block_until_ready(program.call())
+        _check_result(attempt, program, result)
 
 
 @contextlib.contextmanager
@@ -301,9 +302,8 @@ def _check_result(attempt: Attempt, program: PlacedProgram, result: Any) -> None
         if digest in attempt.correct_digests:  # equal to an earlier correct result
             return
         verdict = check.verdict(program.derivative, array, group.platform)
-        seconds = (attempt.record.check_seconds or 0.0) + perf_counter() - began
+        attempt.note(check_seconds=(attempt.record.check_seconds or 0.0) + perf_counter() - began)
         attempt.note(error=verdict.error, tolerance=verdict.tolerance, checked=verdict.checked)
-        attempt.note(check_seconds=seconds)
         if verdict.reason:
             status = "skipped" if verdict.reason == "no_digits" else "failed"
             suffix = ", in a later call" if attempt.correct_digests else ""

@@ -17,11 +17,21 @@ if case.variant.endswith("rank"):
         CALLS.append(time.sleep(0.02 * jax.process_index()))
         if case.variant == "failing_rank" and jax.process_index() and len(CALLS) > 2:
             raise ValueError("no more")
+        callers = traceback.extract_stack(sys._current_frames()[threading.main_thread().ident])
+        is_last = "finish_case" in [frame.name for frame in callers]
+        if case.variant == "failing_last_rank" and jax.process_index() and is_last:
+            raise ValueError("no more")
         return x
     return jax.pure_callback(wait, jax.ShapeDtypeStruct((3,), x.dtype), x, vmap_method="broadcast_all")
 return jnp.sin(STEPS * x)[:2] * x[2]
 """
-HEAD = 'import time\nSTEPS = 1\nVARIANTS = ("plain", "slow_rank", "failing_rank")\nCALLS = []'
+HEAD = """
+import threading, time, traceback
+
+STEPS = 1
+VARIANTS = ("plain", "slow_rank", "failing_rank", "failing_last_rank")
+CALLS = []
+"""
 
 
 @pytest.fixture
@@ -68,13 +78,15 @@ def test_the_time_of_a_case_with_several_processes_is_that_of_the_slowest(comman
     assert one.setting == two.setting, "both belong to one curve"
 
 
-def test_an_error_of_one_process_during_sampling_ends_the_case_at_once(command, scaling_command, tmp_path):
-    """Otherwise the other processes would wait for it until the timeout."""
-    arguments = command(variant="failing_rank", mode="value", api="shard_map", devices=2)
+@pytest.mark.parametrize("variant", ["failing_rank", "failing_last_rank"])
+def test_an_error_of_one_process_ends_the_case_at_once(variant, command, scaling_command, tmp_path):
+    """Otherwise the other processes would wait for it until the timeout. The last call follows the samples."""
+    arguments = command(variant=variant, mode="value", api="shard_map", devices=2)
     done = scaling_command([*arguments, "processes=2", "case_seconds=100"], timeout=60)
     assert done.returncode == 1
     [record] = load(results(tmp_path)).records
     assert record.status == "failed" and record.reason != "timeout" and record.seconds == []
+    assert "no more" in record.text and "process 1" in record.text, record.text
 
 
 @pytest.mark.thorough
