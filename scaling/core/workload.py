@@ -237,7 +237,7 @@ def import_named(what: str, name: str, path: str, valid_names: Iterable[str]) ->
         if missing and f"{path}.".startswith(f"{missing}."):
             raise unknown_name(what, name, valid_names) from None
         kind = "" if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: "
-        problem = f"{kind}{error}{format_location(error)}"
+        problem = f"{kind}{error}".removesuffix(": ") + format_location(error)
         raise Refusal(f"{what} {name!r} cannot be imported: {problem}") from None
 
 
@@ -361,7 +361,7 @@ def evaluate_shape(case: Case, function: Callable[..., Any], inputs: Mapping[str
         host_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         if isinstance(error, MemoryError) and array_bytes < host_bytes:
             raise  # the host has this memory, but it is in use
-        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
         raise TooLarge(f"the function of {case.workload} cannot be evaluated: {text}") from None
     except Exception as error:
         first_line, location = (str(error).strip().splitlines() or [""])[0], format_location(error)
@@ -369,7 +369,7 @@ def evaluate_shape(case: Case, function: Callable[..., Any], inputs: Mapping[str
         fix = _TRACER_FIXES.get(type(error).__name__, "")
         if isinstance(error, TypeError) and " argument" in first_line and not location:  # other inputs
             fix = f"; its parameters must take the inputs by name: {', '.join(_top_level_names(inputs))}"
-        text = f"{type(error).__name__}: {first_line}{location}{fix}"
+        text = f"{type(error).__name__}: {first_line}".removesuffix(": ") + location + fix
         raise Refusal(f"workload {case.workload!r} {what}: {text}") from None
     if not isinstance(out, jax.ShapeDtypeStruct) or not jax.numpy.issubdtype(out.dtype, jax.numpy.floating):
         returned = f"numbers of dtype {out.dtype}" if isinstance(out, jax.ShapeDtypeStruct) else repr(out)

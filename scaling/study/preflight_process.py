@@ -211,12 +211,12 @@ def call_user_code(handle: Callable[[GridCell], dict[str, Any]], cell: GridCell)
     except KeyboardInterrupt:
         return _failure("killed", "raised KeyboardInterrupt, as signal 2 (SIGINT) would,")
     except BaseException as error:
-        text = f"{type(error).__name__}: {scrub(str(error))[:_MAX_TEXT]}"
+        text = f"{type(error).__name__}: {scrub(str(error))[:_MAX_TEXT]}".removesuffix(": ")
         if "Workload.__init__()" in text:  # a misspelt or missing field
             text += f"; the fields are {', '.join(workload.Workload.__dataclass_fields__)}"
         if isinstance(error, Exception):
             return {"event": "answer", "refusal": f"{cell.case.workload}: {text}{format_location(error)}"}
-        return _failure("error", f"raised {text.removesuffix(': ')}")
+        return _failure("error", f"raised {text}")
 
 
 def _failure(reason: str, text: str, fix: str | None = None) -> dict[str, Any]:

@@ -249,6 +249,12 @@ def workload(case):
 MODULES = {
     "a syntax error": ("def workload(case:\n", "cannot be imported: SyntaxError"),
     "raises at import": ("raise RuntimeError('first line\\nsecond line')", r"RuntimeError: first line second line \(mine.py:1\)"),
+    "raises without a text at import": ("raise RuntimeError", r"RuntimeError \(mine.py:1\)"),
+    "raises without a text in workload()": ("def workload(case):\n    assert 0", r"AssertionError \(mine.py:2\)"),
+    "raises without a text in its function": (
+        f"{MODULE} if 0 else f(x), points={{'x': normal(3)}})\ndef f(x):\n    raise ValueError",
+        r"values\): ValueError \(mine.py:5\)",
+    ),
     "imports a missing module": ("import not_there_at_all", r"cannot be imported: No module named 'not_there_at_all' \(mine.py:1\)"),
     "ends the process at import": ("raise SystemExit(3)", "status 3 .* while it was imported; remove that exit"),
     "ends the process in workload()": ("def workload(case):\n    raise SystemExit(3)", "status 3 .*; remove that exit"),
