@@ -76,6 +76,9 @@ def check_cell(cell: GridCell) -> dict[str, Any]:
     None. "unused" maps the name of each field without effect to its `UnusedField`. Raise `Refusal` if the
     case is invalid.
     """
+    is_jitted = cell.case.jit and cell.case.engine == interface.JAX
+    if is_jitted and jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+        raise Refusal("JAX_DISABLE_JIT is set, so that no case with jit=true can be compiled: unset it")
     completed = complete(cell.case, _make_workload)
     if (scaled := cell.scaled(completed)) != completed:
         completed = complete(scaled, _make_workload)  # some targets always have one point

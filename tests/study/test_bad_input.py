@@ -6,6 +6,7 @@ Most tests call `cli.main` in this process; a few start the command.
 import os
 import re
 
+import jax
 import pytest
 
 import scaling
@@ -241,6 +242,17 @@ def test_an_unknown_second_study_of_a_multirun_is_rejected(call_main):
 def test_too_many_devices_are_rejected_with_the_device_counts_that_fit(call_main):
     done = call_main([*RBF, "devices=[1,64]", "points=6400", "api=pmap"])
     assert re.search(r"use devices=\[1\]; oversubscribe=true", done.stderr), done.stderr
+
+
+def test_compiled_cases_are_rejected_if_jax_compiles_nothing(call_main, tmp_path):
+    words = ["run", "study=function", "workload=linear", "devices=1", "dry_run=true"]
+    jax.config.update("jax_disable_jit", True)
+    try:
+        check_rejected(call_main(words), "JAX_DISABLE_JIT is set.*: unset it", tmp_path)
+        done = call_main([*words, "jit=false"])
+    finally:
+        jax.config.update("jax_disable_jit", False)
+    assert done.returncode == 0, done.stderr
 
 
 MODULE = """from scaling.workload import Reference, Workload, normal
