@@ -60,10 +60,10 @@ class TooLarge(Exception):
 
 def unknown_name(what: str, value: Any, valid_names: Iterable[str]) -> Refusal:
     """Return a `Refusal` for the unknown name `value`. `what` is the kind of name, such as "mode"."""
-    names = [str(name) for name in valid_names] or ["none"]
+    names = [str(name) for name in valid_names]
     similar_names = difflib.get_close_matches(str(value).rpartition("/")[2], names, n=1)
-    hint = "".join(f"; did you mean {name!r}?" for name in similar_names)
-    return Refusal(f"unknown {what} {format_value(value)}: choose from {', '.join(names)}{hint}")
+    choices = "; ".join([f"choose from {', '.join(names)}", *(f"did you mean {n!r}?" for n in similar_names)])
+    return Refusal(f"unknown {what} {format_value(value)}: {choices if names else 'there is none'}")
 
 
 def check_names(what: str, names: Iterable[Any], valid_names: Collection[Any]) -> None:
