@@ -263,6 +263,8 @@ def main() -> None:
     name, problem, options, bound_to, parent = pickle.loads((folder / "request").read_bytes())
     die_with_parent(parent)
     streams.prepare()
+    output = sys.stdout  # a function or its module may replace `sys.stdout` or call `sys.stdout.close()`
+    output.close = output.flush  # type: ignore[method-assign]
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent sends it for any signal
     sys.unraisablehook = _resend_lost_interrupt
     reply: float | Refusal | None = None  # None if there is no advice yet
@@ -282,7 +284,7 @@ def main() -> None:
         fix = "remove it, or write it under if __name__ == '__main__'"
         reply = Refusal(f"{name} raised {type(error).__name__}({error}); {fix}")
     (folder / "reply").write_bytes(pickle.dumps(reply))
-    sys.stdout.flush()
+    output.flush()
     os._exit(0)  # without waiting for a compilation that a signal interrupted
 
 
@@ -305,7 +307,6 @@ def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[
     usable = cores.usable_cores()
     if bound_to:  # bind the process before JAX is imported
         os.sched_setaffinity(0, bound_to)
-    # A function or its module may replace `sys.stdout`.
     console = Console(file=sys.stdout, width=140, highlight=False, emoji=False)
     shapes = () if isinstance(problem, Case) else [shape for group in problem for shape in group.values()]
     dtypes = [problem.dtype] if isinstance(problem, Case) else [dtype for _, dtype in shapes]
