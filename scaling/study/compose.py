@@ -107,10 +107,15 @@ def _split_sweep(overrides: list[str]) -> list[list[str]]:
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.core.override_parser.types import RangeSweep
 
     parser = OverridesParser.create(GlobalHydra.instance().config_loader())
     parsed = parser.parse_overrides(overrides)
-    sweeps = [override.sweep_iterator() for override in parsed if override.is_discrete_sweep()]
+    sweeps = [  # `sweep_iterator` of shuffle(range(1,1e9)) would make a list of all values
+        value.range() if isinstance(value := override.value(), RangeSweep) else override.sweep_iterator()
+        for override in parsed
+        if override.is_discrete_sweep()
+    ]
     if math.prod(sum(1 for _ in islice(sweep, _MAX_STUDIES + 1)) for sweep in sweeps) > _MAX_STUDIES:
         fix = "sweep less, or write a list such as points=[8,16], which sweeps within one study"
         raise Refusal(f"--multirun {' '.join(overrides)} is more than {_MAX_STUDIES} studies: {fix}")

@@ -515,7 +515,7 @@ TABLES["words"] = {
         (("run", "--multirun", "study=rbf,rbff", "dry_run=true"), "unknown study 'rbff'"),
         (("run", "--multirun", "study="), "study"),
         (("run", "--multirun", "points=range(1,1)"), r"points=range\(1,1\) sweeps over no value: write one"),
-        (("run", "--multirun", "points=range(1,10000000000)"), "is more than 1000 studies: sweep less, or write a list"),
+        (("run", "--multirun", "points=shuffle(range(1,1000000000000))"), "is more than 1000 studies: sweep less, or write a list"),
         (("run", "--multirun", "points=range(1,40)", "sizes.m=range(1,40)"), "is more than 1000 studies"),
         (("run", "--multirun", "study=glob(nothing*)"), r"study=glob\(nothing\*\) sweeps over no value"),
         (("Run",), "unknown command 'Run'.*did you mean 'run'"),
