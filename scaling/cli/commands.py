@@ -80,7 +80,7 @@ COMMANDS = {
         _argument("--project", default="ad-scaling", help="W&B project (default: ad-scaling)"),
         _argument("--entity", default=None, help="W&B entity (default: your own)"),
         _argument("--mode", default="auto",
-                  help="auto, online or offline (default: auto, which is offline without an API key)"),
+                  help="online, offline, disabled or auto (default: auto: WANDB_MODE, or online with a key)"),
         _argument("--dashboard", action=argparse.BooleanOptionalAction, default=True,
                   help="save workspace and report too (default: yes, needs ad-scaling[dashboard])"),
     )),

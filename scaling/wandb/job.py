@@ -59,7 +59,7 @@ class TrackingSettings:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "TrackingSettings":
-        """Return the settings in the Hydra config group `tracking`. The variable WANDB_MODE overrides `mode`.
+        """Return the settings in the Hydra config group `tracking`. The variable WANDB_MODE replaces "auto".
 
         Raise `Refusal` if a key or value is invalid.
         """
@@ -70,7 +70,7 @@ class TrackingSettings:
         check_names("key of tracking", fields, [field.name for field in dataclasses.fields(cls)])
         if mode := os.environ.get("WANDB_MODE"):
             check_names("WANDB_MODE", [mode], MODES)
-            fields["mode"] = mode
+            fields["mode"] = mode if fields.get("mode", "auto") == "auto" else fields["mode"]
         return cls(**fields)
 
 

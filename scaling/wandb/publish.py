@@ -126,7 +126,7 @@ def _format_outcome(
         failure += f" ({list_first(reasons, 3)})"
         yield f"{failure}; the records in {folder} are whole, {command} tries again"
     elif mode == "disabled":
-        yield "nothing was sent, WANDB_MODE is disabled"
+        yield "nothing was sent, because the mode is disabled"
     elif not states:
         yield f"nothing was sent, there are no records in {folder}"
     if "dashboard" in fields:

@@ -145,9 +145,9 @@ def test_written_files_contain_no_local_path_or_key(published_folder):
 def test_wandb_mode_disabled_sends_and_writes_nothing(tmp_path, monkeypatch):
     folder = write_results(tmp_path / "made")
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    outcome = published(folder, TrackingSettings.from_config({"mode": "online"}))
+    outcome = published(folder, TrackingSettings.from_config({}))
     assert not (folder / "wandb").exists() and outcome.succeeded
-    assert outcome.lines == ("W&B: nothing was sent, WANDB_MODE is disabled",)
+    assert outcome.lines == ("W&B: nothing was sent, because the mode is disabled",)
 
 
 MISSING = "raise ModuleNotFoundError(\"No module named 'wandb'\", name='wandb')"

@@ -33,9 +33,12 @@ def test_invalid_setting_is_rejected_by_name(config):
         TrackingSettings.from_config(config)
 
 
-def test_wandb_mode_overrides_the_config_and_must_be_known(monkeypatch):
+def test_wandb_mode_replaces_auto_but_no_explicit_mode_and_must_be_known(monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
-    assert TrackingSettings.from_config({"name": "wandb", "mode": "online"}).mode == "offline"
+    modes = [
+        TrackingSettings.from_config(config).mode for config in ({}, {"mode": "auto"}, {"mode": "online"})
+    ]
+    assert modes == ["offline", "offline", "online"]
     monkeypatch.setenv("WANDB_MODE", "offlin")
     with pytest.raises(Refusal, match="online, offline, disabled"):
         TrackingSettings.from_config({})
