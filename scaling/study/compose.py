@@ -253,6 +253,9 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
         name, values = ambiguous_value.groups()
         if name in _GROUPS:
             return Refusal(f"{name}={values} names several files: add --multirun to run one after another")
+        if name in ("wrt", "forward"):
+            fix = f"join inputs with +, {name}={values.replace(',', '+')}; a study sweeps a list"
+            return Refusal(f"{name}={values}: {fix}, '{name}=[{values}]'")
         return Refusal(f"{name}={values}: write several values in brackets, '{name}=[{values}]'")
     for pattern, explanation in _EXPLANATIONS.items():
         if match := re.search(pattern, text):

@@ -45,6 +45,7 @@ def force(x, stiffness):
         ("spring.py:force --points x=3,2 devices=0", "devices=0: this machine has"),
         ("spring.py:force --points x=3,2 devices=[]", "devices=[]: give a number of devices"),
         ("workload=linear hardware=h100 devices=[[1]]", "devices=[[1]]: give a number of devices"),
+        ("spring.py:force --points x=3,2 wrt=x,k", "join inputs with +, wrt=x+k; a study sweeps a list"),
         ("spring.py:force --points x=3,2 chunk=4", "chunk= has no effect on advice: use wrt"),
         ("workload=linear hardware=h100 hardware.memory=1", "hardware.memory= has no effect on advice"),
         ("workload=linear --shared k=2", "--shared has no effect with workload="),
