@@ -636,14 +636,17 @@ def test_a_value_that_is_not_a_number_leaves_the_reference_in_float64(factor, st
     assert record.status == status, record.text
 
 
-@pytest.mark.parametrize("factor, size", [(1.1, 1e14), (0.0, 1e14), (1.1, 1e9)])
-def test_confirmed_outputs_do_not_hide_a_wrong_rule_of_an_output_that_cancels(factor, size, monkeypatch):
+@pytest.mark.parametrize("factor, size, points", [(1.1, 1e14, 100), (0.0, 1e14, 3), (1.1, 1e9, 100)])
+def test_confirmed_outputs_do_not_hide_a_wrong_rule_of_an_output_that_cancels(
+    factor, size, points, monkeypatch
+):
     def function(x):
         a = jnp.tanh(x[0]) / 10
         cancelled = (size * jnp.exp(a) + with_wrong_rule(factor)(x)) - size * jnp.exp(a / 2) ** 2
         return jnp.concatenate([jnp.sin(x), cancelled])
 
-    record = measure(Workload(function, {"x": normal(3)}, wrt="x"), monkeypatch, points=100, dtype="float64")
+    built = Workload(function, {"x": normal(3)}, wrt="x")
+    record = measure(built, monkeypatch, points=points, dtype="float64")
     assert record.reason in ("wrong_answer", "no_digits"), record.text
     assert "at a kink" not in record.text or "because of rounding errors" in record.text
 

@@ -116,7 +116,7 @@ def confirm(
     # An output with enough points has a share of its own, because other outputs must not hide it.
     nonzeros = is_nonzero.sum(axis=0)
     shares = (is_nonzero & is_confirmed).sum(axis=0) / np.maximum(nonzeros, 1)
-    share = float(np.min(shares, where=nonzeros >= _LEAST_NONZEROS, initial=share))
+    share = float(np.min(shares, where=nonzeros >= min(_LEAST_NONZEROS, len(points)), initial=share))
     names = [[name for name, x in direction.items() if x.any()] for direction in directions]
     is_wrong = comparison.is_wrong.max(axis=(0, 2))
     worst = _describe_worst(output_name, names, points, derivatives, comparison) if is_wrong.any() else ""
