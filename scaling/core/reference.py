@@ -21,8 +21,8 @@ may cause in a sum of N numbers of the magnitude `scale`. Rounding changes a red
 - The result is a sum of `added` entries of J. `magnitude` is the sum of the magnitudes of these entries.
 
 If N is the larger of `terms` and `added`, the scale is the larger of influence * sqrt(terms / N) and
-magnitude * sqrt(added / N). Let e be tolerance(terms), S the largest s at the point, J_a column a of J, and
-c_a the sum of |J_a|. A leaf is a differentiated input.
+magnitude * sqrt(added / N). Let e be tolerance(terms), S the largest s at the point, J_a column a of J, c_a
+the sum of |J_a|, and S_a the largest s for the leaf of column a. A leaf is a differentiated input.
 
     reduction                 influence                     magnitude                note
     whole                     largest s of the row          largest s of the row     maxima over one leaf
@@ -31,10 +31,10 @@ c_a the sum of |J_a|. A leaf is a differentiated input.
     points                    sum of s                      largest partial sum      sums over the points
     trace                     sum of largest s of the rows  sum of |J_ii|            J is the Hessian
     norm                      2 S sum |J| + e k S^2         sum of J^2               J has k entries
-    J^T J, entry (a, b)       S (c_a + c_b) + e k S^2       sum of |J_a| |J_b|       J has k rows
+    J^T J, entry (a, b)   S_a c_b + S_b c_a + e k S_a S_b   sum of |J_a| |J_b|       J has k rows
 
 Because a maximum is over one leaf, a large derivative with respect to one leaf does not hide an error in a
-small derivative with respect to another leaf. The term e k S^2 covers the rounding of a column of zeros.
+small derivative with respect to another leaf. The last term covers the rounding of a column of zeros.
 """
 
 import dataclasses

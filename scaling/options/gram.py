@@ -58,10 +58,11 @@ def reference_gram(entries: SizedEntries) -> ReferenceTerms:
 
     The fields `influence` and `magnitude` of the result determine the allowed errors of J^T J.
     """
-    J, magnitude, largest = entries.J.values, entries.magnitude, entries.largest
-    columns = magnitude.sum(axis=1)
-    second_order = entries.rounding.entry * J.shape[1] * largest**2
-    influence = largest * (columns[:, :, None] + columns[:, None, :]) + second_order
+    J, magnitude, columns = entries.J.values, entries.magnitude, entries.magnitude.sum(axis=1)
+    largest = entries.rounding.largest_by_leaf(entries.size).max(axis=1)
+    crossed = largest[:, :, None] * columns[:, None, :]
+    second_order = entries.rounding.entry * J.shape[1] * largest[:, :, None] * largest[:, None, :]
+    influence = crossed + crossed.transpose(0, 2, 1) + second_order
     return ReferenceTerms(J.transpose(0, 2, 1) @ J, influence, magnitude.transpose(0, 2, 1) @ magnitude)
 
 

@@ -484,6 +484,16 @@ def test_sampled_checks_detect_an_error_in_a_reduction(reduce, monkeypatch, comp
     assert check.verdict(derivative, wrong, "cpu").reason == "wrong_answer"
 
 
+@pytest.mark.default
+def test_the_product_with_a_small_input_is_checked_if_another_input_has_large_derivatives(compute_result):
+    function = lambda x, a, b: jnp.sin(x) * a + 1e-4 * x * b  # noqa: E731
+    built = Workload(function, {"x": normal(3)}, {"a": normal(), "b": normal()}, wrt="a+b")
+    derivative, got = compute_result(built, reduce="gram")
+    assert check.verdict(derivative, got, "cpu").reason is None
+    got[:, 1, 1] *= 1.001  # 1e-8 of the largest entry
+    assert check.verdict(derivative, got, "cpu").reason == "wrong_answer"
+
+
 @pytest.mark.parametrize("reduce", ["outputs", "inputs", "gram"])
 def test_the_vectors_of_a_sampled_check_do_not_depend_on_the_ranges_of_points(
     reduce, monkeypatch, compute_result
