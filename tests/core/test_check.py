@@ -492,6 +492,19 @@ def test_the_bound_covers_truncation_errors_that_all_have_the_same_sign(reductio
     workload.clear_cache()
 
 
+@pytest.mark.default
+@pytest.mark.parametrize("factor, reason", [(1.0, None), (1.001, "wrong_answer")])
+def test_a_large_output_does_not_hide_a_wrong_value_of_another_in_a_closed_form(factor, reason, monkeypatch):
+    def reference(inputs):
+        x = inputs["x"]
+        return Reference(np.stack([np.sin(x[:, 0]), 1e-8 * factor * np.sum(x**2, axis=1)], axis=1), None)
+
+    function = lambda x: jnp.stack([jnp.sin(x[0]), 1e-8 * (x @ x)])  # noqa: E731
+    built = Workload(function, {"x": normal(3)}, wrt="x", reference=reference)
+    record = measure(built, monkeypatch, mode="value", dtype="float32")
+    assert record.reason == reason, record.text
+
+
 # A sum over points.
 
 
