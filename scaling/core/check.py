@@ -21,6 +21,7 @@ from scaling.core.inputs import InputArrays
 from scaling.core.reference import ReferenceSpec
 
 _MAX_SUSPECT_ELEMENTS = 2**24  # no suspect is added once the suspects have this many array elements
+_UNDERFLOW_MARGIN = 2.0**10  # results below this many times (smallest normal / roundoff) may lose digits
 _MAX_UNDECIDED = 0.01  # largest fraction of entries that may be undecidable because of rounding
 
 
@@ -74,15 +75,17 @@ class CheckProgress:
 
     def add(self, points: PointsComparison) -> None:
         """Compare the entries at some points, and update the state of the check."""
-        least_scale = reference.least_scale(self.spec.case)
+        underflow = reference.smallest_normal(self.spec.case)
+        least_scale = _UNDERFLOW_MARGIN * underflow / reference.ROUNDOFF[self.spec.case.dtype]
         for comparison in points.comparisons:
             spec, difference = self.spec, np.abs(comparison.result - comparison.expected)
-            # If all scales are this small, an underflow may explain any difference within the tolerance.
-            largest_scale = np.max(comparison.scale, initial=0.0)
+            # If an entry is this small at all points, an underflow may explain an error within the tolerance.
+            largest_scale = np.max(comparison.scale, axis=0, initial=0.0)
             is_tiny = spec.max_tolerance * largest_scale < spec.tolerance * least_scale
             scale, provable = np.maximum(comparison.scale, least_scale), comparison.provable
             if provable is None:
-                provable = np.where(is_tiny, 0.0, spec.max_tolerance * scale)
+                allowed = 0.0 if np.all(is_tiny) else underflow
+                provable = np.where(is_tiny, allowed, spec.max_tolerance * scale)
             error = reference.relative_error(difference, scale)
             self.entries += error.size
             is_unproved = (difference > provable) & (error <= spec.tolerance)

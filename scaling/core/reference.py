@@ -62,7 +62,6 @@ PRODUCT_ROUNDOFF = {
     ("tpu", "high"): 2.0**-14,  # three bfloat16 products
 }
 ROUNDINGS = 8  # unit roundoffs allowed per term; an entry with a larger error is evaluated again
-_UNDERFLOW_MARGIN = 2.0**10  # results below this many times (smallest normal / roundoff) may lose digits
 BUDGET_SECONDS = 10.0  # if a computed reference takes longer, only a sample of the entries is compared
 _MAX_TOLERANCE, _MAX_TOLERANCE_IN_FEW_BITS = 0.05, 0.2  # with a larger tolerance, a comparison proves nothing
 _RANGE_ELEMENTS = 2**16  # the number of array elements per range of points, which fit in processor caches
@@ -87,9 +86,9 @@ def tolerance(roundoff: float, terms: int) -> float:
     return ROUNDINGS * roundoff * float(np.sqrt(terms))  # random-walk model
 
 
-def least_scale(case: Case) -> float:
-    """Return the magnitude below which results in the dtype of a case may lose digits by underflow."""
-    return _UNDERFLOW_MARGIN * float(jax.numpy.finfo(case.dtype).tiny) / ROUNDOFF[case.dtype]
+def smallest_normal(case: Case) -> float:
+    """Return the smallest positive number with full precision in the dtype of a case."""
+    return float(jax.numpy.finfo(case.dtype).tiny)
 
 
 def relative_error(difference: np.ndarray, scale: np.ndarray) -> np.ndarray:

@@ -138,6 +138,27 @@ def test_errors_of_outputs_much_smaller_than_the_others_are_detected(compute_res
             assert check.verdict(derivative, wrong, "cpu").reason == "wrong_answer", (row, factor)
 
 
+SIZES_OF_ALL_ORDERS = InputSpec((2,), lambda generator, rows: 10 ** generator.uniform(-4, 4, (len(rows), 2)))
+UNEVEN = {  # the name of what differs in size -> (function, inputs, number of points, index of the wrong entries)
+    "points": (lambda x: x**2, SIZES_OF_ALL_ORDERS, 64, lambda got: np.abs(got) < 1e-2),
+    "outputs": (lambda x: jnp.stack([1e8 * jnp.sin(x[0]), x @ x]), normal(3), 1, (0, 1)),
+    "outputs, one near underflow": (
+        lambda x: jnp.stack([jnp.sin(x[0]), 1e-35 * (x @ x)]), normal(3), 5, np.index_exp[:, 1]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.default
+@pytest.mark.parametrize("factor", [1.01, 0.0])
+@pytest.mark.parametrize("name", UNEVEN)
+def test_large_derivatives_do_not_hide_errors_of_small_ones(name, factor, compute_result):
+    function, x, points, where = UNEVEN[name]
+    derivative, got = compute_result(Workload(function, {"x": x}, wrt="x"), points=points)
+    assert check.verdict(derivative, got, "cpu").reason is None
+    got[where(got) if callable(where) else where] *= factor
+    assert check.verdict(derivative, got, "cpu").reason in ("wrong_answer", "no_digits")
+
+
 @pytest.mark.parametrize("offset", [1e8, 1e11])
 @pytest.mark.parametrize("factor, reason", [(1.0, None), (1.05, "wrong_answer")])
 def test_a_large_value_does_not_hide_a_wrong_rule_used_in_both_dtypes(factor, reason, offset, monkeypatch):

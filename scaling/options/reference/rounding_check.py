@@ -69,7 +69,8 @@ def _reevaluate_suspect(
     tolerance = min(spec.tolerance, spec.max_tolerance)
     error_limit = np.maximum(tolerance * typical_size, spec.tolerance * comparison.scale)
     difference = np.abs(comparison.result - comparison.expected)
-    is_pending, is_wrong = ~(difference <= error_limit), np.zeros(shape, bool)
+    own_limit = np.broadcast_to(spec.tolerance * comparison.scale, shape)
+    is_pending, is_wrong = ~(difference <= own_limit), np.zeros(shape, bool)
     error = np.where(is_pending, 0.0, np.minimum(relative_error(difference, typical_size), tolerance))
     while is_pending.any() and not is_wrong.any() and progress.first_wrong is None:
         if time.monotonic() > deadline:
@@ -88,7 +89,9 @@ def _reevaluate_suspect(
             estimated_size = _estimate_size(suspect, points_of_block, divisor.shape)
             divisor = np.where(is_hidden, np.maximum(row_size[block], estimated_size), divisor)
         errors = relative_error(difference[block], divisor)
-        is_excluded = is_hidden & ~is_wrong[block] & ~(errors <= tolerance)
+        # Rounding may not explain an error that is small only compared with the entry at other points.
+        is_undecided = is_hidden & ~(errors <= tolerance) | (difference[block] > own_limit[block] + rounding)
+        is_excluded = is_undecided & ~is_wrong[block]
         progress.undecided_entries += int(is_excluded.sum())
         is_allowed = ~is_hidden & (errors > tolerance)
         progress.allowed = max(progress.allowed, float(np.max(allowed, where=is_allowed, initial=0.0)))
