@@ -61,7 +61,7 @@ class FastestAnswer(NamedTuple):
 
 
 def measured_answers(findings: Findings) -> list[FastestAnswer]:
-    """Return a `FastestAnswer` for the largest measured problem of each function in each environment."""
+    """Return the fastest AD mode of the largest measured problem, for each function and environment."""
     return [_describe_problem(findings, rankings) for rankings in largest_problems(findings.fastest)]
 
 
@@ -91,10 +91,9 @@ def _describe_problem(findings: Findings, rankings: Sequence[Ranking]) -> Fastes
 
 
 def _list_untimed(findings: Findings, ranking: Ranking) -> list[str]:
-    """Return a list with a sentence on the AD modes that were not timed, or [] if every mode was timed.
+    """Return a sentence on the AD modes that failed or ran out of memory, or [] if every mode was timed.
 
-    These modes failed or ran out of memory. Only the problem and the device count of `ranking` are
-    considered.
+    Only the problem and the device count of `ranking` are considered.
     """
     case, timings = ranking.case, findings.timings_by_comparison[ranking.comparison_key]
     untimed_records = findings.lost_records.get((ranking.environment, problem(case), case.devices), [])
@@ -171,9 +170,9 @@ def _describe_devices(
 
 
 def describe_efficiency(findings: Findings, curve: Curve, known_doubts: str = "") -> str:
-    """Return text such as 'at least 0.5 on up to 8 devices', with the reasons why it may be wrong.
+    """Return text on the efficient device counts of a curve, such as 'at least 0.5 on up to 8 devices'.
 
-    Reasons that are contained in the text `known_doubts` are omitted.
+    The text ends with the reasons why it may be wrong, except those that the text `known_doubts` contains.
     """
     required = findings.efficiency
     if not all(point.efficiency.is_determined for point in curve.points):

@@ -31,7 +31,7 @@ _PEAKS = {  # target -> (name in the output, record field with the counted work)
 
 
 class Bound(NamedTuple):
-    """The largest lower bound on the run time of a program, and the peak rate from which it follows."""
+    """The measured peak rate that limits a program most, and the fraction of it that the program reaches."""
 
     name: str  # "memory", "arithmetic", "transcendentals" or "communication"
     fraction: float  # (lower bound on the time) / (measured time)
@@ -48,7 +48,10 @@ class Baseline(NamedTuple):
 
 
 def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
-    """Return a `Baseline` for each timing. Measurements of peak rates and latencies are omitted."""
+    """Compare each time with handwritten code, with the fastest JAX method and with the peak rates.
+
+    Measurements of peak rates and latencies are omitted.
+    """
     derivative_timings = (timing for timing in timings if timing.case.workload != CEILING)
     groups = group_by(derivative_timings, lambda timing: timing.comparison_key)
     rates, baselines = measured_rates(timings), []
@@ -84,10 +87,11 @@ def _limiting_peak(timing: Timing, rates: Rates) -> Bound | None:
 
 
 def measured_rates(timings: Iterable[Timing]) -> Rates:
-    """Return {(target, dtype, precision, machine): list of (work, work per second) pairs}.
+    """Return the measured peak rates of each machine as (work, work per second) pairs.
 
-    There is one pair for each timing of a peak benchmark. The unit of work depends on the target, such as
-    bytes or floating-point operations; see `machine_peaks.peak_work`.
+    The keys are (target, dtype, precision, machine). Each timing of a peak benchmark yields one pair. The
+    unit of work depends on the target, such as bytes or floating-point operations; see
+    `machine_peaks.peak_work`.
     """
     rates: dict[tuple, list[tuple[int, float]]] = {}
     for timing in timings:
@@ -99,10 +103,11 @@ def measured_rates(timings: Iterable[Timing]) -> Rates:
 
 
 def _least_seconds(target: str, amount: float | None, timing: Timing, rates: Rates) -> float | None:
-    """Return the time in seconds that an amount of work takes at the peak rate of the benchmark `target`.
+    """Return the shortest time in seconds for an amount of work, at a measured peak rate of the machine.
 
-    The unit of `amount` is that of `machine_peaks.peak_work`. `rates` is the result of `measured_rates`.
-    Return None if the amount or the rate is unknown.
+    `target` is the benchmark of the peak rate, such as "matmul". `amount` has the unit of
+    `machine_peaks.peak_work`. `timing` determines the machine, dtype and precision. `rates` is the result of
+    `measured_rates`. Return None if the amount or the rate is unknown.
     """
     if not amount:
         return amount  # no work takes no time, even if the rate is unknown
@@ -133,10 +138,10 @@ class EfficiencyBreakdown(NamedTuple):
 
 
 def efficiency_breakdowns(curve: Curve, rates: Rates) -> tuple[EfficiencyBreakdown, ...]:
-    """Return an `EfficiencyBreakdown` for each device count above one of a scaling curve.
+    """Return a breakdown of the lost efficiency at each device count above one of a scaling curve.
 
-    `rates` is the result of `measured_rates`. Device counts whose time is at most the dispatch latency are
-    omitted. Return () if one device is omitted or was not measured.
+    `rates` is the result of `measured_rates`. Times up to the dispatch latency are omitted. Return () if the
+    curve has no other time on one device.
     """
     points = [point for point in curve.points if dispatch_floor(point.timing) < point.seconds]
     if not points or points[0].devices > 1:

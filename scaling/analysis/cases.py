@@ -95,7 +95,7 @@ def size_name(case: Case) -> str:
 
 
 def curve_case(case: Case, kind: str) -> Case:
-    """Return the key of the scaling curve of a case: a copy of the case with one device and no mesh.
+    """Return a copy of a case with one device and no mesh. It is equal for all cases of a scaling curve.
 
     `kind` is "strong" or "weak". If it is "weak", `points` of the copy is the number of points per device.
     """
@@ -104,7 +104,7 @@ def curve_case(case: Case, kind: str) -> Case:
 
 
 def is_candidate(case: Case) -> bool:
-    """Return whether a case is ranked. Other AD systems, handwritten code and mode=auto are not."""
+    """Return whether a case is ranked: it uses JAX, is not handwritten, and does not use mode=auto."""
     return case.engine == "jax" and not case.ad_mode.closed_form and case.mode != AUTO
 
 

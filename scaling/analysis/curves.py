@@ -37,7 +37,7 @@ class CurvePoint:
 
     @property
     def ideal(self) -> float:
-        """Return the ideal speed-up over the baseline."""
+        """Return the ideal speed-up over the smallest device count: `devices` / `baseline_devices`."""
         return self.devices / self.baseline_devices
 
     @property
@@ -67,7 +67,7 @@ class Curve(Subject):
 
     @property
     def program(self) -> tuple[str, Case]:
-        """Return (kind, case with one device and no mesh), equal for a measured and a predicted curve."""
+        """Return (kind, case on one device), equal for measured and predicted curves of one program."""
         return self.kind, curve_case(self.case, self.kind)
 
     @property
@@ -113,8 +113,8 @@ def _is_plain_jit(case: Case) -> bool:
 def select_series(timings: Sequence[Timing], kinds: Sequence[str]) -> list[tuple[str, list[Timing]]]:
     """Return (kind, timings) pairs for the scaling curves of the given kinds ("strong" or "weak").
 
-    The timings of a curve are in ascending order of device count. A single timing is returned as a curve only
-    for the first of `kinds`. A single timing on several devices is omitted if a longer curve contains it.
+    The timings of a curve are in ascending order of device count. A single timing is a curve of the kind
+    `kinds[0]`, unless it is on several devices and part of a longer curve.
     """
     kinds_and_series = [(kind, series) for kind in kinds for series in series_of_kind(timings, kind)]
     longer_series = (series for _, series in kinds_and_series if len(series) > 1)
@@ -134,7 +134,7 @@ def stated_kinds(study: Mapping[str, Any]) -> list[str]:
 
 
 def weak_refusals(timings: Iterable[Timing]) -> list[str]:
-    """Return a sentence for each rejected weak curve. It states why the work per device is not constant."""
+    """Return a sentence for each weak curve without constant work per device. It states the reason."""
     honest = [timing for timing in timings if timing.honest]
     return [
         f"Not weak scaling: {curve_name('weak', series[0].case)}: {reason}."
@@ -144,10 +144,10 @@ def weak_refusals(timings: Iterable[Timing]) -> list[str]:
 
 
 def series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
-    """Return one list of timings for each scaling curve of the given kind, sorted by device count.
+    """Return the timings of each scaling curve of one kind, in ascending order of device count.
 
-    Only the fastest mesh on each device count is kept. For weak scaling, a case is omitted if its points do
-    not divide evenly over its devices.
+    `kind` is "strong" or "weak". If several meshes were measured on a device count, only the fastest is
+    included. A weak curve omits cases whose points do not divide evenly over their devices.
     """
     divisible = (
         timing for timing in timings if kind == "strong" or timing.case.points % timing.case.devices == 0
@@ -171,9 +171,10 @@ def keep_fastest_meshes(timings: Iterable[Timing]) -> list[Timing]:
 
 
 def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
-    """Return the reason why the work per device of some timings is not constant, or None if it is constant.
+    """Return the reason why timings are not weak scaling, or None if the work per device is constant.
 
-    The work is the counted floating-point operations, and the bytes of the inputs and the result.
+    The work is the counted floating-point operations, and the bytes of the inputs and the result. An unknown
+    count is also a reason.
     """
     if len(series) < 2:
         return None
@@ -221,7 +222,7 @@ def build_curve(
 
 
 def curve_name(kind: str, case: Case) -> str:
-    """Return the name of a scaling curve. The name contains no device count and no mesh shape."""
+    """Return the name of a "strong" or "weak" (`kind`) scaling curve, without device count and mesh shape."""
     mesh = " fastest mesh" if case.split == "both" else ""
     if kind == "strong":
         return label(case, ("devices", "mesh")) + mesh
@@ -234,14 +235,12 @@ def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
 
 
 def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> list[list[Curve]]:
-    """Return lists of scaling curves for the largest problem of each function.
+    """Return the scaling curves of the largest problem, for each function and kind ("strong" or "weak").
 
-    The curves of a list have the same function, kind of scaling ("strong" or "weak") and smallest device
-    count. If `mixed` is true, the smallest device counts may differ. Curves with one device count are
-    omitted.
-
-    A problem with three or more device counts takes precedence over a larger problem with two. Lists of
-    curves of function values (mode=value) come last.
+    A list contains the curves of one problem. Curves with different smallest device counts are in different
+    lists, unless `mixed` is true. Curves with one device count are omitted. A problem with three or more
+    device counts takes precedence over a larger problem with two. Lists of function values (mode=value) come
+    last.
     """
     long_curves = (curve for curve in curves if len(curve.points) > 1)
     families = group_by(

@@ -84,7 +84,7 @@ def export_tables(findings: Findings) -> dict[str, Columns]:
 
 
 def to_frame(table: Columns) -> "DataFrame":
-    """Return a table as a DataFrame."""
+    """Return a table as a pandas DataFrame."""
     import pandas
 
     columns = table.items()
@@ -158,7 +158,7 @@ def record_columns(findings: Findings) -> Columns:
 def _scaling_cells(findings: Findings, record: Record) -> dict[str, Any]:
     """Return the kind of scaling and the ratios of a record, such as its speed-up, as {column: cell}.
 
-    The values are from the longest scaling curve that contains the record. Return {} if there is none.
+    The values are from the longest scaling curve that contains the record. Return {} without such a curve.
     """
     curves = findings.curves_by_case.get((record.setting, record.case), {}) if record.honest else {}
     if not curves:

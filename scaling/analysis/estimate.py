@@ -37,10 +37,7 @@ class Estimate(NamedTuple):
 
     @property
     def is_determined_share(self) -> bool:
-        """Return whether the interval of a fraction is narrow enough to report the fraction.
-
-        An interval is too wide if high - low exceeds 0.5. A fraction without an interval is reported.
-        """
+        """Return whether the interval of a fraction is at most 0.5 wide, or unknown."""
         return self.low is None or self.high is None or self.high - self.low <= _WIDEST_SHARE
 
     def scaled(self, factor: float) -> "Estimate":
@@ -50,9 +47,10 @@ class Estimate(NamedTuple):
 
 
 def format_ratio(value: float, low: float | None = None, high: float | None = None, sign: str = "x") -> str:
-    """Return text such as '1.77x (1.70 to 1.81)', or 'not determined (43 or more)' for a wide interval.
+    """Return a ratio and its interval as text, such as '1.77x (1.70 to 1.81)'.
 
-    If the interval excludes 1, no number is rounded to '1.00' that differs from 1 in the fifth decimal.
+    The text is 'not determined (43 or more)' if the interval is too wide. `sign` follows the ratio. If the
+    interval excludes 1, a number near 1 has up to five decimals, so that it is not rounded to 1.
     """
     if low is None or high is None:
         return f"{format_number(value)}{sign}"
@@ -62,15 +60,15 @@ def format_ratio(value: float, low: float | None = None, high: float | None = No
 
 
 def _format_near_one(value: float) -> str:
-    """Return a number as text, with as many decimals, up to five, as show that it is not 1."""
+    """Return a number as text. A number near 1 has up to five decimals, so that it is not rounded to 1."""
     texts = [format_number(value), *(f"{value:.{decimals}f}" for decimals in (3, 4, 5))]
     return next((text for text in texts if text.strip("0") != "1."), texts[0])
 
 
 def format_exponent(value: float, low: float | None, high: float | None) -> str:
-    """Return text such as '1.30 (1.28 to 1.32)', or 'not determined (-2.65 to 8.48)' for a wide interval.
+    """Return an exponent and its interval as text with three digits, such as '1.30 (1.28 to 1.32)'.
 
-    Each number except 0 has three digits.
+    The text is 'not determined (-2.65 to 8.48)' if the interval is wider than 1.
     """
     return format_share(value, low, high, _WIDEST_EXPONENT, _three_digits)
 
@@ -82,9 +80,10 @@ def format_share(
     widest: float = _WIDEST_SHARE,
     format_end: Callable[[float], str] = "{:.3g}".format,
 ) -> str:
-    """Return text such as '0.12 (0.1 to 0.15)', or 'not determined (0.1 to 0.9)' for a wide interval.
+    """Return a fraction and its interval as text, such as '0.12 (0.1 to 0.15)'.
 
-    An interval is wide if `high` - `low` exceeds `widest`. `format_end` formats the value and each limit.
+    The text is 'not determined (0.1 to 0.9)' if the interval is wider than `widest`. `format_end` formats
+    the value and each limit. If a limit is None, the text is the value only.
     """
     if low is None or high is None:
         return format_end(value)

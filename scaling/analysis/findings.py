@@ -57,7 +57,10 @@ class Findings:
 
     @functools.cached_property
     def curves_by_case(self) -> dict[tuple[str, Case], dict[str, tuple[Curve, CurvePoint]]]:
-        """Return {(environment, case): {kind of scaling: (curve, point)}}. The point is that of the case."""
+        """Return the scaling curves of each case, and the point of the case on each curve.
+
+        The result is {(environment, case): {"strong" or "weak": (curve, point)}}.
+        """
         pairs = [(curve, point) for curve in self.curves for point in curve.points]
         groups = group_by(pairs, lambda pair: (pair[0].environment, pair[1].timing.case))
         return {key: {pair[0].kind: pair for pair in group} for key, group in groups.items()}
@@ -72,9 +75,9 @@ class Findings:
 
     @functools.cached_property
     def _too_large(self) -> dict[tuple[str, str, Case], int]:
-        """Return {program: smallest device count on which it ran out of memory}.
+        """Return the smallest device count on which each program ran out of memory.
 
-        A program is (environment, kind of scaling, case without the fields that vary along a scaling curve).
+        A key is (environment, kind of scaling, result of `curve_case`).
         """
         too_large = (record for record in self.records if record.reason in ranking.OUT_OF_MEMORY_REASONS)
         return {
@@ -88,7 +91,7 @@ class Findings:
 
     @functools.cached_property
     def newest_records(self) -> list[Record]:
-        """Return one record for each replicate of each case, the one that started last in any environment."""
+        """Return the record that started last, in any environment, for each replicate of each case."""
         return list(store.newest_by_replicate(self.records).values())
 
     @functools.cached_property
@@ -191,7 +194,7 @@ def read(
 
 
 def _list_missing(expected: Mapping[str, tuple[Case, int]], records: Sequence[Record]) -> list[str]:
-    """Return the labels of all replicates without a record. `expected` is the field `cases` of a `Study`."""
+    """Return a label for each replicate without a record. `expected` is {case key: (case, replicates)}."""
     recorded = store.newest_by_replicate(records)
     return [
         label(case) + (f" replicate {number + 1}" if number else "")

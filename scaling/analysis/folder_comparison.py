@@ -37,7 +37,7 @@ class ComparedCase(NamedTuple):
     """The comparison of one case in the old results folder A and in the new folder B."""
 
     case: Case
-    verdict: str
+    verdict: str  # one of VERDICTS
     a: tuple[Record, ...] = ()  # successful records in A, one per process
     b: tuple[Record, ...] = ()
     ratio: Ratio | None = None  # time in B divided by time in A

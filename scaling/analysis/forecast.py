@@ -46,7 +46,7 @@ class Forecast:
 
 
 def forecasts(plans: Iterable[Record], files: Mapping[str, Any]) -> list[Forecast]:
-    """Return a `Forecast` for each type of hardware, from the records of planned cases.
+    """Return the predictions for each type of hardware, from the records of planned cases.
 
     `files` maps each hardware name to the content of its plan file, which may be invalid.
     """
@@ -235,7 +235,7 @@ class PlanScore(NamedTuple):
 
 
 def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[PlanScore]:
-    """Return a `PlanScore` for each type of hardware that has both plans and measurements."""
+    """Compare predicted with measured times, for each type of hardware that has both."""
     # Dispatch latency dominates times shorter than ten empty calls.
     reliable = [timing for timing in timings if timing.honest and near_floor(timing) is None]
     predictions = (record for record in plans if record.predicted is not None)

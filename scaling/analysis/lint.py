@@ -38,7 +38,7 @@ class LintFinding:
 
 @functools.lru_cache(maxsize=1)  # a report calls this function several times
 def lint_findings(findings: Findings) -> tuple[LintFinding, ...]:
-    """Return one `LintFinding` for each violated rule, in the order of `RULES`."""
+    """Return the violated lint rules, in the order of `RULES`."""
     checked = ((severity, name, rule(findings), fix) for severity, name, rule, fix in RULES)
     return tuple(
         LintFinding(severity, name, len(violations), _summarize_violations(violations), fix)
@@ -54,7 +54,7 @@ def _summarize_violations(violations: Sequence[str]) -> str:
 
 
 def verdict(remarks: Sequence[LintFinding]) -> str:
-    """Return text such as '1 error, 2 warnings', or 'publishable as it is' if both counts are 0."""
+    """Return the number of errors and warnings as text, or 'publishable as it is' if there are none."""
     count = Counter(remark.severity for remark in remarks)
     if not count[ERROR] + count[WARNING]:
         return "publishable as it is"
@@ -109,9 +109,9 @@ def _disturbed(timing: Timing) -> str | bool:
 
 
 def _trend(timing: Timing) -> str | bool:
-    """Return text such as '+5.2 % from the first third to the last', or False if there is no trend.
+    """Return the largest change of the time within a process as text, or False without a trend.
 
-    It states the change of the median time within a process, for the process with the largest change.
+    The text is such as '+5.2 % from the first third to the last', for the median time.
     """
     compilations = (samples_by_compilation(record)[0] for record in timing.records)
     change = max((trend(samples, _MAX_TREND) or 0.0 for samples in compilations), key=abs)

@@ -26,7 +26,7 @@ _COMPARED_FIELDS = ("mesh", "forward", "overlap")  # fields of a case that `comp
 
 @dataclass(frozen=True)
 class Ranking(Subject):
-    """The fastest timing and the runner-up among the timings of a problem."""
+    """The fastest timing of a problem, the next one (runner-up), and the ratio of their times."""
 
     fastest: Timing
     runner_up: Timing | None  # with another method, or else another memory setting; see `find_runner_up`
@@ -34,14 +34,14 @@ class Ranking(Subject):
 
     @property
     def is_empty_call(self) -> bool:
-        """Return whether the shortest time is that of an empty call, within its 95 % interval."""
+        """Return whether the shortest time may be that of an empty call, see `timings.is_empty_call`."""
         return is_empty_call(self.fastest)
 
     @property
     def distinguished(self) -> bool:
         """Return whether the fastest timing is significantly faster than the runner-up.
 
-        Return False if `is_empty_call` is true.
+        Return False if there is no runner-up, or if `is_empty_call` is true.
         """
         return self.ratio is not None and self.ratio.above_one and not self.is_empty_call
 
@@ -64,7 +64,7 @@ class Ranking(Subject):
 
 
 def fastest_methods(timings: Iterable[Timing]) -> list[Ranking]:
-    """Return a `Ranking` for each problem, device count and environment."""
+    """Return the fastest AD method and its runner-up for each problem, device count and environment."""
     groups = group_by((t for t in timings if not t.case.ad_mode.is_value), lambda t: t.comparison_key)
     rankings = []
     for problem_timings in groups.values():
@@ -80,15 +80,15 @@ def fastest_methods(timings: Iterable[Timing]) -> list[Ranking]:
 def find_runner_up(fastest: Timing, others: Iterable[Timing]) -> tuple[Timing | None, Estimate | None]:
     """Return (runner-up, its time divided by the time of `fastest`), or (None, None) if `others` is empty.
 
-    The runner-up is the fastest timing in `others` that is not significantly slower than `fastest`. If there
-    is none, the runner-up is the fastest of `others`.
+    Timings that are significantly slower than `fastest` are excluded, unless all of `others` are. The
+    runner-up is the fastest remaining timing.
     """
     ratios = ((timing, time_ratio(timing, fastest)) for timing in others)
     return min(ratios, key=lambda pair: (pair[1].above_one, pair[0].median), default=(None, None))
 
 
 class Recommendation(NamedTuple):
-    """The recommended device count of a problem. Without one, `certainty` is ''."""
+    """The recommended device count of a problem. If none is recommended, `certainty` is ''."""
 
     ranking: Ranking  # on the recommended device count, otherwise on the fastest
     certainty: str  # of the device count, in the words of `Ranking.certainty`
@@ -96,7 +96,10 @@ class Recommendation(NamedTuple):
 
 
 def join_certainties(of_method: str, of_devices: str) -> str:
-    """Return the certainty of a method, and that of its device count if it is known and another."""
+    """Join the certainties of a method and of its device count, such as 'sure; device count not sure: ...'.
+
+    The second one is omitted if it is '' or equal to the first one.
+    """
     return of_method if of_devices in ("", of_method) else f"{of_method}; device count {of_devices}"
 
 
@@ -108,8 +111,8 @@ def best_device_counts(rankings: Iterable[Ranking]) -> list[Recommendation]:
 def recommend_ranking(rankings: Sequence[Ranking]) -> Recommendation:
     """Return the recommended device count of a problem, from one `Ranking` per device count.
 
-    None is recommended for a single device count, if devices are oversubscribed, or if the shortest time is
-    not significantly longer than the dispatch latency.
+    None is recommended if there is a single device count, if devices are oversubscribed, if the times are too
+    uncertain, or if the shortest time may be that of an empty call.
     """
     fastest = min(rankings, key=lambda ranking: ranking.fastest.median)
     if fastest.is_empty_call or not fastest.honest or len(rankings) == 1:
@@ -123,7 +126,7 @@ def recommend_ranking(rankings: Sequence[Ranking]) -> Recommendation:
 
 
 def largest_problems(fastest: Iterable[Ranking]) -> list[list[Ranking]]:
-    """Return the rankings of the largest problem of each function, sorted by time.
+    """Return one list for each function: the rankings of its largest problem, sorted by time.
 
     A problem with three or more device counts takes precedence over a larger problem with fewer.
     """
@@ -137,19 +140,19 @@ def largest_problems(fastest: Iterable[Ranking]) -> list[list[Ranking]]:
 
 @dataclass(frozen=True)
 class SettingComparison(Ranking):
-    """A comparison of timings whose cases differ only in the field `field`.
+    """The fastest timing and the runner-up among cases that differ only in the field `field`.
 
-    The attribute `case` is the case of these timings with the default value of this field.
+    The attribute `case` is the case with the default value of this field.
     """
 
     field: str  # "mesh", "forward" or "overlap"
 
 
 def compare_settings(timings: Sequence[Timing]) -> list[SettingComparison]:
-    """Return a `SettingComparison` for each program and case field that was measured with several values.
+    """Compare the times of cases that differ only in one field: `mesh`, `forward` or `overlap`.
 
-    The fields are `mesh` (the shape of the device mesh), `forward` (the inputs that are differentiated in
-    forward mode) and `overlap` (whether an all-reduce overlaps the computation).
+    `mesh` is the shape of the device mesh. `forward` names the inputs that are differentiated in forward
+    mode. `overlap` states whether an all-reduce overlaps the computation.
     """
     comparisons = []
     for field in _COMPARED_FIELDS:
@@ -176,7 +179,7 @@ class ColoringGain(NamedTuple):
 
     @property
     def pays_after(self) -> str:
-        """Return after how many evaluations coloring saves time, as text such as '3 evaluations'.
+        """Return the number of evaluations after which coloring saves time, such as '3 evaluations'.
 
         Return 'never' if coloring is significantly slower, 'not distinguished' if no difference is
         significant, and '' if the number is unknown.
@@ -187,7 +190,7 @@ class ColoringGain(NamedTuple):
 
 
 def coloring_gains(timings: Iterable[Timing]) -> list[ColoringGain]:
-    """Return a `ColoringGain` for each JAX timing with colored seeds."""
+    """Compare each JAX timing with colored seeds with the shortest time without coloring."""
     seeded = (timing for timing in timings if timing.case.ad_mode.has_seeds and timing.case.engine == "jax")
     gains = []
     for problem_timings in group_by(seeded, lambda timing: timing.comparison_key).values():
@@ -213,10 +216,10 @@ class MemoryPoint(NamedTuple):
 
 
 def pareto_fronts(timings: Iterable[Timing]) -> list[list[MemoryPoint]]:
-    """Return the Pareto front of memory and time of each program with two or more memory settings.
+    """Return the Pareto front of memory and time of each program with several memory settings.
 
-    A front is in ascending order of memory, and therefore in descending order of time. Function values,
-    timings on shared CPU cores, and timings with unknown memory are omitted.
+    A front contains the settings that are faster than all settings with less memory, in ascending order of
+    memory. Function values, timings on shared CPU cores, and timings with unknown memory are omitted.
     """
     derivatives = (timing for timing in timings if timing.honest and not timing.case.ad_mode.is_value)
     points = [MemoryPoint(bytes_while_running(vars(timing.record)) or 0, timing) for timing in derivatives]

@@ -54,11 +54,11 @@ class Ratio:
 
 
 class _LevelEstimate(NamedTuple):
-    """An estimated time (in seconds) or ratio of times, with the standard error of its logarithm."""
+    """An estimated time (in seconds) or ratio of two times, with the variance of its logarithm."""
 
     value: float
     variance: float | None  # squared standard error of log(value); None if there are too few samples
-    freedom: float
+    freedom: float  # degrees of freedom of the variance
     members: Mapping[Hashable, float]  # process or job -> mean log(time or ratio); empty at lower levels
 
 
@@ -120,10 +120,10 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
 
 @functools.lru_cache(maxsize=16_384)
 def _estimate_time(records: tuple[Record, ...]) -> _LevelEstimate:
-    """Return the time of a case with its standard error.
+    """Return the time of a case in seconds, with the variance of its logarithm.
 
-    The error is estimated from the variation between jobs. For one job, it is estimated from the variation
-    between its processes, for one process between compilations, and for one compilation between samples.
+    The variance is estimated at the highest level with several members: jobs, otherwise the processes of the
+    job, otherwise the compilations of the process, otherwise the samples.
     """
     members = _average_by_process_or_job([(record,) for record in records]) if len(records) > 1 else {}
     if len(members) > 1:
@@ -141,7 +141,7 @@ def _estimate_from_members(members: Mapping[Hashable, float]) -> _LevelEstimate:
 
 
 def _estimate_from_samples(seconds: Sequence[float]) -> _LevelEstimate:
-    """Return the median of the time samples of one process, with the squared standard error of its logarithm.
+    """Return the median of the time samples of one process, with the variance of its logarithm.
 
     Source: Price and Bonett 2002, Distribution-free confidence intervals for difference and ratio of medians.
     """
@@ -155,10 +155,10 @@ def _estimate_from_samples(seconds: Sequence[float]) -> _LevelEstimate:
 
 
 def _average_by_process_or_job(runs: Sequence[Sequence[Record]]) -> dict[Hashable, float]:
-    """Return {job: mean log(time)}, or {process: mean log(time)} if there is only one job.
+    """Return the mean log(time) of each job, or of each process if there is only one job.
 
-    Each item of `runs` is (record,) or a pair (top, bottom). For pairs, the time is replaced by the ratio
-    (time of top) / (time of bottom).
+    Each of `runs` contains one record, or a pair (top, bottom) of records. For a pair, the time is replaced
+    by the ratio (time of top) / (time of bottom).
     """
     runs_by_job = group_by(runs, lambda run: tuple(str(record.environment.get("job")) for record in run))
     groups = runs_by_job if len(runs_by_job) > 1 else group_by(runs, lambda run: run[0].replicate)
@@ -272,7 +272,10 @@ def interval_widening(samples: Sequence[float]) -> float | None:
 
 
 def _autocorrelation(samples: Sequence[float]) -> tuple[float, float]:
-    """Return the rank correlation of successive samples, and the factor by which it widens an interval."""
+    """Return the rank correlation of successive samples, and its effect on the confidence interval.
+
+    The effect is the factor by which the interval of the median is wider than for independent samples.
+    """
     ranks = _centered_ranks(samples)
     correlation = 1 - (np.diff(ranks) ** 2).sum() / (2 * (ranks @ ranks)) if ranks.any() else 0.0
     positive = max(0.0, float(correlation))

@@ -48,11 +48,10 @@ class ScalingFit:
 
     @property
     def limit_estimate(self) -> Estimate | None:
-        """Return the largest speed-up (`limit`) with its confidence interval.
+        """Return the largest speed-up (`limit`), with an interval from the intervals of the parameters.
 
         Return None if the speed-up is unbounded, or if the curve has too few device counts for the universal
-        law. The interval follows from the intervals of the parameters. That of a law with fewer parameters
-        than the universal law is widened to contain that of the universal law.
+        law. The interval of a simpler law also contains the interval of the universal law.
         """
         if self.limit is None or (self.name != UNIVERSAL and self.general is None):
             return None
@@ -60,7 +59,7 @@ class ScalingFit:
         return Estimate(self.limit, min(ends), max(ends))
 
     def _limit_ends(self) -> tuple[float, float]:
-        """Return the smallest and largest `limit` of the parameter intervals (inf if unbounded)."""
+        """Return the smallest and the largest `limit` for parameters in their intervals, inf if unbounded."""
         lows, highs = (
             {name: Estimate(ends[index] or 0.0, None, None) for name, ends in self.parameters.items()}
             for index in (1, 2)
@@ -96,10 +95,10 @@ class _LinearLaw(NamedTuple):
 
 
 def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
-    """Return the fit of each applicable scaling law to a scaling curve. The best fit has `best` = True.
+    """Fit Amdahl's or Gustafson's law and the universal law to a scaling curve. `best` marks the best fit.
 
-    A law with p parameters needs at least p + 2 device counts. Times that are not significantly longer than
-    the dispatch latency are omitted.
+    A law with p parameters needs at least p + 2 device counts. Times that may be those of an empty call are
+    omitted; see `is_empty_call`.
     """
     points = [point for point in curve.points if not is_empty_call(point.timing)]
     devices = np.array([point.devices for point in points], float)
@@ -125,10 +124,10 @@ def _applicable_laws(devices: Any, kind: str) -> list[_LinearLaw]:
 
 
 def _best_fit(fits: Sequence[ScalingFit], count: int) -> ScalingFit | None:
-    """Return the fit of the preferred scaling law, or None if `fits` is empty.
+    """Return the fit of the law that describes the times best, or None if `fits` is empty.
 
-    `fits` contains at most two fits, with the simpler law first. The second fit is returned if an F test at
-    the 5 % level rejects the simpler law. `count` is the number of fitted times.
+    `fits` contains at most two fits, with the simpler law first. The simpler law is preferred, unless an F
+    test at the 5 % level rejects it. `count` is the number of fitted times.
     """
     if len(fits) < 2:
         return next(iter(fits), None)
@@ -140,7 +139,7 @@ def _best_fit(fits: Sequence[ScalingFit], count: int) -> ScalingFit | None:
 def _acceptance_limit(squares: float, freedom: int) -> float:
     """Return the largest sum of squared residuals that an F test at the 5 % level accepts.
 
-    `squares` is the smallest possible sum. `freedom` is the number of degrees of freedom of the residuals.
+    `squares` is the sum of the best fit, and `freedom` its number of degrees of freedom.
     """
     return squares + float(stdtrit(freedom, 0.975)) ** 2 * max(squares / freedom, LEAST_VARIANCE)
 
@@ -148,7 +147,7 @@ def _acceptance_limit(squares: float, freedom: int) -> float:
 def _fit_law(law: _LinearLaw, log_times: Any) -> ScalingFit:
     """Return the fit of a law, with a 95 % profile-likelihood interval of each parameter.
 
-    `log_times` contains log(time in seconds). For strong scaling, the time is multiplied by the device count.
+    `log_times` is an array of log(time in seconds), or of log(time * device count) for strong scaling.
     """
     target, freedom = law.sign * log_times, len(log_times) - len(law.parameters) - 1
     best = _least_squares(law, target, {})
@@ -175,7 +174,8 @@ def _sum_of_squares(law: _LinearLaw, target: Any, parameters: Any) -> float:
 def _least_squares(law: _LinearLaw, target: Any, fixed: Mapping[int, float]) -> Any:
     """Return the array of parameters between 0 and 1 that minimizes the sum of squared residuals.
 
-    `fixed` maps the indices of constant parameters to their values.
+    `target` is `law.sign` * log(time), an array with one value per device count. `fixed` maps the indices of
+    constant parameters to their values.
     """
     free = [index for index in range(len(law.parameters)) if index not in fixed]
     if not free:
@@ -199,10 +199,11 @@ def _least_squares(law: _LinearLaw, target: Any, fixed: Mapping[int, float]) -> 
 
 
 def _profile_end(law: _LinearLaw, target: Any, index: int, best: float, end: float, limit: float) -> float:
-    """Return one end of the profile-likelihood interval of the parameter `index`.
+    """Return one end of the profile-likelihood interval of the parameter with the given index.
 
-    `best` is the fitted value, and `end` is the smallest or largest allowed value. The result is the value
-    between them at which the smallest sum of squared residuals reaches `limit`, or `end` if there is none.
+    `best` is the fitted value, and `end` is the smallest or the largest allowed value. The result is the
+    value between them at which the sum of squared residuals, minimized over the other parameters, reaches
+    `limit`. It is `end` if the sum stays below `limit`.
     """
 
     def distance(value: float) -> float:

@@ -54,7 +54,7 @@ class SizeSweep(_SizeSeries):
     def exponents(self) -> dict[Method, Estimate]:
         """Return {method: exponent p}, where the time is proportional to size ** p.
 
-        Times shorter than ten dispatch latencies are ignored. A method with fewer than three other times is
+        Times shorter than ten dispatch latencies are ignored. A method with fewer than three longer times is
         omitted.
         """
         lines = {
@@ -88,11 +88,10 @@ class FastestModeMap(_SizeSeries):
 
 
 def _find_series(items: Sequence[S]) -> Iterator[tuple[str, str, str, list[S]]]:
-    """Group the items into series in which one size varies.
+    """Yield (name, title, constant sizes, items) for each series of items in which one size varies.
 
-    Yield (name, title, constant sizes, items) for each series. `name` is the name of the varying size.
-    `title` names all sizes that vary with it, such as "points = m". The constant sizes are text, such as
-    "points=6 o=2".
+    `name` is the name of the varying size. `title` also names the sizes that vary together with it, such as
+    "points = m". The constant sizes are text, such as "points=6 o=2".
     """
     columns = {name: [item.all_sizes[name] for item in items] for name in items[0].all_sizes}
     # Sizes that vary together (each determines the other) form one series.
@@ -112,16 +111,17 @@ def _name_other_sizes(swept: Sequence[str], item: Subject) -> str:
 
 
 def _count_values(name: str, items: Iterable[Subject]) -> int:
-    """Return the largest number of distinct values of the size `name` on any one device count."""
+    """Count the distinct values of the size `name` on each device count, and return the largest number."""
     # The number of points may be proportional to the number of devices.
     by_devices = group_by(items, lambda item: item.case.devices).values()
     return max(len({item.all_sizes[name] for item in items_on_devices}) for items_on_devices in by_devices)
 
 
 def size_sweeps(timings: Iterable[Timing]) -> list[SizeSweep]:
-    """Return a `SizeSweep` for each group of cases that differ only in their method and one problem size.
+    """Return the times of all AD methods against each problem size that varies.
 
-    If a case was measured on several device meshes, only the fastest one is included.
+    The cases of a sweep differ only in their method and in this size. If a case was measured on several
+    device meshes, only the fastest one is included.
     """
     no_method = Method("jacfwd", "vmap")._asdict() | {"points": 1, "sizes": {}, "mesh": None}
     groups = group_by(
@@ -157,7 +157,10 @@ def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> Estimate:
 
 
 def fastest_mode_maps(fastest: Iterable[Ranking], timings: Iterable[Timing]) -> list[FastestModeMap]:
-    """Return a `FastestModeMap` for each group of problems that differ only in one size."""
+    """Return a map of the fastest AD mode for each group of problems that differ only in one size.
+
+    `fastest` contains a ranking for each problem and device count, and `timings` the times of all methods.
+    """
     best = least_by(timings, lambda t: (*t.comparison_key, t.base_method), lambda t: t.median)
     maps = []
     for family in group_by(fastest, lambda ranking: (ranking.family_key, tuple(ranking.case.sizes))).values():
@@ -192,7 +195,11 @@ def _find_crossovers(
 def _slower_methods(
     fast: Timing, methods: Iterable[Method], best: Mapping[tuple, Timing]
 ) -> dict[Method, tuple[Timing, Ratio]]:
-    """Return {method: (timing, ratio of its time to the time of `fast`)} for significantly slower methods."""
+    """Return the methods that are significantly slower than `fast`, for the same problem and device count.
+
+    The result maps a method to its timing and to the ratio of its time to the time of `fast`. It is {} if
+    `fast` may be an empty call. `best` maps (*comparison_key, method) to the fastest timing of a method.
+    """
     if is_empty_call(fast):
         return {}
     slower: dict[Method, tuple[Timing, Ratio]] = {}
@@ -213,9 +220,9 @@ def _crossover_between(
 ) -> Crossover:
     """Return the `Crossover` between two sizes. `below` and `above` are (size, `Ranking`) pairs.
 
-    `slower` contains a pair for each size: the timing of the slower method, and its time divided by the
-    fastest time. `comparisons` is the number of tests for the Bonferroni correction. The field `doubts` of
-    the crossover states why it may be wrong.
+    `slower` contains a pair for `below` and a pair for `above`: the timing of the method that is fastest at
+    the other size, and its time divided by the fastest time. `comparisons` is the number of tests for the
+    Bonferroni correction.
     """
     rankings = below[1], above[1]
     doubts = [

@@ -55,10 +55,10 @@ def _describe_fastest(findings: Findings) -> list[str]:
 
 
 def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, tuple, str]]) -> list[str]:
-    """Return the sentence on the largest problem for each function and topic.
+    """Return one text for each function and topic: the text about the largest problem.
 
     `texts` contains (subject, topic, sort key, text) tuples. A topic is text such as "strong" or "memory". Of
-    several texts on one problem, the one with the smallest sort key is returned.
+    several texts about this problem, the one with the smallest sort key is returned.
     """
     # The number of device counts is ignored, unlike in `Subject.rank_among_problems`: every law is fitted to
     # at least three, and the other topics do not compare device counts.
@@ -99,7 +99,7 @@ def _describe_crossover(crossovers: Sequence[Crossover], swept: str) -> str:
 def describe_growth(findings: Findings) -> list[str]:
     """Return a sentence for each function and varied size on how the time grows with this size.
 
-    The sentence is about the largest problem, on the smallest device count on which it was measured.
+    The sentence is about the largest problem, on its smallest measured device count.
     """
     texts = []
     for sweep in findings.size_sweeps:
@@ -134,7 +134,7 @@ def describe_fit(curve: Curve, law: ScalingFit) -> str:
     """Return a clause that states the parameters of a fitted scaling law and the largest speed-up.
 
     The largest speed-up is omitted if it is unbounded, or if the parameters are too uncertain. If the fit is
-    inaccurate because a measured efficiency exceeds 1, which no law allows, only this is stated.
+    inaccurate because a measured efficiency exceeds 1, the clause states only this.
     """
     highest = max(point.efficiency.low or 0.0 for point in curve.points)
     if _LARGE_ERROR < law.residual < highest - 1:
@@ -175,10 +175,10 @@ def fastest_curves(curves: Iterable[Curve], rankings: Iterable[Ranking]) -> list
 
 
 def _describe_weak_scaling(findings: Findings) -> list[str]:
-    """Return a sentence for each function on its best weak scaling curve that was measured with JAX.
+    """Return a sentence on the best weak scaling curve of each function that was measured with JAX.
 
-    `fastest_curves` selects the curve. A curve is omitted if its time on the largest device count is not
-    significantly longer than the dispatch latency.
+    `fastest_curves` selects the curve. A curve is omitted if its time on the largest device count may be that
+    of an empty call.
     """
     weak = (curve for curve in findings.curves if curve.kind == "weak" and curve.case.engine == "jax")
     return [

@@ -100,13 +100,13 @@ def dispatch_floor(timing: Timing) -> float:
 
 
 def near_floor(timing: Timing) -> float | None:
-    """Return the dispatch latency in seconds, or None if `timing` is at least ten times as long."""
+    """Return the dispatch latency in seconds if the time is shorter than ten latencies, otherwise None."""
     floor = dispatch_floor(timing)
     return floor if timing.median < _LEAST_EMPTY_CALLS * floor else None
 
 
 def is_empty_call(timing: Timing) -> bool:
-    """Return whether a time is not significantly longer than the time of an empty call."""
+    """Return whether the 95 % interval of a time begins at or below the time of an empty call."""
     return (timing.estimate.low or timing.median) <= dispatch_floor(timing)
 
 
@@ -162,10 +162,10 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
 
 
 def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
-    """Return (timing with the recommended device count, ''), or (fastest timing, reason).
+    """Return (timing on the recommended device count, ''), or (fastest timing, reason) if there is none.
 
-    The recommended device count is the smallest one that is not significantly slower than the fastest. The
-    reason states why none is recommended, for example that the ratio of these times is too uncertain.
+    The recommended device count is the smallest one without a significant difference from the shortest time.
+    The reason is text, for example that the ratio of the two times is too uncertain.
     """
     fastest = min(timings, key=lambda timing: timing.median)
     not_slower = (timing for timing in timings if not time_ratio(timing, fastest).above_one)
@@ -206,7 +206,7 @@ def first_call_seconds(timing: Timing) -> float | None:
 
 
 def break_even_calls(timing: Timing, other: Timing) -> int | None:
-    """Return the smallest number of calls for which `timing` takes no more total time than `other`.
+    """Return the smallest number of calls at which the total time of `timing` is at most that of `other`.
 
     Total times include compilation. Return None if a first call was not timed, or if it is uncertain that
     `timing` is faster per call.
@@ -225,7 +225,7 @@ def memory_of(timing: Timing) -> int | None:
 
 
 def automatic_blocks(record: Record) -> str:
-    """Return the block sizes of chunk=auto, such as '4 seeds and all points at a time', or '' if unknown."""
+    """Return the block sizes of chunk=auto as text, such as '4 seeds and all points at a time', or ''."""
     if record.blocks is None:
         return ""
     counts_and_nouns = ((record.blocks.get("chunk"), "seed"), (record.blocks.get("block"), "point"))
@@ -235,11 +235,11 @@ def automatic_blocks(record: Record) -> str:
 
 
 def name_with_blocks(timing: Timing) -> str:
-    """Return the name of a method. If chunk=auto chose block sizes, they follow in parentheses."""
+    """Return the name of a method, followed by the block sizes in parentheses if chunk=auto chose them."""
     auto = automatic_blocks(timing.record)
     return f"{timing.method.name} ({auto})" if auto else timing.method.name
 
 
 def padding_share(timing: Timing) -> float:
-    """Return the fraction of (point, seed) pairs that are padding, for the process with the most padding."""
+    """Return the fraction of (point, seed) pairs that are padding, the largest one of all processes."""
     return max((record.padding or 0.0 for record in timing.records), default=0.0)

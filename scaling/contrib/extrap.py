@@ -31,11 +31,11 @@ class Experiment:
 
 
 def find_experiments(findings: Findings) -> dict[str, Experiment]:
-    """Return {file name without suffix: `Experiment`} for all Extra-P files of the results.
+    """Return {file name without suffix: content} for all Extra-P files of the results.
 
-    A file contains the methods that were measured at the same sizes, and has at most four parameters. If more
-    sizes vary, there is one file for each combination of the other sizes. Timings on shared CPU cores are
-    omitted.
+    A file contains the methods that were measured at the same sizes. At most four sizes vary in a file. If
+    more sizes vary, there is one file for each combination of the other sizes. Timings on shared CPU cores
+    are omitted.
     """
     timings = (timing for timing in findings.case_timings if timing.honest)
     families = group_by(timings, lambda timing: (timing.family_key, tuple(_sizes_of(timing))))
@@ -69,10 +69,10 @@ def _coordinates(names: Iterable[str], timing: Timing) -> Coordinates:
 
 
 def _varying_sizes(timings: Sequence[Timing]) -> list[list[str]]:
-    """Return the names of the sizes that vary between the timings, in groups.
+    """Return the names of the sizes that vary between the timings. Sizes that vary together form a group.
 
-    The sizes of a group determine each other. The group of `devices` is first. The other groups are in
-    descending order of their number of different values.
+    The group that contains `devices` is first. The other groups are in descending order of their number of
+    different values.
     """
     rows = list(map(_sizes_of, timings))
     columns = {name: [row[name] for row in rows] for name in rows[0]}

@@ -62,7 +62,10 @@ def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
 
 
 def on_one_device(case: Case) -> Case:
-    """Return the case with devices=1 and the program of each device of `case`, or `case` if none is known."""
+    """Return a case with devices=1 and the same program as each device of `case` runs.
+
+    Return `case` itself if no such case is known.
+    """
     # The program of a user's workload may depend on the total number of points.
     is_built_in = case.workload in built_in("workloads")
     if is_built_in and case.split == "points" and case.points % case.devices == 0:
@@ -76,8 +79,8 @@ def compile_cases(
     """Compile cases in `size` worker processes. Cases with equal programs are compiled only once.
 
     Yield (case, None) before the compilation of a case, and (case, record fields) when its result is known.
-    Each worker receives `header` first. `seconds` is the timeout of each compilation. Raise `AllocationLost`
-    if a worker does not start.
+    `header` describes the hardware to the workers. `seconds` is the timeout of each compilation. Raise
+    `AllocationLost` if a worker does not start.
     """
     remaining_groups = iter(group_by(sorted(cases, key=lambda case: -case.devices), on_one_device).values())
     events: _Events = queue.Queue()
@@ -97,10 +100,10 @@ def compile_cases(
 def _compile_groups(
     header: Mapping[str, Any], groups: Iterator[list[Case]], seconds: float, events: _Events
 ) -> None:
-    """Compile groups of cases with equal programs in a worker process, which is restarted if it dies.
+    """Compile groups of cases in a worker process. All cases of a group have equal programs.
 
-    Put the results into the queue `events`, then the exception that ended the work, if any, and then None.
-    A compilation is stopped after `seconds`.
+    The worker process is restarted if it dies. The queue `events` receives the results, then an exception if
+    it ended the work, and finally None. A compilation is stopped after `seconds`.
     """
     variant = Variant("plan", module="scaling.plan.compile_worker", variables=_ENVIRONMENT_VARIABLES)
     equal_cases = list[Case]()
@@ -117,11 +120,10 @@ def _compile_groups(
 
 
 def _compile_first(worker: WorkerGroup, equal_cases: list[Case], seconds: float, events: _Events) -> bool:
-    """Compile the first case in `equal_cases`, and return whether the worker is still alive.
+    """Compile the first of several cases with equal programs, and return whether the worker is still alive.
 
-    All cases in `equal_cases` have equal programs. If the compilation succeeds, all of them are removed, and
-    (case, record fields) is put into `events` for each of them. If it fails, only the first case is removed
-    and put into `events`. `seconds` is the timeout of the compilation.
+    The queue `events` receives (case, record fields), and the case is removed from `equal_cases`. If the
+    compilation succeeds, this also applies to the other cases. `seconds` is the timeout of the compilation.
     """
     case, is_alive = equal_cases.pop(0), True
     events.put((case, None))

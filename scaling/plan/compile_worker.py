@@ -87,7 +87,7 @@ def describe_failure(error: Exception) -> RecordFields:
 
 
 def _absent_devices(hardware: Hardware, count: int) -> list[Any]:
-    """Return `count` JAX devices to compile for. The devices need not exist on this machine."""
+    """Return the first `count` JAX devices of the hardware. They need not exist on this machine."""
     platform, per_host = hardware.platform, hardware.per_host
     if platform == "cpu":
         return jax.devices("cpu")[:count]
@@ -104,7 +104,7 @@ def _absent_devices(hardware: Hardware, count: int) -> list[Any]:
 
 
 def _to_text_proto(fields: Mapping[str, Any]) -> str:
-    """Return a mapping of fields, whose values may be mappings, as a protocol buffer in text format."""
+    """Convert nested mappings to a protocol buffer in text format."""
     return " ".join(
         f"{name} {{ {_to_text_proto(value)} }}" if isinstance(value, Mapping) else f"{name}: {dumps(value)}"
         for name, value in fields.items()
@@ -123,7 +123,10 @@ class BuiltCase:
         self.derivative = compile_case.describe_and_color(case, workload.build(case), self._missing_memory)
 
     def trace(self) -> Any:
-        """Return the jaxpr of the program without chunk=auto, or None if it exceeds a limit of XLA or JAX."""
+        """Return the jaxpr of the program before chunk=auto chooses block sizes.
+
+        Return None if the program exceeds a limit of XLA or JAX.
+        """
         uncompiled = compile_case.compile_blocks(
             self.derivative, self.devices, lambda program: Stages(program.function, None)
         )
@@ -132,7 +135,7 @@ class BuiltCase:
             return None if uncompiled.overflow else compile_case.trace_program(uncompiled, self.devices)
 
     def _missing_memory(self, compiled_case: compile_case.CompiledCase) -> str | None:
-        """Return a message with the required memory if a program does not fit into memory, else None."""
+        """Return an error message if the required memory exceeds the available memory, otherwise None."""
         needed, available = compiled_case.bytes_while_running, self.case.memory_limit or self.hardware.memory
         if not needed or not available or needed <= available:
             return None
@@ -208,7 +211,7 @@ def describe_rejection(program: layout.Program, devices: int, message: str) -> T
 
 
 def _optimized_work(kernels: Sequence[KernelWork], steps: int) -> RecordFields:
-    """Return the record fields about the kernels of one call, which executes the program `steps` times."""
+    """Return the record fields on the kernels of one call, which runs the program `steps` times."""
     executions: dict[KernelWork, float] = defaultdict(float)
     for kernel in kernels:
         executions[dataclasses.replace(kernel, times=1.0)] += kernel.times * steps

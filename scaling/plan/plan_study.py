@@ -133,7 +133,10 @@ def _read_options(config: dict[str, Any]) -> tuple[Hardware, Path, RunSettings]:
 
 
 def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
-    """Return a CPU model with the rates of the peak benchmarks in the results folder `folder`."""
+    """Return a CPU model with the peak rates that were measured in a results folder.
+
+    If the model does not state the memory per device, it is the free memory of this machine per usable core.
+    """
     calibrated = calibration.calibrate(hardware, pool_processes(store.load(folder).records))
     free = environment.available_bytes()  # used if the model does not state the memory of a device
     per_core = None if free is None else free / len(cores.usable_cores())
@@ -143,7 +146,10 @@ def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
 def _expand_cases(
     config: Mapping[str, Any], name: str, hardware: Hardware, max_cases: int
 ) -> list[grid.GridCell]:
-    """Return the cases of a study. With devices=all, omit cases that cannot divide their points evenly."""
+    """Return the cases of a study. Raise `Refusal` if there are more than `max_cases`.
+
+    With devices=all, cases that cannot divide their points evenly are omitted.
+    """
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     cells = grid.expand_study(config["study"], overrides, max_cases, hardware.device_counts(), name)
     if (overrides["devices"] or config["study"].get("devices")) != grid.EVERY:
@@ -153,7 +159,7 @@ def _expand_cases(
 
 
 def _skip_unplannable(checked: PreflightResult) -> PreflightResult:
-    """Return the result of a preflight, with the outcome "skipped" if it has none and cannot be planned."""
+    """Return a preflight result, marked as skipped if it has no outcome and its case cannot be planned."""
     case, reason, text = checked.case, "not_defined", ""
     if checked.outcome:
         return checked
@@ -188,7 +194,7 @@ def run_plan(study: PlannedStudy, listener: Callable[[dict[str, Any]], None]) ->
 
 
 def _compile(study: PlannedStudy) -> Iterator[tuple[PreflightResult, RecordFields | None]]:
-    """Compile the cases of a study, and yield the record fields of each case as (checked case, fields).
+    """Compile the cases of a study, and yield (checked case, record fields) for each case.
 
     The cases with an `outcome` come first. They are not compiled, and their fields contain the outcome. For
     each other case, (checked case, None) is yielded before its compilation, and its fields after it.
@@ -218,7 +224,7 @@ def _write_manifest(study: PlannedStudy) -> None:
 
 
 def describe_work(study: PlannedStudy) -> str:
-    """Return text with the numbers of cases to compile, done, skipped and failed."""
+    """Return text that counts the cases to compile, and those already done, skipped or failed."""
     numbers = Counter(checked.outcome[0] if checked.outcome else "planned" for checked in study.cases)
     to_compile = format_count(numbers["planned"], "case")
     counts = f"{to_compile} to compile, {study.done} already done, {numbers['skipped']} skipped"
@@ -230,7 +236,7 @@ def plan_lines(study: PlannedStudy, findings: Findings, deadline: float | None) 
     """Return sentences with the predicted call times, and with the device-hours that a measurement takes.
 
     `findings` is the analysis of the results folder. `deadline` is the longest allowed time of a call in
-    seconds, or None.
+    seconds. If it is None, twice the shortest predicted time is allowed.
     """
     folder_forecast = next((f for f in findings.forecasts if f.hardware == study.hardware.name), None)
     if folder_forecast is None:

@@ -52,9 +52,9 @@ def write_exports(
 
 
 def _remove_earlier(output: Path, written: Mapping[str, Sequence[Path]]) -> None:
-    """Remove the files that an earlier export wrote and that this export did not write again.
+    """Delete the files that earlier exports wrote, except the files that this export wrote again.
 
-    `written` maps each format to the paths of the new files. Files of other formats are not removed.
+    `written` maps each format to the paths of the new files. Files of other formats are not deleted.
     """
     content = read_json(output / _EXPORTED_LIST)
     exported: dict[str, Any] = content if isinstance(content, dict) else {}

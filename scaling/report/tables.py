@@ -141,7 +141,7 @@ def describe_totals(findings: Findings) -> str:
 
 
 def count_statuses(findings: Findings) -> Counter[str]:
-    """Return {status: number of replicates of cases}. The statuses include "planned" and "missing"."""
+    """Return the number of replicates with each status. The statuses include "planned" and "missing"."""
     planned = (r for forecast in findings.forecasts for r in forecast.records if r.status == "planned")
     counts = Counter(record.status for record in (*findings.newest_records, *planned))
     return counts + Counter(missing=len(findings.missing))
@@ -212,10 +212,10 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
 
 
 def _format_ratios(points: Mapping[str, CurvePoint], field: str, unit: str) -> str:
-    """Return a ratio for each kind of scaling as text, such as '1.9x, weak 1.8x'.
+    """Return the ratio `field` for each kind of scaling as text, such as '1.9x, weak 1.8x'.
 
-    `field` is the name of the ratio, such as 'speedup'. `points` maps "strong" and "weak" to curve points.
-    `unit` follows each number.
+    `field` is such as 'speedup'. `points` maps "strong" and "weak" to curve points. `unit` follows each
+    number.
     """
     return ", ".join(
         ("" if kind == "strong" else f"{kind} ")

@@ -59,7 +59,7 @@ def inputs_digest(folder: Path) -> str:
 
 
 def _add_output_digest(folder: Path, digest: str) -> str:
-    """Return `digest`, followed by a digest of the files of the report. The report may be incomplete."""
+    """Return `digest`, followed by a digest of the files of the report. Missing files are ignored."""
     output = hashlib.sha256()
     for name in _FILES:
         with contextlib.suppress(OSError):

@@ -47,7 +47,7 @@ class Outcome:
 
 
 def publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | None = None) -> Outcome:
-    """Publish a results folder to W&B, or write offline copies. The returned `Outcome` describes errors."""
+    """Publish a results folder to W&B, or write offline copies. The result describes any error."""
     events: list[Event] = []
     try:
         events.extend(_publish(folder, settings, loaded))

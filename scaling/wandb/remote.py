@@ -89,10 +89,10 @@ def _remove_copies(job: PublishJob, run: TrackedRun) -> None:
 def _publish_online(
     api: wandb.Api, job: PublishJob, send_runs: Callable[..., None], send_event: Callable[..., Any]
 ) -> None:
-    """Upload the runs that the W&B server lacks, and save the dashboard.
+    """Upload the runs that the W&B server lacks, verify them, tag superseded runs, and save the dashboard.
 
-    Uploaded runs are verified, and superseded runs are tagged. `send_runs(function, runs)` calls `function`
-    for each run and sends the results to the parent process. `send_event` sends its keyword arguments.
+    `send_runs(function, runs)` calls `function` for each run, and sends the results to the parent process.
+    `send_event` sends its keyword arguments to the parent process.
     """
     listed = _list_runs(api, job)
     current_ids: dict[str, str] = {}  # series -> ID of its correct run on the server
@@ -211,7 +211,7 @@ def _first_difference(run: TrackedRun, stored: Any) -> str:
 def _update_tag(stored: Any, current_ids: dict[str, str], wrong_ids: Iterable[str]) -> bool:
     """Add or remove the tag 'superseded' of a stored W&B run. Return whether the tag was added.
 
-    `current_ids` maps each series to the ID of its current run. Other runs and `wrong_ids` are superseded.
+    A run is superseded if its ID is in `wrong_ids`, or if `current_ids` maps its series to another ID.
     """
     current_id = current_ids.get(stored.config.get("series"))
     is_superseded = stored.id in wrong_ids or current_id not in (None, stored.id)

@@ -73,7 +73,7 @@ def _plots_against_size(sweeps: Iterable[SizeSweep]) -> Iterator[Plot]:
 
 
 def study_runs(findings: Findings, plots: Sequence[Plot], folder: Path) -> list[TrackedRun]:
-    """Return a `TrackedRun` for each environment, workload and AD method, and one for the whole study.
+    """Return a W&B run for each environment, workload and AD method, and one for the whole study.
 
     The name of `folder` distinguishes several results folders of one study.
     """

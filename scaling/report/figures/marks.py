@@ -50,8 +50,8 @@ def make_figure(
 ) -> Figure | None:
     """Return a figure with the given panels, or None if `panels` is empty.
 
-    `problems` is the number of panels that could be drawn. If it exceeds MAX_PANELS, the caption states that
-    only MAX_PANELS of them are drawn.
+    `problems` is the number of problems with data. If it exceeds MAX_PANELS, the caption states that only
+    MAX_PANELS of them are drawn.
     """
     if problems > MAX_PANELS:
         caption += f" {MAX_PANELS} of {problems} problems are drawn; the tables have all."
@@ -161,7 +161,7 @@ def draw_lines(styles: Sequence[LineStyle], rows: Sequence[Row] | None = None, *
 
 
 def draw_series(rows: Sequence[Row], y: Spec, styles: Sequence[LineStyle]) -> list[Spec]:
-    """Return layers of lines, error bars and markers for the data rows.
+    """Return layers of lines, error bars and markers that show the data rows on the axis `y`.
 
     If there are two to four lines with different AD modes, each line is labeled with its mode.
     """
@@ -182,7 +182,7 @@ def _mode_of_line(line: str) -> str:
 
 
 def _label_line_ends(last_rows: Iterable[Row], y: Spec) -> list[Row]:
-    """Return data rows that label the end of each curve with its AD mode. Overlapping labels are moved up."""
+    """Return data rows with the AD mode of each line as a label at its end. Overlapping labels move up."""
     field, domain = y["field"], y["scale"]["domain"]
     to_position, to_value = (math.log, math.exp) if domain[0] else (float, float)
     least_distance = _LABEL_HEIGHT * (to_position(domain[1]) - to_position(domain[0]))
@@ -194,7 +194,10 @@ def _label_line_ends(last_rows: Iterable[Row], y: Spec) -> list[Row]:
 
 
 def draw_ideal(values: Mapping[int, float], x: Spec, y: Spec) -> list[Spec]:
-    """Return layers that draw ideal scaling as a dotted line. `values` maps x values to y values."""
+    """Return layers that draw ideal scaling as a dotted line. `values` maps x values to y values.
+
+    `x` and `y` are the axes of the chart.
+    """
     rows = [{x["field"]: count, y["field"]: ideal, "label": "ideal"} for count, ideal in values.items()]
     low, high = y["scale"]["domain"]
     visible = [row for row in rows if low <= row[y["field"]] <= high]
@@ -206,6 +209,6 @@ def draw_ideal(values: Mapping[int, float], x: Spec, y: Spec) -> list[Spec]:
 
 
 def draw_text(rows: Sequence[Row] | None = None, color: Spec | None = None, **options: Any) -> Spec:
-    """Return a layer that writes the field 'label' of each row. `options` are mark properties."""
+    """Return a layer that writes the field 'label' of each row. `options` are Vega-Lite mark properties."""
     channels = {"text": {"field": "label"}} | ({"color": color} if color else {})
     return make_layer({"type": "text", "align": "right", "clip": False} | options, rows, **channels)

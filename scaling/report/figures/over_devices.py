@@ -129,8 +129,8 @@ def _draw_chart(
 def _ideal_values(curves: Sequence[Curve], field: str, device_counts: Iterable[int]) -> dict[int, float]:
     """Return {device count: value of `field` under ideal scaling}.
 
-    The values are extrapolated from the fastest of the curves at the smallest device count. Return {} if the
-    field is not the time, speed-up or efficiency.
+    The values are extrapolated from the fastest of the curves at the smallest device count. Return {} if
+    `field` is not 'seconds', 'speedup' or 'efficiency'.
     """
     fastest = min((curve.points[0] for curve in curves), key=lambda point: (point.devices, point.seconds))
     speedups = {count: count / fastest.devices for count in device_counts if count >= fastest.devices}
@@ -152,7 +152,7 @@ def _value_axis(curve: Curve, field: str, values: Sequence[float], device_counts
 
 
 def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
-    """Return a data row for each curve point. Unknown and too uncertain ratios are None."""
+    """Return a data row for each curve point. A ratio is None if it is unknown or too uncertain."""
     rows = []
     for curve in curves:
         for point in curve.points:

@@ -42,10 +42,10 @@ def draw_sizes(findings: Findings) -> Figure | None:
 
 
 def rank_sweeps(sweeps: Iterable[SizeSweep]) -> list[SizeSweep]:
-    """Return size sweeps sorted by rank. The sweeps of each function are ranked separately.
+    """Return size sweeps in drawing order: the best sweep of each function, then the second best, and so on.
 
-    The sweep with the most AD methods ranks first. Of several such sweeps, the one with the most timings
-    ranks first. Sweeps of function values without derivatives come last.
+    The best sweep has the most AD methods and, of several such sweeps, the most timings. Sweeps of function
+    values (mode=value) come last.
     """
     best_first = sorted(
         sweeps, key=lambda s: (-len(s.lines), -sum(map(len, s.lines.values())), s.case.devices, -s.volume)
@@ -97,7 +97,7 @@ def _band_axis(field: str, title: str, names: Sequence[str]) -> Spec:
 
 
 def _draw_crossovers(mode_map: FastestModeMap) -> Spec:
-    """Return a layer with a horizontal line for each crossover, where the fastest mode changes with size."""
+    """Return a layer with a horizontal line wherever the fastest mode changes with the size."""
     rows = [
         {"devices": f"{crossover.devices:,}", "size": f"{crossover.below:,}", "sure": not crossover.doubts}
         for crossover in mode_map.crossovers
