@@ -146,9 +146,9 @@ class Subject:
 
     @property
     def family(self) -> str:
-        """Return text that identifies a function and its derivative, such as 'rbf grad float64'.
+        """Return the name of a function and its derivative, such as 'rbf grad float64'.
 
-        The text contains the case fields `workload`, `target`, `variant`, `wrt`, `reduce`, `dtype` and
+        The name contains the case fields `workload`, `target`, `variant`, `wrt`, `reduce`, `dtype` and
         `precision`. The defaults float32 and highest are omitted.
         """
         case, reduced = self.case, self.case.reduce and f"reduce={self.case.reduce}"
@@ -224,7 +224,10 @@ def environment_differences(groups: Iterable[Iterable[Record]]) -> dict[str, lis
 
 
 def describe_environments(records: Iterable[Record]) -> str:
-    """Return text such as "2 environments that differ in jax (0.10.2, 0.11.0)", or "" for one environment."""
+    """Return the number of environments and their differences as text, or "" for one environment.
+
+    The text is such as "2 environments that differ in jax (0.10.2, 0.11.0)".
+    """
     groups = group_by(records, lambda record: record.setting)
     differences = environment_differences(groups.values())
     descriptions = [f"{name} ({', '.join(texts)})" for name, texts in differences.items() if name != "engine"]

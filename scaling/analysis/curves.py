@@ -134,7 +134,7 @@ def stated_kinds(study: Mapping[str, Any]) -> list[str]:
 
 
 def weak_refusals(timings: Iterable[Timing]) -> list[str]:
-    """Return a sentence for each weak curve without constant work per device. It states the reason."""
+    """Return a sentence with the reason for each weak curve whose work per device varies or is unknown."""
     honest = [timing for timing in timings if timing.honest]
     return [
         f"Not weak scaling: {curve_name('weak', series[0].case)}: {reason}."

@@ -49,7 +49,7 @@ class Estimate(NamedTuple):
 def format_ratio(value: float, low: float | None = None, high: float | None = None, sign: str = "x") -> str:
     """Return a ratio and its interval as text, such as '1.77x (1.70 to 1.81)'.
 
-    The text is 'not determined (43 or more)' if the interval is too wide. `sign` follows the ratio. If the
+    The text is 'not determined (43.0 or more)' if the interval is too wide. `sign` follows the ratio. If the
     interval excludes 1, a number near 1 has up to five decimals, so that it is not rounded to 1.
     """
     if low is None or high is None:

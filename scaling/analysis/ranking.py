@@ -34,7 +34,7 @@ class Ranking(Subject):
 
     @property
     def is_empty_call(self) -> bool:
-        """Return whether the shortest time may be that of an empty call, see `timings.is_empty_call`."""
+        """Return whether the shortest time may be that of an empty call; see `timings.is_empty_call`."""
         return is_empty_call(self.fastest)
 
     @property
@@ -190,7 +190,7 @@ class ColoringGain(NamedTuple):
 
 
 def coloring_gains(timings: Iterable[Timing]) -> list[ColoringGain]:
-    """Compare each JAX timing with colored seeds with the shortest time without coloring."""
+    """Compare the time of each JAX case with colored seeds to the shortest time without coloring."""
     seeded = (timing for timing in timings if timing.case.ad_mode.has_seeds and timing.case.engine == "jax")
     gains = []
     for problem_timings in group_by(seeded, lambda timing: timing.comparison_key).values():

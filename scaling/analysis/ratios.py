@@ -94,8 +94,8 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
     `top` and `bottom` contain one record per process. A pair is a process of `top` and a process of `bottom`
     that were sampled alternately. If there are at least two pairs, only the pairs are used.
     """
-    rivals = {(r.block, r.replicate): r for r in bottom}
-    pairs = [(r, rivals[r.block, r.replicate]) for r in top if r.block and (r.block, r.replicate) in rivals]
+    others = {(r.block, r.replicate): r for r in bottom}
+    pairs = [(r, others[r.block, r.replicate]) for r in top if r.block and (r.block, r.replicate) in others]
     if len(pairs) > 1:
         levels = [_estimate_from_members(_average_by_process_or_job(pairs))]
     else:

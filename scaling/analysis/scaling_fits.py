@@ -213,7 +213,7 @@ def _profile_end(law: _LinearLaw, target: Any, index: int, best: float, end: flo
 
 
 def _find_root(function: Callable[[float], float], first: float, last: float) -> float:
-    """Return a root of `function` between two values at which its signs differ."""
+    """Return a root of `function` between two values at which `function` has different signs."""
     from scipy.optimize import brentq  # a slow import, which is needed only for three or more device counts
 
     # Search for the cube root, because roots as small as 1e-7 matter on thousands of devices.

@@ -114,9 +114,9 @@ def describe_growth(findings: Findings) -> list[str]:
 
 
 def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]:
-    """Return a sentence for each function and kind of scaling on the law that fits a scaling curve best.
+    """Return a sentence on the best-fitting scaling law for each function and kind of scaling.
 
-    The curve is the fastest one that was measured with JAX for the largest problem.
+    The sentence is about the fastest scaling curve of the largest problem that was measured with JAX.
     """
     texts = (
         (curve, curve.kind, (curve.points[-1].seconds,),

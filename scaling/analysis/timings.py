@@ -32,7 +32,7 @@ _ORDER = (
 
 @dataclass(frozen=True)
 class Timing(Subject):
-    """The measured time of one case in one environment, from one record per process."""
+    """The measured or predicted time of one case in one environment, from one record per process."""
 
     records: tuple[Record, ...]
     estimate: Estimate  # time per call in seconds, predicted or from `ratios.estimate_time`
@@ -125,7 +125,7 @@ def disturbed_share(timing: Timing) -> float:
 
 
 def describe_disturbed_turns(records: Sequence[Record]) -> list[str]:
-    """Return text such as "foreign load in 1 of 8 turns" for each cause that disturbed time samples.
+    """Return the number of disturbed turns for each cause, as text such as "foreign load in 1 of 8 turns".
 
     Foreign load is CPU load from other processes. A turn is a series of consecutive samples of one case.
     """

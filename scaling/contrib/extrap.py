@@ -104,10 +104,10 @@ def _to_region_name(text: str) -> str:
 
 
 def format_experiment(experiment: Experiment) -> str:
-    """Return the text of an Extra-P file.
+    """Return the text of an Extra-P file: the seconds per call, for each method and all parameter values.
 
-    The file contains the seconds per call. It also contains the floating-point operations per device, if they
-    are known at all coordinates.
+    The file also contains the floating-point operations per device, if they are known for all parameter
+    values.
     """
     file_lines = [*_format_comments(experiment), *(f"PARAMETER {name}" for name in experiment.parameters)]
     coordinates = [" ".join(map(str, values)) for values in experiment.coordinates]

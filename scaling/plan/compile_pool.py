@@ -102,8 +102,9 @@ def _compile_groups(
 ) -> None:
     """Compile groups of cases in a worker process. All cases of a group have equal programs.
 
-    The worker process is restarted if it dies. The queue `events` receives the results, then an exception if
-    it ended the work, and finally None. A compilation is stopped after `seconds`.
+    The worker process is restarted if it dies. `header` describes the hardware to it. A compilation is
+    stopped after `seconds`. The queue `events` receives the results, then an exception if one ended the work,
+    and finally None.
     """
     variant = Variant("plan", module="scaling.plan.compile_worker", variables=_ENVIRONMENT_VARIABLES)
     equal_cases = list[Case]()
@@ -122,8 +123,9 @@ def _compile_groups(
 def _compile_first(worker: WorkerGroup, equal_cases: list[Case], seconds: float, events: _Events) -> bool:
     """Compile the first of several cases with equal programs, and return whether the worker is still alive.
 
-    The queue `events` receives (case, record fields), and the case is removed from `equal_cases`. If the
-    compilation succeeds, this also applies to the other cases. `seconds` is the timeout of the compilation.
+    The result applies to all of `equal_cases`, or only to the first case if the compilation fails. Remove
+    these cases from `equal_cases`, and put (case, record fields) into the queue `events` for each of them.
+    `seconds` is the timeout of the compilation.
     """
     case, is_alive = equal_cases.pop(0), True
     events.put((case, None))

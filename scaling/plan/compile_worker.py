@@ -52,7 +52,7 @@ _HOST_CALL = (
 
 
 def main() -> None:
-    """Read requests from standard input until its end, and reply to each of them on standard output."""
+    """Compile a case for each request from standard input, and write the replies to standard output."""
     channel = Channel()
     header = loads(channel.requests.readline())
     die_with_parent(header["parent"])
@@ -112,7 +112,7 @@ def _to_text_proto(fields: Mapping[str, Any]) -> str:
 
 
 class BuiltCase:
-    """A case that is built for other hardware: it can be traced and compiled, but not run."""
+    """A case that is built for other hardware. It can be traced and compiled, but not run."""
 
     def __init__(self, hardware: Hardware, case: Case) -> None:
         self.hardware, self.case = hardware, case

@@ -29,7 +29,7 @@ def to_markdown_table(table: Table) -> Markup:
 
 
 def render_markdown(template: str, **values: Any) -> str:
-    """Render a Markdown template with `values`. Each paragraph and each list item is on one line."""
+    """Render a Markdown template file with `values`. Each paragraph and each list item is on one line."""
     text = load_template(template).render(values)
     return _BREAK_IN_PARAGRAPH.sub(" ", re.sub(r"\n{3,}", "\n\n", text.strip())) + "\n"
 

@@ -189,7 +189,7 @@ def _is_complete(log: Path) -> bool:
 
 
 def _first_difference(run: TrackedRun, stored: Any) -> str:
-    """Return the first differing part of two W&B runs, such as 'config', or '' if they are equal."""
+    """Return the first difference from a stored W&B run, such as 'config', or '' if they are equal."""
     try:
         if stored.state != "finished":
             return "state"

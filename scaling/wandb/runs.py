@@ -122,9 +122,9 @@ def _study_run(findings: Findings, identity: Any, plots: Iterable[Plot]) -> Trac
 def _make_run(
     name: str, records: Sequence[Record], tags: Iterable[str], config: Fields, rows: Mapping[Any, Fields]
 ) -> TrackedRun:
-    """Return the content of a W&B run. Fields that are equal in all records are added to `config`.
+    """Return a W&B run whose history contains the values of `rows`, sorted by key.
 
-    `rows` maps sort keys to history rows.
+    Fields that are equal in all records are added to `config`.
     """
     newest_records = newest_by_replicate(records).values()
     status_counts = Counter(record.status for record in newest_records)
