@@ -171,7 +171,7 @@ def keep_fastest_meshes(timings: Iterable[Timing]) -> list[Timing]:
 
 
 def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
-    """Return the reason why timings are not weak scaling, or None if the work per device is constant.
+    """Return the reason why timings do not show weak scaling, or None if the work per device is constant.
 
     The work is the counted floating-point operations, and the bytes of the inputs and the result. An unknown
     count is also a reason.
@@ -222,7 +222,10 @@ def build_curve(
 
 
 def curve_name(kind: str, case: Case) -> str:
-    """Return the name of a "strong" or "weak" (`kind`) scaling curve, without device count and mesh shape."""
+    """Return the name of the scaling curve of a case, without device count and mesh shape.
+
+    `kind` is "strong" or "weak".
+    """
     mesh = " fastest mesh" if case.split == "both" else ""
     if kind == "strong":
         return label(case, ("devices", "mesh")) + mesh

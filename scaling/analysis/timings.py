@@ -106,7 +106,10 @@ def near_floor(timing: Timing) -> float | None:
 
 
 def is_empty_call(timing: Timing) -> bool:
-    """Return whether the 95 % interval of a time begins at or below the time of an empty call."""
+    """Return whether the 95 % interval of a time begins at or below the time of an empty call.
+
+    An empty call runs a compiled program that computes nothing.
+    """
     return (timing.estimate.low or timing.median) <= dispatch_floor(timing)
 
 
