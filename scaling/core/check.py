@@ -37,7 +37,7 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class EntryComparison:
-    """The data to compare entries of a result with their expected values."""
+    """Entries of a result, their expected values, and the scales by which their errors are divided."""
 
     result: np.ndarray  # of shape (points, ...)
     expected: np.ndarray  # of the same shape
@@ -49,7 +49,7 @@ class EntryComparison:
 
 
 class PointsComparison(NamedTuple):
-    """The data to compare the result at a range of points with its expected values."""
+    """The comparisons of a result with its expected values at consecutive points."""
 
     start: int  # the index of the first point, or 0 for a sum over points
     inputs: InputArrays | None  # None if the entries cannot be evaluated again
@@ -60,7 +60,7 @@ class PointsComparison(NamedTuple):
 
 @dataclass
 class CheckProgress:
-    """The state of a check after some of the points have been compared."""
+    """The largest error, the first wrong point and the counts of a check, for all points compared so far."""
 
     spec: ReferenceSpec
     allowed: float  # the largest tolerance so far
@@ -103,7 +103,7 @@ class CheckProgress:
                 self.skipped_entries += int(np.count_nonzero(~(error <= spec.tolerance)))
 
     def record_errors(self, points: PointsComparison, error: np.ndarray, is_wrong: np.ndarray) -> None:
-        """Update the largest error and the first wrong point. Both arrays have one element per point."""
+        """Update `largest_error`, `first_wrong` and `allowed`. Both arrays have the shape (points,)."""
         if is_wrong.any():
             first = int(np.argmax(is_wrong))
             if self.first_wrong is None or points.start + first < self.first_wrong:
@@ -137,7 +137,7 @@ class CheckProgress:
 
 
 def verdict(derivative: Derivative, result: np.ndarray, platform: str) -> Verdict:
-    """Compare `result`, an array on the host, with its reference, and return the `Verdict`."""
+    """Compare `result`, an array on the host, with the expected result, and return the `Verdict`."""
     spec = reference.reference_spec(derivative, platform)
     _require_shape(spec, result)
     if (point := reference.first_not_finite(result)) is not None:
@@ -177,7 +177,7 @@ def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
 
 
 def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: int) -> PointsComparison:
-    """Return the data to compare `result`, at the points [start, stop), with its expected values."""
+    """Pair `result`, the values at the points [start, stop), with the expected values and their scales."""
     expected, scale = reference.expected_result(spec, start, stop)
     largest_scale = scale.reshape(len(scale), -1).max(axis=1)
     result, note, outside_pattern = result.astype(np.float64), "", []

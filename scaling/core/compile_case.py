@@ -31,7 +31,7 @@ _MAX_INT32_SEEDS = 2**31 - 1  # JAX numbers the seeds with int32 unless the dtyp
 
 @dataclass(frozen=True)
 class Stages:
-    """A compiled program, and the time in seconds of each compilation stage."""
+    """A compiled program, and the seconds that its tracing, lowering and compilation took."""
 
     call: Any  # the function that runs the program, or None before compilation
     compiled: Any  # the compiled program of JAX, or None if there is no compilation
@@ -61,7 +61,7 @@ class CompiledCase:
 
     @property
     def recorded_needs(self) -> dict[str, int | None]:
-        """Return {`Record` field: bytes that the program needs on each device, or None if unknown}."""
+        """Return {`Record` field, such as "temp_bytes": bytes on each device, or None if unknown}."""
         if self.program is not None:
             return dict(self.needs)
         return {**self.needs, "temp_bytes": None, "output_bytes": self.needs["output_bytes"] or None}
@@ -106,9 +106,9 @@ def compile_stages(
 
 
 def describe_and_color(case: Case, workload: Workload, describe_shortage: DescribeShortage) -> Derivative:
-    """Return the `Derivative` of a case, with a `Coloring` if seeds=colored and the mode has seeds.
+    """Return the `Derivative` of a case: its shapes, its linear maps and, if seeds=colored, its coloring.
 
-    With seeds=colored, raise `TooLarge` if the inputs do not fit into memory.
+    If seeds=colored, raise `TooLarge` if `describe_shortage` reports that the inputs do not fit into memory.
     """
     derivative = describe_derivative(case, workload)
     if case.seeds == "colored":
@@ -128,9 +128,9 @@ def compile_case(
 ) -> CompiledCase:
     """Compile a case, and raise `TooLarge` if it does not fit into memory.
 
-    If chunk=auto, find the largest chunk of seeds that fits. `known_blocks`, the field `blocks` of an
-    earlier record, contains sizes to try first. `describe_shortage` returns an error message if memory is too
-    small, otherwise None.
+    If chunk=auto, choose the largest numbers of points and seeds that a device can compute at a time. The
+    sizes in `known_blocks`, the field `blocks` of an earlier record or None, are tried first.
+    `describe_shortage` returns an error message if memory is too small, otherwise None.
     """
     if derivative.case.chunk == AUTO:
         compile_largest: Callable[..., CompiledCase] = load_option("autochunk").compile_largest
@@ -146,9 +146,9 @@ def compile_case(
 def compile_blocks(
     derivative: Derivative, devices: Sequence[Any], compile_program: CompileProgram
 ) -> CompiledCase:
-    """Compile a case with a fixed chunk of seeds, and return the `CompiledCase`.
+    """Compile a case with fixed numbers of points (`block`) and seeds (`chunk`) that are computed at a time.
 
-    If a limit of XLA or JAX is exceeded, the result has no program, and `overflow` is an error message.
+    If the case exceeds a limit of XLA or JAX, `program` is None, and `overflow` is an error message.
     """
     uncompiled = without_program(derivative)
     if uncompiled.overflow:
@@ -185,7 +185,7 @@ def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
 
 
 def without_program(derivative: Derivative) -> CompiledCase:
-    """Return a `CompiledCase` without a program. Its `needs` are the bytes of the inputs and the result."""
+    """Describe a case before compilation. `needs` contains the bytes of the inputs and the result only."""
     case, offload, step = derivative.case, None, derivative
     if case.storage == "host" and derivative.parts:
         offload = load_option("host_offload").plan_offload(derivative)
@@ -217,7 +217,7 @@ def count_bytes(arrays: Mapping[str, Any]) -> int:
 
 
 def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-    """Copy the inputs to the devices. Return (run, gather): functions that compute and fetch a result."""
+    """Return (run, gather): run() computes a result on the devices, gather(result) copies it to the host."""
     assert compiled.program is not None
     if compiled.offload is not None:
         return load_option("host_offload").make_offload_runner(compiled), lambda result: result
@@ -239,7 +239,7 @@ def require_addressable(jaxpr: Any) -> None:
 
 
 def program_bytes(compiled: Any) -> dict[str, int | None]:
-    """Return the bytes that a compiled program needs per device, as `Record` fields (None if unknown)."""
+    """Return {"temp_bytes": ..., "argument_bytes": ..., "output_bytes": ...} per device (None if unknown)."""
     analysis = _call_if_supported(compiled, "memory_analysis")
     return {
         f"{name}_bytes": getattr(analysis, f"{name}_size_in_bytes", None)

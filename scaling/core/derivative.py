@@ -3,7 +3,6 @@
 A slice is a column or row of the Jacobian of f at x. An AD mode with seeds provides a linear map from a seed
 (a tangent or cotangent) to a slice. The seeds are the rows of the identity matrix. If seeds=colored, a seed
 is the sum of all rows with the same color. A device computes the slices in chunks of seeds, and reduces them.
-layout.py partitions the points (batch elements), the seeds, or both over the devices.
 """
 
 import functools
@@ -102,7 +101,7 @@ class Derivative:
 
 
 def describe_derivative(case: Case, workload: Workload, coloring: Any = None) -> Derivative:
-    """Return the `Derivative` of a case. `coloring` is the `Coloring` of the sparsity pattern, or None."""
+    """Return the `Derivative` of a case: its shapes and linear maps. `coloring` is a `Coloring` or None."""
     one_point = point_structs(case, workload)
     output = evaluate_shape(case, workload.function, one_point)
     inputs = sum(one_point[name].size for name in workload.names)
@@ -288,7 +287,10 @@ def apply_linear_map(
     position: DevicePosition,
     colors: Any = None,
 ) -> Slices:
-    """Return the columns or rows of the Jacobian that one device computes with the linear map `part`."""
+    """Return the columns or rows of the Jacobian that one device computes with the linear map `part`.
+
+    `position` selects the seeds of the device. `colors` contains the color of each column or row, or is None.
+    """
     x, mode = tuple(inputs[name] for name in part.names), MODES[part.mode]
 
     def f(*z: Any) -> Any:
@@ -366,7 +368,7 @@ def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
 def reduce_slices(
     slices: Slices, reduction: Reduction = WHOLE, outputs: int = 1, inputs: int = 0, batch: int | None = None
 ) -> Any:
-    """Apply a reduction to the Jacobian slices of one point, or of `batch` points if `batch` is not None."""
+    """Reduce the slices of one point, or of `batch` points. J has the shape (outputs, inputs) at a point."""
     if slices.part.computes_columns:
         return _reduce_columns(slices, reduction, inputs, batch)
     return _reduce_rows(slices, reduction, outputs, batch)

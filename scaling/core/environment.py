@@ -226,7 +226,7 @@ def hide_secrets(text: str) -> str:
 
 
 def _secrets() -> list[tuple[str, str]]:
-    """Return (text, variable name) for each spelling of a secret, such as its JSON string, longest first."""
+    """Return (text, name) for each secret environment variable and its quoted forms, longest text first."""
     names: dict[str, str] = {}
     # A variable may have been deleted since the start of the process.
     for name, value in [*_VARIABLES_AT_START.items(), *os.environ.items()]:

@@ -20,7 +20,7 @@ _GROUP_SIZE = 2**12  # elements that share a generator. Do not change it, becaus
 
 
 def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> np.ndarray:
-    """Return random float64 values of an input at the points [start, stop)."""
+    """Draw an input at the points [start, stop) as a float64 array of shape (stop - start, *spec.shape)."""
     group_rows = max(1, _GROUP_SIZE // max(1, math.prod(spec.shape)))
     rows = np.empty((stop - start, *spec.shape))
     for group in range(start // group_rows, -(-stop // group_rows)):
@@ -40,12 +40,12 @@ def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> n
 
 
 def point_rows(case: Case, workload: Workload, name: str, start: int, stop: int) -> np.ndarray:
-    """Return the values of the input `name` at the points [start, stop). Integer inputs have dtype int32."""
+    """Return the input `name` at the points [start, stop), of shape (stop - start, *shape at a point)."""
     return _draw_rounded(workload.points[name], case.data_seed, name, case.dtype, start, stop)
 
 
 def shared_input(case: Case, workload: Workload, name: str) -> np.ndarray:
-    """Return the value of the input `name`, which all points share. Integer inputs have dtype int32."""
+    """Return the value of the input `name`, which all points share, in the dtype of the case or int32."""
     return _draw_shared(workload.shared[name], case.data_seed, name, case.dtype)
 
 

@@ -50,7 +50,7 @@ class Argument(NamedTuple):
 
 
 def lay_out(derivative: Derivative, devices: Sequence[Any], has_start: bool = False) -> Program:
-    """Return the `Program` of a derivative. If `has_start`, the index of the first seed is an argument."""
+    """Return the `Program` for a derivative. With `has_start`, its last argument is the first seed index."""
     case = derivative.case
     if len(devices) != case.devices:
         raise Refusal(f"the case needs {case.devices} devices, not {len(devices)}")
@@ -143,7 +143,7 @@ def _wrap_shard_map(
 
 
 def sum_over_devices(case: Case) -> Callable[[Any], Any]:
-    """Return a function that sums a pytree over all devices if split=data, or else returns it unchanged."""
+    """Return a function of a pytree: the sum over all devices if split=data, otherwise the identity."""
     if case.split == "data" and case.devices > 1:
         return lambda tree: jax.lax.psum(tree, POINTS)
     return lambda tree: tree
@@ -188,7 +188,7 @@ def _place_argument(program: Program, name: str, host: Mapping[str, np.ndarray] 
 
 
 def gather_pieces(derivative: Derivative, result: Any) -> Pieces:
-    """Return the result of a case without padding, as a list of arrays to concatenate on the last axis."""
+    """Remove the padding from a result. Return a list of arrays to concatenate along the last axis."""
     workload = derivative.workload
     if not derivative.case.ad_mode.has_seeds:
         (array,) = jax.tree.leaves(result)
@@ -219,7 +219,7 @@ def _gather_unseeded(derivative: Derivative, x: np.ndarray) -> np.ndarray:
 
 
 def _gather_part(derivative: Derivative, part: LinearMapPart, arrays: Pieces) -> Pieces:
-    """Return the result of the linear map `part` without padding, as a list of arrays."""
+    """Remove the padding from the result of one linear map, and return it as a list of arrays."""
     case, workload, reduction = derivative.case, derivative.workload, derivative.workload.reduction
     if reduction.sums_points:
         return list(load_option("data_parallel").gather_sums(case, workload, part, arrays))
@@ -247,7 +247,7 @@ def _gather_part(derivative: Derivative, part: LinearMapPart, arrays: Pieces) ->
 
 
 def _gather_sums(case: Case, workload: Workload, part: LinearMapPart, arrays: Pieces) -> Pieces:
-    """Add the partial sums of the devices, and return the sums as arrays with a leading axis of points."""
+    """Add the sums of the devices, and return arrays with a leading axis of points."""
     is_total = part.along or case.mesh_shape[1] == 1
     sums = [x[:, 0] if is_total else x.astype(np.float64).sum(axis=1) for x in arrays]
     sums = [_merge_point_axes(case, x) for x in sums]
@@ -257,7 +257,7 @@ def _gather_sums(case: Case, workload: Workload, part: LinearMapPart, arrays: Pi
 
 
 def is_summed_on_host(workload: Workload, part: LinearMapPart) -> bool:
-    """Return whether the host adds partial sums over the seeds, one from each device."""
+    """Return whether each device sums over its own seeds only, so that the host must add these sums."""
     step = workload.reduction.columns if part.computes_columns else workload.reduction.rows
     return not part.along and step.sums_seeds
 
@@ -268,6 +268,6 @@ def _merge_point_axes(case: Case, x: np.ndarray) -> np.ndarray:
 
 
 def split_inputs(workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1) -> Pieces:
-    """Split `columns` along the last axis into one array per input, and return the list of arrays."""
+    """Split the last axis of `columns` by input, in parts of `points` times the size of each input."""
     ends = np.cumsum([points * math.prod(workload.inputs[name].shape) for name in part.names])
     return np.split(columns, ends[:-1], axis=-1)

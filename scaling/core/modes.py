@@ -69,7 +69,7 @@ class Mode:
         return self.order == 2 and self.linear_map is None
 
     def sum_quadratic_forms(self, f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-        """Return a function that sums v^T H v over given seeds v, where H is the Hessian of f at x."""
+        """Return a function that sums v^T H v over a batch of vectors v, where H is the Hessian of f at x."""
         if self.quadratic_sum is not None:
             return self.quadratic_sum(f, x)
         assert self.linear_map is not None
@@ -142,7 +142,7 @@ def fwd_over_fwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def _laplacian_function(name: str) -> MakeLinearMap:
-    """Return a function that calls the function `name` of the optional module options/laplacian.py."""
+    """Return the function `name` of options/laplacian.py, which is imported when it is called."""
     return lambda f, x: getattr(load_option("laplacian"), name)(f, x)  # type: ignore[no-any-return]
 
 

@@ -170,7 +170,7 @@ def is_number(value: Any) -> bool:
 
 
 def outcome_fields(record: Record) -> dict[str, Any]:
-    """Return {field: value} for status, reason, text, and seconds: a list of the median time, or []."""
+    """Return status, reason, text and seconds by name. seconds is [median], or [] without samples."""
     median = [statistics.median(record.seconds)] if record.seconds else []
     return {"status": record.status, "reason": record.reason, "text": record.text, "seconds": median}
 

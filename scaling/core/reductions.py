@@ -30,7 +30,7 @@ class Rounding:
         return max(self.terms, self.added)
 
     def largest_by_leaf(self, values: Array) -> Array:
-        """Return the maximum of `values` over each differentiated input, broadcastable to `values`."""
+        """Return the maxima of `values` along the last axis, one per input, broadcastable to `values`."""
         import numpy as np
 
         if len(self.leaf_sizes) < 2:
@@ -75,7 +75,7 @@ class Jacobians:
 
 @dataclass(frozen=True)
 class SizedEntries:
-    """The Jacobians to reduce, with the sizes of their entries and the lengths of the sums."""
+    """Jacobians to reduce, and the arrays that determine the rounding errors of the result."""
 
     J: Jacobians
     size: Array  # the size of each entry, by which its error is divided, in the shape of `J.values`
@@ -99,7 +99,7 @@ class ReferenceTerms(NamedTuple):
 
 @dataclass(frozen=True)
 class SliceStep:
-    """The step of a reduction that processes one column or one row of the Jacobian J."""
+    """How a reduction processes one column or row of the Jacobian J, and combines the results."""
 
     # A function of a column (..., outputs), or of a row and x, both tuples of one array per input. It returns
     # the contribution of the slice to the reduced J. If None, the slice is used unchanged.
@@ -159,7 +159,7 @@ def _reference_whole(entries: SizedEntries) -> ReferenceTerms:
 
 
 def _reference_points(entries: SizedEntries) -> ReferenceTerms:
-    """Return the expected sum of J over the outputs at each point, as `ReferenceTerms`."""
+    """Return the sum of J over the outputs at each point, with the arrays that set its allowed error."""
     arrays = (entries.J.values, entries.size, entries.magnitude)
     return ReferenceTerms(*(entries.J.by_input(values)[:, None, :] for values in arrays))
 
@@ -170,7 +170,7 @@ def _reference_outputs(entries: SizedEntries) -> ReferenceTerms:
 
 
 def _reference_product(entries: SizedEntries, x: Any) -> ReferenceTerms:
-    """Return the expected products J @ x as `ReferenceTerms`. x=None means a vector of ones."""
+    """Return J @ x at each point, with the arrays that set its allowed error. x=None means ones."""
     J, weights = entries.J, None if x is None else abs(x)
     products = J.by_output(J.values, x), *(J.by_output(a, weights) for a in (entries.size, entries.magnitude))
     return ReferenceTerms(*(values[:, :, None] for values in products))

@@ -82,7 +82,7 @@ def unit_roundoff(case: Case, platform: str, inner_roundoff: float) -> float:
 
 
 def tolerance(roundoff: float, terms: int) -> float:
-    """Return the relative error that rounding may cause in a sum of `terms` numbers."""
+    """Return the relative error of a sum of `terms` numbers that rounding with unit `roundoff` may cause."""
     return ROUNDINGS * roundoff * float(np.sqrt(terms))  # random-walk model
 
 
@@ -107,7 +107,7 @@ def first_not_finite(result: np.ndarray) -> int | None:
 
 
 def at_least(scale: np.ndarray, floor: np.ndarray | None) -> np.ndarray:
-    """Return max(scale, floor), where `floor` has the shape (points,) or is None for no limit."""
+    """Return max(scale, floor) at each point. `floor` has the shape (points,). None means no limit."""
     return scale if floor is None else np.maximum(scale, floor.reshape(-1, *[1] * (scale.ndim - 1)))
 
 
@@ -132,9 +132,10 @@ def reduce_jacobians(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Reduce the Jacobians J, and return (result, scale). Both have the shape of the reduced Jacobians.
 
-    `scale` is the magnitude to which the errors of `result` are relative. The entries of J have a magnitude
-    of at least `floor`, of shape (points,). `rounding` contains the lengths of the sums that compute the
-    result, and `x`, of shape (points, inputs), the vectors by which the reduction multiplies J.
+    The check divides the errors of a result by `scale`. `rounding` contains the lengths of the sums that
+    compute the result. `floor`, of shape (points,) or None, is a lower limit for the magnitudes of the
+    entries of J. `x`, of shape (points, inputs) or None, contains the vectors by which the reduction
+    multiplies J.
     """
     magnitude = np.abs(J.values)
     entries = SizedEntries(J, at_least(magnitude, floor), magnitude, rounding, x)
@@ -144,7 +145,7 @@ def reduce_jacobians(
 
 @dataclass(frozen=True)
 class ReferenceSpec:
-    """The method that computes the expected result of a case, and the tolerance of the comparison."""
+    """How the expected result of a case is computed, and the tolerance for errors of a result."""
 
     derivative: Derivative  # with the workload that computes the reference
     reduction: Reduction  # maps the Jacobians of the reference to the result
@@ -190,7 +191,7 @@ class ReferenceSpec:
 
 
 def reference_spec(derivative: Derivative, platform: str) -> ReferenceSpec:
-    """Return the `ReferenceSpec` of a case, with the tolerance for a platform such as "cpu"."""
+    """Choose how the expected result of a case is computed, and its tolerance on a platform such as "cpu"."""
     case, workload = derivative.case, derivative.workload
     reduction = _result_reduction(derivative)
     input_specs = [(name, spec.shape, spec.make) for name, spec in workload.inputs.items()]
@@ -228,12 +229,12 @@ def _result_reduction(derivative: Derivative) -> Reduction:
 
 
 def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference] | None:
-    """Return the workload's NumPy function for the expected values and derivative, or None if it has none."""
+    """Return the function `nonzeros` or `reference` of a workload, or None if it has no closed form."""
     return workload.reference if workload.nonzeros is None or case.target in SECOND else workload.nonzeros
 
 
 def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
-    """Return an iterator over ranges (start, stop) of points. The data of one range fit in the CPU cache."""
+    """Divide the points into ranges (start, stop) whose data fit in the CPU cache, and iterate over them."""
     workload, derivative = spec.workload, spec.derivative
     elements = derivative.outputs * max(derivative.inputs, 1)
     if spec.nonzeros_pattern is not None:
@@ -289,7 +290,7 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return `value` and `value_terms` of the `Reference` of a case at the points [start, stop)."""
+    """Return (`value`, `value_terms`) of the workload's `Reference` at the points [start, stop)."""
     reference = _evaluate_form(spec, closed_form(spec.case, spec.workload), start, stop)
     return reference.value, reference.value_terms
 
@@ -297,7 +298,7 @@ def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jacobians, np.ndarray | None]:
     """Return (Jacobians, floor) at the points [start, stop). `floor` has the shape (points,) or is None.
 
-    The error of an entry of J is relative to its magnitude, or to `floor` if that is larger.
+    The check divides an error of an entry of J by max(|entry|, floor), or by |entry| if `floor` is None.
     """
     workload, derivative, reduction = spec.workload, spec.derivative, spec.reduction
     if spec.nonzeros_pattern is not None:
@@ -370,6 +371,6 @@ def reduce_reference(
 def flatten_inputs(
     names: Iterable[str], batched: Container[str], arrays: InputArrays, points: int
 ) -> np.ndarray:
-    """Return the inputs as one array of shape (points, elements). Inputs not in `batched` are repeated."""
+    """Return the inputs `names` as an array of shape (points, elements). Repeat inputs not in `batched`."""
     rows = [arrays[name].reshape(points if name in batched else 1, -1) for name in names]
     return np.concatenate([np.broadcast_to(row, (points, row.shape[1])) for row in rows], axis=1)

@@ -107,11 +107,11 @@ def prepare_case(
     expected_digest: str | None = None,
     stages: Stages | None = None,
 ) -> Attempt:
-    """Compile a case, check the result of one call, and return the `Attempt`.
+    """Compile a case, check the result of one call, and return the `Attempt`, which then takes samples.
 
-    After an error, `Attempt.ended` is true. `blank` is a record of the case without measurements.
-    `known_blocks` is the field `blocks` of an earlier record. `expected_digest` is the hash of the workload's
-    source when the case was requested. `stages` contains a program already compiled for these devices.
+    `blank` is a record without measurements. After an error, `Attempt.ended` is true. Optional are
+    `known_blocks`, the field `blocks` of an earlier record, `expected_digest`, the hash of the workload's
+    source when the case was requested, and `stages`, a program already compiled for these devices.
     """
     attempt = Attempt(dataclasses.replace(blank, status="ok"), group, sampling, stages=stages)
     with _end_on_error(attempt):
@@ -134,7 +134,7 @@ def prepare_case(
 
 
 def take_turn(attempt: Attempt) -> bool:
-    """Take one turn (a series of samples), and return whether the case has enough samples or has failed."""
+    """Take one turn (a series of samples). Return True after the last turn or an error, otherwise False."""
     began = perf_counter()
     with _end_on_error(attempt):
         has_enough = _sample_one_turn(attempt)
@@ -178,7 +178,7 @@ def _end_on_error(attempt: Attempt) -> Iterator[None]:
 
 
 def describe_error(error: Exception) -> tuple[str, str, str]:
-    """Return the status, the reason and the text that describe an exception in a record."""
+    """Return (status, reason, text) of the record for an exception, such as ("failed", "error", "...")."""
     if isinstance(error, CaseEnded):
         return error.status, error.reason, str(error)
     if isinstance(error, TooLarge):
@@ -291,7 +291,7 @@ def describe_memory_shortage(group: ProcessGroup, compiled: CompiledCase) -> str
 
 
 def _check_result(attempt: Attempt, program: PlacedProgram, result: Any) -> None:
-    """Raise `CaseEnded` if a result is wrong."""
+    """Compare a result with its reference, and record the error. Raise `CaseEnded` if the result is wrong."""
     began, group = perf_counter(), attempt.group
     if group.processes > 1:
         result = multihost_utils.process_allgather(result, tiled=True)

@@ -52,7 +52,7 @@ class Samples:
 
 
 def gather_single_process(values: list[float]) -> list[list[float]]:
-    """Return `[values]`, a list with the values of the only process of the program."""
+    """Return `[values]`. This is the `Gather` function of a program that runs in a single process."""
     return [values]
 
 
@@ -62,7 +62,7 @@ def gather_maximum(gather: Gather, value: float) -> float:
 
 
 def gather_text(gather: Gather, text: str) -> list[str]:
-    """Return a list with the text of each process, ordered by rank."""
+    """Return the text of each process in a list, in the order of their ranks."""
     content = text.encode()
     length = int(gather_maximum(gather, len(content)))
     return [bytes(map(int, row)).decode().rstrip() for row in gather(list(map(float, content.ljust(length))))]
@@ -120,7 +120,7 @@ def _take_turns(
 def _add_turn(
     time_calls: Callable[[int], float], sampling: Sampling, samples: Samples, elapsed: float, gather: Gather
 ) -> float:
-    """Add one turn of samples, and return its duration in seconds. Earlier turns took `elapsed` seconds."""
+    """Append one turn to `samples`, and return its seconds. All earlier turns took `elapsed` seconds."""
     least_in_turn, most_in_turn = (math.ceil(n / sampling.turns) for n in (sampling.least, sampling.most))
     turn_seconds = 0.0
     if samples.turns and samples.seconds[-1] < _CACHE_REFILL_SECONDS:
@@ -204,10 +204,7 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
 
 
 def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> tuple[float, float, float] | None:
-    """Return (ratio, low, high): the ratio of two medians and its 95 % confidence interval.
-
-    Return None if there are too few samples. `top` contains the samples of the numerator.
-    """
+    """Return (median(top) / median(bottom), low, high) with 95 % confidence, or None for too few samples."""
     top_interval, bottom_interval = median_interval(top, 0.975), median_interval(bottom, 0.975)  # Bonferroni
     if top_interval is None or bottom_interval is None:
         return None

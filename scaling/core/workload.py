@@ -184,7 +184,7 @@ class Workload:
 
     @property
     def reduction(self) -> Reduction:
-        """Return the `Reduction` that the workload names, such as a sum of each Jacobian over the outputs."""
+        """Return the `Reduction` with the name `reduce`. None means the whole Jacobian."""
         return TRACE if self.reduce == TRACE.name else REDUCTIONS[self.reduce] if self.reduce else WHOLE
 
     @property
