@@ -21,7 +21,7 @@ from scaling.core.record import bytes_while_running
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """The numbers of points and seeds that a device processes at a time, and where the arrays are stored."""
+    """The numbers of points and seeds that a device computes at a time, and where the arrays are stored."""
 
     block: int | None = None  # points (batch elements); None: all points of the device
     chunk: int | None = None  # seeds (tangents or cotangents); None: all seeds of the device
@@ -30,7 +30,7 @@ class BlockSizes:
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """The memory that a program needs on each device, and whether the device has this much memory."""
+    """The memory that a program needs on each device, and whether the program fits into memory."""
 
     bytes: int | None  # the bytes on each device, or None if they are unknown
     fits: bool  # whether the program fits into memory
@@ -45,10 +45,11 @@ def compile_largest(
     describe_shortage: DescribeShortage,
     known_blocks: Mapping[str, Any] | None,
 ) -> CompiledCase:
-    """Compile a case with the largest `BlockSizes` that fit into memory, and return the compiled case.
+    """Compile a case with the largest numbers of points and seeds at a time that fit into memory.
 
-    `known_blocks` is the field `blocks` of an earlier record, or None. The sizes in `known_blocks` are tried
-    first. Raise `TooLarge` if no sizes fit.
+    `compile_blocks` compiles a case with given numbers. `describe_shortage` returns an error message if
+    memory is too small, otherwise None. The numbers in `known_blocks`, the field `blocks` of an earlier
+    record or None, are tried first. Raise `TooLarge` if no numbers fit.
     """
 
     def compile_and_measure(blocks: BlockSizes) -> MemoryNeed:
@@ -81,11 +82,10 @@ def compile_largest(
 def find_blocks(
     derivative: Derivative, measure: Callable[[BlockSizes], MemoryNeed], earlier: BlockSizes | None = None
 ) -> tuple[BlockSizes | None, dict[BlockSizes, MemoryNeed]]:
-    """Return a pair (sizes, needs), where `sizes` are the largest `BlockSizes` that fit into memory.
+    """Find the largest `BlockSizes` that fit into memory. Return (sizes, {tried sizes: `MemoryNeed`}).
 
-    `sizes` is None if no sizes fit. `needs` maps each of the tried sizes to its `MemoryNeed`.
-    `measure(sizes)` compiles a program with these sizes, and returns the `MemoryNeed` of the program. If the
-    sizes `earlier` fit, they are returned, and no others are tried.
+    `sizes` is None if no sizes fit. `measure(sizes)` compiles a program with these sizes, and returns the
+    `MemoryNeed` of the program. If the sizes `earlier` fit, return them, and try no other sizes.
     """
     needs: dict[BlockSizes, MemoryNeed] = {}
     case, sums_points = derivative.case, derivative.workload.reduction.sums_points
@@ -123,10 +123,11 @@ def find_blocks(
 def _first_fitting(
     candidates: Iterable[BlockSizes], need_of: Callable[[BlockSizes], MemoryNeed]
 ) -> BlockSizes | None:
-    """Return the first candidate that fits into memory, or None if none fits.
+    """Return the first candidate that fits into memory, enlarged if possible, or None if none fits.
 
-    The candidates must differ in only one field, `block` or `chunk`, and must be in decreasing order. If the
-    first one does not fit, this field of the result is multiplied by 1.5 where possible.
+    The candidates differ in one field, `block` or `chunk`, and are in decreasing order. If the first
+    candidate does not fit, this field of the result is multiplied by 1.5, provided that the larger program
+    fits.
     """
     too_large = None
     for blocks in candidates:

@@ -41,7 +41,7 @@ _MAX_CONFLICTS = 5 * 10**10  # the maximum number of pairs of conflicting entrie
 
 
 class NoColoring(Refusal, NotImplementedError):
-    """An exception for a pattern that is unknown or takes minutes to color. Its case is not_offered."""
+    """An exception for a pattern that is unknown or takes minutes to color. The case is skipped."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def find_coloring(
 ) -> Coloring:
     """Return a coloring of the Jacobian of `function(*x, *y)` with respect to x, cached under `key`.
 
-    `x` and `y` are tuples of abstract arrays. `compress` selects what may get colors: "columns", "rows" or
+    `x` and `y` are tuples of abstract arrays. `compress` selects what is colored: "columns", "rows" or
     "both". `key` must identify the function and the shapes of its arguments.
     """
 
@@ -165,7 +165,7 @@ def detect_pattern(function: Callable[..., Any], x: tuple[Any, ...], y: tuple[An
 def color(pattern: Pattern, compress: str) -> Coloring:
     """Color a sparsity pattern with few colors, and return the `Coloring`.
 
-    `compress` selects what may get colors: "columns", "rows" or "both".
+    `compress` selects what is colored: "columns", "rows" or "both".
     """
     if compress != "both":
         return _color_division(pattern, np.full(len(pattern.rows), compress == "rows"))
@@ -181,7 +181,7 @@ def color(pattern: Pattern, compress: str) -> Coloring:
 
 
 def _divide_nonzeros(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield (min_colors, by_row) for each way to divide the nonzeros into two groups.
+    """Yield (min_colors, by_row) for each way to read some nonzeros from rows and the others from columns.
 
     The boolean array `by_row` is true for each nonzero that is read from a compressed row, and false for each
     nonzero that is read from a compressed column. At least `min_colors` colors are needed.

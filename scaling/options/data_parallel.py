@@ -105,9 +105,10 @@ def _derivative_in_pieces(
     shared: NamedArrays,
     position: DevicePosition,
 ) -> Any:
-    """Return the gradient of the summed loss, computed in `_PIECES` pieces (ranges of elements).
+    """Return the gradient of the summed loss for one linear map, computed in `_PIECES` pieces.
 
-    A piece can be computed while an all-reduce sums the previous piece over the devices.
+    A piece is a range of elements. It can be computed while an all-reduce sums the previous piece over the
+    devices.
     """
 
     def piece_for_seeds(start: int, stop: int, loss: Loss) -> Any:
@@ -140,11 +141,13 @@ def _derivative_in_pieces(
 
 
 def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
-    """Return the sum of `x` over the devices that process different points, of shape (copies, ...).
+    """Return the sum of `x` over the devices that compute different points.
 
-    `x` has the shape (point devices, seed devices, ...). Only index 0 of the second axis is used. With
-    split=data, each point device already has the sum, and the result contains one copy for each of them. With
-    any other split, the sum is computed here, and there is one copy.
+    `x` has the shape (point devices, seed devices, ...). Only index 0 of the second axis is used. The result
+    has one of these shapes:
+
+    (point devices, ...)    with split=data: `x` contains a copy of the sum for each device
+    (1, ...)                with any other split: the sum is computed here
     """
     x = x[:, 0]
     return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
@@ -155,9 +158,10 @@ def gather_sums(
 ) -> list[np.ndarray]:
     """Return the derivative of the summed loss with respect to each input, as a list of arrays.
 
-    Each array has the shape (copies, 1, size of the input). There is one copy for each point device with
-    split=data, and a single copy otherwise. `arrays` contains the results of all devices, of shape
-    (point devices, seed devices, ...): one array in forward mode, or one for each input in reverse mode.
+    `arrays` contains the results of all devices, of shape (point devices, seed devices, ...): one array in
+    forward mode, or one for each input in reverse mode. A returned array has the shape (copies, 1, size of
+    the input). With split=data, there is a copy for each point device. With any other split, there is one
+    copy.
     """
     if part.computes_columns:
         (x,) = arrays  # (point devices, seed devices, seeds)
@@ -168,7 +172,7 @@ def gather_sums(
 
 
 def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
-    """Compare each copy of a sum over points with the expected sum, and return a `PointsComparison`.
+    """Pair each copy of a sum over points with the expected sum and the scale of its errors.
 
     `result` has the shape (copies, 1, inputs). With split=data, each device has a copy. With any other split,
     there is one copy.
@@ -203,7 +207,7 @@ def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
 
 
 def _step_bound_of_sum(spec: ReferenceSpec, index: int) -> np.ndarray:
-    """Return an error bound for the forward difference of the summed loss in the input element `index`."""
+    """Return a bound on the error of the forward difference of the summed loss in input element `index`."""
     ranges, terms = references.point_ranges(spec), spec.rounding.longest_sum
     return np.asarray(sum(input_bounds(spec, *each, terms, index)[:, 0].sum() for each in ranges))
 
@@ -213,9 +217,9 @@ def _terms_of_sum(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return (terms, scales) for the points [start, stop), two arrays of shape (points, inputs).
 
-    The terms are the expected gradients of the loss at each point. Their sum over all points is the expected
-    result. Errors are divided by the scales before they are compared with the tolerance. For mode=value, the
-    terms are the losses at each point, and the shape is (points, 1).
+    The terms are the expected gradients of the loss at each point. With mode=value, they are the losses at
+    each point, and the shape is (points, 1). The sum of the terms over all points is the expected result. The
+    check divides the errors by the scales.
     """
     if spec.case.ad_mode.is_value:
         value, floor = references.reference_values(spec, start, stop)

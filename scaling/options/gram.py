@@ -12,7 +12,7 @@ from scaling.core.reductions import Jacobians, ReferenceTerms, SizedEntries
 
 
 def count_passes(derivative: Derivative) -> int:
-    """Return the total number of JVPs that all devices compute for J^T J in forward mode."""
+    """Return the number of JVPs that forward mode needs to compute J^T J, as a total over the devices."""
     case, seed_devices = derivative.case, derivative.case.mesh_shape[1]
     seeds_per_device = ceil_div(derivative.seeds, seed_devices)
     chunk = case.chunk if isinstance(case.chunk, int) else seeds_per_device
@@ -54,10 +54,7 @@ def multiply_rows(row: Callable[[Any], Any], seeds: SeedRange) -> Any:
 
 
 def reference_gram(entries: SizedEntries) -> ReferenceTerms:
-    """Return the expected J^T J at each point, as `ReferenceTerms`.
-
-    The fields `influence` and `magnitude` of the result determine the allowed errors of J^T J.
-    """
+    """Return the expected J^T J at each point, with the arrays that set its allowed error."""
     J, magnitude, columns = entries.J.values, entries.magnitude, entries.magnitude.sum(axis=1)
     largest = entries.rounding.largest_by_leaf(entries.size).max(axis=1)
     crossed = largest[:, :, None] * columns[:, None, :]
@@ -69,8 +66,8 @@ def reference_gram(entries: SizedEntries) -> ReferenceTerms:
 def step_bound(J: Jacobians, bound: Any) -> Any:
     """Return a bound on the errors of J^T J at each point, as an array of shape (points,).
 
-    The error of J[p, o, i] (point, output, input) is assumed to be at most `bound[p, i]`. The returned bound
-    of a point holds for all entries of J^T J at this point.
+    `bound[p, i]` is a bound on the errors of J[p, o, i] (point, output, input) for all outputs. The returned
+    bound of a point holds for all entries of J^T J.
     """
     columns, pairs = J.by_input(abs(J.values)), bound[:, :, None] * bound[:, None, :]
     crossed = bound[:, :, None] * columns[:, None, :]

@@ -101,7 +101,7 @@ class Collective:
 
 @dataclass(frozen=True)
 class HloProgram:
-    """The kernels and collectives of a compiled program."""
+    """The instructions of a compiled program, and the kernels and collectives that it executes."""
 
     computations: Computations
     kernels: Sequence[Kernel] | None  # the executed kernels, or None if unknown
@@ -148,7 +148,10 @@ def read(text: str) -> HloProgram:
 
 
 def _list_executed(computations: Computations, entry: str, devices: int) -> list[Kernel | Collective]:
-    """Return the kernels and collectives that the computation `entry` and its called computations execute."""
+    """Return the kernels and collectives that the computation `entry` executes, itself or through its calls.
+
+    `devices` is the number of devices that run the program.
+    """
 
     @functools.cache
     def executed_by(name: str, in_loop: bool = False) -> list[Kernel | Collective]:
@@ -173,7 +176,7 @@ def _list_executed(computations: Computations, entry: str, devices: int) -> list
 
 
 def _count_trips(loop: HloInstruction, instructions: Instructions, computations: Computations) -> float:
-    """Return the trip count of `loop`, or infinity if it is unknown. `instructions` contains the loop."""
+    """Return the number of iterations of `loop`, one of `instructions`, or infinity if it is unknown."""
     condition, body = (computations[name] for name in loop.called)
     if reported := _TRIP_COUNT.search(loop.attributes):
         return float(reported[1])
@@ -210,7 +213,7 @@ def _executes_kernel(instruction: HloInstruction) -> bool:
 
 
 def _as_fusion(instruction: HloInstruction, instructions: Instructions) -> dict[str, HloInstruction]:
-    """Return {name: instruction} of a fusion of `instruction` alone, with a parameter for each operand."""
+    """Return {name: instruction} of a fusion that contains `instruction`, and its operands as parameters."""
     operands = (instructions[name] for name in instruction.operands)
     parameters = {x.name: x._replace(opcode="parameter", operands=[], root=False) for x in operands}
     return parameters | {instruction.name: instruction._replace(root=True)}
@@ -238,7 +241,7 @@ def _flatten(body: Instructions, computations: Computations) -> dict[str, HloIns
 
 
 def _find_collectives(body: Instructions, devices: int) -> Iterator[Collective]:
-    """Yield each collective in a fusion. A collective without replica groups has the group size `devices`."""
+    """Yield each collective in a fusion. Without replica groups, all `devices` devices form one group."""
     for instruction in body.values():
         if instruction.kind in COLLECTIVES:
             match = _GROUPS.search(instruction.attributes)
@@ -248,7 +251,7 @@ def _find_collectives(body: Instructions, devices: int) -> Iterator[Collective]:
 
 
 def _count_kernel_bytes(body: Instructions) -> int:
-    """Return the number of bytes that one execution of a fusion reads and writes."""
+    """Return the number of bytes that one execution of the fusion `body` reads and writes."""
     root = _root(body)
     names = root.operands if root.opcode == "tuple" else [root.name]
     results = [source_of(name, body) for name in names]  # the instructions, other than bitcasts
@@ -320,8 +323,8 @@ def _parse_instruction(match: re.Match[str], instructions: Instructions) -> HloI
 def _exclude_operands(result_bytes: int, operand_bytes: int, is_copy: bool) -> int:
     """Return the bytes of the result of an asynchronous HLO instruction, without its operands.
 
-    The result is a tuple of `result_bytes` bytes. The operands have `operand_bytes` bytes. The tuple is
-    assumed to contain the operands if `is_copy` is true, or if the tuple is larger than the operands.
+    The result is a tuple of `result_bytes` bytes, which may also contain the operands, of `operand_bytes`
+    bytes. It is assumed to contain them if `is_copy` is true, or if it is larger than the operands.
     """
     # A copy-start always contains its operand. Some asynchronous all-reduces contain no operands.
     has_operands = is_copy or result_bytes > operand_bytes
@@ -333,7 +336,8 @@ def _parse_array(
 ) -> tuple[int, int, tuple[int, ...], str, int | None]:
     """Return the fields (bytes, unpadded_bytes, dims, dtype, minor_axis) of `HloInstruction` for one array.
 
-    The arguments are the groups of a match of the regular expression `_ARRAY`, such as "f32[8,128]{1,0}".
+    The arguments are the groups that the regular expression `_ARRAY` matches in text such as
+    "f32[8,128]{1,0}".
     """
     dims, tile = parse_integers(dims_text), _TILE.search(layout)
     order = parse_integers(order_text) or tuple(reversed(range(len(dims))))

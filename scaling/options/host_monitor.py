@@ -64,7 +64,7 @@ def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
 
 
 def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
-    """Return a `HostReading` of the current CPU times, throttling events and similar counters.
+    """Read the current CPU times, context switches, and throttling of the CPU cores and the GPUs.
 
     `bound_to` contains the monitored CPU cores. If it is None, all cores that this process may run on are
     monitored.

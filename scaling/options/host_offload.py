@@ -35,7 +35,7 @@ class StepPlan:
 
 
 def plan_offload(derivative: Derivative) -> StepPlan:
-    """Return a `StepPlan` with steps of `case.block` points and `case.chunk` seeds per device."""
+    """Divide a case into steps of `case.block` points and `case.chunk` seeds per device (None: all)."""
     case = derivative.case
     points = case.points if case.block is None else min(case.points, case.mesh_shape[0] * case.block)
     step_count, seeds = ceil_div(case.points, points), _seeds_per_step(derivative)
@@ -126,7 +126,7 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
 
 
 def _copy_to_host(compiled: CompiledCase, result: np.ndarray, point: int, seed: int, output: Any) -> None:
-    """Copy the output of a step to the host array `result`. The step begins with `point` and `seed`."""
+    """Copy the output of a step to `result`. `point` and `seed` are the first indices of the step."""
     assert compiled.program is not None
     pieces, chunk = compiled.program.pieces(output), compiled.offload.seeds
     target = result[point : point + len(pieces[0])]

@@ -74,7 +74,7 @@ def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 class NoRule(Refusal, NotImplementedError):
-    """An exception for an operation without a rule. Its case is skipped as not_offered."""
+    """An exception for an operation that mode=jet cannot differentiate. The case is skipped."""
 
 
 def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
@@ -124,7 +124,7 @@ def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def _apply_to_laplacian_values(equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """Return the results of a jaxpr equation whose operands are arrays or `LaplacianValue`.
+    """Evaluate a jaxpr equation on arrays and `LaplacianValue`, and return a list of its results.
 
     If an operand is a `LaplacianValue`, each float or complex result is a `LaplacianValue`. All other results
     are arrays.
@@ -160,7 +160,7 @@ def _propagate_elementwise(g: Callable[[Any], Any], x: LaplacianValue) -> Laplac
 def _propagate(
     g: Callable[..., list[Any]], inputs: Sequence[LaplacianValue], is_inexact: Sequence[bool], is_linear: bool
 ) -> list[Any]:
-    """Return the results of g at `inputs`, with their derivatives according to the chain rule.
+    """Return a list of the results of g at `inputs`, with derivatives according to the chain rule.
 
     Result k is a `LaplacianValue` if `is_inexact[k]` is true, and an array otherwise. `is_linear` states
     whether g is jointly linear in all inputs.
@@ -183,9 +183,6 @@ def _propagate(
 
 
 def reference_trace(H: SizedEntries) -> ReferenceTerms:
-    """Return the expected trace of the Hessian H at each point, as `ReferenceTerms`.
-
-    The fields `influence` and `magnitude` of the result determine the allowed errors of the trace.
-    """
+    """Return the trace of the Hessian H at each point, with the arrays that set its allowed error."""
     trace, magnitude = (values.trace(axis1=1, axis2=2)[:, None, None] for values in (H.J.values, H.magnitude))
     return ReferenceTerms(trace, H.size.max(axis=2).sum(axis=1)[:, None, None], magnitude)

@@ -32,12 +32,12 @@ _ACCELERATOR_SIZES = _CPU_SIZES | {
 
 
 def enables_peaks(study: Mapping[str, Any]) -> bool:
-    """Return whether a study, or one of its parts, has `ceilings: true`, which enables peak benchmarks."""
+    """Return whether a study or one of its parts sets `ceilings: true`, which adds peak benchmarks."""
     return bool(study.get("ceilings")) or any(map(enables_peaks, (study.get("parts") or {}).values()))
 
 
 def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
-    """Return the peak benchmarks from which lower bounds on the run times of `cases` are calculated."""
+    """Return the peak benchmarks that yield lower bounds on the run times of `cases`."""
     peaks: dict[Case, None] = {}
     for case in sorted(cases, key=lambda case: case.devices):
         single_device = case.devices == 1
@@ -64,10 +64,7 @@ def _cases_of_target(target: str, bounded: Case, api: str, platform: str) -> lis
 
 
 def peak_dtype_and_precision(target: str, case: Case) -> tuple[str, str]:
-    """Return (dtype, matmul precision) of the peak benchmark `target` for a case.
-
-    The peak that is measured with these settings yields a lower bound on the run time of the case.
-    """
+    """Return (dtype, matmul precision) for the peak benchmark `target` that bounds the time of a case."""
     if target == "matmul":
         return case.dtype, case.precision
     return "float64" if target in _DTYPE_DEPENDENT and case.dtype == "float64" else "float32", "highest"

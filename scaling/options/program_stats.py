@@ -54,7 +54,7 @@ class OperationCounts(NamedTuple):
 
 
 def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[dict[str, Any], str | None]:
-    """Return (the `Record` fields that count the work of a case, error message or None).
+    """Count the work of a case. Return ({`Record` field: count}, error message or None).
 
     The message states that the program has unexpected collectives, or that it lacks required collectives.
     """
@@ -68,12 +68,12 @@ def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[dict[s
 def program_work(
     compiled: CompiledCase, devices: Sequence[Any], program: hlo.HloProgram | None
 ) -> dict[str, Any]:
-    """Return the `Record` fields that count the operations, memory traffic and collectives on one device.
+    """Return {`Record` field: count} for the operations, memory traffic and collectives of one device.
 
     The device runs the program once or several times to compute one result. The operations and bytes are
     totals over these runs. The field "collectives" contains the number of instructions in the program for
-    each kind of collective. A value is None if it is unknown. If `compiled` has no jaxpr, the program is
-    traced for `devices`.
+    each kind of collective. A count is None if it is unknown, such as the bytes if `program` is None. If
+    `compiled` has no jaxpr, the program is traced for `devices`.
     """
     operations = count_operations(compiled.stages.jaxpr or trace_program(compiled, devices))
     work: dict[str, Any] = {
@@ -114,7 +114,7 @@ def describe_wrong_collectives(case: Case, collectives: Mapping[str, int]) -> st
 
 
 def _count_convolution(params: dict[str, Any], operands: list[Any], results: list[Any]) -> int:
-    """Return the number of operations of a convolution, except operations on zeros that dilation inserts."""
+    """Return the number of operations of a convolution. Do not count zeros that dilation inserts."""
     kernel = operands[1]
     output_features = kernel.shape[params["dimension_numbers"].rhs_spec[0]]
     return 2 * results[0].size * kernel.size // output_features // math.prod(params["lhs_dilation"])
@@ -174,7 +174,7 @@ def count_operations(jaxpr: Any) -> OperationCounts:
 
 
 def _count_jaxpr(jaxpr: Any) -> tuple[int, int]:
-    """Return (flops, transcendentals) of a jaxpr, without equations whose results are not used."""
+    """Return (flops, transcendentals) of a jaxpr. Do not count equations whose results are unused."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0].eqns
     flops, transcendentals = zip((0, 0), *map(_count_equation, used), strict=True)
@@ -278,10 +278,10 @@ def evaluate_inlined(
     apply: Callable[[Any, list[Any]], list[Any]],
     not_inlined: Sequence[str] = (),
 ) -> list[Any]:
-    """Return the outputs of a jaxpr. Each call is inlined: replaced by the equations of the called function.
+    """Evaluate a jaxpr at `inputs`, with calls inlined (replaced by the equations of the called function).
 
-    `apply(equation, operands)` evaluates all other equations, and returns their results. Calls whose
-    primitive is in `not_inlined` are also evaluated by `apply`. A jaxpr that is not a `ClosedJaxpr` must have
+    `apply(equation, operands)` evaluates an equation that is not inlined, and returns a list of its results.
+    It also evaluates calls whose primitive is in `not_inlined`. A jaxpr that is not a `ClosedJaxpr` must have
     no constants.
     """
     constants, jaxpr = getattr(jaxpr, "consts", ()), getattr(jaxpr, "jaxpr", jaxpr)
@@ -298,7 +298,7 @@ def evaluate_inlined(
 
 
 def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """Return the results of a jaxpr equation for operands that are JAX arrays or tracers."""
+    """Evaluate a jaxpr equation at `operands` (JAX arrays or tracers), and return a list of its results."""
     primitive = equation.primitive
     results = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
     return list(results) if primitive.multiple_results else [results]

@@ -54,7 +54,7 @@ def _unflatten(trees: Trees, leaves_by_name: Mapping[str, Any]) -> dict[str, Any
 
 
 def _flatten_group(workload: str, group: str, inputs: Any) -> tuple[dict[str, InputSpec], Trees]:
-    """Return ({leaf name: `InputSpec`}, tree structures) of the inputs in `group`, "points" or "shared"."""
+    """Return ({leaf: `InputSpec`}, {input: (tree structure, leaves)}) of the group "points" or "shared"."""
     if not isinstance(inputs, Mapping):
         raise Refusal(
             f"{group} of {workload!r} must be a mapping from input names, "
@@ -75,7 +75,7 @@ def _flatten_group(workload: str, group: str, inputs: Any) -> tuple[dict[str, In
 
 
 def _flatten_tree(workload: str, name: str, value: Any) -> tuple[Any, dict[str, InputSpec]]:
-    """Return (tree structure, {leaf name: `InputSpec`}) of an input."""
+    """Return (tree structure, {leaf name: `InputSpec`}) of the input `name`, whose pytree is `value`."""
     is_spec = lambda node: isinstance(node, InputSpec)  # noqa: E731
     paths, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_spec)
     specs: dict[str, InputSpec] = {}
@@ -111,11 +111,10 @@ def describe(value: Any) -> str:
 
 
 def concatenate_leaves(result: Any, function_name: str, leading: int = 0) -> Any:
-    """Return the result of a function, which is an array or a pytree of arrays, as one array.
+    """Concatenate the results of a function, an array or a pytree of arrays, to one array.
 
-    If there are several leaves, they are raveled, except for the first `leading` axes, and concatenated.
-    Raise `Refusal` if a leaf is not an array of real numbers, or if the leading axes differ. The message
-    contains `function_name`.
+    If there are several leaves, all axes after the first `leading` axes are flattened. Raise `Refusal` if a
+    leaf is not an array of real numbers, or if the leading axes differ. The message contains `function_name`.
     """
     paths, _ = jax.tree_util.tree_flatten_with_path(result)
     if not paths:
@@ -148,7 +147,7 @@ def concatenate_leaves(result: Any, function_name: str, leading: int = 0) -> Any
 def concatenate_blocks(
     result: Any, function_name: str, input_sizes: Sequence[int], per_point: bool = True
 ) -> Any:
-    """Return the blocks of a derivative, such as the pytree that `jax.jacrev` returns, as one array.
+    """Concatenate the blocks of a derivative, such as the pytree that `jax.jacrev` returns, to one array.
 
     The array has the shape (points, outputs, inputs), or (1, inputs) if `per_point` is false. `input_sizes`
     are the numbers of elements of the input leaves. Raise `Refusal` if the shapes of the blocks are

@@ -2,8 +2,8 @@
 
 With seeds=colored, the colors are divided among the devices. Each device computes the compressed slices (sums
 of columns or rows) of its colors, and reads the nonzeros from these slices. The devices do not communicate:
-the host gathers the nonzeros of all devices. A workload may define its sparsity pattern, and a closed form of
-its nonzeros. If it does, the check compares the result with the closed form.
+the host gathers the nonzeros of all devices. If the workload defines a closed form of the nonzeros, the check
+compares the result with it.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from scaling.core.reductions import WHOLE, Jacobians, Reduction
 
 @dataclass(frozen=True)
 class NonzeroIndices:
-    """The indices with which each device reads nonzeros of the Jacobian from compressed columns or rows."""
+    """Where each device finds the nonzeros of the Jacobian in the compressed columns or rows."""
 
     # Name of a program argument -> colors of a linear map, or positions of the nonzeros in its slices.
     arguments: dict[str, np.ndarray]
@@ -32,11 +32,12 @@ class NonzeroIndices:
 
 
 def compute_nonzero_indices(derivative: Derivative) -> NonzeroIndices:
-    """Return the `NonzeroIndices` of a derivative that has a coloring.
+    """Determine which nonzeros each device reads, and where they are in its compressed columns or rows.
 
-    For each `LinearMapPart`, there are two arguments. COLORS contains the color of each column or row of the
-    Jacobian. POSITIONS contains, for each device, the indices of the nonzeros in the flattened compressed
-    columns or rows that the device computes, padded with zeros.
+    The derivative must have a coloring. For linear map k, the returned `arguments` contain two arrays:
+
+    COLORS k       the color of each column or row of the Jacobian
+    POSITIONS k    for each device, indices into its flattened compressed columns or rows, padded with zeros
     """
     coloring, devices = derivative.coloring, derivative.case.mesh_shape[1]
     pattern, indices = coloring.pattern, NonzeroIndices({}, [])
@@ -98,7 +99,7 @@ def gather_nonzeros(
 
 
 class CommonNonzeros(NamedTuple):
-    """The nonzeros that a sparsity pattern and a reference pattern have in common."""
+    """How the nonzeros of a sparsity pattern correspond to the nonzeros of a reference pattern."""
 
     at: np.ndarray  # the index of each nonzero in the reference pattern; arbitrary where `has` is false
     has: np.ndarray  # for each nonzero of the pattern, whether the reference pattern contains it
@@ -108,12 +109,12 @@ class CommonNonzeros(NamedTuple):
 def compare_outside(
     common: CommonNonzeros, expected: np.ndarray, scale: np.ndarray
 ) -> tuple[list[EntryComparison], str]:
-    """Return (comparisons, note) for the entries of the reference that the result's sparsity pattern lacks.
+    """Return (comparisons, note) for the reference entries that the sparsity pattern of the result lacks.
 
-    The result is zero at these entries. `comparisons` contains one comparison of the zeros with `expected`,
-    or is empty if there are no such entries. `note` states how many of them are nonzero in the reference, or
-    is "" if none is. `expected` and `scale` (the divisor of errors) have the shape
-    (points, 1, reference entries).
+    The result is zero at these entries. `comparisons` contains one comparison of zeros with `expected`, or is
+    empty if the pattern lacks no entry. `note` is text with the number of lacking entries that are not zero,
+    or "" if all are zero. `expected` and `scale`, the divisor of errors, have the shape (points, 1, reference
+    entries).
     """
     if not common.lacking.size:
         return [], ""
@@ -131,7 +132,7 @@ def match_patterns(
     workload pattern     the nonzeros that `Workload.pattern` lists
     result pattern       the nonzeros that the result contains with seeds=colored
     reference pattern    the nonzeros that the closed form `Workload.nonzeros` computes
-    common nonzeros      the nonzeros that the result pattern and the reference pattern have in common
+    common nonzeros      how the result pattern corresponds to the reference pattern
 
     A value is None if it does not exist or is not needed. Raise `Refusal` if a result with seeds=colored has
     no pattern.
@@ -154,9 +155,10 @@ def match_patterns(
 
 
 def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: int) -> Pattern:
-    """Return the `Pattern` of nonzeros at (rows, cols) in an outputs x inputs matrix.
+    """Return the `Pattern` of a matrix of shape (outputs, inputs) with nonzeros at (rows, cols).
 
-    Raise `Refusal` unless the nonzeros are distinct, in range, and sorted by row and then by column.
+    Raise `Refusal` unless `rows` and `cols` are integer arrays of shape (nonzeros,), in range, sorted by row
+    and then by column, without duplicates.
     """
     rows, cols = np.asarray(rows), np.asarray(cols)
     pattern, is_integer = Pattern(rows, cols, outputs, inputs), {rows.dtype.kind, cols.dtype.kind} <= {*"iu"}
@@ -173,7 +175,7 @@ def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: 
 
 
 def common_nonzeros(pattern: Pattern, reference: Pattern) -> CommonNonzeros:
-    """Find the nonzeros that are in two sparsity patterns of the same shape."""
+    """Find each nonzero of `pattern` in the sparsity pattern `reference` of the same shape."""
     indices, reference_indices = _flat_indices(pattern), _flat_indices(reference)
     at = np.minimum(np.searchsorted(reference_indices, indices), len(reference_indices) - 1)
     has = reference_indices[at] == indices
@@ -187,7 +189,7 @@ def _flat_indices(pattern: Pattern) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SparseJacobians(Jacobians):
-    """The Jacobians at some points, stored as the nonzeros of one sparsity pattern."""
+    """Sparse Jacobians at several points, which share a sparsity pattern."""
 
     pattern: Pattern
 

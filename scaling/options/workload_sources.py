@@ -48,7 +48,7 @@ def _find_user_module(name: str) -> ModuleSpec | None:
 
 @functools.cache  # a study asks for the digest of each of its cases
 def _imported_names(source: bytes, package: str) -> list[str]:
-    """Return the absolute names of the modules and members that `source` imports. `package` contains it."""
+    """Return the absolute names that the module with this `source` imports. The module is in `package`."""
     names = []
     with contextlib.suppress(SyntaxError, ValueError):  # not Python, such as a compiled module
         for node in ast.walk(ast.parse(source)):

@@ -59,7 +59,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return a `Prepared` that computes the value or derivative of a case with a CasADi graph."""
+    """Return functions that compute the value or derivative of a case with CasADi on `threads` cores."""
     points = 1 if case.batch == "whole" else case.points
     per_thread = -(-points // threads)  # the last thread repeats the last point as padding
     symbols, y = _trace(case, workload, sizes, arrays)
@@ -106,7 +106,7 @@ def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: in
 def _trace(
     case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 ) -> tuple[dict[str, Any], Any]:
-    """Return ({input name: symbols}, symbolic outputs) of the function of a case.
+    """Evaluate the function of a case with symbols. Return ({input name: symbols}, symbolic outputs).
 
     The symbols of an input are a column vector, in row-major order. The outputs are also a column vector. The
     vectors contain a single point or, if batch=whole, all points.

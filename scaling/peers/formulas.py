@@ -36,7 +36,7 @@ def reason_to_skip(case: Case, modes: Iterable[str], *checks: tuple[bool, str]) 
 
 
 def reason_to_skip_numpy(case: Case, modes: Iterable[str]) -> str | None:
-    """Return why a peer without bfloat16 and `chunk` cannot run a case, or None if it can run the case."""
+    """Do the same as `reason_to_skip`, for a peer that supports neither bfloat16 nor `chunk`."""
     return reason_to_skip(
         case, modes,
         (case.dtype == "bfloat16", f"{case.engine} has no bfloat16"),
@@ -122,7 +122,7 @@ class Batch:
 def make_batch(
     case: Case, workload: Any, sizes: Any, inputs: Mapping[str, Any], np: Any, log_gamma: Any
 ) -> Batch:
-    """Return the `Batch` of a case for the array library `np`.
+    """Return the function and the inputs of a case, for the array library `np`, as a `Batch`.
 
     `inputs` are the arrays of the case by name. `log_gamma` is the function log(Gamma(x)) of the library.
     """
@@ -149,10 +149,11 @@ def prepare(
     log_gamma: Any,
     differentiate: Callable[[Batch], list[numpy.ndarray]],
 ) -> Prepared:
-    """Return a `Prepared` that computes the value or derivative of a case with the array library `np`.
+    """Return functions that compute the value or derivative of a case with the array library `np`.
 
-    `log_gamma` is the function log(Gamma(x)) of the library. `differentiate` computes the derivative, and
-    returns the result of `Batch.columns` or `Batch.rows`.
+    `sizes` is the `Derivative` of the case, and `arrays` are its inputs by name. `log_gamma` is the function
+    log(Gamma(x)) of the library. `differentiate` computes the derivative with `Batch.columns` or
+    `Batch.rows`.
     """
     # Integers are cast as well, because NumPy promotes int32 * float32 to float64.
     inputs = {name: array.astype(case.dtype) for name, array in arrays.items()}

@@ -102,7 +102,7 @@ def package_versions(engine: str) -> dict[str, str | None]:
 
 
 def describe_missing_packages(engine: str) -> str | None:
-    """Return an error message if packages of a peer are not installed, otherwise None."""
+    """Return an error message if a package that a peer needs is not installed, otherwise None."""
     names = [name for name, version in package_versions(engine).items() if version is None]
     if not names:
         return None
@@ -111,7 +111,7 @@ def describe_missing_packages(engine: str) -> str | None:
 
 
 def complete_case(case: Case) -> dict[str, Any]:
-    """Return {field: new value} for options that a peer may not support, such as `mesh` and chunk=auto."""
+    """Return {field: new value} to remove the options that only JAX supports, such as `mesh`."""
     jax_options = dict.fromkeys(("mesh", "block", "storage", "memory_limit", "remat", "forward"))
     return jax_options | {
         "api": "jit", "split": "points", "overlap": False, "precision": "highest",
@@ -145,15 +145,15 @@ def why_not_offered(derivative: "Derivative") -> tuple[str, str] | None:
 
 
 def first_reason(*checks: tuple[bool, str]) -> str | None:
-    """Return the text of the first (condition, text) pair with a true condition, or None if all are false."""
+    """Return the text of the first pair (condition, text) with a true condition, or None if all are false."""
     return next((text for condition, text in checks if condition), None)
 
 
 def prepare_program(attempt: "Attempt", case: Case, workload: Any) -> "PlacedProgram":
-    """Return a `PlacedProgram` that computes a case with its peer.
+    """Prepare a case for its peer (an AD library other than JAX), and return the program.
 
-    The compile time and the number of passes (JVPs, VJPs or function evaluations per Jacobian) are recorded
-    in `attempt`. Raise `TooLarge` if the inputs and the result do not fit into memory.
+    Record the compile time and the number of passes (JVPs, VJPs or function evaluations per Jacobian) in
+    `attempt`. Raise `TooLarge` if the inputs and the result do not fit into memory.
     """
     from scaling.core import compile_case, inputs, run_case  # import JAX
     from scaling.core.derivative import describe_derivative

@@ -22,7 +22,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return a `Prepared` that computes the value or the finite differences of a case with NumPy."""
+    """Return functions that compute the value or the finite differences of a case with NumPy."""
     from scipy.special import gammaln
 
     return formulas.prepare(case, workload, sizes, arrays, np, gammaln, _finite_differences)

@@ -48,7 +48,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return a `Prepared` that computes the value or derivative of a case with PyTorch."""
+    """Return functions that compute the value or derivative of a case with PyTorch on `threads` cores."""
     import torch
 
     torch.set_num_threads(threads)
@@ -98,11 +98,13 @@ def _compile(
 
 
 def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tensors]:
-    """Return a function from the inputs to a tuple of tensors: the value or the Jacobian of `batch`.
+    """Return a function that maps the inputs to a tuple of tensors.
 
-    The AD mode determines whether the tuple contains the value, all columns of the Jacobian as one tensor, or
-    its rows as one tensor for each input. If there are several seeds, columns and rows have a leading axis of
-    seeds.
+    mode=value      the value of `batch.function`
+    forward mode    the columns of the Jacobian
+    reverse mode    the rows of the Jacobian with respect to each input
+
+    If there are several seeds, columns and rows have a leading axis of seeds.
     """
     # The seeds are created here. A compiled function that creates seeds takes up to thirty times as long.
     mode = batch.case.ad_mode
@@ -120,9 +122,9 @@ def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tens
 def _unit_seeds(torch: Any, like: Tensors, parts: list[int]) -> Tensors:
     """Return all seeds (unit tangents or unit cotangents), as one tensor for each tensor in `like`.
 
-    The shape of a returned tensor is (seeds, *like[i].shape). `like[i]` consists of `parts[i]` parts of equal
-    size, for example one for each point. Each seed is 1 at one position in every part of one `like[i]`, and 0
-    everywhere else.
+    Returned tensor i has the shape (seeds, *like[i].shape). `like[i]` consists of `parts[i]` parts of equal
+    size, for example one for each point. A seed selects one `like[i]` and one position in its parts. It is 1
+    at this position of every part, and 0 elsewhere.
     """
     sizes = [a.numel() // points for a, points in zip(like, parts, strict=True)]
     all_seeds = torch.eye(sum(sizes), dtype=like[0].dtype).split(sizes, dim=1)
@@ -133,7 +135,7 @@ def _unit_seeds(torch: Any, like: Tensors, parts: list[int]) -> Tensors:
 
 
 def _map_seeds(torch: Any, case: Case, linear_map: Callable[[Tensors], Tensors], seeds: Tensors) -> Tensors:
-    """Return the results of a linear map, such as a JVP, for all seeds.
+    """Apply a linear map, such as a JVP, to all seeds.
 
     If there are several seeds, the map is vectorized with vmap, and the results have a leading axis of seeds.
     """

@@ -28,13 +28,13 @@ def forward(X, W):
 
 
 def _vmap_grad(X, W):
-    """Return the gradient of each output X[i] @ W[:, j] with respect to W[:, j]."""
+    """Return the gradients of X[i] @ W[:, j] with respect to W[:, j], as an array of shape (n, p, o)."""
     by_column = jax.vmap(lambda x, w: jax.grad(forward, argnums=1)(x, w), in_axes=(None, -1), out_axes=-1)
     return jax.vmap(by_column, in_axes=(0, None))(X, W)
 
 
 def _analytic(names, X, W):
-    """Return the derivatives of the row sums of X @ W with respect to the inputs `names`."""
+    """Return the derivative of (x @ W).sum() with respect to the inputs `names`, for each row x of X."""
     n, (p, o) = X.shape[0], W.shape
     by_input = {
         "W": jnp.broadcast_to(X[:, :, None], (n, p, o)),

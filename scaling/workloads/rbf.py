@@ -57,7 +57,7 @@ FUNCTIONS = {
 
 
 def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the values of the kernel and the Jacobians with respect to the inputs `names`."""
+    """Return the kernel K(x, y) at all points x and centers y, and its Jacobians with respect to `names`."""
     x, support = inputs["x"], inputs["support"]
     m, d = support.shape
     if variant == "squared":
@@ -78,7 +78,11 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
 
 
 def _analytic(variant: str, summed: bool, x, support):
-    """Return dK/dx at the points x of shape (points, d) for each center, or summed over the centers."""
+    """Return the derivatives of the kernel K(x, y) with respect to x, at points x of shape (points, d).
+
+    The result has the shape (points, m, d) for m centers, or (points, d) if `summed` over the centers. The
+    variant `source` omits the axis d.
+    """
     if variant == "squared":
         value = jnp.exp(-0.5 * jnp.sum((x[:, None, :] - support) ** 2, axis=-1))
         if summed:  # the sum of (y - x) K(x, y) over y, without an array of shape (points, m, d)
@@ -90,7 +94,7 @@ def _analytic(variant: str, summed: bool, x, support):
 
 
 def _analytic_point(variant: str, summed: bool, x, support):
-    """Return dK/dx at one point x of shape (d,) for each center, or summed over the centers."""
+    """Return dK/dx at one point x, of shape (m, d) for m centers, or (d,) if `summed` over them."""
     if variant == "squared":
         difference = support - x
         terms = difference * jnp.exp(-0.5 * jnp.sum(difference**2, axis=-1, keepdims=True))

@@ -59,7 +59,8 @@ def _fit(d, m):
 def _jacobians(variant, names, d, m):
     """Return the Jacobians of the residual, or of the sum of its squares if `variant` is "scalar".
 
-    The result has the shape (points, outputs, inputs). The inputs are those in `names`.
+    The derivatives are with respect to the inputs `names`. The result has the shape (points, outputs,
+    inputs).
     """
     xp = d.__array_namespace__()
     f, f1, _, h, a, a1 = _fit(d, m)
@@ -74,7 +75,7 @@ def _jacobians(variant, names, d, m):
 
 
 def _reference(variant: str | None, names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the `Reference` of the residual, or of the sum of its squares if `variant` is "scalar".
+    """Return the residual, or the sum of its squares if `variant` is "scalar", and its Jacobians.
 
     The derivative is with respect to the inputs `names`.
     """

@@ -28,7 +28,7 @@ DIFFUSION = 0.3
 
 
 def _neighbors_by_slices(flux):
-    """Return the flux at the four neighbors of each cell as four arrays, computed with slices."""
+    """Return four arrays: the flux in the four neighbors of each cell, computed with slices."""
     # XLA compiles slices to one vectorized loop. `jnp.roll` along the last axis makes copies.
     side = flux.shape[0]
     rows = jnp.concatenate([flux[-1:], flux, flux[:1]]).reshape(-1)
@@ -43,7 +43,7 @@ def _neighbors_by_slices(flux):
 
 
 def _neighbors_by_rolls(flux):
-    """Return the flux at the four neighbors of each cell as four arrays, computed with `jnp.roll`."""
+    """Return four arrays: the flux in the four neighbors of each cell, computed with `jnp.roll`."""
     return tuple(jnp.roll(flux, shift, axis) for axis in (0, 1) for shift in (1, -1))
 
 
@@ -62,12 +62,12 @@ def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _entries_of_columns(u):
-    """Return (value of all off-diagonal nonzeros, diagonal value) of each column of the Jacobian."""
+    """Return the off-diagonal nonzeros (all equal) and the diagonal entry of each Jacobian column."""
     return 2 * DIFFUSION * u, 1 - 8 * DIFFUSION * u - 3 * u * u
 
 
 def _analytic(colored: bool, u):
-    """Return the Jacobians at a batch of states u, or only their nonzeros if `colored`."""
+    """Return the Jacobians at states u of shape (points, side, side), or only their nonzeros if `colored`."""
     rows, columns = _pattern(u.shape[-1])
     off_diagonal, diagonal = _entries_of_columns(u.reshape(len(u), -1))
     if not colored:
@@ -82,7 +82,7 @@ def _analytic(colored: bool, u):
 
 
 def _analytic_point(colored: bool, u):
-    """Return the Jacobian at one state u, or only its nonzeros if `colored`."""
+    """Return the Jacobian at one state u of shape (side, side), or only its nonzeros if `colored`."""
     rows, columns = _pattern(u.shape[-1])
     off_diagonal, diagonal = _entries_of_columns(u.reshape(-1))
     diagonal_at_row = jnp.take(diagonal, rows, mode="clip")
