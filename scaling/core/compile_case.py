@@ -61,7 +61,7 @@ class CompiledCase:
 
     @property
     def recorded_needs(self) -> dict[str, int | None]:
-        """Return {`Record` field, such as "temp_bytes": bytes on each device, or None if unknown}."""
+        """Return the memory need on each device as {"temp_bytes": bytes, or None if unknown, ...}."""
         if self.program is not None:
             return dict(self.needs)
         return {**self.needs, "temp_bytes": None, "output_bytes": self.needs["output_bytes"] or None}
@@ -217,7 +217,7 @@ def count_bytes(arrays: Mapping[str, Any]) -> int:
 
 
 def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-    """Return (run, gather): run() computes a result on the devices, gather(result) copies it to the host."""
+    """Return (run, gather). run() computes a result on the devices. gather(result) copies it to the host."""
     assert compiled.program is not None
     if compiled.offload is not None:
         return load_option("host_offload").make_offload_runner(compiled), lambda result: result
@@ -239,7 +239,7 @@ def require_addressable(jaxpr: Any) -> None:
 
 
 def program_bytes(compiled: Any) -> dict[str, int | None]:
-    """Return {"temp_bytes": ..., "argument_bytes": ..., "output_bytes": ...} per device (None if unknown)."""
+    """Return "argument_bytes", "temp_bytes" and "output_bytes" per device as a dict. None means unknown."""
     analysis = _call_if_supported(compiled, "memory_analysis")
     return {
         f"{name}_bytes": getattr(analysis, f"{name}_size_in_bytes", None)

@@ -247,7 +247,7 @@ def _gather_part(derivative: Derivative, part: LinearMapPart, arrays: Pieces) ->
 
 
 def _gather_sums(case: Case, workload: Workload, part: LinearMapPart, arrays: Pieces) -> Pieces:
-    """Add the sums of the devices, and return arrays with a leading axis of points."""
+    """Add up the partial results of the devices, and return arrays with a leading axis of points."""
     is_total = part.along or case.mesh_shape[1] == 1
     sums = [x[:, 0] if is_total else x.astype(np.float64).sum(axis=1) for x in arrays]
     sums = [_merge_point_axes(case, x) for x in sums]

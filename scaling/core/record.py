@@ -132,7 +132,7 @@ class Record:
 
     @property
     def identity(self) -> tuple[str, str, int]:
-        """Return (case key, environment hash, replicate number), which all attempts at one run share."""
+        """Return (case key, environment hash, replicate number). A second attempt has the same identity."""
         return self.key, self.environment["digest"], self.replicate
 
     @property
@@ -170,7 +170,7 @@ def is_number(value: Any) -> bool:
 
 
 def outcome_fields(record: Record) -> dict[str, Any]:
-    """Return status, reason, text and seconds by name. seconds is [median], or [] without samples."""
+    """Return a dict of status, reason, text and seconds. seconds is [median], or [] without samples."""
     median = [statistics.median(record.seconds)] if record.seconds else []
     return {"status": record.status, "reason": record.reason, "text": record.text, "seconds": median}
 

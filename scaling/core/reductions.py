@@ -30,7 +30,7 @@ class Rounding:
         return max(self.terms, self.added)
 
     def largest_by_leaf(self, values: Array) -> Array:
-        """Return the maxima of `values` along the last axis, one per input, broadcastable to `values`."""
+        """Return the maximum of `values` over the elements of each input, broadcastable to `values`."""
         import numpy as np
 
         if len(self.leaf_sizes) < 2:
@@ -52,16 +52,16 @@ class Rounding:
 
 @dataclass(frozen=True)
 class Jacobians:
-    """The dense Jacobians at some points."""
+    """The dense Jacobians at some points (batch elements)."""
 
     values: Array  # of shape (points, outputs, inputs), or (points, nonzeros) in `SparseJacobians`
 
     def by_input(self, values: Array) -> Array:
-        """Sum `values` over the outputs, and return an array of shape (points, inputs)."""
+        """Sum `values`, one per entry of J, over the outputs. Return an array of shape (points, inputs)."""
         return values.sum(axis=1)
 
     def by_output(self, values: Array, x: Array | None = None) -> Array:
-        """Return the products `values` @ x, of shape (points, outputs). x=None means a vector of ones."""
+        """Multiply `values`, one per entry of J, by x (None: ones). Return an array (points, outputs)."""
         return values.sum(axis=2) if x is None else (values @ x[:, :, None])[:, :, 0]
 
     def largest_by_output(self) -> Array:

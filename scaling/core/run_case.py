@@ -109,9 +109,9 @@ def prepare_case(
 ) -> Attempt:
     """Compile a case, check the result of one call, and return the `Attempt`, which then takes samples.
 
-    `blank` is a record without measurements. After an error, `Attempt.ended` is true. Optional are
-    `known_blocks`, the field `blocks` of an earlier record, `expected_digest`, the hash of the workload's
-    source when the case was requested, and `stages`, a program already compiled for these devices.
+    `blank` is a record without measurements. After an error, `Attempt.ended` is true. Optional:
+    `known_blocks` (the field `blocks` of an earlier record), `expected_digest` (the hash of the workload's
+    source when the case was requested), and `stages` (a program that is already compiled for these devices).
     """
     attempt = Attempt(dataclasses.replace(blank, status="ok"), group, sampling, stages=stages)
     with _end_on_error(attempt):

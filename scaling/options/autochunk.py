@@ -45,11 +45,11 @@ def compile_largest(
     describe_shortage: DescribeShortage,
     known_blocks: Mapping[str, Any] | None,
 ) -> CompiledCase:
-    """Compile a case with the largest numbers of points and seeds at a time that fit into memory.
+    """Compile a case with the largest block sizes (points and seeds at a time) that fit into memory.
 
-    `compile_blocks` compiles a case with given numbers. `describe_shortage` returns an error message if
-    memory is too small, otherwise None. The numbers in `known_blocks`, the field `blocks` of an earlier
-    record or None, are tried first. Raise `TooLarge` if no numbers fit.
+    `compile_blocks` compiles a case with given sizes. `describe_shortage` returns an error message if memory
+    is too small, otherwise None. The sizes in `known_blocks`, the field `blocks` of an earlier record or
+    None, are tried first. Raise `TooLarge` if no sizes fit.
     """
 
     def compile_and_measure(blocks: BlockSizes) -> MemoryNeed:

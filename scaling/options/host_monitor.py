@@ -50,7 +50,11 @@ class HostReading:
 
 
 def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
-    """Return a dict with the host load, the clock rates and governor of CPU cores, and the GPU states."""
+    """Return a dict with the host load, the clock rates and governor of CPU cores, and the GPU states.
+
+    `bound_to` contains the CPU cores. If it is None, the governor is that of all cores that this process may
+    run on, and the clock rates are None. Only platform="gpu" has GPU states.
+    """
     gpus = {"gpus": [_gpu_state(handle) for handle in _gpus()]} if platform == "gpu" else {}
     path = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
     kilohertz = [environment.contents(path.format(core)) for core in bound_to or ()]

@@ -126,7 +126,7 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
 
 
 def _copy_to_host(compiled: CompiledCase, result: np.ndarray, point: int, seed: int, output: Any) -> None:
-    """Copy the output of a step to `result`. `point` and `seed` are the first indices of the step."""
+    """Copy the output of a step to `result`. The step starts at the indices `point` and `seed`."""
     assert compiled.program is not None
     pieces, chunk = compiled.program.pieces(output), compiled.offload.seeds
     target = result[point : point + len(pieces[0])]

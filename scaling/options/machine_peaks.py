@@ -64,7 +64,7 @@ def _cases_of_target(target: str, bounded: Case, api: str, platform: str) -> lis
 
 
 def peak_dtype_and_precision(target: str, case: Case) -> tuple[str, str]:
-    """Return (dtype, matmul precision) for the peak benchmark `target` that bounds the time of a case."""
+    """Return the dtype and the matmul precision in which the peak benchmark `target` runs for a case."""
     if target == "matmul":
         return case.dtype, case.precision
     return "float64" if target in _DTYPE_DEPENDENT and case.dtype == "float64" else "float32", "highest"

@@ -36,7 +36,7 @@ def reason_to_skip(case: Case, modes: Iterable[str], *checks: tuple[bool, str]) 
 
 
 def reason_to_skip_numpy(case: Case, modes: Iterable[str]) -> str | None:
-    """Do the same as `reason_to_skip`, for a peer that supports neither bfloat16 nor `chunk`."""
+    """Return the result of `reason_to_skip` for a peer that supports neither bfloat16 nor `chunk`."""
     return reason_to_skip(
         case, modes,
         (case.dtype == "bfloat16", f"{case.engine} has no bfloat16"),

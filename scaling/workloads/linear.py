@@ -34,7 +34,10 @@ def _vmap_grad(X, W):
 
 
 def _analytic(names, X, W):
-    """Return the derivative of (x @ W).sum() with respect to the inputs `names`, for each row x of X."""
+    """Return the derivatives of (x @ W).sum() with respect to the inputs `names`, for the n rows x of X.
+
+    The shape is (n, p, o) for W, (n, p) for X, and (n, p + p * o) for both, flattened.
+    """
     n, (p, o) = X.shape[0], W.shape
     by_input = {
         "W": jnp.broadcast_to(X[:, :, None], (n, p, o)),

@@ -123,9 +123,9 @@ def _hessian(names, d, m):
 
 
 def _hessian_times_point(names, d, m):
-    """Return the product H v at each point, of shape (points, inputs), where H is the result of `_hessian`.
+    """Return H v at each point, of shape (points, inputs), where H is the Hessian for the inputs `names`.
 
-    The vector v contains the values of the inputs `names`: the data `d`, the center `m`, or both.
+    The vector v contains the values of these inputs: the data `d`, the center `m`, or both.
     """
     f, _, a, mixed, by_m, _ = _second_derivatives(d, m)
     m = m[:, None]
