@@ -212,7 +212,7 @@ def raise_if_too_large(compiled: CompiledCase, describe_shortage: DescribeShorta
 
 
 def count_bytes(arrays: Mapping[str, Any]) -> int:
-    """Return the total number of bytes of the given abstract arrays."""
+    """Return the total number of bytes of `arrays`, which need only a shape and a dtype."""
     return sum(math.prod(array.shape) * array.dtype.itemsize for array in arrays.values())
 
 

@@ -26,7 +26,7 @@ NamedArrays = Mapping[str, Any]  # arrays or abstract arrays by name
 
 @dataclass(frozen=True)
 class LinearMapPart:
-    """A linear map from seeds to columns or rows of the Jacobian. In mixed mode, a derivative has two."""
+    """A linear map from seeds to columns or rows of the Jacobian. With mode=mixed, there may be two."""
 
     mode: str  # the name of an AD mode, a key of `MODES`
     names: tuple[str, ...]  # the names of the differentiated inputs
@@ -178,7 +178,7 @@ def to_dense(pattern: Pattern, entries: np.ndarray) -> np.ndarray:
 
 
 class DevicePosition(NamedTuple):
-    """The indices of a device in the mesh, and the arguments of its computation other than the inputs."""
+    """The position of a device in the mesh, and what its computation needs in addition to the inputs."""
 
     points: Any = 0  # the index of the device along the axis of the points
     seeds: Any = 0  # the index of the device along the axis of the seeds
@@ -204,7 +204,7 @@ class SeedRange:
 
     @property
     def is_one_chunk(self) -> bool:
-        """Return whether the slices of all seeds are computed at once, without a loop."""
+        """Return whether all seeds are computed at once, without a loop over chunks."""
         return self.chunk is None or self.chunk >= self.count
 
 
@@ -368,7 +368,7 @@ def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
 def reduce_slices(
     slices: Slices, reduction: Reduction = WHOLE, outputs: int = 1, inputs: int = 0, batch: int | None = None
 ) -> Any:
-    """Reduce the slices of one point, or of `batch` points. J has the shape (outputs, inputs) at a point."""
+    """Reduce the columns or rows of the Jacobian, of shape (outputs, inputs), at one or `batch` points."""
     if slices.part.computes_columns:
         return _reduce_columns(slices, reduction, inputs, batch)
     return _reduce_rows(slices, reduction, outputs, batch)

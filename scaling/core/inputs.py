@@ -91,7 +91,7 @@ def exact_inputs(case: Case, workload: Workload, start: int, stop: int) -> dict[
 
 
 def point_structs(case: Case, workload: Workload) -> dict[str, Any]:
-    """Return the inputs at one point as abstract arrays, in a dict from name to array."""
+    """Return {input name: `jax.ShapeDtypeStruct`}, the shapes and dtypes of the inputs at one point."""
     import jax
 
     dtypes = {False: jax.numpy.dtype(case.dtype), True: jax.numpy.dtype("int32")}
@@ -99,7 +99,7 @@ def point_structs(case: Case, workload: Workload) -> dict[str, Any]:
 
 
 def input_structs(case: Case, workload: Workload) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return two dicts of abstract arrays: the per-point inputs at all points, and the shared inputs."""
+    """Return two dicts of `jax.ShapeDtypeStruct`: per-point inputs at all points, and shared inputs."""
     structs = point_structs(case, workload)
     points = {
         name: structs[name].update(shape=(case.points, *structs[name].shape)) for name in workload.points

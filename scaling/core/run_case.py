@@ -144,7 +144,7 @@ def take_turn(attempt: Attempt) -> bool:
 
 
 def finish_case(attempt: Attempt) -> Record:
-    """Check the result of one more call, unless the attempt failed or was skipped. Return the record."""
+    """Check the result of one more call, unless the case failed or was skipped. Return the record."""
     with _end_on_error(attempt):
         _check_another_call(attempt)
     attempt.turns = attempt.program = None
@@ -160,7 +160,7 @@ def _check_another_call(attempt: Attempt) -> None:
 
 @contextlib.contextmanager
 def _end_on_error(attempt: Attempt) -> Iterator[None]:
-    """Return a context manager that ends the attempt if an exception occurs, and records the exception."""
+    """Return a context manager that ends the case if an exception occurs, and records the exception."""
     try:
         yield
     except Exception as error:

@@ -5,10 +5,12 @@ valid for all inputs. One seed (tangent or cotangent) computes a compressed slic
 of all rows, that have the same color. Each nonzero is read from one compressed slice. Two columns must have
 different colors if both have nonzeros in the same row that are read from columns. The same applies to rows.
 
-With `mode=mixed`, both columns and rows have colors. The nonzeros are divided in one of two ways. In the
-first, the nonzeros of the fullest rows are read from compressed rows, and all others from compressed columns.
-In the second, those of the fullest columns are read from compressed columns, and all others from compressed
-rows. Finding the fewest colors is NP-hard.
+With `mode=mixed`, both columns and rows have colors. The nonzeros are divided in one of two ways:
+
+- The nonzeros of the fullest rows are read from compressed rows, and all others from compressed columns.
+- The nonzeros of the fullest columns are read from compressed columns, and all others from compressed rows.
+
+Finding the fewest colors is NP-hard.
 
 Source: T. F. Coleman, A. Verma, "The efficient computation of sparse Jacobian matrices using automatic
 differentiation", SIAM J. Sci. Comput. 19(4), 1998. The division is a special case of their bicoloring.

@@ -66,10 +66,10 @@ class Prepared:
 
 
 def import_peer(engine: str) -> ModuleType:
-    """Return the imported module of a peer. `engine` is a name in `ENGINES` or an import path.
+    """Return the imported module of a peer (an AD library other than JAX).
 
-    Raise `Refusal` if the module cannot be imported, if it does not define `reason_to_skip` and `prepare`, or
-    if its constant `PACKAGES` is invalid.
+    `engine` is a name in `ENGINES` or an import path. Raise `Refusal` if the module cannot be imported, if it
+    does not define `reason_to_skip` and `prepare`, or if its constant `PACKAGES` is invalid.
     """
     path = f"scaling.peers.{engine}" if engine in ENGINES else engine
     peer = import_named("engine", engine, path, [JAX, *ENGINES, "the import path of a peer of your own"])
@@ -86,7 +86,8 @@ def import_peer(engine: str) -> ModuleType:
 def package_versions(engine: str) -> dict[str, str | None]:
     """Return {package: version} for the packages that a peer needs, with None for a missing package.
 
-    For a user's peer, the dict also contains a hash of the module's source code. For JAX, the dict is empty.
+    The name or import path `engine` selects the peer, an AD library other than JAX. For a user's peer, the
+    dict also contains a hash of the module's source code. For JAX, the dict is empty.
     """
     if engine == JAX:  # every record contains the version of JAX
         return {}
