@@ -34,6 +34,7 @@ _PROCESS_ADVICE = "end some processes, or raise `ulimit -u`; "
 _FIXES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space; "),
     **dict.fromkeys((errno.EROFS, errno.EACCES), "change the permissions, or copy the folder; "),
+    errno.EISDIR: "move this folder away; ",
     errno.EMFILE: "raise `ulimit -n`; ",
     errno.EFBIG: "raise `ulimit -f`; ",
     errno.EAGAIN: _PROCESS_ADVICE,
@@ -77,7 +78,10 @@ def _run_and_explain(words: list[str], console: Console) -> int:
         if error.errno == errno.ENAMETOOLONG:
             return _print_error(f"{error.strerror}: {name}; give a shorter name", BAD_INPUT)
         where = f" {name}" if name else ""
-        action = "read" if name and os.path.exists(name) and not os.access(name, os.R_OK) else "write"
+        is_denied = name and os.path.exists(name) and not os.access(name, os.R_OK)
+        # Files are written with os.replace, whose errors name two files.
+        is_folder = error.errno == errno.EISDIR and not error.filename2
+        action = "read" if is_denied or is_folder else "write"
         advice = f"{_FIXES.get(error.errno or 0, '')}{_CONTINUE_ADVICE}"
         return _print_error(f"cannot {action}{where}: {error.strerror or error}; {advice}", FAILED)
     except (MemoryError, ImportError) as error:

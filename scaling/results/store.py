@@ -196,11 +196,9 @@ def schema_and_version() -> dict[str, Any]:
 
 def read_file(path: Path) -> bytes:
     """Return the content of a regular file, or raise OSError for any other file, such as a pipe."""
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        mode = os.fstat(file.fileno()).st_mode
-        if not stat.S_ISREG(mode):
-            text = os.strerror(errno.EISDIR) if stat.S_ISDIR(mode) else "Not a regular file"
-            raise OSError(errno.EINVAL, text, str(path))
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "Not a regular file", str(path))
         return file.read().removeprefix(codecs.BOM_UTF8)  # which an editor may have added
 
 

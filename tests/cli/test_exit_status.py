@@ -14,6 +14,7 @@ from scaling.cli import main, report, run, submit
 from scaling.cluster import job_state, wait
 from scaling.core.case import Case
 from scaling.core.record import Writer
+from scaling.results import store
 from scaling.results.store import load
 from scaling.study.completion import complete
 from scaling.workers.schedule import PreflightResult
@@ -152,3 +153,20 @@ def test_an_exceeded_resource_limit_is_one_line_that_names_the_limit(
     assert main.main(["run"]) == 1
     message = " ".join(capsys.readouterr().err.split())
     assert message.startswith("scaling: can") and fix in message and "record is kept" in message, message
+
+
+@pytest.mark.parametrize("action", ["read", "write"])
+def test_a_folder_in_place_of_a_file_is_one_line_that_says_what_failed(
+    action, monkeypatch, restore_signals, capsys, tmp_path
+):
+    folder, open_before = tmp_path / "study.json", set(os.listdir("/proc/self/fd"))
+    folder.mkdir()
+
+    def fail(*_):
+        return store.read_file(folder) if action == "read" else store.replace_file(folder, b"")
+
+    monkeypatch.setattr(main, "_run_command", fail)
+    assert main.main(["run"]) == 1
+    message = "".join(capsys.readouterr().err.split())
+    assert message.startswith(f"scaling:cannot{action}{folder}:Isadirectory;movethisfolderaway;"), message
+    assert set(os.listdir("/proc/self/fd")) <= open_before
