@@ -179,6 +179,13 @@ def test_merge_reads_but_does_not_write_a_folder_in_use_by_a_run(sources, tmp_pa
             merging.merge([sources[1]], sources[0])
 
 
+def test_the_other_program_of_a_comparison_is_not_copied_which_is_reported(sources, tmp_path):
+    other, target = tmp_path / "a" / "versus-self", tmp_path / "c" / "versus-self"
+    other.mkdir()
+    [line] = [line for line in merging.merge(sources, str(tmp_path / "c")) if "versus" in line]
+    assert line.startswith(f"{other} is not copied: copy it to {target}, or ") and not target.exists()
+
+
 def test_jobs_are_not_copied(sources, tmp_path):
     (tmp_path / "a" / "jobs" / "20261122T000000-abcd").mkdir(parents=True)
     merging.merge(sources, str(tmp_path / "c"))
