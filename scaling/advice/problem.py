@@ -86,9 +86,9 @@ class Problem:
 
     @functools.cached_property
     def transforms(self) -> list[str]:
-        """Return the names of the JAX transforms that can differentiate the function.
+        """Return the transforms to try: those of "jacfwd" and "jacrev" that accept the function.
 
-        They are "jacfwd", "jacrev" or both. If neither can, return both.
+        If JAX accepts neither, return both.
         """
         possible = []
         for transform in (jax.jacfwd, jax.jacrev):

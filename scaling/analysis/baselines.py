@@ -87,11 +87,10 @@ def _limiting_peak(timing: Timing, rates: Rates) -> Bound | None:
 
 
 def measured_rates(timings: Iterable[Timing]) -> Rates:
-    """Return the measured peak rates of each machine as (work, work per second) pairs.
+    """Return {(target, dtype, precision, machine): list of (work, work per second)}.
 
-    The keys are (target, dtype, precision, machine). Each timing of a peak benchmark yields one pair. The
-    unit of work depends on the target, such as bytes or floating-point operations; see
-    `machine_peaks.peak_work`.
+    Each timing of a peak benchmark yields one pair. The unit of work depends on the target, such as bytes or
+    floating-point operations; see `machine_peaks.peak_work`.
     """
     rates: dict[tuple, list[tuple[int, float]]] = {}
     for timing in timings:

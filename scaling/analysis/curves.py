@@ -240,10 +240,9 @@ def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
 def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> list[list[Curve]]:
     """Return the scaling curves of the largest problem, for each function and kind ("strong" or "weak").
 
-    A list contains the curves of one problem. Curves with different smallest device counts are in different
-    lists, unless `mixed` is true. Curves with one device count are omitted. A problem with three or more
-    device counts takes precedence over a larger problem with two. Lists of function values (mode=value) come
-    last.
+    The curves of a list belong to one problem, and start at the same device count unless `mixed` is true.
+    Curves with one device count are omitted. A problem that was measured on three or more device counts takes
+    precedence over a larger problem that was measured on two. Lists with mode=value come last.
     """
     long_curves = (curve for curve in curves if len(curve.points) > 1)
     families = group_by(

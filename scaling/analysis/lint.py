@@ -109,9 +109,10 @@ def _disturbed(timing: Timing) -> str | bool:
 
 
 def _trend(timing: Timing) -> str | bool:
-    """Return the largest change of the time within a process as text, or False without a trend.
+    """Return how much the time changed within a process, such as '+5.2 % from the first third to the last'.
 
-    The text is such as '+5.2 % from the first third to the last', for the median time.
+    The medians of both thirds are compared. The process with the largest change is described. Return False if
+    no process has a significant trend.
     """
     compilations = (samples_by_compilation(record)[0] for record in timing.records)
     change = max((trend(samples, _MAX_TREND) or 0.0 for samples in compilations), key=abs)

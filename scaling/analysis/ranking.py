@@ -34,7 +34,7 @@ class Ranking(Subject):
 
     @property
     def is_empty_call(self) -> bool:
-        """Return whether the shortest time may be that of an empty call; see `timings.is_empty_call`."""
+        """Return whether the shortest time may be mere overhead of a call; see `timings.is_empty_call`."""
         return is_empty_call(self.fastest)
 
     @property

@@ -195,10 +195,10 @@ def _find_crossovers(
 def _slower_methods(
     fast: Timing, methods: Iterable[Method], best: Mapping[tuple, Timing]
 ) -> dict[Method, tuple[Timing, Ratio]]:
-    """Return the methods that are significantly slower than `fast`, for the same problem and device count.
+    """Return {method: (its timing, ratio of its time to that of `fast`)} for significantly slower methods.
 
-    The result maps a method to its timing and to the ratio of its time to the time of `fast`. It is {} if
-    `fast` may be an empty call. `best` maps (*comparison_key, method) to the fastest timing of a method.
+    Only timings of the same problem and device count are compared. Return {} if `is_empty_call(fast)`.
+    `best` maps (*comparison_key, method) to the fastest timing of a method.
     """
     if is_empty_call(fast):
         return {}

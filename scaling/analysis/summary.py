@@ -97,9 +97,9 @@ def _describe_crossover(crossovers: Sequence[Crossover], swept: str) -> str:
 
 
 def describe_growth(findings: Findings) -> list[str]:
-    """Return a sentence for each function and varied size on how the time grows with this size.
+    """Return sentences on how the time of each function grows with each size that was varied.
 
-    The sentence is about the largest problem, on its smallest measured device count.
+    The other sizes have their largest values, and the device count is the smallest one.
     """
     texts = []
     for sweep in findings.size_sweeps:

@@ -75,7 +75,7 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
         elif plan != store.read_json(target / path.name):
             yield f"{path} is not copied: it differs from {target / path.name}, which is kept"
     for path in (path for folder in folders for path in sorted(folder.glob("versus-*"))):
-        yield f"{path} is not copied: copy it to {target / path.name}, or merge it with others into that folder"
+        yield f"{path} is not copied: copy it to {target / path.name}, or merge it into that folder"
     for workload, workload_records in group_by(records.values(), lambda record: record.case.workload).items():
         if text := describe_environments(workload_records):
             yield f"{workload}: {text}, kept separate: no curve and no comparison mixes them"

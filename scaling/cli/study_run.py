@@ -130,7 +130,7 @@ def plan_run(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
 
 
 def _note_dropped_cases(run: StudyRun, loaded: store.Loaded, queued: set[tuple[str, int]]) -> list[str]:
-    """Return a note if study.json lists missing cases of another command, which this run removes from it."""
+    """Return [note] if this run removes cases without a record from study.json, otherwise []."""
     kept = {result.case.key for result in run.checked} | {key for key, _ in queued}
     earlier = store.read_study(run.folder)
     dropped = earlier.cases.keys() - kept - {record.key for record in loaded.records}

@@ -26,7 +26,7 @@ _UNINFORMATIVE_PREFIXES = (
 
 
 def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
-    """Write the "failed" records of `make_failed_records`, and return their number."""
+    """Append a "failed" record for each case that its ended job did not finish. Return their number."""
     failed_records = make_failed_records(tasks, store.load(results).records) if tasks else []
     store.append_records(results, failed_records)
     return len(failed_records)

@@ -368,7 +368,7 @@ def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
 def reduce_slices(
     slices: Slices, reduction: Reduction = WHOLE, outputs: int = 1, inputs: int = 0, batch: int | None = None
 ) -> Any:
-    """Reduce the columns or rows of the Jacobian, of shape (outputs, inputs), at one or `batch` points."""
+    """Compute slices of Jacobians of shape (outputs, inputs) at `batch` points or one, and reduce them."""
     if slices.part.computes_columns:
         return _reduce_columns(slices, reduction, inputs, batch)
     return _reduce_rows(slices, reduction, outputs, batch)

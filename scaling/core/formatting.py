@@ -16,7 +16,7 @@ _XLA_LOG_PREFIX = re.compile(r"[IWEF]\d{4} [\d:.]+ +\d+ \S+:\d+\] ")  # level, d
 
 
 def format_number(value: float) -> str:
-    """Format a number as '1.50' or '1,054' if 0.1 <= |value| < 1e6, otherwise in the format "%.3g"."""
+    """Format a number with three or more digits: '0.15', '1.50', '12.3', '1,054', '1.2e+06'."""
     if value == 0 or not 0.1 <= abs(value) < 1e6:
         return f"{value:.3g}"
     exponent = math.floor(math.log10(abs(float(f"{value:.3g}"))))

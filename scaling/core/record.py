@@ -170,7 +170,7 @@ def is_number(value: Any) -> bool:
 
 
 def outcome_fields(record: Record) -> dict[str, Any]:
-    """Return a dict of status, reason, text and seconds. seconds is [median], or [] without samples."""
+    """Return the status, reason and text of a record, and its median time as a list, [] if it has none."""
     median = [statistics.median(record.seconds)] if record.seconds else []
     return {"status": record.status, "reason": record.reason, "text": record.text, "seconds": median}
 

@@ -107,7 +107,7 @@ def prepare_case(
     expected_digest: str | None = None,
     stages: Stages | None = None,
 ) -> Attempt:
-    """Compile a case, check the result of one call, and return the `Attempt`, which then takes samples.
+    """Compile a case, check the result of one call, and return an `Attempt` that is ready to be timed.
 
     `blank` is a record without measurements. After an error, `Attempt.ended` is true. Optional:
     `known_blocks` (the field `blocks` of an earlier record), `expected_digest` (the hash of the workload's

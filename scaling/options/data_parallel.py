@@ -105,10 +105,10 @@ def _derivative_in_pieces(
     shared: NamedArrays,
     position: DevicePosition,
 ) -> Any:
-    """Return the gradient of the summed loss for one linear map, computed in `_PIECES` pieces.
+    """Return the gradient of the summed loss by one linear map, computed in `_PIECES` pieces.
 
-    A piece is a range of elements. It can be computed while an all-reduce sums the previous piece over the
-    devices.
+    A piece is a range of elements of the gradient. While an all-reduce sums it over the devices, the next
+    piece can be computed.
     """
 
     def piece_for_seeds(start: int, stop: int, loss: Loss) -> Any:

@@ -23,7 +23,7 @@ from scaling.core.reductions import WHOLE, Jacobians, Reduction
 
 @dataclass(frozen=True)
 class NonzeroIndices:
-    """Where each device finds the nonzeros of the Jacobian in the compressed columns or rows."""
+    """The indices of the nonzeros of the Jacobian in the compressed columns or rows of each device."""
 
     # Name of a program argument -> colors of a linear map, or positions of the nonzeros in its slices.
     arguments: dict[str, np.ndarray]

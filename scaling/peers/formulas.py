@@ -36,7 +36,7 @@ def reason_to_skip(case: Case, modes: Iterable[str], *checks: tuple[bool, str]) 
 
 
 def reason_to_skip_numpy(case: Case, modes: Iterable[str]) -> str | None:
-    """Return the result of `reason_to_skip` for a peer that supports neither bfloat16 nor `chunk`."""
+    """Return why a peer without bfloat16 and `chunk` cannot run a case, or None; see `reason_to_skip`."""
     return reason_to_skip(
         case, modes,
         (case.dtype == "bfloat16", f"{case.engine} has no bfloat16"),

@@ -98,13 +98,13 @@ def _compile(
 
 
 def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tensors]:
-    """Return a function that maps the inputs to a tuple of tensors.
+    """Return a function of the inputs whose result is a tuple of tensors.
 
-    mode=value      the value of `batch.function`
-    forward mode    the columns of the Jacobian
-    reverse mode    the rows of the Jacobian with respect to each input
+    mode=value      (value,)
+    forward mode    (columns,), one column of the Jacobian for each seed
+    reverse mode    (rows for input 1, rows for input 2, ...), one row of the Jacobian for each seed
 
-    If there are several seeds, columns and rows have a leading axis of seeds.
+    Several columns or rows are stacked along a leading axis.
     """
     # The seeds are created here. A compiled function that creates seeds takes up to thirty times as long.
     mode = batch.case.ad_mode

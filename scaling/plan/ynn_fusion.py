@@ -98,10 +98,10 @@ def _joined_axes(dims: Sequence[int], flags: Sequence[AxisFlags]) -> list[int]:
 
 
 def _count_contracted_rows(instruction: HloInstruction, fused: Instructions) -> int:
-    """Return the number of matrix rows that YNNPACK computes for a sum of products of two arrays.
+    """Return the number of matrix rows that YNNPACK computes for a contraction, or 0 for other instructions.
 
-    Both arrays must vary along the summed axes, and one of them must be broadcast along another axis. Return
-    0 for any other instruction.
+    A contraction sums the products of two arrays that both vary along the summed axes. One of them is
+    broadcast along another axis.
     """
     if instruction.opcode != "reduce":
         return 0

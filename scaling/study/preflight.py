@@ -109,7 +109,7 @@ def without_layout(case: Case) -> Case:
 
 @dataclass
 class _Examination:
-    """The cells of a study to check, the answers so far, and the child processes that check the cells."""
+    """A running check of cells: its answers so far, and its child processes."""
 
     cells: Sequence[GridCell]
     seconds: float  # time limit for the check of one case
@@ -153,10 +153,10 @@ class _Examination:
     def _answer_in_order(self, layout_groups: list[list[int]]) -> Answer | None:
         """Check cells in one child process, in order, until a check crashes or times out.
 
-        Return {"failure": (reason, text)} for the check that crashed or timed out, or None if no check did.
-        Each list in `layout_groups` contains the indices of cells that differ only in layout. The indices of
-        checked cells are removed. If the user's modules cannot be imported, all cells get this error as
-        their answer.
+        Each list in `layout_groups` contains the indices of cells that differ only in layout. Store the
+        answers in `self.answers`, and remove the indices of the checked cells from `layout_groups`. If the
+        user's modules cannot be imported, this error is the answer of all cells. Return {"failure": (reason,
+        text)} for the check that crashed or timed out, or None if no check did.
         """
         module, variables = "scaling.study.preflight_process", {"JAX_PLATFORMS": "cpu"}
         program = Variant("preflight", module=module, variables=variables)

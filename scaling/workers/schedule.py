@@ -93,7 +93,7 @@ class ScheduledCase:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The cases that a run executes, grouped by worker process, and the numbers of cases that do not run."""
+    """The cases that a run executes, grouped by worker process, and the cases that it does not execute."""
 
     sessions: tuple[tuple[ScheduledCase, ...], ...]  # cases to execute
     skips: tuple[ScheduledCase, ...]  # inapplicable cases, to be recorded as skipped

@@ -366,8 +366,7 @@ def _screen_points(
 ) -> np.ndarray:
     """Return the indices of points where the derivative differs from finite differences, worst first.
 
-    The finite differences are of second order. At these points, the relative difference exceeds
-    `fd_check.SCREENING_THRESHOLD`.
+    The threshold of the relative difference is `fd_check.SCREENING_THRESHOLD`.
     """
     count = min(case.points, max(1, _MAX_SCREENED_ELEMENTS // (evaluation.width * len(evaluation.names))))
     block_size = max(1, min(count, _MAX_ELEMENTS_PER_CALL // evaluation.width))

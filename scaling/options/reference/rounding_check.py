@@ -189,18 +189,19 @@ def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray
 
 
 def _pad_indices(indices: np.ndarray) -> np.ndarray:
-    """Return the indices, padded with copies of themselves until their number is a power of 4.
+    """Repeat the indices until their number is a power of 4.
 
-    A program is compiled for each number of indices. Padding reduces the number of programs.
+    A program is compiled for each number of indices, so that fewer numbers mean fewer compilations.
     """
     return np.resize(indices, 4 ** int(np.ceil(np.log(len(indices)) / np.log(4) - 1e-9)))
 
 
 @np.errstate(invalid="ignore")  # an infinite value minus another
 def _estimate_rounding(suspect: _Suspect, points_of_block: np.ndarray, columns: Columns) -> np.ndarray:
-    """Return the estimated rounding errors of the entries at the points and columns of a block.
+    """Estimate the rounding errors of the entries at the points and columns of a block.
 
-    The estimate for an entry is infinite if one of its reevaluated values is infinite or NaN.
+    Each entry is evaluated several times with random rounding errors. The estimate is infinite if any of
+    these values is infinite or NaN.
     """
     spec, native = suspect.spec, suspect.native
     generator, relative = np.random.default_rng(1), _PERTURBATION_ROUNDINGS * spec.roundoff
