@@ -8,6 +8,7 @@ import codecs
 import contextlib
 import errno
 import fcntl
+import glob
 import json
 import os
 import shlex
@@ -30,6 +31,7 @@ _STATUS_RANK = {"failed": 0, "skipped": 1, "planned": 2, "ok": 2}
 MAX_REPLICATES = 10_000  # maximum number of replicates of a study
 NAME_SEPARATOR = " + "  # between the names of the studies of a merged folder
 _LOCK_SECONDS = 10.0  # maximum time to wait for another run that is about to end
+_LEFTOVER_SECONDS = 3600.0  # a temporary file of this age belongs to no running process
 
 
 class Loaded(NamedTuple):
@@ -224,8 +226,15 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Replace the content of a file atomically, after the new content is flushed to disk."""
+    """Replace the content of a file atomically, after the new content is flushed to disk.
+
+    Temporary files of processes that were killed while they did this more than an hour ago are removed.
+    """
     temporary_path = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}-{'[0-9a-f]' * 8}"):
+        with contextlib.suppress(OSError):
+            if time.time() - leftover.stat().st_mtime > _LEFTOVER_SECONDS:
+                leftover.unlink()
     try:
         with temporary_path.open("wb") as file:
             file.write(content)

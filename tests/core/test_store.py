@@ -298,6 +298,17 @@ def test_a_write_that_fails_half_way_raises_and_keeps_the_earlier_records(tmp_pa
     assert store.load(tmp_path) == ([records[0], records[2]], [], [])
 
 
+def test_a_temporary_file_of_a_killed_process_is_removed_at_the_next_write_after_an_hour(tmp_path):
+    path, old, new = (tmp_path / name for name in ("a.json", ".a.json-0123abcd", ".a.json-4567abcd"))
+    others = [tmp_path / name for name in (".a.json-notes123", ".b.json-0123abcd", "a.json-0123abcd")]
+    for file in (old, new, *others):
+        file.touch()
+    for file in (old, *others):
+        os.utime(file, (0, time.time() - 4000))
+    store.write_json(path, {})
+    assert set(tmp_path.iterdir()) == {path, new, *others}
+
+
 def test_json_files_are_replaced_atomically(tmp_path, monkeypatch):
     path = tmp_path / "study.json"
     store.write_json(path, {"a": [1]})
