@@ -72,7 +72,7 @@ def compose(words: Sequence[str], command: str = "run") -> list[Composed]:
         search_path = [f"hydra.searchpath={[f'file://{Path(options.config_dir).absolute()}']}"]
     _read_yaml_1_1_scalars_as_text()
     try:
-        with _checked_files(), initialize_config_dir(conf, version_base=None):
+        with _checked_files(options.config_dir), initialize_config_dir(conf, version_base=None):
             combinations = _split_sweep(overrides) if options.multirun else [overrides]
             composed = [
                 _compose_once([*map(_keep_null, combination), *search_path], options.cfg)
@@ -293,8 +293,11 @@ def _explain_key_without_choice(group: str, example: str) -> Refusal:
 
 
 @contextlib.contextmanager
-def _checked_files() -> Iterator[None]:
-    """Make Hydra raise `Refusal` within this context if a file is invalid or its path contains ".."."""
+def _checked_files(users_folder: str | None) -> Iterator[None]:
+    """Make Hydra raise `Refusal` within this context if a file is invalid or its path contains "..".
+
+    Also refuse a file of `users_folder`, from --config-dir, if Hydra would read another file instead.
+    """
     from hydra._internal.sources_registry import SourcesRegistry
     from hydra.core.plugins import Plugins
 
@@ -311,6 +314,10 @@ def _checked_files() -> Iterator[None]:
         try:
             if path.is_file():
                 _check_file(path, shown_path)
+                own = Path(users_folder or source.path, f"{config_path}.yaml")
+                if own.is_file() and own.read_bytes() != path.read_bytes():
+                    problem = "has the name of a file of the package, which would be read instead"
+                    raise Refusal(f"{own} {problem}: rename it, such as my_{own.name}")
             return load_yaml(source, config_path)
         except (yaml.YAMLError, OSError, RecursionError) as error:
             raise Refusal(_describe_yaml_error(error, shown_path)) from None

@@ -423,6 +423,13 @@ def test_a_file_that_cannot_be_read_is_named(compose_file, tmp_path):
         compose_file("study=mine")
 
 
+def test_a_file_with_the_name_of_another_that_would_be_read_instead_is_rejected(compose_file):
+    assert compose_file("study=mine", study__mine="workload: linear", cluster__slurm="name: ours")
+    for word, name in (("study=linear", "study/linear"), ("cluster=slurm", "cluster/slurm")):
+        with pytest.raises(Refusal, match=f"{name}.yaml has the name of a file of the package.*: rename it"):
+            compose_file(word, study__linear="workload: rbf")
+
+
 def test_sizes_may_be_given_as_one_mapping(compose_file):
     ((config, _),) = compose_file("sizes={p: 64, o: [3, 5]}")
     assert config["sizes"] == {"p": 64, "o": [3, 5]}
