@@ -585,6 +585,13 @@ def test_a_correct_derivative_that_cancels_at_many_points_passes(function, x, mo
     assert measure(Workload(function, {"x": x}, wrt="x"), monkeypatch, points=100).status == "ok"
 
 
+@pytest.mark.default
+@pytest.mark.parametrize("function", [lambda x: jnp.exp(x) - 1, lambda x: 1 - jnp.cos(10 * x)])
+def test_rounding_errors_that_agree_by_chance_are_no_difference_between_dtypes(function, monkeypatch):
+    record = measure(Workload(function, {"x": normal(6, deviation=1e-3)}, wrt="x"), monkeypatch, points=1)
+    assert record.status == "ok", record.text
+
+
 @pytest.mark.parametrize(
     ("function", "x"),
     [
