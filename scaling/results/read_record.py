@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import scaling
-from scaling.core.case import Case, Refusal, from_dict
+from scaling.core.case import Refusal, from_dict
 from scaling.core.record import REASONS, SCHEMA, STATUSES, Record, is_number
 
 Check = Callable[[Any], bool]  # tests whether a JSON value is valid
@@ -30,18 +30,13 @@ def from_line(line: str, path: Path = Path("the file")) -> Record:
     _require(fields.get("schema") == SCHEMA, f"schema {fields.get('schema')!r}, this version reads {SCHEMA}")
     key, _ = fields.pop("key", None), fields.pop("kind", None)
     try:
-        record = Record(**fields | {"case": _parse_case(json.dumps(fields["case"]))})
+        record = Record(**fields | {"case": from_dict(fields["case"])})
     except (TypeError, KeyError, AttributeError, Refusal) as error:
         problem = str(error).removeprefix("Record.__init__() ")
         raise ValueError(f"not a record: {problem}") from None
     _require(key == record.key, "its key does not belong to its case")
     _check_record(record)
     return record
-
-
-@functools.lru_cache(maxsize=4096)  # a case has a record for each replicate
-def _parse_case(text: str) -> Case:
-    return from_dict(json.loads(text))
 
 
 def require_known_schema(value: Any, path: Path) -> None:
