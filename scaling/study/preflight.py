@@ -13,7 +13,6 @@ import json
 import operator
 import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from scaling.core.grouping import group_by
 from scaling.results import store
 from scaling.study import user_workload
 from scaling.study.grid import GridCell, UnusedField, add_source, refuse_unused
-from scaling.workers import cores
 from scaling.workers.child_process import rejects_variable
 from scaling.workers.machine import ProcessShape
 from scaling.workers.schedule import PreflightResult
@@ -32,7 +30,6 @@ from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup, open_
 
 _MAX_FAILURES = 20  # number of consecutive failures after which the other cells fail without a check
 _FAILURES_PER_TIMEOUT = 7  # number of failures that a timeout counts as
-_POLL_SECONDS = 0.1
 _FAILED_WHILE = {
     "import": "while it was imported",
     "answer": "while workload(case), its function or its reference was called",
@@ -52,17 +49,9 @@ def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallbac
     crashed or took more than `seconds` is {"failure": (reason, text)}. `note` is called repeatedly with the
     number of checked cells and the number of all cells.
     """
-    groups = group_by(range(len(cells)), lambda cell_index: user_modules(cells[cell_index].case))
-    examination = _Examination(cells, seconds)
-    with ThreadPoolExecutor(min(len(groups), len(cores.usable_cores()))) as pool:
-        futures = [pool.submit(examination.examine, cell_indices) for cell_indices in groups.values()]
-        try:
-            while wait(futures, _POLL_SECONDS).not_done:  # poll, so that Ctrl-C is handled
-                note(len(examination.answers), len(cells))
-        finally:
-            examination.stop()
-    for future in futures:
-        future.result()
+    examination = _Examination(cells, seconds, note)
+    for cell_indices in group_by(range(len(cells)), lambda index: user_modules(cells[index].case)).values():
+        examination.examine(cell_indices)
     return [examination.answers[cell_index] for cell_index in range(len(cells))]
 
 
@@ -109,19 +98,12 @@ def without_layout(case: Case) -> Case:
 
 @dataclass
 class _Examination:
-    """A running check of cells: its answers so far, and its child processes."""
+    """The cells of a study to check, and the answers so far."""
 
     cells: Sequence[GridCell]
     seconds: float  # time limit for the check of one case
+    note: ProgressCallback
     answers: dict[int, Answer] = field(default_factory=dict)  # cell index -> answer
-    stopped: bool = False  # whether the threads must return
-    processes: list[WorkerGroup] = field(default_factory=list)  # the child processes that were started
-
-    def stop(self) -> None:
-        """Stop the checks: make all threads return, and wake each thread that waits for an answer."""
-        self.stopped = True
-        for process in self.processes:
-            process.events.put({"event": "refused", "text": "stopped"})
 
     def examine(self, cell_indices: list[int]) -> None:
         """Check cells in a child process, and start a new process after each crash or timeout."""
@@ -130,10 +112,10 @@ class _Examination:
             group_by(cell_indices, lambda index: without_layout(self.cells[index].case)).values()
         )
         failures = 0  # since the last answer, where a timeout counts as several
-        while layout_groups and not self.stopped:
+        while layout_groups:
             first_cell = layout_groups[0][0]
             failure = self._answer_in_order(layout_groups)
-            if failure is None or self.stopped:
+            if failure is None:
                 return
             reason, text = failure["failure"]
             failures *= layout_groups[0][0] == first_cell
@@ -162,16 +144,16 @@ class _Examination:
         program = Variant("preflight", module=module, variables=variables)
         try:
             with open_worker_group({"platform": "cpu"}, program, ProcessShape(1), None) as process:
-                self.processes.append(process)
-                imported = {} if self.stopped else self._ask(process, layout_groups[0][0], "import")
+                imported = self._ask(process, layout_groups[0][0], "import")
                 if "failure" in imported or "refusal" in imported:
                     self._answer_all(layout_groups, imported)
                     layout_groups.clear()
-                while layout_groups and not self.stopped:
+                while layout_groups:
                     answer = self._ask(process, layout_groups[0][0], "answer")
                     if "failure" in answer:
                         return answer
                     self.answers[layout_groups[0].pop(0)] = answer
+                    self.note(len(self.answers), len(self.cells))
                     if not layout_groups[0]:
                         del layout_groups[0]
         except WorkerDied as death:  # at the start, if JAX is missing or fails; `_ask` handles later ones
