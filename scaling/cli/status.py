@@ -3,8 +3,9 @@
 import argparse
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from rich.console import Console
@@ -51,6 +52,13 @@ class StudyStatus:
     tasks: Sequence[TaskState]
     lines: Sequence[StatusLine]  # one for each replicate of a case
     notes: Sequence[str]  # remarks, for example about unreadable lines of record files
+    # Case key -> its records, with an unwritten "failed" record for each case that an ended job did not finish.
+    records: Mapping[str, Sequence[Record]]
+
+    @cached_property
+    def cases(self) -> dict[str, Case]:
+        """Return {case key: case}."""
+        return {line.case.key: line.case for line in self.lines}
 
     @property
     def counts(self) -> dict[str, Counter[str]]:
@@ -111,7 +119,8 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
     if loaded.plans:
         plans = format_count(len(loaded.plans), "record")
         notes.append(f"{plans} of `scaling plan`, which `scaling report` shows")
-    return StudyStatus(folder, tasks, list(lines.values()), notes)
+    by_key = group_by(every_record, lambda record: record.key)
+    return StudyStatus(folder, tasks, list(lines.values()), notes, by_key)
 
 
 def _ended_lines(records: Iterable[Record], tasks: Sequence[TaskState]) -> Iterator[StatusLine]:

@@ -436,8 +436,8 @@ def test_logs_of_a_case_that_has_not_begun_name_its_task(make_study, monkeypatch
     study = make_study(6).start(1)
     pending = JobState("PENDING", reason="Priority")
     tasks = study.states(pending, "RUNNING", JobState("FAILED", reason="exit code 1:0"))
-    monkeypatch.setattr(logs, "try_find_tasks", lambda _: (tasks, ""))
-    logged = logs.load_cases(study.folder)
+    monkeypatch.setattr(status, "try_find_tasks", lambda _: (tasks, ""))
+    logged = status.load_status(study.folder)
     for case, expected in enumerate(("pending; Priority", "running", "failed; exit code 1:0")):
         text = next(logs.logs_of_case(logged, study.key(2 * case)))[1]
         line = f"task 20261121T201500-3f2a/000{case + 1}, job 7_{case}: {expected}"
@@ -451,9 +451,9 @@ def test_an_unknown_key_is_rejected_and_an_ambiguous_one_selects_all_matching_ca
     code, out, err = run_command(["logs", study.folder, "zzzzzz"], capsys)
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert "no case 'zzzzzz' in" in err and "`scaling status --all` shows the keys" in err
-    logged = dataclasses.replace(
-        logs.load_cases(study.folder), cases={key: study.cases[0], other: study.cases[1]}
-    )
+    logged = status.load_status(study.folder)
+    logged.cases.clear()
+    logged.cases.update({key: study.cases[0], other: study.cases[1]})
     assert logs.select_keys(logged, key[:10]) == [key]
     assert logs.select_keys(logged, key[:9]) == [key, other]
 
@@ -615,7 +615,7 @@ def test_logs_of_a_case_that_no_worker_began_show_why_workers_did_not_start(make
     )
     study.save_states(JobState("FAILED", reason="exit code 1:0"))
     monkeypatch.setattr("scaling.cluster.slurm.run_command", lambda *_: "")
-    parts = list(logs.logs_of_case(logs.load_cases(study.folder), study.key(0)))
+    parts = list(logs.logs_of_case(status.load_status(study.folder), study.key(0)))
     assert "the process ended with status 2" in parts[0][1]
     assert any("execve(): python: No such file" in text for _, text in parts)
 
@@ -664,7 +664,7 @@ def test_logs_without_a_key_show_the_latest_failures_and_each_file_once(make_stu
         study.finish(0, case, make_record, "failed", reason="error", **fields)
     (study.journals[0].folder / "worker-1.log").write_text("from /home/me/project/model.py\n")
     study.save_states(JobState("COMPLETED"), *[JobState("CANCELLED")] * 3)
-    logged = logs.load_cases(study.folder)
+    logged = status.load_status(study.folder)
     assert logs.select_keys(logged, "") == [study.key(case) for case in range(5)]
     assert logs.select_keys(logged, "poisson") == logs.select_keys(logged, "")
     _, out, _ = run_command(["logs", study.folder], capsys)
@@ -675,7 +675,7 @@ def test_logs_without_a_key_show_the_latest_failures_and_each_file_once(make_stu
 
 def test_logs_without_a_key_or_failure_show_the_case_that_began_last(make_study, make_record):
     study = make_study(2).start(0).finish(0, 0, make_record).save_states(JobState("COMPLETED"))
-    assert logs.select_keys(logs.load_cases(study.folder), "") == [study.key(0)]
+    assert logs.select_keys(status.load_status(study.folder), "") == [study.key(0)]
 
 
 def test_status_and_logs_show_that_a_task_waits_for_cores(make_study, monkeypatch, capsys):
@@ -685,8 +685,8 @@ def test_status_and_logs_show_that_a_task_waits_for_cores(make_study, monkeypatc
     summary = status.summarize_status(study.folder, study.states("RUNNING"))
     [row] = status.task_rows(summary.tasks)
     assert row[-1] == text
-    monkeypatch.setattr(logs, "try_find_tasks", lambda _: (study.states("RUNNING"), ""))
-    assert text in next(logs.logs_of_case(logs.load_cases(study.folder), study.key(0)))[1]
+    monkeypatch.setattr(status, "try_find_tasks", lambda _: (study.states("RUNNING"), ""))
+    assert text in next(logs.logs_of_case(status.load_status(study.folder), study.key(0)))[1]
     study.log(0, "begin", 0)
     [row] = status.task_rows(status.summarize_status(study.folder, study.states("RUNNING")).tasks)
     assert row[-1] == ""
@@ -724,21 +724,3 @@ def test_progress_counts_all_cases_of_a_submission(make_study, make_record):
         "0 of 4 cases have ended",
         "2 of 4 cases have ended",
     ]
-
-
-def test_the_logs_of_all_cases_read_the_records_as_often_as_the_logs_of_one_case(tmp_path, make_record):
-    class CountedList(list):
-        count = 0
-
-        def __iter__(self):
-            self.count += 1
-            return super().__iter__()
-
-    records = CountedList(make_record("failed", points=points, reason="error") for points in range(1, 4))
-    cases = {record.key: record.case for record in records}
-    study, counts = logs.StudyCases(tmp_path, records, [], cases, [], ""), []
-    for key in cases:
-        ((_, text),) = logs.logs_of_case(study, key)
-        assert "failed, error" in text
-        counts.append(records.count)
-    assert counts[0] == counts[2]
