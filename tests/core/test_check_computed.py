@@ -149,6 +149,14 @@ UNEVEN = {  # the name of what differs in size -> (function, inputs, number of p
 
 
 @pytest.mark.default
+def test_a_derivative_that_rounding_hides_is_not_confirmed_beside_a_large_output_at_one_point(compute_result):
+    function = lambda x: jnp.stack([1e8 * jnp.sin(x[0]), 1e-3 * (1 - jnp.tanh(9 * x[1]) ** 2)])  # noqa: E731
+    derivative, got = compute_result(Workload(function, {"x": uniform(3, low=0.9)}, wrt="x"), points=1)
+    got[:, 1] = 0
+    assert check.verdict(derivative, got, "cpu").reason == "no_digits"
+
+
+@pytest.mark.default
 @pytest.mark.parametrize("factor", [1.01, 0.0])
 @pytest.mark.parametrize("name", UNEVEN)
 def test_large_derivatives_do_not_hide_errors_of_small_ones(name, factor, compute_result):

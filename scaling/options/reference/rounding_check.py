@@ -65,9 +65,9 @@ def _reevaluate_suspect(
 ) -> None:
     spec, comparison = suspect.spec, suspect.comparison
     shape = comparison.expected.shape
-    typical_size, row_size = _typical_sizes(spec, comparison)
+    typical_size, row_size, compared_size = _typical_sizes(spec, comparison)
     tolerance = min(spec.tolerance, spec.max_tolerance)
-    error_limit = np.maximum(tolerance * typical_size, spec.tolerance * comparison.scale)
+    error_limit = np.maximum(tolerance * compared_size, spec.tolerance * comparison.scale)
     difference = np.abs(comparison.result - comparison.expected)
     own_limit = np.broadcast_to(spec.tolerance * comparison.scale, shape)
     is_pending, is_wrong = ~(difference <= own_limit), np.zeros(shape, bool)
@@ -103,20 +103,24 @@ def _reevaluate_suspect(
     progress.record_errors(all_comparisons, *(x.reshape(len(x), -1).max(axis=1) for x in (error, is_wrong)))
 
 
-def _typical_sizes(spec: ReferenceSpec, comparison: EntryComparison) -> tuple[np.ndarray, np.ndarray]:
-    """Return (entry sizes, row sizes): the typical size of each entry of a derivative, and of its row.
+def _typical_sizes(
+    spec: ReferenceSpec, comparison: EntryComparison
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return three typical sizes of each entry of a derivative, in the shape of `comparison.expected`.
 
-    Both arrays have the shape of `comparison.expected`. Because an entry may be zero at a point, its typical
-    size is at least its root mean square over the points (for a single point, over the outputs).
+    The first is at least the root mean square over the points, because an entry may be zero at a point. The
+    second is the largest size in the row. The third is the first or, for a single point, at least the root
+    mean square over the outputs.
     """
-    scale = comparison.scale
-    axes = (0, 1) if len(scale) == 1 and scale.ndim > 1 else 0
-    typical_size = np.maximum(scale, np.sqrt(np.mean(scale**2, axis=axes, keepdims=True)))
-    row_size = typical_size
+    scale, shape = comparison.scale, comparison.expected.shape
+    typical_size = np.maximum(scale, np.sqrt(np.mean(scale**2, axis=0)))
+    row_size = compared_size = typical_size
     if comparison.measure is None and spec.reduction.linear_in_inputs:
         row_size = typical_size.max(axis=-1, keepdims=True)
-    shape = comparison.expected.shape
-    return np.broadcast_to(typical_size, shape), np.broadcast_to(row_size, shape)
+    if len(scale) == 1 and scale.ndim > 1:
+        compared_size = np.maximum(scale, np.sqrt(np.mean(scale**2, axis=1, keepdims=True)))
+    typical_size, row_size = np.broadcast_to(typical_size, shape), np.broadcast_to(row_size, shape)
+    return typical_size, row_size, np.broadcast_to(compared_size, shape)
 
 
 def describe_first_wrong(spec: ReferenceSpec, comparison: EntryComparison, is_wrong: np.ndarray) -> str:
