@@ -185,4 +185,4 @@ def last_informative_line(lines: Sequence[str]) -> str:
 
 def rejects_variable(message: str) -> bool:
     """Return whether an error message of JAX or XLA rejects the value of an environment variable."""
-    return "XLA_FLAGS" in message or "for environment 'JAX_" in message
+    return re.search("XLA_FLAGS|for (environment 'JAX_|JAX flag jax_)", message) is not None

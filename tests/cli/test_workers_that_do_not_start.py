@@ -60,6 +60,7 @@ def test_a_platform_that_jax_cannot_start_is_named_with_the_variable_that_reques
     ("variable", "value", "why"),
     [("XLA_FLAGS", "--xla_nope=1", "Unknown flag in XLA_FLAGS: --xla_nope=1"),
      ("XLA_FLAGS", "--xla_dump_hlo_as_text=maybe", "Couldn't interpret value maybe for flag xla_dump_hlo_as_text."),
+     ("JAX_TRANSFER_GUARD", "maybe", 'ValueError: Invalid value "maybe" for JAX flag jax_transfer_guard'),
      ("JAX_ENABLE_X64", "maybe", "ValueError: invalid truth value 'maybe' for environment 'JAX_ENABLE_X64'")],
 )  # fmt: skip
 def test_a_wrong_variable_of_xla_or_jax_is_named_before_any_case_runs(
