@@ -29,7 +29,7 @@ from scaling.study.compose import compose
 from scaling.study.grid import expand_study
 from scaling.worker import die_with_parent
 from scaling.workers import cores
-from scaling.workers.machine import find_platform
+from scaling.workers.machine import local_machine
 
 HELP = """\
 Find the fastest way to differentiate a function: AD mode, chunk, block, coloring, devices.
@@ -83,7 +83,7 @@ def _advise_on_devices(name: str, problem: _Problem, options: _Options, console:
     search before there is any advice.
     """
     hardware, devices, budget = options["hardware"], options["devices"], options["budget"]
-    platform = None if hardware else find_platform()
+    platform = None if hardware else local_machine().platform
     is_bound, core_count = platform == "cpu", len(cores.usable_cores())
     for count in devices if is_bound else ():
         if not 0 < count <= core_count:

@@ -11,6 +11,7 @@ from scaling.cli import advise
 from scaling.cli.advise import import_function
 from scaling.cli.main import main
 from scaling.core.case import Refusal
+from scaling.workers import machine
 
 SPRING = """\
 import jax.numpy as jnp
@@ -102,12 +103,20 @@ def test_each_number_of_devices_is_advised_on_once_until_a_signal(
     replies, devices, status, words, monkeypatch, capsys
 ):
     pending = list(replies)
-    monkeypatch.setattr(advise, "find_platform", lambda: "cpu")
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.setattr(advise.cores, "usable_cores", lambda: [0, 1])
     monkeypatch.setattr(advise, "_run_in_process", lambda *_: pending.pop(0))
     assert main(["advise", "workload=linear", f"devices={devices}"]) == status
     out, error = capsys.readouterr()
     assert words in out + error and not pending
+
+
+def test_no_advice_on_a_cpu_is_given_for_an_accelerator_that_jax_does_not_find(monkeypatch, capsys):
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda,cpu")
+    monkeypatch.setattr(machine, "_query_jax_devices", lambda: machine.Machine("cpu", "cpu", 1))
+    monkeypatch.setattr(advise, "_run_in_process", lambda *_: (1.0, False))
+    assert main(["advise", "workload=linear"]) == 2
+    assert "JAX cannot start gpu of JAX_PLATFORMS=cuda,cpu" in capsys.readouterr().err
 
 
 def test_ctrl_c_before_the_measurement_names_no_records(monkeypatch, capsys):
