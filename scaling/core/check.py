@@ -84,8 +84,7 @@ class CheckProgress:
             is_tiny = spec.max_tolerance * largest_scale < spec.tolerance * least_scale
             scale, provable = np.maximum(comparison.scale, least_scale), comparison.provable
             if provable is None:
-                allowed = 0.0 if np.all(is_tiny) else underflow
-                provable = np.where(is_tiny, allowed, spec.max_tolerance * scale)
+                provable = np.where(is_tiny, 0.0 if is_tiny.all() else underflow, spec.max_tolerance * scale)
             error = reference.relative_error(difference, scale)
             self.entries += error.size
             is_unproved = (difference > provable) & (error <= spec.tolerance)
