@@ -179,13 +179,15 @@ def add_source(text: str, sources: _Sources) -> str:
 
     An example of a source is " (in study/rbf.yaml, grid 2)". `sources` maps fields to their sources. The
     invalid field is the first word of `text` that is a key of `sources`. If there is none, append the source
-    of the grid. Append nothing if the source is unknown or the command line.
+    of the grid. Append nothing if the source is unknown or the command line. If the command line replaces the
+    workload of a study, the study for a single workload is named, too.
     """
     names = re.findall(r"[a-z_]+", text.partition(":")[0].replace("unknown size", "unknown sizes"))
     workload = sources.get("workload")
     grid = workload if workload == _COMMAND_LINE else sources.get(_GRID)
     source = next((sources[name] for name in names if name in sources), grid)
-    return text if source in (None, _COMMAND_LINE) else f"{text} ({source})"
+    alone = "; study=function runs it alone" if workload == _COMMAND_LINE else ""
+    return text if source in (None, _COMMAND_LINE) else f"{text} ({source}{alone})"
 
 
 def _merge(fields: Mapping[str, Any], replacements: Mapping[str, Any]) -> _Fields:

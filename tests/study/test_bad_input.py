@@ -45,6 +45,7 @@ BAD_INPUTS = {
     ),
     "unknown wrt": ([*RBF, "wrt=y", "mode=jacfwd"], r"differentiate rbf with respect to \(wrt\) 'y'.*x"),
     "wrt twice": ([*RBF, "wrt=x+x", "mode=jacfwd"], r"wrt='x\+x' names an input twice"),
+    "a workload without a study": (["run", "workload=poisson"], r"in study/smoke.yaml, grid 1; study=function runs it alone\)"),
     "unknown size": (["run", "study=linear", "sizes.q=4"], "unknown size of linear 'q'.*p, o"),
     "size zero": (["run", "study=linear", "sizes.p=0"], "sizes.p must be a positive integer, not 0"),
     "size negative": (["run", "study=linear", "sizes.p=[8,-8]"], "sizes.p must be a positive integer, not -8"),
