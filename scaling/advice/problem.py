@@ -190,7 +190,7 @@ def _read_leaf(path: Any, leaf: Any) -> Any:
 def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of inputs in `wrt`. Raise `Refusal` if an input is unknown or not floating point."""
     if not isinstance(wrt, str):
-        raise Refusal(f"wrt must be names joined by '+', such as {'+'.join(inputs)}, not {wrt!r:.80}")
+        raise Refusal(f"wrt must be names joined by '+', such as {'+'.join(inputs)}, not {describe(wrt)}")
     names = tuple(wrt.split("+"))
     if len(set(names)) < len(names):
         raise Refusal(f"wrt={wrt} names an input twice: give each input once")

@@ -52,7 +52,7 @@ class StudyStatus:
     tasks: Sequence[TaskState]
     lines: Sequence[StatusLine]  # one for each replicate of a case
     notes: Sequence[str]  # remarks, for example about unreadable lines of record files
-    # Case key -> its records, with an unwritten "failed" record for each case that an ended job did not finish.
+    # Case key -> its records, with "failed" records, not in a file, for cases that ended jobs did not finish.
     records: Mapping[str, Sequence[Record]]
 
     @cached_property
