@@ -80,6 +80,16 @@ def test_an_element_that_is_loaded_into_a_vector_on_its_own_takes_longer(tmp_pat
     assert three < two, "one number for all elements of a vector is one load"
 
 
+@pytest.mark.parametrize(("stored", "excess"), [("12", 180), ("16", 0)])
+def test_a_vector_on_the_stack_that_was_stored_in_parts_takes_longer_to_load(stored, excess, tmp_path):
+    copy = f"call void @llvm.memcpy.p0.p0.i64(ptr align 16 %v, ptr align 4 %0, i64 {stored}, i1 false)"
+    texts = [
+        f"%v = alloca [4 x float], align 16\n  {copy}\n  %x = load <4 x float>, ptr {p}" for p in ("%v", "%0")
+    ]
+    stack, other = (count(LOOP.format(start=0, step=1, end=7, body=text), tmp_path) for text in texts)
+    assert stack - other == 7 * excess
+
+
 @pytest.mark.parametrize(
     ("has_slow_masks", "bits", "excess"), [(True, 64, 10), (True, 32, 0), (False, 64, 0)]
 )
