@@ -12,7 +12,7 @@ import itertools
 import math
 import operator
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -39,6 +39,8 @@ _VECTOR_LOAD = re.compile(r".* = load <[^>]+>, ptr (%[^,]+)")
 _PARTIAL_STORE = re.compile(
     r"store (?:float|double) .*, ptr (%[^,]+)|memcpy[^%]*(%[^,]+), .*, i64 (?!(?:8|16|32|64),)"
 )
+_SHUFFLE = re.compile(r"shufflevector <\d+ x \w+> (%[^,]+), .*, <(\d+) x i32>")
+_NEGATION = re.compile(r"fneg <.*> (%.+)")
 _DIVISION_BY_CONSTANT = re.compile(r"[us](?:div|rem) .*, (?:splat \(i\d+ )?\d+\)?$")
 _CALLED_FUNCTION = re.compile(r'@"?(?:llvm\.)?(\w+)(?:\.v(\d+)f)?')
 _COPIED_BYTES = re.compile(r"i64 (\d+)")  # the number of bytes of a memcpy
@@ -147,6 +149,10 @@ class LlvmFunction:
                 self.definitions[match[1]], self.block_of[match[1]] = match[2], label
         stores = filter(None, map(_PARTIAL_STORE.search, itertools.chain(*blocks.values())))
         self.stored_in_parts = {match[1] or match[2] for match in stores}  # pointers to vectors
+        self.shuffled_elements = Counter[str]()  # vector -> elements that shuffle instructions read from it
+        for vector, count in _SHUFFLE.findall("\n".join(self.definitions.values())):
+            negated = _NEGATION.match(self.definitions.get(vector, ""))
+            self.shuffled_elements[negated[1] if negated else vector] += int(count)
         self.order, self.back_edges = _order_blocks(self.successors)
         self.loops = _find_loops(self.order, self.successors, self.back_edges)
         self.trips = {header: self._count_trips(header) for header in self.loops}
@@ -168,6 +174,7 @@ class LlvmFunction:
 
         `_GATHER_COST`    if the line inserts a loaded element into a vector
         `_STORED_PARTS_COST`    if the line loads a vector from the stack that was stored in parts
+        a negative cost   of the elements of a function that no shuffle instruction reads
         `_MASK_COST`      if `has_slow_masks` is true, and the line converts the result of a vector comparison
                           of 64-bit integers to floating point
         0                 otherwise
@@ -177,6 +184,10 @@ class LlvmFunction:
         if match := _VECTOR_LOAD.match(line):
             is_on_stack = self.definitions.get(match[1], "").startswith("alloca ")
             return _STORED_PARTS_COST if is_on_stack and match[1] in self.stored_in_parts else 0
+        name = line.partition(" = ")[0]
+        if name in self.shuffled_elements and (call := _CALLED_FUNCTION.search(line)):
+            unread_count = max(0, int(call[2] or 1) - self.shuffled_elements[name])
+            return -unread_count * _FUNCTION_COSTS.get(call[1], 0)
         match = _MASK_CONVERSION.search(line) if has_slow_masks else None
         return _MASK_COST if match and _WIDE_COMPARISON.match(self.definitions.get(match[1], "")) else 0
 

@@ -91,6 +91,21 @@ def test_a_vector_on_the_stack_that_was_stored_in_parts_takes_longer_to_load(sto
 
 
 @pytest.mark.parametrize(
+    ("negation", "computed"), [("", 4), ("%n = fneg <16 x float> %y\n  ", 4), (None, 16)]
+)
+def test_elements_of_a_function_that_no_instruction_reads_are_not_computed(negation, computed, tmp_path):
+    call = "%y = tail call <16 x float> @llvm.cos.v16f32(<16 x float> %w)"
+    shuffle = (
+        "%s = shufflevector <16 x float> {}, <16 x float> poison, <4 x i32> <i32 0, i32 4, i32 8, i32 12>"
+    )
+    reads = "" if negation is None else negation + shuffle.format("%n" if negation else "%y")
+    counts = [
+        count(LOOP.format(start=0, step=1, end=7, body=f"{text}\n  {reads}"), tmp_path) for text in (call, "")
+    ]
+    assert counts[0] - counts[1] == 7 * computed * 30
+
+
+@pytest.mark.parametrize(
     ("has_slow_masks", "bits", "excess"), [(True, 64, 10), (True, 32, 0), (False, 64, 0)]
 )
 def test_a_mask_of_64_bit_comparisons_takes_longer_on_some_processors(
