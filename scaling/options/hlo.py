@@ -38,6 +38,7 @@ _TILE = re.compile(r"T\(([\d,]+)\)")  # the outermost tile; inner tiles add no p
 _ON_CHIP = re.compile(r"S\([1-46-9]\)")  # memory spaces other than device (no number) and host (5)
 _COPIES = ("copy", "bitcast")
 _ALLOCATION = 'custom_call_target="AllocateBuffer"'  # moves no data
+_SMALL_CALL = 'xla_cpu_small_call="true"'  # XLA compiles the called computation to one function of a CPU
 _DEVICES = re.compile(r"\b(?:num_partitions|replica_count)=(\d+)")
 _GROUPS = re.compile(r"replica_groups=(?:\[\d+,(\d+)\]|\{\{([\d,]*)\})")
 
@@ -87,6 +88,7 @@ class Kernel:
     in_loop: bool  # whether the kernel is in a while loop
     bytes: int
     times: float = 1.0  # the number of executions, or infinity if it is unknown
+    in_call: bool = False  # whether it is part of the function of a small call, which is another kernel
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,12 @@ def _list_executed(computations: Computations, entry: str, devices: int) -> list
         for instruction in instructions.values():
             kind, called = instruction.kind, instruction.called
             if kind in ("call", "async"):
-                executed += (item for computation in called for item in executed_by(computation, in_loop))
+                parts = [item for computation in called for item in executed_by(computation, in_loop)]
+                if _SMALL_CALL in instruction.attributes:
+                    kernels = (part for part in parts if isinstance(part, Kernel))
+                    executed += (dataclasses.replace(part, in_call=True) for part in kernels)
+                    parts = [Kernel(instruction, _as_fusion(instruction, instructions), in_loop, 0)]
+                executed += parts
             elif kind == "conditional":
                 executed += max((executed_by(branch, in_loop) for branch in called), key=_total_bytes)
             elif kind == "while":

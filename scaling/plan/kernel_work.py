@@ -32,7 +32,7 @@ _WINDOW_SIZE = re.compile(r"window=\{size=([\dx]+)")
 _UNCOUNTED_OPCODES = {"topk", "rng", "rng-bit-generator", "infeed", "outfeed", "send", "recv"}
 _OPCODES_WITHOUT_OPERATIONS = hlo.NO_KERNEL | hlo.SLICES | _UNCOUNTED_OPCODES | {
     *hlo.COLLECTIVES, "broadcast", "iota", "reshape", "pad", "concatenate", "reverse", "transpose", "copy",
-    "dynamic-update-slice", "fusion", "domain",
+    "dynamic-update-slice", "fusion", "domain", "call",
 }  # fmt: skip
 # Opcode -> kind of work on floating-point numbers. Other elementwise operations are arithmetic.
 _FLOATING_POINT_KINDS = {"divide": "divisions", "remainder": "divisions"} | dict.fromkeys((
@@ -264,6 +264,8 @@ def _kernel_overhead(kernel: hlo.Kernel, loop_operations: float, arithmetic: int
     in the HLO of the kernel.
     """
     instruction, in_loop = kernel.instruction, kernel.in_loop
+    if kernel.in_call:
+        return 1  # it has no start; 0 is the overhead on an accelerator
     if instruction.opcode == "fusion" and "__ynn_fusion" in instruction.attributes:
         return ynn_fusion.count_overhead(kernel.body, in_loop)
     start = KERNEL_START_IN_LOOP if in_loop else KERNEL_START

@@ -42,9 +42,18 @@ def test_a_fusion_within_a_fusion_is_not_a_further_start():
 
 def test_a_kernel_starts_faster_in_a_loop():
     step = lambda x: lax.fori_loop(0, 3, lambda _, y: jnp.sin(y @ y), x)  # noqa: E731
-    (in_loop,) = compiled_products(step, jnp.ones((5, 5)))
-    (alone,) = compiled_products(lambda x: x @ x, jnp.ones((5, 5)))
+    (in_loop,) = compiled_products(step, jnp.ones((40, 40)))
+    (alone,) = compiled_products(lambda x: x @ x, jnp.ones((40, 40)))
     assert alone - in_loop == kernel_work.KERNEL_START - kernel_work.KERNEL_START_IN_LOOP > 0
+
+
+def test_a_small_loop_that_xla_compiles_to_one_function_starts_once(tmp_path):
+    loop = lambda x: lax.fori_loop(0, 40, lambda k, y: y.at[k % 3].add(jnp.sin(y[0])), x)  # noqa: E731
+    options = llvm_instructions.dump_options(str(tmp_path))
+    text = jax.jit(loop).lower(jnp.ones(3)).compile(compiler_options=options).as_text()
+    kernels = count_kernels(text, llvm_instructions.count_operations(tmp_path))
+    assert sum(kernel.times * (kernel.overhead > 1) for kernel in kernels) < 5
+    assert max(kernel.operations for kernel in kernels) > 40 * 30, "the sines of the loop"
 
 
 PRODUCTS = {  # result, operands, attributes -> overhead
