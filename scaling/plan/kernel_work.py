@@ -41,27 +41,28 @@ _FLOATING_POINT_KINDS = {"divide": "divisions", "remainder": "divisions"} | dict
 ), "transcendentals")  # fmt: skip
 
 
-# Constants of the overhead on a CPU. Libraries compute matrix products, sorts, and convolutions whose
-# features are the last axis. XLA compiles other kernels to loops. The unit is the time of a vectorized
-# arithmetic operation in float32. The times in the comments were measured in float32 on one core of an AMD
-# EPYC with jaxlib 0.10.2, where the unit is 13 ps, in 8,600 kernels of 150 programs.
-KERNEL_START = 35_000  # the start of a kernel: 0.4 to 0.8 us
-KERNEL_START_IN_LOOP = 2800  # the start of a kernel in a while loop, whose code is in the cache: 40 ns
-# The library starts once for each product of a batch.
-PRODUCT_START = 56_000  # the start of a product in the library: 0.5 to 1.1 us
-PACKED_ELEMENT = 10  # an element of the operands or the result of a product in the library: 0.1 to 0.3 ns
-CONVOLUTION_PATCH = 3000  # an output position of a convolution with a one-dimensional window: 25 to 80 ns
-CONVOLUTION_ROW = 1500  # each further row of the window, for each output position: 20 to 35 ns
-SORT_COMPARISON = 700  # a comparison of two elements: 9 ns
-FFT_START = 200_000  # the start of Fourier transforms: 2 to 8 us
-# The additional time of an operation of a Fourier transform: 30 to 100 ps, for real numbers twice as long
-FFT_OPERATION = 3
-# An element of the operands of a routine that a custom call executes. The time of a routine of LAPACK is
-# proportional to the number of elements for matrices of 4 x 4 to 300 x 300: 2.5 ns an element for potrf.
+# Constants of the overhead on a CPU, in picoseconds. Libraries compute matrix products, sorts, and
+# convolutions whose features are the last axis. XLA compiles other kernels to loops. The times in the
+# comments were measured in float32 with jaxlib 0.10.2 on one core of two AMD EPYCs. Their rates of arithmetic
+# differ by a factor of 1.6, but the times to start kernels and products do not.
+KERNEL_START = 450_000  # the start of a kernel: 0.4 to 0.8 us
+KERNEL_START_IN_LOOP = 36_000  # the same in a while loop, when the code is in the cache: 10 to 40 ns
+PRODUCT_START = 500_000  # the start of the library for a product or a batch of them
+PRODUCT = 400_000  # each product of a batch: 0.4 us; a single product takes 0.5 to 1.3 us
+PACKED_ELEMENT = 60  # an element of the operands or the result of a product in the library: 0.04 to 0.3 ns
+CONVOLUTION_PATCH = 30_000  # an output position of a convolution with a one-dimensional window: 15 to 80 ns
+CONVOLUTION_ROW = 10_000  # each further row of the window, for each output position: 3 to 35 ns
+SORT_COMPARISON = 9000  # a comparison of two elements: 5 to 14 ns
+FFT_START = 1_700_000  # the start of Fourier transforms: 1 to 8 us
+# The additional time of an operation of a Fourier transform: 20 to 100 ps, for real numbers twice as long
+FFT_OPERATION = 30
+ROUTINE_START = 55_000  # a routine of LAPACK for one matrix: 50 to 70 ns
+# An element of the operands of a routine that a custom call executes, for matrices of 3 x 3 to 300 x 300:
+# 0.4 to 0.6 ns for trsm, 1 to 5 ns for gtsv and TopK.
 ROUTINE_ELEMENTS = {
-    "TopK": 100, "potrf": 200, "getrf": 400, "trsm": 200, "gtsv": 200, "geqrf": 600, "orgqr": 600,
-    "ungqr": 600, "gehrd": 1500, "sytrd": 1500, "hetrd": 1500, "syevd": 3500, "heevd": 3500, "gesdd": 6000,
-    "gesvd": 8000, "geev": 14_000, "gees": 14_000,
+    "TopK": 2500, "potrf": 1600, "getrf": 2200, "trsm": 600, "gtsv": 2600, "geqrf": 7800, "orgqr": 7800,
+    "ungqr": 7800, "gehrd": 20_000, "sytrd": 20_000, "hetrd": 20_000, "syevd": 45_000, "heevd": 45_000,
+    "gesdd": 80_000, "gesvd": 100_000, "geev": 180_000, "gees": 180_000,
 }  # fmt: skip
 _ROUTINE_TARGET = re.compile(r'custom_call_target="(?:lapack_[sdcz](\w+)_ffi|(TopK))"')
 # In a scalar loop of a convolution, each addition waits for the previous one: 0.8 to 1.2 ns a multiplication
@@ -82,7 +83,7 @@ class KernelWork:
     divisions: int = 0  # floating-point divisions
     transcendentals: int = 0  # evaluations of transcendental functions
     operations: int = 0  # instructions that a CPU executes (llvm_instructions.py), or 0 if unknown
-    overhead: int = 0  # additional time on a CPU, in the unit of `KERNEL_START`
+    overhead: int = 0  # additional time on a CPU, in picoseconds
     reductions: int = 0  # terms of sums along the minor-most axis; other sums are arithmetic
     library: str = ""  # an opcode or a library function whose operations are unknown, or ""
     times: float = 1.0  # the number of executions, or infinity if it is unknown
@@ -257,11 +258,10 @@ def _library_name(instruction: HloInstruction) -> str:
 
 
 def _kernel_overhead(kernel: hlo.Kernel, loop_operations: float, arithmetic: int) -> int:
-    """Return the overhead of a CPU kernel: the time to start it, and the overhead of its library call.
+    """Return the time to start a CPU kernel and the overhead of its library call, in picoseconds.
 
-    The unit is the time of a vectorized float32 operation. `loop_operations` is the number of operations in
-    compiled loops, or 0 if a library computes the result. `arithmetic` is the number of arithmetic operations
-    in the HLO of the kernel.
+    `loop_operations` is the number of operations in compiled loops, or 0 if a library computes the result.
+    `arithmetic` is the number of arithmetic operations in the HLO of the kernel.
     """
     instruction, in_loop = kernel.instruction, kernel.in_loop
     if kernel.in_call:
@@ -273,10 +273,9 @@ def _kernel_overhead(kernel: hlo.Kernel, loop_operations: float, arithmetic: int
 
 
 def _library_overhead(kernel: hlo.Kernel, arithmetic: int) -> int:
-    """Return the overhead of the library call in a CPU kernel, or 0 if the kernel calls no known library.
+    """Return the overhead of a library call in picoseconds, or 0 if a CPU kernel calls no known library.
 
-    `arithmetic` is the number of arithmetic operations in the HLO of the kernel. The unit is the time of a
-    vectorized float32 operation.
+    `arithmetic` is the number of arithmetic operations in the HLO of the kernel.
     """
     instruction = kernel.instruction
     operands = [kernel.body[name] for name in instruction.operands]
@@ -288,9 +287,11 @@ def _library_overhead(kernel: hlo.Kernel, arithmetic: int) -> int:
         return patch * instruction.size // max(1, instruction.dims[-1])
     if instruction.opcode == "dot":
         batch = math.prod(operands[0].dims[axis] for axis in instruction.axes("lhs_batch_dims") or ())
-        return PRODUCT_START * batch + PACKED_ELEMENT * (instruction.size + operand_size)
+        return PRODUCT_START + PRODUCT * batch + PACKED_ELEMENT * (instruction.size + operand_size)
     if instruction.opcode == "custom-call":
-        return ROUTINE_ELEMENTS.get(_routine_name(instruction), 0) * operand_size
+        matrices = math.prod(operands[0].dims[:-2]) if operands else 0
+        elements = ROUTINE_ELEMENTS.get(_routine_name(instruction), 0) * operand_size
+        return elements and elements + ROUTINE_START * matrices
     if instruction.opcode == "fft":
         return FFT_START + FFT_OPERATION * arithmetic * (2 if "RFFT" in instruction.attributes else 1)
     if instruction.opcode == "sort":

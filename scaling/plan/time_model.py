@@ -36,6 +36,7 @@ DRAWS = 2000  # number of random machines
 _RECORDED_DRAWS = 100  # number of random machines whose times are recorded
 _SEED = 0
 _PERCENTILES = (2.5, 50, 97.5)
+_PICOSECONDS = 1e12  # picoseconds in a second; the unit of the overhead of a CPU kernel
 _CACHE_BYTES = 2**19  # bytes of a kernel that a CPU core keeps in its cache
 
 # An all-reduce is a reduce-scatter followed by an all-gather.
@@ -157,7 +158,7 @@ def _kernel_seconds(
     speeds: dict[str, float | None] = {
         "products": rates.products[dtype][case.precision], "arithmetic": rates.arithmetic[dtype],
         "divisions": rates.divisions[dtype], "transcendentals": rates.transcendental[dtype],
-        "reductions": rates.reductions[dtype], "operations": single, "overhead": single,
+        "reductions": rates.reductions[dtype], "operations": single, "overhead": _PICOSECONDS,
     }  # fmt: skip
     seconds = {name: np.zeros(len(kernels)) for name in ("memory", *speeds)}
     for k, kernel in enumerate(kernels):

@@ -13,23 +13,22 @@ from scaling.core.grouping import group_by
 from scaling.options import hlo
 from scaling.options.hlo import HloInstruction, Instructions
 
-# In units of the time of a vectorized arithmetic operation in float32. The times in the comments were
-# measured in float32 on one core of an AMD EPYC with jaxlib 0.10.2, where the unit is 17 ps, in 700 fusions.
-FUSION_START = 180_000  # the start of a fusion: 1 to 8 us
-FUSION_START_IN_LOOP = 60_000  # the same in a while loop, when the code is in the cache: 0.5 to 1 us
-MATRIX_ROW = 240  # a row of the matrix of an elementwise instruction or a reduction: 3 to 5 ns
-MATRIX = 1200  # such a matrix of two or more rows, which one call of the library computes: 20 ns
-CONTRACTED_ROW = 1200  # a row of a sum of products of two arrays: 10 to 40 ns
-PRODUCT = 7600  # a product in a batch of matrix products: 130 ns
-PRODUCT_ROW = 300  # a row of the left operand of a matrix product: 5 ns
-PACKED_ELEMENT = 12  # an element of the right operand of a matrix product: 0.2 ns
+# In picoseconds, measured in float32 on one core of an AMD EPYC with jaxlib 0.10.2, in 700 fusions.
+FUSION_START = 3_000_000  # the start of a fusion: 1 to 8 us
+FUSION_START_IN_LOOP = 1_000_000  # the same in a while loop, when the code is in the cache: 0.5 to 1 us
+MATRIX_ROW = 4000  # a row of the matrix of an elementwise instruction or a reduction: 3 to 5 ns
+MATRIX = 20_000  # such a matrix of two or more rows, which one call of the library computes: 20 ns
+CONTRACTED_ROW = 20_000  # a row of a sum of products of two arrays: 10 to 40 ns
+PRODUCT = 130_000  # a product in a batch of matrix products: 130 ns
+PRODUCT_ROW = 5000  # a row of the left operand of a matrix product: 5 ns
+PACKED_ELEMENT = 200  # an element of the right operand of a matrix product: 0.2 ns
 
 _NO_LOOP = hlo.NO_KERNEL | {"broadcast", "reshape", "iota", "copy"}
 AxisFlags = tuple[bool, ...]  # one value for each axis of an array
 
 
 def count_overhead(fused: Instructions, in_loop: bool) -> int:
-    """Return the overhead of a fusion, in units of the time of a vectorized arithmetic operation in float32.
+    """Return the overhead of a fusion in picoseconds.
 
     `fused` contains the instructions of the fusion by name. `in_loop` states whether the fusion is in a while
     loop.
@@ -121,7 +120,7 @@ def _count_contracted_rows(instruction: HloInstruction, fused: Instructions) -> 
 
 
 def _dot_overhead(instruction: HloInstruction, fused: Instructions) -> int:
-    """Return the overhead of a matrix product or a batch of them, in the unit of `count_overhead`.
+    """Return the overhead of a matrix product or a batch of them, in picoseconds.
 
     It is the time to start the product of each matrix, to call the kernel for each row, and to pack the right
     operand.

@@ -59,11 +59,11 @@ def test_a_small_loop_that_xla_compiles_to_one_function_starts_once(tmp_path):
 PRODUCTS = {  # result, operands, attributes -> overhead
     "two matrices": (
         "f32[5,3]{1,0}", "f32[5,7]{1,0}", "f32[7,3]{1,0}", "lhs_contracting_dims={1}, rhs_contracting_dims={0}",
-        kernel_work.PRODUCT_START + kernel_work.PACKED_ELEMENT * (5 * 7 + 7 * 3 + 5 * 3)),
+        kernel_work.PRODUCT_START + kernel_work.PRODUCT + kernel_work.PACKED_ELEMENT * (5 * 7 + 7 * 3 + 5 * 3)),
     "a batch of them": (
         "f32[9,5,3]{2,1,0}", "f32[9,5,7]{2,1,0}", "f32[9,7,3]{2,1,0}",
         "lhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_batch_dims={0}, rhs_contracting_dims={1}",
-        9 * kernel_work.PRODUCT_START + 9 * kernel_work.PACKED_ELEMENT * (5 * 7 + 7 * 3 + 5 * 3)),
+        kernel_work.PRODUCT_START + 9 * kernel_work.PRODUCT + 9 * kernel_work.PACKED_ELEMENT * (5 * 7 + 7 * 3 + 5 * 3)),
     "a convolution": (
         "f32[7,9,4]{2,1,0}", "f32[7,9,2]{2,1,0}", "f32[3,2,4]{2,1,0}", "window={size=3 pad=1_1}, dim_labels=b0f_0io->b0f",
         7 * 9 * kernel_work.CONVOLUTION_PATCH),
@@ -71,9 +71,12 @@ PRODUCTS = {  # result, operands, attributes -> overhead
         "f32[2,7,9,4]{3,2,1,0}", "f32[2,7,9,2]{3,2,1,0}", "f32[3,5,2,4]{3,2,1,0}",
         "window={size=3x5 pad=1_1x2_2}, dim_labels=b01f_01io->b01f",
         2 * 7 * 9 * (kernel_work.CONVOLUTION_PATCH + 2 * kernel_work.CONVOLUTION_ROW)),
+    "triangular solves": (
+        "f32[5,4,2]{2,1,0}", "f32[5,4,4]{2,1,0}", "f32[5,4,2]{2,1,0}", 'custom_call_target="lapack_strsm_ffi"',
+        5 * kernel_work.ROUTINE_START + 5 * (4 * 4 + 4 * 2) * kernel_work.ROUTINE_ELEMENTS["trsm"]),
     "top k": (
         "f32[5,2]{1,0}", "f32[5,8]{1,0}", "f32[5,8]{1,0}", 'custom_call_target="TopK"',
-        2 * 5 * 8 * kernel_work.ROUTINE_ELEMENTS["TopK"]),
+        kernel_work.ROUTINE_START + 2 * 5 * 8 * kernel_work.ROUTINE_ELEMENTS["TopK"]),
     "a sort": (
         "f32[5,8]{1,0}", "f32[5,8]{1,0}", "f32[5,8]{1,0}", "dimensions={1}, to_apply=%less", 5 * 8 * 3 * kernel_work.SORT_COMPARISON),
     "a Fourier transform": (
@@ -87,6 +90,7 @@ PRODUCTS = {  # result, operands, attributes -> overhead
 OPCODES = {
     "a convolution": "convolution", "a sort": "sort", "top k": "custom-call", "a Fourier transform": "fft",
     "a real Fourier transform": "fft", "a convolution of images": "convolution",
+    "triangular solves": "custom-call",
     "random bits": "rng-bit-generator",
 }  # fmt: skip
 
