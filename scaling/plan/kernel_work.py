@@ -52,6 +52,9 @@ PRODUCT = 400_000  # each product of a batch: 0.4 us; a single product takes 0.5
 PACKED_ELEMENT = 60  # an element of the operands or the result of a product in the library: 0.04 to 0.3 ns
 CONVOLUTION_PATCH = 30_000  # an output position of a convolution with a one-dimensional window: 15 to 80 ns
 CONVOLUTION_ROW = 10_000  # each further row of the window, for each output position: 3 to 35 ns
+# A convolution of a dilated image is a matrix product whose results are added to the output: 1.3 to 2 ns for
+# each position of the image and of the window.
+CONVOLUTION_ADDITION = 1500
 SORT_COMPARISON = 9000  # a comparison of two elements: 5 to 14 ns
 FFT_START = 1_700_000  # the start of Fourier transforms: 1 to 8 us
 # The additional time of an operation of a Fourier transform: 20 to 100 ps, for real numbers twice as long
@@ -65,11 +68,12 @@ ROUTINE_ELEMENTS = {
     "gesdd": 80_000, "gesvd": 100_000, "geev": 180_000, "gees": 180_000,
 }  # fmt: skip
 _ROUTINE_TARGET = re.compile(r'custom_call_target="(?:lapack_[sdcz](\w+)_ffi|(TopK))"')
-# In a scalar loop of a convolution, each addition waits for the previous one: 0.8 to 1.2 ns a multiplication
-# instead of 0.3. A vectorized loop (on an Intel Xeon, with masked loads) executes fewer operations.
+# In a scalar loop of a convolution, each addition waits for the previous one: 0.8 to 2 ns a multiplication
+# instead of 0.3. A vectorized loop executes fewer operations. A short loop is unrolled: outputs overlap.
 SLOWDOWN_OF_SCALAR_CONVOLUTION = 3
 # The number of operations of a vectorized loop for each multiplication or addition is 2.5 to 5.
 _MAX_VECTORIZED_OPERATIONS = 8
+_MAX_UNROLLED_TERMS = 64  # multiplications for each output of a convolution whose loop is unrolled
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,8 @@ def _count_kernel(kernel: hlo.Kernel, operations: Mapping[str, float] | None) ->
         loop_operations = operations.get(kernel.instruction.name, 0.0)  # 0 if a library computes the result
         work["overhead"] = _kernel_overhead(kernel, loop_operations, work["arithmetic"])
         is_scalar = loop_operations > _MAX_VECTORIZED_OPERATIONS * work["products"]
-        if kernel.instruction.opcode == "convolution" and is_scalar:
+        is_long = work["products"] > 2 * _MAX_UNROLLED_TERMS * kernel.instruction.size
+        if kernel.instruction.opcode == "convolution" and is_scalar and is_long:
             loop_operations *= SLOWDOWN_OF_SCALAR_CONVOLUTION
         work["operations"], library = round(loop_operations), "" if loop_operations else library
     return KernelWork(kernel.bytes, library=library, times=kernel.times, **work)
@@ -283,6 +288,9 @@ def _library_overhead(kernel: hlo.Kernel, arithmetic: int) -> int:
     if instruction.opcode == "convolution":
         window = _WINDOW_SIZE.search(instruction.attributes)
         lengths = [length for length in hlo.parse_integers(window[1] if window else "") if length > 1]
+        if "lhs_dilate=" in instruction.attributes:
+            positions = operands[0].size // max(1, operands[0].dims[-1])
+            return CONVOLUTION_ADDITION * math.prod(lengths) * positions
         patch = CONVOLUTION_PATCH + CONVOLUTION_ROW * (math.prod(lengths[:-1]) - 1)
         return patch * instruction.size // max(1, instruction.dims[-1])
     if instruction.opcode == "dot":

@@ -71,6 +71,10 @@ PRODUCTS = {  # result, operands, attributes -> overhead
         "f32[2,7,9,4]{3,2,1,0}", "f32[2,7,9,2]{3,2,1,0}", "f32[3,5,2,4]{3,2,1,0}",
         "window={size=3x5 pad=1_1x2_2}, dim_labels=b01f_01io->b01f",
         2 * 7 * 9 * (kernel_work.CONVOLUTION_PATCH + 2 * kernel_work.CONVOLUTION_ROW)),
+    "a convolution of a dilated image": (
+        "f32[2,9,4]{2,1,0}", "f32[2,5,3]{2,1,0}", "f32[3,3,4]{2,1,0}",
+        "window={size=3 pad=1_1 lhs_dilate=2}, dim_labels=b0f_0io->b0f",
+        2 * 5 * 3 * kernel_work.CONVOLUTION_ADDITION),
     "triangular solves": (
         "f32[5,4,2]{2,1,0}", "f32[5,4,4]{2,1,0}", "f32[5,4,2]{2,1,0}", 'custom_call_target="lapack_strsm_ffi"',
         5 * kernel_work.ROUTINE_START + 5 * (4 * 4 + 4 * 2) * kernel_work.ROUTINE_ELEMENTS["trsm"]),
@@ -90,7 +94,7 @@ PRODUCTS = {  # result, operands, attributes -> overhead
 OPCODES = {
     "a convolution": "convolution", "a sort": "sort", "top k": "custom-call", "a Fourier transform": "fft",
     "a real Fourier transform": "fft", "a convolution of images": "convolution",
-    "triangular solves": "custom-call",
+    "a convolution of a dilated image": "convolution", "triangular solves": "custom-call",
     "random bits": "rng-bit-generator",
 }  # fmt: skip
 
@@ -119,9 +123,15 @@ def test_only_what_has_no_compiled_loops_is_computed_by_a_library(name):
 
 
 @pytest.mark.parametrize(
-    ("per_product", "slowdown"), [(5, 1), (12, kernel_work.SLOWDOWN_OF_SCALAR_CONVOLUTION)]
+    ("per_product", "window", "slowdown"),
+    [(5, 90, 1), (12, 3, 1), (12, 90, kernel_work.SLOWDOWN_OF_SCALAR_CONVOLUTION)],
 )
-def test_additions_of_a_convolution_wait_for_each_other_in_scalar_loops_only(per_product, slowdown):
+def test_additions_of_a_convolution_wait_for_each_other_in_long_scalar_loops_only(
+    per_product, window, slowdown, monkeypatch
+):
+    result, image, kernel, attributes, overhead = PRODUCTS["a convolution"]
+    texts = (kernel.replace("3,", f"{window},", 1), attributes.replace("size=3", f"size={window}"))
+    monkeypatch.setitem(PRODUCTS, "a convolution", (result, image.replace("9", "99"), *texts, overhead))
     operations = per_product * count_product("a convolution", {}).products
     assert count_product("a convolution", {"r": operations}).operations == slowdown * operations
 
