@@ -17,7 +17,7 @@ _UNDEFINED = "not_defined"
 def why_inapplicable(derivative: Derivative) -> tuple[str, str] | None:
     """Return (reason, explanation) if the case of `derivative` cannot run, or None if it can run.
 
-    The reason is "not_defined", "not_offered", "indivisible" or "not_installed".
+    The reason is "not_defined", "not_offered", "indivisible" or "not_installed" (see `core.record.SKIPPED`).
     """
     case = derivative.case
     rules = [
@@ -35,7 +35,7 @@ def why_inapplicable(derivative: Derivative) -> tuple[str, str] | None:
 
 
 def _list_target_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the rules that decide whether a case can compute its target, such as "hessian"."""
+    """Return (reason, is violated, explanation) for each rule on the target of a case, such as "hessian"."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     second_order, whole_batch, name = case.target in SECOND, case.batch == "whole", case.workload
     per_point = f"target={case.target} is computed for each point"
@@ -62,10 +62,10 @@ def _list_target_rules(derivative: Derivative) -> list[_Rule]:
 
 
 def _list_reduction_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the rules that decide whether a case may use reduce=points or batch=whole.
+    """Return (reason, is violated, explanation) for each rule on reduce=points and batch=whole.
 
-    With reduce=points, the result is summed over the points. With batch=whole, the case differentiates
-    one function of all points (`Workload.whole`).
+    With reduce=points, the result is summed over the points. With batch=whole, the case differentiates one
+    function of all points (`Workload.whole`).
     """
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     reduction, on_host = workload.reduction, case.storage == "host"
@@ -98,7 +98,7 @@ def _list_point_inputs(derivative: Derivative) -> list[str]:
 
 
 def _list_seed_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the rules that decide whether a case may use colored seeds (seeds=colored) or mode=mixed."""
+    """Return (reason, is violated, explanation) for each rule on seeds=colored and mode=mixed."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     whole_batch, colored = case.batch == "whole", case.seeds == "colored" and not mode.is_value
     one_seed = "hvp" if case.target == "hvp" else mode.name if mode.single_seed else ""
@@ -124,9 +124,10 @@ def _list_seed_rules(derivative: Derivative) -> list[_Rule]:
 
 
 def _list_workload_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the rules that decide whether a workload supports the fields `mode` and `batch` of a case.
+    """Return (reason, is violated, explanation) for each rule on what the workload of a case supports.
 
-    With batch=whole, the case differentiates one function of all points (`Workload.whole`).
+    The rules concern the fields `mode` and `batch`. With batch=whole, the case differentiates one function of
+    all points (`Workload.whole`).
     """
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     name, whole_batch, sums_points = case.workload, case.batch == "whole", workload.reduction.sums_points
@@ -146,7 +147,7 @@ def _list_workload_rules(derivative: Derivative) -> list[_Rule]:
 
 
 def _list_layout_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the rules that decide whether a case may use its device mesh, its `api`, and jit=false."""
+    """Return (reason, is violated, explanation) for each rule on the device mesh, `api` and jit=false."""
     case = derivative.case
     eager, split_seeds = not case.jit, case.split == "seeds" and case.seeds == "identity"
     indivisible_seeds = [part.seeds for part in derivative.parts if part.seeds % case.devices]

@@ -36,10 +36,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(words: Sequence[str], fields: Sequence[str], command: str = "run") -> argparse.Namespace:
-    """Return a namespace with the options of a command, and with its overrides in the list `overrides`.
+    """Parse the arguments of a command, and return its options and the list `overrides` as a namespace.
 
     `words` contains the arguments after the command name. `fields` contains the valid names of overrides,
-    such as "devices". Raise `Refusal` if an argument is invalid.
+    such as "devices" for devices=2. Raise `Refusal` if an argument is invalid.
     """
     parser = Parser(prog=f"scaling {command}", add_help=False, allow_abbrev=False)
     parser.add_argument("--help", "-h", action="store_true")
@@ -64,7 +64,7 @@ def parse(words: Sequence[str], fields: Sequence[str], command: str = "run") -> 
 
 
 def _advise_several(name: str) -> str:
-    """Return advice on how to give several values of an option, or "" if it takes only one."""
+    """Return advice on how to give several values for `name`, or "" if it takes only one."""
     if name == "study":
         return ", or run several with --multirun study=A,B"
     return f", or give a list such as {name}=[A,B]" if name.partition(".")[0] in FIELDS else ""

@@ -38,7 +38,7 @@ _Rule = tuple[str, bool, str, tuple[str, ...]]
 
 
 def complete(case: Case, make_workload: Callable[[Case], Any] = workload.make_from_module) -> Case:
-    """Return a copy of a case in which defaults are filled in and fields without effect are reset.
+    """Return a copy of a case with defaults filled in and with fields without effect reset.
 
     `make_workload` returns the `Workload` of a case. Raise `Refusal` if a field has an invalid value.
     """
@@ -80,12 +80,12 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
 
 
 def _first_reasons(rules: Sequence[_Rule]) -> dict[str, UnusedField]:
-    """Return {field name: `UnusedField`} for the fields without effect, from the first rule that applies."""
+    """Return {field name: `UnusedField`} for the rules that apply, only the first one for each field."""
     return {name: UnusedField(reason, causes) for name, unused, reason, causes in reversed(rules) if unused}
 
 
 def _resolve_names(case: Case) -> Case:
-    """Return the case with its target, mode, variant, formulation, sizes and points filled in."""
+    """Return a copy of a case with its target, mode, variant, formulation, sizes and points filled in."""
     module = find_module(case.workload)
     mode, target = _resolve_target(case, module)
     variant = _choose_name(case, "variant", declared_names(module, "VARIANTS"))
@@ -106,7 +106,7 @@ def _resolve_names(case: Case) -> Case:
 
 
 def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
-    """Return (AD mode, target) of a case. The mode is "value" if the target is a function value."""
+    """Return (AD mode, target) of a case. If the target is not a derivative, the mode is "value"."""
     value = getattr(module, "VALUE", "value")
     values = (value,) if isinstance(value, str) else declared_names(module, "VALUE")
     targets = declared_names(module, "TARGETS") if hasattr(module, "TARGETS") else ("jacobian",)
@@ -133,11 +133,11 @@ def _choose_name(case: Case, field: str, names: tuple[str, ...]) -> str | None:
 
 
 def _reset_values(case: Case) -> dict[str, Any]:
-    """Return {field name: new value} for the fields of a case that have no effect, or have a synonym.
+    """Return {field name: new value} for the fields of a case that `complete` resets.
 
-    Fields without an effect, except `wrt`, get their defaults. split=data implies reduce=points, and on one
-    device (api=jit) it means split=points. storage=device is the default, except with chunk=auto. Raise
-    `Refusal` if a case with split=both has no valid mesh.
+    Fields without an effect, except `wrt`, get their defaults. split=data sets reduce=points, and with
+    api=jit also split=points. storage=device becomes None, except with chunk=auto. Raise `Refusal` if `split`
+    is "both", `api` is not "jit", and `mesh` is not valid.
     """
     needs_mesh = case.split == "both" and case.api != "jit"
     if needs_mesh and case.mesh not in (meshes := list_meshes(case.devices)):
@@ -155,7 +155,7 @@ def _reset_values(case: Case) -> dict[str, Any]:
 
 
 def fields_without_effect(case: Case) -> dict[str, UnusedField]:
-    """Return {name: `UnusedField`} for each field without effect in a case, even if it is not set."""
+    """Return {name: `UnusedField`} for each field that has no effect in a case, whether it is set or not."""
     mode, with_jit = case.ad_mode, case.api == "jit"
     seedless, handwritten = not mode.has_seeds, mode.by_workload
     with_mode, unchunked = f"with mode={mode.name}", seedless or mode.single_seed or case.target == "hvp"
@@ -196,8 +196,8 @@ def fields_without_effect(case: Case) -> dict[str, UnusedField]:
 def without_trivial_blocks(derivative: Derivative) -> Derivative:
     """Return a copy of a derivative without chunk and block sizes that have no effect.
 
-    `chunk` becomes None if one chunk holds all seeds of a device. `block` becomes None if one block holds
-    all points of a device. With storage=host, `block` is not changed.
+    `chunk` (seeds at a time) becomes None if it holds all seeds of a device. `block` (points at a time)
+    becomes None if it holds all points of a device, except with storage=host.
     """
     case, (point_devices, seed_devices) = derivative.case, derivative.case.mesh_shape
     points = ceil_div(case.points, point_devices)

@@ -127,7 +127,10 @@ def _split_sweep(overrides: list[str]) -> list[list[str]]:
 
 
 def _compose_once(overrides: list[str], only_print: bool) -> Composed:
-    """Return (config, study name). If `only_print` is true, print the config as YAML, and return ({}, "")."""
+    """Return (configuration, study name) for a list of overrides.
+
+    If `only_print` is true, print the configuration as YAML, and return ({}, "").
+    """
     from hydra import compose as compose_config
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf, open_dict
@@ -175,7 +178,7 @@ def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
 
 
 def _check_cluster(config: Any) -> None:
-    """Raise `Refusal` if a cluster field is unknown, or has no effect with this kind of cluster."""
+    """Raise `Refusal` if a field of `cluster` is unknown, or has no effect with the selected cluster."""
     cluster = config.get("name") if isinstance(config, Mapping) else None
     folder = configuration_folder() / "cluster"
     used_fields = _read_keys(folder / f"{cluster}.yaml") if cluster in NAMES else []
@@ -219,9 +222,10 @@ def _in_hydra_syntax(word: str) -> str:
 
 
 def _keep_null(override: str) -> str:
-    """Convert chunk=null to chunk=[null], where=null to where=true, and leave other overrides unchanged.
+    """Return an override with [null] in place of null, such as chunk=[null] for chunk=null.
 
-    Without brackets, null would mean that the field is not given.
+    Without brackets, null would mean that the field is not set. Return where=true for where=null. Return all
+    other overrides unchanged.
     """
     name, _, value = override.partition("=")
     # A plain null means "not given".
@@ -230,7 +234,7 @@ def _keep_null(override: str) -> str:
 
 
 def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
-    """Return a `Refusal` that explains an error of Hydra or OmegaConf in one line."""
+    """Return a `Refusal` that explains in one line why Hydra cannot compose the arguments `words`."""
     from hydra.errors import MissingConfigException, OverrideParseException
 
     text = " ".join(str(error.__cause__ or error).split())
@@ -296,7 +300,8 @@ def _explain_key_without_choice(group: str, example: str) -> Refusal:
 def _checked_files(users_folder: str | None) -> Iterator[None]:
     """Make Hydra raise `Refusal` within this context if a file is invalid or its path contains "..".
 
-    Also refuse a file of `users_folder`, from --config-dir, if Hydra would read another file instead.
+    A file in `users_folder` (the value of --config-dir) is also invalid if the package contains a different
+    file with the same name.
     """
     from hydra._internal.sources_registry import SourcesRegistry
     from hydra.core.plugins import Plugins

@@ -69,7 +69,7 @@ class GridCell:
     sources: tuple[_Sources, ...] = dataclasses.field(default=(), compare=False)  # one dict for each grid
 
     def scaled(self, case: Case) -> Case:
-        """Return a copy of a case. Under weak scaling, the copy has `points` * `devices` points."""
+        """Return a copy of a case. If `scaling` is "weak", multiply its `points` by its `devices`."""
         factor = case.devices if self.scaling == "weak" else 1
         return dataclasses.replace(case, points=case.points * factor)
 
@@ -152,7 +152,7 @@ def _expand_grids(
 
 
 def _check_study(study: Mapping[str, Any], parts: Any) -> None:
-    """Raise `Refusal` if parts ({} if there are none), grids, ceilings or title of a study are invalid."""
+    """Raise `Refusal` if `parts`, or the grids, ceilings or title of a study have a wrong type or value."""
     if not isinstance(parts, Mapping) or not all(isinstance(part, Mapping) for part in parts.values()):
         raise Refusal(f"parts must be a mapping of studies by name, not {format_value(parts)}")
     grids = study.get("grids", [{}])
@@ -175,12 +175,11 @@ def _with_source(sources: _Sources) -> Iterator[None]:
 
 
 def add_source(text: str, sources: _Sources) -> str:
-    """Return the error message `text`, followed by the source (file and grid) of the invalid field.
+    """Return an error message `text` with the source of its field, such as " (in study/rbf.yaml, grid 2)".
 
-    An example of a source is " (in study/rbf.yaml, grid 2)". `sources` maps fields to their sources. The
-    invalid field is the first word of `text` that is a key of `sources`. If there is none, append the source
-    of the grid. Append nothing if the source is unknown or the command line. If the command line replaces the
-    workload of a study, the study for a single workload is named, too.
+    `sources` maps fields to their sources. The invalid field is the first word of `text` that is a key of
+    `sources`. If no word is a key, append the source of the grid. Append nothing if the source is unknown or
+    the command line. If the command line sets the workload, also advise study=function.
     """
     names = re.findall(r"[a-z_]+", text.partition(":")[0].replace("unknown size", "unknown sizes"))
     workload = sources.get("workload")
@@ -212,7 +211,7 @@ def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
 
 
 def _count_cells(swept: dict[str, list[Any]]) -> int:
-    """Return the number of combinations of the values in `swept`. mesh=all counts as all valid meshes."""
+    """Return the number of combinations of the values in `swept`. mesh=all stands for all valid meshes."""
     others = math.prod(len(values) for name, values in swept.items() if name not in ("devices", "mesh"))
     pairs = itertools.product(swept.get("devices", [1]), swept.get("mesh", [None]))
     return others * sum(len(_choose_meshes(*pair)) for pair in pairs)
@@ -225,7 +224,10 @@ def _choose_meshes(devices: Any, mesh: Any) -> list[Any]:
 
 
 def _expand_cells(fields: _Fields, overridden: Collection[str]) -> Iterator[GridCell]:
-    """Yield a `GridCell` for each combination of swept values that fulfills the `where` condition."""
+    """Yield a `GridCell` for each combination of swept values that fulfills the condition `where`.
+
+    `overridden` contains the names of the fields that the command line sets.
+    """
     fulfills_where, swept = parse_where(fields.get("where")), _swept_values(fields)
     for values in itertools.product(*swept.values()):
         values_of_cell = dict(zip(swept, values, strict=True))
@@ -290,7 +292,7 @@ def _parse_bytes(text: str) -> int:
 
 
 def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, UnusedField]]) -> None:
-    """Raise `Refusal` if a value on the command line or in a YAML file has no effect in any case.
+    """Raise `Refusal` if a value on the command line or in a YAML file affects none of the cases.
 
     A value in a YAML file is permitted if the command line makes it ineffective. `unused[i]` is the result of
     `completion.unused_fields` for `cells[i]`.
@@ -312,16 +314,16 @@ def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, Unuse
 
 
 def format_setting(name: str, value: Any) -> str:
-    """Return a field or option with its value as a user writes it, such as 'mode=jacfwd' or 'jit=true'."""
+    """Return "NAME=VALUE" for a field or option, as on the command line: "mode=jacfwd" or "jit=true"."""
     return f"{name}={value if isinstance(value, str) else format_value(value)}"
 
 
 def parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
-    """Return a function that tests whether a case fulfills the condition `where`.
+    """Return a function f(values) that tests whether a case fulfills the condition `where`.
 
-    Raise `Refusal` if the condition is invalid. The function takes a dict of fields and sizes, such as
-    {"devices": 2, "p": 64}. It returns True if `where` is None, and raises `Refusal` if the condition cannot
-    be evaluated.
+    `values` maps the fields and sizes of the case to their values, such as {"devices": 2, "p": 64}. If
+    `where` is None, f returns True. Raise `Refusal` if the condition is invalid. f raises `Refusal` if the
+    condition cannot be evaluated.
     """
     if not isinstance(where, str | bool | None):
         example = "\"devices == 1 or api != 'jit'\""
@@ -361,7 +363,7 @@ def parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
 def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
     """Check the syntax tree of a condition, and yield each field that it compares with a constant.
 
-    Operators `is` and `is not` in `tree` are replaced by == and !=. Raise `Refusal` if the condition is
+    Replace the operators `is` and `is not` in `tree` by == and !=. Raise `Refusal` if the condition is
     invalid. `text` is the condition, for error messages.
     """
     for node in ast.walk(tree):
@@ -388,14 +390,14 @@ def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
 
 
 def _is_text(node: ast.AST) -> bool:
-    """Return whether a node of a condition is a text, or a list or tuple."""
+    """Return whether a node of a syntax tree is a string, a list or a tuple."""
     return isinstance(getattr(node, "value", getattr(node, "elts", 0)), str | bytes | list)
 
 
 def _check_comparison(left: ast.expr, right: ast.expr) -> Iterator[str]:
-    """Check one comparison of a condition, and yield its field if the field is compared with a constant.
+    """Yield the name of the field `left` if it is compared with a constant other than None.
 
-    `left` and `right` are the operands. The field is a name in `left`. None does not count as a constant.
+    `left` and `right` are the operands of a comparison in a condition. `right` may be a list of constants.
     Raise `Refusal` if a constant is not valid for the field.
     """
     if not isinstance(left, ast.Name):

@@ -42,12 +42,14 @@ ProgressCallback = Callable[[int, int], None]  # (number of checked cells, numbe
 
 
 def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallback) -> list[Answer]:
-    """Check the cells of a study in child processes, and return one answer per cell, in the same order.
+    """Check whether the cases of a study can run, and return one answer per case, in the same order.
 
-    A cell is a case as given in the study. An answer is the dict that `preflight_process.check_cell` returns.
-    The answer for an invalid case contains the entry "refusal", a message. The answer for a check that
-    crashed or took more than `seconds` is {"failure": (reason, text)}. `note` is called repeatedly with the
-    number of checked cells and the number of all cells.
+    The checks run in child processes. Each element of `cells` is a case as given in the study. During the
+    checks, `note(checked, total)` is called with the number of checked cases and of all cases. An answer is:
+
+    - the dict that `preflight_process.check_cell` returns, if the case is valid
+    - a dict with the entry "refusal", an error message, if the case is invalid
+    - {"failure": (reason, text)}, if the check crashed or took more than `seconds`
     """
     examination = _Examination(cells, seconds, note)
     for cell_indices in group_by(range(len(cells)), lambda index: user_modules(cells[index].case)).values():
@@ -92,13 +94,13 @@ def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -
 
 
 def without_layout(case: Case) -> Case:
-    """Return a copy of a case in which the layout, memory and cache fields have their defaults."""
+    """Return a copy of a case with default values for its layout, memory and cache fields."""
     return dataclasses.replace(case, **_LAYOUT_DEFAULTS)
 
 
 @dataclass
 class _Examination:
-    """The cells of a study to check, and the answers so far."""
+    """The arguments of `check_cells`, and the answers found so far."""
 
     cells: Sequence[GridCell]
     seconds: float  # time limit for the check of one case
@@ -106,7 +108,7 @@ class _Examination:
     answers: dict[int, Answer] = field(default_factory=dict)  # cell index -> answer
 
     def examine(self, cell_indices: list[int]) -> None:
-        """Check cells in a child process, and start a new process after each crash or timeout."""
+        """Check cells in a child process. Start a new process after a crash or a timeout."""
         # Each list in `layout_groups` contains the indices of cells that differ only in layout.
         layout_groups = list(
             group_by(cell_indices, lambda index: without_layout(self.cells[index].case)).values()
@@ -135,10 +137,10 @@ class _Examination:
     def _answer_in_order(self, layout_groups: list[list[int]]) -> Answer | None:
         """Check cells in one child process, in order, until a check crashes or times out.
 
-        Each list in `layout_groups` contains the indices of cells that differ only in layout. Store the
-        answers in `self.answers`, and remove the indices of the checked cells from `layout_groups`. If the
-        user's modules cannot be imported, this error is the answer of all cells. Return {"failure": (reason,
-        text)} for the check that crashed or timed out, or None if no check did.
+        Return {"failure": (reason, text)} for this check, or None if all cells were checked. Each list in
+        `layout_groups` contains the indices of cells that differ only in layout. Add the answers to
+        `self.answers`, and remove the indices of the checked cells from `layout_groups`. If the user's
+        modules cannot be imported, this error is the answer for all cells.
         """
         module, variables = "scaling.study.preflight_process", {"JAX_PLATFORMS": "cpu"}
         program = Variant("preflight", module=module, variables=variables)
@@ -163,7 +165,7 @@ class _Examination:
         return None
 
     def _ask(self, process: WorkerGroup, cell_index: int, step: str) -> Answer:
-        """Send the request `step` ("import" or "answer") about one cell, and return the answer."""
+        """Send the request `step` ("import" or "answer") about a cell to `process`, and return the answer."""
         cell = self.cells[cell_index]
         request = {"do": step, "case": to_dict(cell.case), "scaling": cell.scaling}
         try:
@@ -189,7 +191,7 @@ def cache_key(cells: Sequence[GridCell]) -> str | None:
 
 
 def load_answers(folder: Path, key: str | None) -> list[Answer]:
-    """Return the answers cached under `key`, or [] if there are none or the cache file is damaged."""
+    """Return the preflight answers cached under `key` in a results folder, or [] if none can be used."""
     cached = store.read_json(folder / _CACHE_FILE)
     if key is None or not isinstance(cached, dict):
         return []
@@ -198,9 +200,9 @@ def load_answers(folder: Path, key: str | None) -> list[Answer]:
 
 
 def save_answers(folder: Path, key: str | None, answers: Sequence[Answer]) -> None:
-    """Cache answers under `key` in a results folder. Do nothing if `key` is None.
+    """Cache the answers of `check_cells` in a results folder under `key`. Do nothing if `key` is None.
 
-    Do not cache answers that may change: failures, and cases for which memory was too small.
+    Also do nothing if an answer may change later: a failure, or a case that needs too much memory.
     """
     is_cacheable = all("case" in answer and (answer["unfit"] or [""])[0] != "too_large" for answer in answers)
     if key is not None and is_cacheable:

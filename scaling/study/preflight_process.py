@@ -70,11 +70,11 @@ def _import_modules(cell: GridCell) -> dict[str, Any]:
 
 
 def check_cell(cell: GridCell) -> dict[str, Any]:
-    """Complete a case of a study, check whether it can run, and return the results as a dict.
+    """Fill in the defaults of a case, check whether the case can run, and return the results as a dict.
 
-    The entry "case" is the completed case. "unfit" is (reason, text) if the case cannot run, and otherwise
-    None. "unused" maps the name of each field without effect to its `UnusedField`. Raise `Refusal` if the
-    case is invalid.
+    `cell` is the case as given in the study. In the dict, "case" is the completed case. "unfit" is (reason,
+    text) if the case cannot run, and otherwise None. "unused" is {name: `UnusedField`} for each field that is
+    set but has no effect. Raise `Refusal` if the case is invalid.
     """
     is_jitted = cell.case.jit and cell.case.engine == interface.JAX
     if is_jitted and jax.config.jax_disable_jit:  # type: ignore[attr-defined]
@@ -109,7 +109,7 @@ def check_cell(cell: GridCell) -> dict[str, Any]:
 
 
 def has_matrix_product(case: Case, built: workload.Workload) -> bool:
-    """Return whether a case may compute a matrix product. Otherwise, its field `precision` has no effect."""
+    """Return whether a case may compute a matrix product, so that its field `precision` has an effect."""
     if built.reduction.products or case.ad_mode.by_workload:
         return True  # a derivative written by hand is not traced here
     function, inputs = built.function, point_structs(case, built)
@@ -120,7 +120,7 @@ def has_matrix_product(case: Case, built: workload.Workload) -> bool:
 
 
 def _may_multiply(jaxpr: Any) -> bool:
-    """Return whether a jaxpr contains a primitive that is not known to be elementwise."""
+    """Return whether a jaxpr, or a jaxpr inside it, contains a primitive that may multiply matrices."""
     for equation in jaxpr.eqns:
         name, inner = equation.primitive.name, subjaxprs(equation)
         is_opaque = name not in NON_MATRIX_PRIMITIVES and (not inner or name.startswith("custom"))
@@ -130,9 +130,9 @@ def _may_multiply(jaxpr: Any) -> bool:
 
 
 def _why_indivisible(case: Case) -> tuple[str, str] | None:
-    """Return (reason, text) if the case partitions a single point over several devices, otherwise None.
+    """Return ("indivisible", text) if a case splits a single point over several devices, otherwise None.
 
-    Raise `Refusal` if several points do not divide evenly over the devices.
+    Raise `Refusal` if a case has several points that do not divide evenly over its devices.
     """
     devices = case.mesh_shape[0]
     if case.engine != interface.JAX or case.split == "both" or not (remainder := case.points % devices):
@@ -156,7 +156,7 @@ def _check_inputs_once(case: Case) -> None:
 
 
 def _check_by_hand(derivative: Derivative) -> None:
-    """Raise `Refusal` if a derivative written by hand cannot be traced."""
+    """Raise `Refusal` if a case uses a derivative written by hand that JAX cannot trace."""
     case, built = derivative.case, derivative.workload
     if case.engine == interface.JAX and (by_hand := built.whole_modes.get(case.mode)):
         points, shared = input_structs(case, built)
@@ -167,7 +167,7 @@ def _check_by_hand(derivative: Derivative) -> None:
 
 
 def _check_reference(derivative: Derivative) -> None:
-    """Raise `Refusal` if the pattern is invalid, or a reference has the wrong shape for the first point."""
+    """Raise `Refusal` if a workload has an invalid sparsity pattern, or a reference with wrong shapes."""
     case, built, is_second = derivative.case, derivative.workload, derivative.case.target in SECOND
     largest_input = max(math.prod(spec.shape) for spec in built.inputs.values())
     columns = derivative.outputs if is_second else derivative.inputs
@@ -198,7 +198,7 @@ def _make_workload(case: Case) -> Any:
 
 
 def call_user_code(handle: Callable[[GridCell], dict[str, Any]], cell: GridCell) -> dict[str, Any]:
-    """Return `handle(cell)`, or a reply that reports the exception that the user's code raised."""
+    """Return `handle(cell)`, or a dict that describes the exception if the user's code raises one."""
     try:
         return handle(cell)
     except Refusal as refusal:

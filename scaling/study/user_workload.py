@@ -63,7 +63,7 @@ def check_not_shadowed(name: str) -> None:
 
 
 def advise_renaming() -> str:
-    """Return advice to rename the files and folders that hide a module of Python or JAX ("" if none does)."""
+    """Return advice to rename the files that hide a module of Python or JAX, or "" if there are none."""
     hidden_modules = sys.stdlib_module_names | {"jax", "jaxlib", "ml_dtypes", "numpy", "opt_einsum"}
     files = (file for folder in _module_folders() for file in sorted(folder.glob("*.py")))
     packages = (file.parent for folder in _module_folders() for file in sorted(folder.glob("*/__init__.py")))
@@ -78,11 +78,11 @@ def _module_folders() -> list[Path]:
 
 
 def declared_names(module: ModuleType, name: str, variant: str | None = None) -> tuple[str, ...]:
-    """Return the names in a constant of a workload module, or () if the module does not define it.
+    """Return the names in the constant `name` of a workload module, or () if there is no such constant.
 
-    `name` is the name of the constant, such as "VARIANTS". Its value is a tuple or list of names, or a dict
-    with the names as keys. If FORMULATIONS is a dict, it maps each variant to names, and the names for
-    `variant` are returned. Raise `Refusal` if the constant has another type.
+    The constant, such as VARIANTS, is a tuple or list of names, or a dict with the names as keys. A dict
+    FORMULATIONS maps variants to lists of names instead: return the names for `variant`. Raise `Refusal` if
+    the constant has another type.
     """
     declared = getattr(module, name, ())
     if isinstance(declared, Mapping):
@@ -97,8 +97,9 @@ def declared_sizes(name: str, module: ModuleType, case_sizes: Mapping[str, Any])
     """Return the constant SIZES of a workload module: {size name: default value}.
 
     `name` is the name of the workload. `case_sizes` contains the sizes that the case sets. Raise `Refusal` if
-    one of them is not in SIZES, or if a size has no value. Also raise `Refusal` if SIZES is not a dict with
-    names as keys, or contains a reserved name ("points", "devices" or "data_seed").
+    `case_sizes` contains a name that is not in SIZES, or if a size has neither a default nor a value. Also
+    raise `Refusal` if SIZES is not a dict with names as keys, or contains a reserved name ("points",
+    "devices" or "data_seed").
     """
     declared = getattr(module, "SIZES", {})
     if not isinstance(declared, Mapping) or not all(isinstance(size, str) for size in declared):
@@ -120,14 +121,17 @@ def declared_sizes(name: str, module: ModuleType, case_sizes: Mapping[str, Any])
 
 
 def advise_sizes(name: Any) -> str:
-    """Return a message that says how to declare a size in a workload module."""
+    """Return a message that says how to declare the size `name` in a workload module."""
     return (
         f"declare its default in the module, SIZES = {{{name!r}: 8}}; sizes.{name}=16 then changes the size"
     )
 
 
 def check_workload(name: str, result: Any) -> Workload:
-    """Return `result`, or raise `Refusal` if it is not a valid `Workload` of the module `name`."""
+    """Return `result` if it is a valid `Workload`, otherwise raise `Refusal`.
+
+    `result` is the value that the function `workload` of the module `name` returned.
+    """
     if not isinstance(result, Workload):
         expected = f"must return a scaling.workload.Workload, not {type(result).__name__}"
         raise Refusal(f"workload(case) of {name!r} {expected}")
@@ -153,7 +157,7 @@ def check_workload(name: str, result: Any) -> Workload:
 
 
 def check_direction(name: str, built: Workload) -> None:
-    """Raise `Refusal` if the inputs in `direction` do not have the shapes of the inputs in `wrt`."""
+    """Raise `Refusal` if the inputs named in `built.direction` and in `built.wrt` have different shapes."""
     shapes, needed = ([built.inputs[x].shape for x in xs] for xs in (built.direction_names, built.names))
     if shapes != needed:
         expected = f"must name inputs with the shapes of wrt={built.wrt!r}, in the same order"
@@ -161,7 +165,10 @@ def check_direction(name: str, built: Workload) -> None:
 
 
 def check_inputs(case: Case, built: Workload) -> None:
-    """Raise `Refusal` if the values of an input at the first point are invalid or not reproducible."""
+    """Raise `Refusal` if two draws of an input differ, or if its dtype cannot represent the values.
+
+    Check the first point only, and no large inputs.
+    """
     per_point = dataclasses.replace(built, points=built.inputs)
     for name, spec in built.inputs.items():
         if math.prod(spec.shape) > MAX_CHECKED_ELEMENTS:

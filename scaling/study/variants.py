@@ -22,10 +22,10 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def name_variant(text: str) -> Variant:
-    """Return the baseline of a comparison as a `Variant` that has only a name.
+    """Return a `Variant` with only a name, such as "jax-0.10.0", for the baseline of a comparison.
 
-    `text` is the value of `versus=`, such as "commit:main" or "jax:0.10.0". Raise `Refusal` if `text` does
-    not have one of the forms in `FORMS`, or if its value is invalid.
+    `text` is the value of `versus=`, such as "jax:0.10.0". Raise `Refusal` if `text` has none of the forms in
+    `FORMS`, or if its revision, version or interpreter is invalid.
     """
     kind, _, value = text.partition(":")
     if (kind, bool(value)) not in [(form.partition(":")[0], ":" in form) for form in FORMS]:
@@ -44,7 +44,7 @@ def name_variant(text: str) -> Variant:
 
 @contextlib.contextmanager
 def open_variant(text: str) -> Iterator[Variant]:
-    """Prepare the baseline of a comparison, yield it as a `Variant`, and delete temporary files at the end.
+    """Prepare the baseline of a comparison, yield it as a `Variant`, and finally delete temporary files.
 
     `text` is the value of `versus=`, such as "commit:main" or "jax:0.10.0". `FORMS` lists the valid forms.
     Raise `Refusal` if `text` is invalid, or if the baseline cannot be installed or run.
@@ -79,7 +79,7 @@ def _find_revision(revision: str) -> tuple[Path, str]:
 
 
 def _check_out_revision(revision: str, folder: Path, name: str) -> Variant:
-    """Write the files of a git revision into an empty folder, and return a `Variant` that uses them."""
+    """Check out a git revision into an empty folder, and return a `Variant` named `name` that runs it."""
     versus, (top, sha) = f"versus=commit:{revision}", _find_revision(revision)
     git_index = {"GIT_INDEX_FILE": str(folder / ".index")}  # leave the user's index unchanged
     git_commands = ["read-tree", sha], ["checkout-index", "--all", f"--prefix={folder}/"]
@@ -117,9 +117,10 @@ def _install_jax(version: str) -> Path:
 
 
 def _check_variant(versus: str, variant: Variant) -> None:
-    """Raise `Refusal` if a variant cannot import JAX, or if its worker protocol differs from `PROTOCOL`.
+    """Raise `Refusal` if a program cannot import JAX, or uses another version of the worker protocol.
 
-    `versus` is the value of `versus=` that the error message quotes, such as "jax:0.10.0".
+    `variant` is the program. `versus` is the value of `versus=` that the error message quotes, such as
+    "jax:0.10.0".
     """
     script = "import jax, numpy, scaling.worker as w; jax.devices(); print(getattr(w, 'PROTOCOL', 1))"
     variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | dict(variant.variables)
