@@ -32,7 +32,7 @@ def parse_results(value: Any) -> Path:
 
 
 def refuse_other_files(folder: Path, option: str = "results=") -> None:
-    """Raise `Refusal` if a folder contains files but no results."""
+    """Raise `Refusal` if a folder contains files but no results. The message quotes `option`."""
     names = {path.name for path in folder.glob("[!.]*") if not path.name.startswith("versus-")}
     if names and "study.json" not in names and not any(name.endswith(".jsonl") for name in names):
         raise Refusal(f"{folder} is not empty and holds no results: give a new folder with {option}PATH")
@@ -60,7 +60,7 @@ def _not_writable(folder: Path, reason: str | None, option: str = "results=") ->
 
 
 def require_results_folder(path: str) -> Path:
-    """Return the path of a results folder as a `Path`, or raise `Refusal` if it contains no results."""
+    """Return `path` as a `Path`, or raise `Refusal` if it is not a readable results folder."""
     folder, has_results = Path(path), False
     with contextlib.suppress(OSError, ValueError):  # not a valid path
         has_results = folder.is_dir() and (any(folder.glob("*.jsonl")) or (folder / "study.json").exists())

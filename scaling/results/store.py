@@ -43,7 +43,7 @@ class Loaded(NamedTuple):
 
 
 def load(folder: Path) -> Loaded:
-    """Return the records in a results folder. Raise `Refusal` if a newer version of ad-scaling wrote one."""
+    """Read the records and plans in a results folder. Raise `Refusal` if a newer ad-scaling wrote one."""
     records: list[Record] = []
     damaged: list[str] = []
     for path in sorted(folder.glob("*.jsonl")):
@@ -90,8 +90,8 @@ def sort_by_start(records: Iterable[Record]) -> list[Record]:
 def latest(records: Iterable[Record]) -> list[Record]:
     """Return one record for each combination of case, environment and replicate.
 
-    If there are several attempts, return the last one with the best status. From best to worst, the statuses
-    are: ok or planned, skipped, failed.
+    Of several attempts, return the last one with the best status. From best to worst, the statuses are: ok or
+    planned, skipped, failed.
     """
     latest_records: dict[tuple[str, str, int], Record] = {}
     for record in sort_by_start(records):
@@ -107,24 +107,24 @@ def latest(records: Iterable[Record]) -> list[Record]:
 
 
 def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
-    """Return {(case key, replicate number): record of `latest` that started last, in any environment}."""
+    """Return {(case key, replicate number): record}, with the newest of the records that `latest` returns."""
     return {(record.key, record.replicate): record for record in sort_by_start(latest(records))}
 
 
 def keep_newest_environments(records: Sequence[Record]) -> list[Record]:
-    """Return the records of each workload from the environment in which the workload ran last."""
+    """Return, for each workload, the records from the environment in which the workload ran last."""
     newest = {record.case.workload: record.setting for record in sort_by_start(records)}
     return [record for record in records if record.setting == newest[record.case.workload]]
 
 
 def count_replicates(entry: Mapping[str, Any]) -> int:
-    """Return the number of replicates of a case from its entry in study.json, by default 1."""
+    """Return the number of replicates in a case entry of study.json, or 1 if there is no valid number."""
     count = entry.get("replicates")
     return min(count, MAX_REPLICATES) if isinstance(count, int) and count >= 1 else 1
 
 
 class Study(NamedTuple):
-    """The content of study.json, with the cases of the last study that ran in a results folder."""
+    """The content of study.json in a results folder, which lists the cases of the last study."""
 
     content: dict[str, Any]  # {} if the file is absent or cannot be read
     cases: dict[str, tuple[Case, int]]  # key -> (case, number of replicates), of the readable cases
@@ -132,9 +132,9 @@ class Study(NamedTuple):
 
 
 def read_study(folder: Path, known_cases: Mapping[str, Case] = types.MappingProxyType({})) -> Study:
-    """Return the content of study.json in a results folder.
+    """Return the content of study.json in a results folder, with its cases.
 
-    `known_cases` maps case keys to cases that need not be parsed again.
+    `known_cases` maps case keys to cases. The other cases are parsed from the file.
     """
     path = folder / "study.json"
     content = read_json(path) if path.exists() else {}
@@ -213,7 +213,7 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(text: bytes) -> Any:
-    """Return the value of a text in JSON, or None if the text is invalid."""
+    """Return the value of a JSON text in UTF-8, or None if the text is invalid."""
     try:
         return json.loads(text.decode())
     except (ValueError, RecursionError):
@@ -228,7 +228,7 @@ def write_json(path: Path, value: Any) -> None:
 def replace_file(path: Path, content: bytes) -> None:
     """Replace the content of a file atomically, after the new content is flushed to disk.
 
-    Temporary files of processes that were killed while they did this more than an hour ago are removed.
+    Also remove temporary files that a killed process left more than an hour ago.
     """
     temporary_path = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
     for leftover in path.parent.glob(f".{glob.escape(path.name)}-{'[0-9a-f]' * 8}"):
