@@ -79,8 +79,8 @@ def execute(words: list[str], console: Console) -> None:
 def _advise_on_devices(name: str, problem: _Problem, options: _Options, console: Console) -> None:
     """Find and print the fastest AD method. On a CPU, do so for each device count separately.
 
-    Raise `Refusal` if there is no advice for any device count, or `KeyboardInterrupt` if a signal stops the
-    search before there is any advice.
+    Raise `Refusal` if a device count is invalid, or if the search fails for all device counts. Raise
+    `KeyboardInterrupt` if a signal stops the search before it finds a method.
     """
     hardware, devices, budget = options["hardware"], options["devices"], options["budget"]
     platform = None if hardware else local_machine().platform
@@ -181,7 +181,7 @@ def _read_case(config: dict[str, Any]) -> Case:
 
 
 def _parse_shapes(option: str, texts: Sequence[str]) -> _Shapes:
-    """Return {input name: (shape, dtype)} from the values of --points or --shared, such as "x=100,17"."""
+    """Return {input name: (shape, dtype)} from values of --points or --shared, such as "x=100,17"."""
     inputs: _Shapes = {}
     for text in texts:
         match = _SHAPE.fullmatch(text)
@@ -223,7 +223,7 @@ def _run_in_process(
     """Call `_advise` in a new process, and return (reply, whether a signal stopped the process).
 
     The reply is the time per call of the best method in seconds, or a `Refusal`. It is None if a signal
-    stopped the process before there was any advice. If `is_bound` is true, the process uses one CPU core per
+    stopped the process before it found a method. If `is_bound` is true, the process uses one CPU core per
     device.
     """
     variables = environment.variables("cpu" if is_bound else "gpu") | {"TF_CPP_MIN_LOG_LEVEL": "2"}
@@ -300,9 +300,9 @@ def _resend_lost_interrupt(lost: Any) -> None:
 
 
 def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[int] | None) -> float:
-    """Bind to the CPU cores `bound_to`, print the advice, and return the time per call of the best method.
+    """Find and print the fastest AD method. Return its time per call in seconds, or 0 if it is unknown.
 
-    The time is in seconds, or 0 if it is unknown.
+    First bind this process to the CPU cores `bound_to`, if any. `_parse_words` explains the other arguments.
     """
     usable = cores.usable_cores()
     if bound_to:  # bind the process before JAX is imported
@@ -342,7 +342,7 @@ def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[
 
 
 def _table_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the lines of a text table with a header and one line for each row."""
+    """Return the lines of a text table: a header, and one line for each method in `rows`."""
     formats: dict[str, Callable[[Any], str]] = {
         "method": str, "devices": str, "predicted_seconds": format_duration,
         "measured_seconds": format_duration, "memory_bytes": format_bytes, "left_out": str,

@@ -33,9 +33,9 @@ def print_comparison(
 ) -> int:
     """Print which cases are slower or faster in folder `b` (new) than in folder `a` (old).
 
-    Times with a relative difference below `margin` count as equal. `markdown` names a file for a Markdown
-    table, or is "-" to print only this table. Return exit status 1 if a case in `b` is slower, failed, or ran
-    out of memory, and otherwise 0.
+    Times with a relative difference below `margin` (if None, `folder_comparison.MARGIN`) count as equal. If
+    `markdown` is a path, also write a Markdown table to this file. If it is "-", print only this table.
+    Return exit status 1 if a case in `b` is slower, failed, or ran out of memory, and otherwise 0.
     """
     compared = folder_comparison.compare(a, b, folder_comparison.MARGIN if margin is None else margin)
     if markdown == "-":

@@ -34,11 +34,14 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 
 
 def select_keys(study: StudyStatus, query: str) -> list[str]:
-    """Return the keys of the cases whose label or key begins with `query`. Raise `Refusal` if there is none.
+    """Return the keys of the cases that `query` selects. Raise `Refusal` if it selects none.
 
-    If the query is the whole label of a case, only this case matches. If any matching case failed, only the
-    failed ones are returned, latest first. If none failed, the empty query returns only the case that was
-    started last.
+    A case matches if its label or key begins with `query`. If `query` is a complete label, only that case
+    matches. Return:
+
+    - the failed cases that match, latest first, if there are any
+    - all cases that match, if none of them failed and `query` is not empty
+    - the case that a cluster task started last, if no case failed and `query` is empty
     """
     query = " ".join(query.split())
     labels = {key: label(case) for key, case in study.cases.items()}
@@ -62,7 +65,7 @@ def select_keys(study: StudyStatus, query: str) -> list[str]:
 
 
 def logs_of_case(study: StudyStatus, key: str, show_all: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield (title, text) for the history of a case, and for each worker log file and job log file.
+    """Yield (title, text) for the attempts of a case, for each worker log file and for each job log file.
 
     If `show_all` is false, yield only the last lines of long log files.
     """
@@ -85,7 +88,7 @@ def _describe_record(record: Record) -> str:
 
 
 def _describe_task(task: TaskState, key: str) -> str:
-    """Return a line with the state of a task and the attempts at the case `key` that it is running."""
+    """Return one line with the state of a task and its running attempts of the case `key`."""
     state, job = task.state, f", job {task.entry.job}" if task.entry.job else ""
     ended_early = not task.may_run and state.name != "COMPLETED"
     cause = lost_cases.find_cause(task) if ended_early else task.wait_message

@@ -140,7 +140,7 @@ def _refuse_other_package() -> None:
 
 
 def _print_error(text: str, status: int) -> int:
-    """Print a message as one line of limited length on standard error, and return the exit status."""
+    """Print a message as one line of limited length on standard error, and return `status`."""
     line = hide_secrets(" ".join(text.split()))
     if len(line) > _MAX_ERROR_LENGTH:
         line = f"{line[: _MAX_ERROR_LENGTH // 2]} ... {line[-_MAX_ERROR_LENGTH // 2 :]}"

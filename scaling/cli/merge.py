@@ -60,7 +60,7 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
 
 
 def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
-    """Copy records, study.json and plans to the output folder, and yield a summary as lines of text."""
+    """Copy the records, study.json and plans of `folders` to `target`, and yield lines of a summary."""
     loaded = store.load(target)
     records = {to_line(record): record for record in (*loaded.records, *loaded.plans)}
     earlier_count = len(records)

@@ -14,7 +14,7 @@ from scaling.study.compose import compose
 
 
 def execute(words: list[str], console: Console) -> int:
-    """Predict the run times of each selected study, and return 1 if a case failed, otherwise 0."""
+    """Predict the run times of the studies that `words` select. Return 1 if a case failed, otherwise 0."""
     if not words or {"-h", "--help"} & set(words):
         console.print(plan_study.HELP, markup=False)
         return OK

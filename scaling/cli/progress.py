@@ -35,9 +35,9 @@ def show_run(
 ) -> Iterator[tuple[Callable[[dict[str, Any]], None], Counter]]:
     """Show the progress of a run within this context, and yield (listen, counts).
 
-    `listen(event)` shows an event of the run. `counts[status]` is the number of cases that ended with this
-    status. `labels` maps case keys to labels. `total` is the number of cases, including those that are only
-    recorded as skipped or failed.
+    `listen(event)` shows an event, such as the end of a case. `counts[status]` is the number of cases that
+    ended with this status. `labels` maps case keys to labels. `total` is the number of cases, including cases
+    that are skipped or fail without a run.
     """
     counts = Counter[str]()
     bar = Progress(

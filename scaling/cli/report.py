@@ -114,7 +114,7 @@ def find_unrecorded(folder: Path, records: Sequence[Record] | None = None) -> li
 
 
 def _print_totals(folder: Path, totals: str, console: Console, brief: bool = False) -> None:
-    """Print the number of cases per status, and the path of the report."""
+    """Print `totals` (a text with the number of cases per status) and the path of the report."""
     report = f"report: {folder / 'report' / 'index.html'}"
     joined = f"{totals}; {report}"
     print_lines(console, [totals, report] if brief and len(joined) > WIDTH else [joined])

@@ -69,7 +69,10 @@ def execute(words: list[str], console: Console) -> int:
 
 
 def _examine(run: StudyRun, console: Console) -> StudyRun:
-    """Return a copy of `run` with the results of preflight. Raise `Refusal` if a case is invalid."""
+    """Check the cases of a study, and return a copy of `run` with the results in `run.checked`.
+
+    Raise `Refusal` if a case is invalid.
+    """
     for folder in (run.folder, *sorted(run.folder.glob("versus-*"))):
         results_folder.check_schemas(folder)
     for name in built_in("workloads").intersection(cell.case.workload for cell in run.cells):
@@ -111,9 +114,9 @@ def _run_and_report(run: StudyRun, console: Console) -> int:
 
 
 def _report_and_publish(run: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Console) -> int:
-    """Write and print the report, compare the results with the baseline, and publish the curves.
+    """Write and print the report, compare with the baseline, and publish the curves. Return the exit status.
 
-    Return exit status 1 if a case failed, or is neither recorded nor queued. Otherwise, return 0.
+    The exit status is 1 if a case failed, or if a case is neither recorded nor queued. Otherwise, it is 0.
     """
     from scaling.cli import report
 
@@ -137,7 +140,7 @@ def _report_and_publish(run: StudyRun, schedule: Schedule, loaded: store.Loaded,
 
 
 def _run_directly(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
-    """Run the missing cases without submitting jobs, and return (schedule, records of the folder)."""
+    """Run the missing cases without submitting jobs, and return (schedule, all records of the folder)."""
     with store.locked(run.folder) as lock:
         schedule, loaded = plan_run(run, console)
         total = schedule.missing + len(schedule.skips) + len(schedule.failures)

@@ -57,12 +57,12 @@ class StudyStatus:
 
     @cached_property
     def cases(self) -> dict[str, Case]:
-        """Return {case key: case}."""
+        """Return {case key: case} for all cases in `lines`."""
         return {line.case.key: line.case for line in self.lines}
 
     @property
     def counts(self) -> dict[str, Counter[str]]:
-        """Return {workload: {state: number of replicates of cases in this state}}."""
+        """Return {workload: {state: number of case replicates in this state}}."""
         groups = group_by(self.lines, lambda line: line.case.workload)
         return {workload: Counter(line.state for line in lines) for workload, lines in groups.items()}
 
@@ -93,7 +93,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def load_status(folder: Path) -> StudyStatus:
     """Return the states of all cases and cluster tasks of a results folder.
 
-    If the scheduler does not answer, the states of the tasks are read from files in the folder.
+    If the scheduler does not answer, read the last states of the tasks from files in the folder.
     """
     tasks, problem = try_find_tasks(folder)
     note = f"{problem}; the current state of the jobs is unknown: these are their last reports"
@@ -101,7 +101,10 @@ def load_status(folder: Path) -> StudyStatus:
 
 
 def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[str] = ()) -> StudyStatus:
-    """Return the states of all cases of a results folder, given the states of its cluster tasks."""
+    """Return the states of all cases of a results folder, given the states of its cluster tasks.
+
+    The result contains `notes` and further notes, for example about unreadable files.
+    """
     loaded = store.load(folder)
     every_record = [*loaded.records, *lost_cases.make_failed_records(tasks, loaded.records)]
     records = store.newest_by_replicate(every_record).values()
@@ -124,7 +127,7 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
 
 
 def _ended_lines(records: Iterable[Record], tasks: Sequence[TaskState]) -> Iterator[StatusLine]:
-    """Yield one `StatusLine` for each record."""
+    """Yield one `StatusLine` for each record. `tasks` contain the nodes on which failed cases ran."""
     attempts = (attempt for task in tasks for attempt in task.journal.attempts)
     nodes = {(*attempt.replicate_key, attempt.attempt): attempt.nodes for attempt in attempts}
     for record in records:
@@ -197,9 +200,9 @@ def task_tables(tasks: Sequence[TaskState], show_all: bool) -> Iterator[Table]:
 
 
 def task_rows(tasks: Sequence[TaskState], show_all: bool = False) -> list[tuple[str, ...]]:
-    """Return the rows of a table of tasks. Each row is a tuple of cells.
+    """Return the rows of a table of tasks, as tuples of texts.
 
-    If `show_all` is true, there is one row per task, otherwise one for all tasks in the same state.
+    There is one row per task if `show_all` is true, and otherwise one row for all tasks in the same state.
     """
     groups = group_by(tasks, lambda task: (task.state.name, task.state.reason, task.wait_message))
     return [_row_cells(row) for row in ([[task] for task in tasks] if show_all else groups.values())]
@@ -236,7 +239,7 @@ def _format_elapsed(row: Sequence[TaskState]) -> str:
 
 
 def print_status(status: StudyStatus, console: Console, show_all: bool) -> None:
-    """Print the tables of tasks and of cases per state, the lines of single cases, and the notes of `status`.
+    """Print tables of tasks and of case counts per state, lines on single cases, and `status.notes`.
 
     If `show_all` is false, long lists of tasks and cases are shortened.
     """

@@ -91,7 +91,7 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
 
 
 def _check_options(config: dict[str, Any], cluster: ClusterSettings) -> None:
-    """Raise `Refusal` if an option has no effect or is not supported."""
+    """Raise `Refusal` if an option in `config` cannot be used with `scaling run` or with this cluster."""
     versus = config["versus"]
     for option in ("hardware", "deadline"):
         if config.get(option) is not None:
@@ -159,7 +159,7 @@ def _print_counts(run: StudyRun, schedule: Schedule, console: Console) -> None:
 def _settle_submissions(run: StudyRun, console: Console) -> set[tuple[str, int]]:
     """Return the cases that submitted tasks may still run, as a set of (case key, replicate number).
 
-    If `run.dry_run` is false, first write a "failed" record for each case that an ended job lost.
+    If `run.dry_run` is false, first write a "failed" record for each case that an ended job did not finish.
     """
     tasks = find_task_states(run)
     if not run.dry_run and (lost := lost_cases.record_lost_cases(run.folder, tasks)):

@@ -19,9 +19,8 @@ def submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.Lo
     """Submit the cases that have no result, and return (schedule, records, is_incomplete).
 
     If `run.wait` is true, wait until the tasks end, and submit interrupted cases again. `schedule` is the
-    latest schedule of the cases. `records` contains the records of the results folder. If tasks were
-    cancelled, the records written during the wait are missing. `is_incomplete` is true if tasks are queued or
-    were cancelled.
+    latest schedule. `records` contains the records of the results folder. If tasks were cancelled, records
+    written during the wait are missing. `is_incomplete` is true if tasks are queued or were cancelled.
     """
     for round_number in range(run.cluster.attempts or 1):
         run = dataclasses.replace(run, retry=run.retry and round_number == 0)
