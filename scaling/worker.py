@@ -181,7 +181,8 @@ def _find_free_address(nodes: int) -> str:
 def _find_host_name() -> str:
     """Return a name of this host at which other hosts can reach it.
 
-    It is `environment.node_name()`, or `os.uname().nodename` if the former has no or a loopback address.
+    It is `environment.node_name()`. If this name has no address or a loopback address, it is
+    `os.uname().nodename`.
     """
     node = environment.node_name()
     with contextlib.suppress(OSError, UnicodeError):

@@ -159,7 +159,7 @@ class Advice:
         return (self.fields.get(case, {}).get("predicted") or {}).get("seconds")
 
     def reason(self, case: Case) -> str | None:
-        """Return why a case failed, was not run, or has a doubtful prediction, or None if neither applies."""
+        """Return why a case failed, was not run, or has a doubtful prediction, or None for any other case."""
         record = self.records.get(case)
         text = record.text if record else self.fields.get(case, {}).get("text")
         if self.records and not record:

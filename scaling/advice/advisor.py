@@ -162,7 +162,7 @@ def _check_options(budget: Any, devices: Sequence[Any], hardware: Hardware | Non
 
 
 def _check_cores(**options: Any) -> None:
-    """Raise `Refusal` if an option is neither None nor a list of CPU cores of this machine."""
+    """Raise `Refusal` unless the value of each option is None or a list of CPU cores of this machine."""
     bound = os.sched_getaffinity(0)
     for name, cores in options.items():
         try:
@@ -178,8 +178,8 @@ def choose_case(case: Case, group: ProcessGroup) -> Case:
     """Return a copy of `case` (mode=auto) with the AD mode and options that are predicted to be fastest.
 
     Raise `CaseEnded` if conf/hardware has no model of the machine, or if no time can be predicted, for
-    example because no candidate fits into memory. If all failed candidates have the same status and reason,
-    the exception also has them.
+    example because no candidate fits into memory. In the second case, the exception has the status and reason
+    that all failed candidates share, otherwise ("skipped", "too_large").
     """
     base = dataclasses.replace(case, mode=case.ad_mode.name)
     cases, excluded, derivative = candidates.list_candidates(base)

@@ -38,11 +38,13 @@ def list_candidates(
 ) -> tuple[list[Case], dict[Case, str], Derivative]:
     """List the cases that may be the fastest way to compute the derivative of `base`.
 
-    Return (candidates, {excluded case: reason}, `Derivative` that the candidates compute). Cases whose points
-    do not divide evenly over the devices are excluded. Inapplicable cases are omitted, unless there is no
-    other case: then they are excluded. The AD mode of `base` is ignored. `devices` contains the
-    device counts to compare, or is None to keep the layout of `base`. If `may_split_seeds` is true, the seeds
-    are partitioned when there are more devices than points.
+    Return (candidates, {excluded case: reason}, `Derivative` that the candidates compute). The excluded cases
+    cannot divide their points evenly over the devices. If there are no such cases and no candidates, the
+    excluded cases are those that do not apply to the function.
+
+    The AD mode of `base` is ignored. `devices` contains the device counts to compare, or is None to keep the
+    layout of `base`. If `may_split_seeds` is true, the seeds are partitioned when there are more devices than
+    points.
     """
     base = completion.complete(base)
     derivative = describe_derivative(base, workload.build(base))

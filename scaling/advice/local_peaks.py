@@ -78,7 +78,10 @@ def add_rates(model: Hardware, fields: Mapping[Case, RecordFields], cores: Seque
 
 
 def _needed_peaks(fields: Mapping[Case, RecordFields]) -> list[Case]:
-    """Return the benchmarks (cases) of the peak rates that the predicted times of `fields` depend on."""
+    """Return the benchmarks, as cases, of the peak rates that the predictions for `fields` require.
+
+    `fields` maps each compiled case to its record fields, which describe its kernels and collectives.
+    """
     kernels = [kernel for case_fields in fields.values() for kernel in case_fields.get("kernels", ())]
     messages = [message for case_fields in fields.values() for message in case_fields.get("messages", ())]
     work = {name for kernel in kernels if not kernel.get("operations") for name in kernel}

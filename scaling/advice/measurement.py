@@ -96,7 +96,10 @@ def _predicted_seconds(fields: RecordFields) -> float:
 
 
 def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callable[[str], None]) -> None:
-    """Measure times of candidates in one or more rounds, until the fastest is known or `deadline` passes."""
+    """Sample the times of candidates in rounds, until the fastest is known or `deadline` passes.
+
+    `deadline` is a value of `time.monotonic()`. The first round is always completed.
+    """
     active = [case for case, attempt in attempts.items() if not attempt.ended]
     while active and not (time.monotonic() > deadline and attempts[active[-1]].record.seconds):
         note(f"measuring {len(active)} of {len(attempts)} candidates")
@@ -125,10 +128,10 @@ def _select_undecided(records: Mapping[Case, Record]) -> list[Case]:
 
 
 def _may_be_as_fast(record: Record, best: Record) -> bool:
-    """Return whether a case takes at most twice as long as `best`, and is not significantly slower.
+    """Return whether a case may be as fast as the fastest case, whose record is `best`.
 
-    A case is significantly slower if the 95 % confidence interval of the ratio of the median times of the
-    case and of `best` is above 1.
+    This requires that its median time is at most twice as long. It also requires that the 95 % confidence
+    interval of the ratio of the two medians begins at or below 1, or is unknown.
     """
     ratio = ratio_interval(record.seconds, best.seconds)
     is_near = statistics.median(record.seconds) <= _MAX_MEASURED_RATIO * statistics.median(best.seconds)

@@ -168,7 +168,10 @@ def compile_with(function: Callable[..., Any], xla_options: Mapping[str, str]) -
 
 
 def _write_settings(uses_several_devices: bool, xla_options: Mapping[str, str] | None) -> str:
-    """Return code that sets the same XLA flags and the same JAX settings as in this process, or ""."""
+    """Return code that sets `xla_options` and the JAX settings of this process, or "" if it sets nothing.
+
+    The settings are `jax_enable_x64` and, if `uses_several_devices` is true, the number of CPU devices.
+    """
     cpu_devices = jax.config.values["jax_num_cpu_devices"] if uses_several_devices else 0
     settings = {"jax_enable_x64": jax.config.values["jax_enable_x64"], "jax_num_cpu_devices": cpu_devices}
     lines = [f'jax.config.update("{name}", {value})' for name, value in settings.items() if value > 0]

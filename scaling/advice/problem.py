@@ -60,7 +60,10 @@ class Problem:
 
     @property
     def name(self) -> str:
-        """Return the name that `import_line` imports, or else the name of the function ("f" for a lambda)."""
+        """Return the name that `import_line` imports. Without an import line, return the function's name.
+
+        If this name is not a valid identifier, as for a lambda, return "f".
+        """
         name = self.import_line.rpartition(" ")[2] or getattr(self.function, "__name__", "f")
         return name if name.isidentifier() and not keyword.iskeyword(name) else "f"
 
@@ -86,9 +89,9 @@ class Problem:
 
     @functools.cached_property
     def transforms(self) -> list[str]:
-        """Return the transforms to try: those of "jacfwd" and "jacrev" that accept the function.
+        """Return the names of the JAX transforms to try: "jacfwd", "jacrev" or both.
 
-        If JAX accepts neither, return both.
+        A transform is omitted if JAX cannot apply it to the function. If JAX can apply neither, return both.
         """
         possible = []
         for transform in (jax.jacfwd, jax.jacrev):

@@ -55,7 +55,7 @@ class ClusterSettings:
 
     @property
     def submits(self) -> bool:
-        """Return whether jobs run the cases: Slurm jobs, or a background job on this host."""
+        """Return whether the cases run in jobs: Slurm jobs, or one background job on this host."""
         return self.name in (LOCAL, SLURM)
 
     @property

@@ -96,7 +96,10 @@ def make_failed_records_of_task(
 def remaining_cases(
     definition: submission_files.TaskDefinition, records: Iterable[Record]
 ) -> list[schedule.ScheduledCase]:
-    """Return the cases of a task without a result that may be attempted again, with their next attempts."""
+    """Return the cases of a task that have no result and may be attempted again.
+
+    The field `attempt` of a returned case is the number of its next attempt.
+    """
     history, remaining = _history_of_task(definition, records), []
     for scheduled in definition.scheduled_cases:
         identity = scheduled.identity(definition.environments)

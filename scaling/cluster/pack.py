@@ -31,10 +31,12 @@ def pack(
 ) -> list[PackedTask]:
     """Distribute the cases of a schedule over tasks, and return the tasks. Each task runs in one job.
 
-    A group of cases is never divided. A task contains one group, or several that take at most `budget`
-    seconds together. Run times are predicted from `records`. If `nested` is true, a group contains all cases
-    of one function, for all device counts. Otherwise, it contains the cases of one problem (function, inputs,
-    derivative), and all cases of a task have the same number of devices, nodes and processes.
+    All cases of a group run in the same task. A task contains one group, or several groups that take at most
+    `budget` seconds together. Run times are predicted from `records`.
+
+    If `nested` is true, a group contains all cases of one function, for all device counts. Otherwise, it
+    contains the cases of one problem (function, inputs, derivative), and all cases of a task have the same
+    number of devices, nodes and processes.
     """
     predict = make_predictor(records, settings)
     groups = (_group_by_function if nested else _group_by_shape)(schedule, settings)
@@ -51,7 +53,7 @@ def _group_by_shape(schedule: Schedule, settings: RunSettings) -> Groups:
 def _group_by_function(schedule: Schedule, settings: RunSettings) -> Groups:
     """Group the cases of a schedule by function, and return {process shape: groups of cases}.
 
-    The dict has one key: the numbers of devices, nodes and processes that suffice for every case.
+    The dict has a single key: numbers of devices, nodes and processes that are large enough for every case.
     """
 
     def function_key(scheduled: ScheduledCase) -> tuple:
@@ -72,7 +74,11 @@ def _fill_tasks(
     predict: Callable[[Case], float],
     budget: float,
 ) -> Iterator[PackedTask]:
-    """Yield tasks of up to `budget` seconds. A longer group is not split, but is a task of its own."""
+    """Combine consecutive groups of cases into tasks of at most `budget` seconds, and yield the tasks.
+
+    A group is never split. A group that takes longer than `budget` is a task of its own. `predict` returns
+    the run time of a case in seconds.
+    """
     cases, seconds = list[ScheduledCase](), 0.0
     for group in groups:
         group_seconds = _START_SECONDS + sum(predict(item.case) for item in group)

@@ -62,7 +62,7 @@ def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
 
 
 def on_one_device(case: Case) -> Case:
-    """Return a case with devices=1 and the same program as each device of `case` runs.
+    """Return a case on one device that runs the same program as each device of `case`.
 
     Return `case` itself if no such case is known.
     """
@@ -100,11 +100,11 @@ def compile_cases(
 def _compile_groups(
     header: Mapping[str, Any], groups: Iterator[list[Case]], seconds: float, events: _Events
 ) -> None:
-    """Compile groups of cases in a worker process. All cases of a group have equal programs.
+    """Compile groups of cases with equal programs in a worker process, and put the results into a queue.
 
-    The worker process is restarted if it dies. `header` describes the hardware to it. A compilation is
-    stopped after `seconds`. The queue `events` receives the results, then an exception if one ended the work,
-    and finally None.
+    The worker process is restarted if it dies. `header` describes the hardware. `seconds` is the timeout of a
+    compilation. The queue `events` receives the results, then an exception if one ended the work, and finally
+    None.
     """
     variant = Variant("plan", module="scaling.plan.compile_worker", variables=_ENVIRONMENT_VARIABLES)
     equal_cases = list[Case]()
@@ -121,11 +121,11 @@ def _compile_groups(
 
 
 def _compile_first(worker: WorkerGroup, equal_cases: list[Case], seconds: float, events: _Events) -> bool:
-    """Compile the first of several cases with equal programs, and return whether the worker is still alive.
+    """Compile the first of several cases with equal programs. Return whether the worker is still alive.
 
-    The result applies to all of `equal_cases`, or only to the first case if the compilation fails. Remove
-    these cases from `equal_cases`, and put (case, record fields) into the queue `events` for each of them.
-    `seconds` is the timeout of the compilation.
+    The result applies to all of `equal_cases`. If the compilation fails, it applies to the first case only.
+    Remove the cases with a result, and put (case, record fields) into the queue `events` for each. `seconds`
+    is the timeout of the compilation.
     """
     case, is_alive = equal_cases.pop(0), True
     events.put((case, None))

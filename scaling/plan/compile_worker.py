@@ -123,9 +123,9 @@ class BuiltCase:
         self.derivative = compile_case.describe_and_color(case, workload.build(case), self._missing_memory)
 
     def trace(self) -> Any:
-        """Return the jaxpr of the program before chunk=auto chooses block sizes.
+        """Return the jaxpr of the program, or None if the program exceeds a limit of XLA or JAX.
 
-        Return None if the program exceeds a limit of XLA or JAX.
+        With chunk=auto, this is the program before block sizes are chosen.
         """
         uncompiled = compile_case.compile_blocks(
             self.derivative, self.devices, lambda program: Stages(program.function, None)
@@ -135,7 +135,7 @@ class BuiltCase:
             return None if uncompiled.overflow else compile_case.trace_program(uncompiled, self.devices)
 
     def _missing_memory(self, compiled_case: compile_case.CompiledCase) -> str | None:
-        """Return an error message if the required memory exceeds the available memory, otherwise None."""
+        """Return a message if the program needs more memory than a device has, otherwise None."""
         needed, available = compiled_case.bytes_while_running, self.case.memory_limit or self.hardware.memory
         if not needed or not available or needed <= available:
             return None
@@ -211,7 +211,7 @@ def describe_rejection(program: layout.Program, devices: int, message: str) -> T
 
 
 def _optimized_work(kernels: Sequence[KernelWork], steps: int) -> RecordFields:
-    """Return the record fields on the kernels of one call, which runs the program `steps` times."""
+    """Return record fields on the kernels and operations of a call that runs the program `steps` times."""
     executions: dict[KernelWork, float] = defaultdict(float)
     for kernel in kernels:
         executions[dataclasses.replace(kernel, times=1.0)] += kernel.times * steps

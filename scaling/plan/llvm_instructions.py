@@ -172,12 +172,13 @@ class LlvmFunction:
     def _operand_cost(self, line: str, has_slow_masks: bool) -> float:
         """Return the additional cost of a line of LLVM IR that depends on how its operand was computed.
 
-        `_GATHER_COST`    if the line inserts a loaded element into a vector
-        `_STORED_PARTS_COST`    if the line loads a vector from the stack that was stored in parts
-        a negative cost   of the elements of a function that no shuffle instruction reads
-        `_MASK_COST`      if `has_slow_masks` is true, and the line converts the result of a vector comparison
-                          of 64-bit integers to floating point
-        0                 otherwise
+        `_GATHER_COST`        if the line inserts a loaded element into a vector
+        `_STORED_PARTS_COST`  if the line loads a vector from the stack that was stored in parts
+        a negative cost       if the line calls a function of a vector, and the shuffle instructions use only
+                              some elements of the result: minus the cost of the other elements
+        `_MASK_COST`          if `has_slow_masks` is true, and the line converts the result of a vector
+                              comparison of 64-bit integers to floating point
+        0                     otherwise
         """
         if match := _VECTOR_INSERTION.search(line):
             return _GATHER_COST if self.definitions.get(match[1], "").startswith("load ") else 0

@@ -53,7 +53,7 @@ Exit status: as for `scaling run`."""
 
 @dataclass(frozen=True)
 class PlannedStudy:
-    """The cases of a study that are not planned yet, and the hardware for which their times are predicted."""
+    """A study to plan: cases whose times are not predicted yet, and the hardware of the predictions."""
 
     name: str
     title: str | None
@@ -159,7 +159,10 @@ def _expand_cases(
 
 
 def _skip_unplannable(checked: PreflightResult) -> PreflightResult:
-    """Return a preflight result, marked as skipped if it has no outcome and its case cannot be planned."""
+    """Return a preflight result, with the outcome "skipped" if its case cannot be planned.
+
+    A case with a peer, mode=auto or jit=false cannot be planned. An existing outcome is kept.
+    """
     case, reason, text = checked.case, "not_defined", ""
     if checked.outcome:
         return checked
@@ -194,10 +197,10 @@ def run_plan(study: PlannedStudy, listener: Callable[[dict[str, Any]], None]) ->
 
 
 def _compile(study: PlannedStudy) -> Iterator[tuple[PreflightResult, RecordFields | None]]:
-    """Compile the cases of a study, and yield (checked case, record fields) for each case.
+    """Compile the cases of a study, predict their times, and yield (checked case, record fields) for each.
 
-    The cases with an `outcome` come first. They are not compiled, and their fields contain the outcome. For
-    each other case, (checked case, None) is yielded before its compilation, and its fields after it.
+    Cases that the preflight check excludes are not compiled. They come first, and their fields contain the
+    reason. Before each compilation, (checked case, None) is yielded.
     """
     for checked in study.cases:
         if checked.outcome:

@@ -100,13 +100,13 @@ def estimate(
 def draw_time_parts(
     case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
 ) -> tuple[dict[str, np.ndarray], str | None]:
-    """Return samples of the parts of the predicted time of a call, and the largest part of the kernel time.
+    """Return random samples of the parts of a predicted call time, and the largest part of the kernel time.
 
     The result is ({part: seconds}, bound). The parts are "call", "compute", "communication" and "waiting"
-    (for the slowest device). The seconds are an array of shape (DRAWS,), one value for each random machine.
-    All programs use the same random machines. `bound` is the largest part of the kernel time: "memory",
-    "overhead", a kind of operation such as "products", or None if the kernels take no time. Raise
-    `UnknownTime` if a rate or an amount of work is unknown.
+    (for the slowest device). The seconds are an array of shape (DRAWS,). Sample k is for machine k of `DRAWS`
+    machines with random rates, which are the same for all programs. `bound` is the largest part of the kernel
+    time: "memory", "overhead", a kind of operation such as "products", or None if the kernels take no time.
+    Raise `UnknownTime` if a rate or an amount of work is unknown.
     """
     if not all(math.isfinite(work.get("times", 1)) for work in (*kernels, *messages)):
         raise UnknownTime("the number of iterations of a loop is not known at compile time")
@@ -233,9 +233,9 @@ def _torus_cost(nbytes: float, shape: tuple[int, ...], level: Level) -> np.ndarr
 
 
 def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) -> np.ndarray:
-    """Return random values of (time of the slowest of `devices` devices) / (time of a typical device).
+    """Return samples of the ratio (time of the slowest of `devices` devices) / (time of a typical device).
 
-    `uniform` contains a random number between 0 and 1 for each ratio.
+    `uniform` contains a random number between 0 and 1 for each sample.
     """
     fraction = hardware.stragglers["share"]
     shift = math.log(hardware.stragglers["slowdown"]) / hardware.jitter

@@ -120,7 +120,7 @@ def _count_contracted_rows(instruction: HloInstruction, fused: Instructions) -> 
 
 
 def _dot_overhead(instruction: HloInstruction, fused: Instructions) -> int:
-    """Return the overhead of a matrix product or a batch of them, in picoseconds.
+    """Return the overhead of a matrix product, or of a batch of matrix products, in picoseconds.
 
     It is the time to start the product of each matrix, to call the kernel for each row, and to pack the right
     operand.

@@ -211,8 +211,8 @@ class History:
     def is_exhausted(self, identity: Identity, settings: RunSettings) -> bool:
         """Return whether a failed case must not run again.
 
-        If `settings.attempts` is None, every failed case runs again, and the result is False. Otherwise, the
-        result is True if a failure is permanent, or if no attempts are left.
+        The result is true if a failure is permanent, or if no attempts are left. It is always false if
+        `settings.attempts` is None.
         """
         if settings.attempts is None:
             return False
@@ -244,7 +244,11 @@ def build_history(
 
 
 def find_identities(record: Record, environments: Environments) -> list[Identity]:
-    """Return a list of (case key, digest, replicate), one for each environment that a record matches."""
+    """Return a list of (case key, digest, replicate), one for each environment that a record matches.
+
+    A record matches if its environment has the same digest, or the same fields as far as they are known
+    before the run.
+    """
     actual = record.environment
     return [
         (record.key, planned["digest"], record.replicate) for planned in environments.values()
@@ -254,15 +258,18 @@ def find_identities(record: Record, environments: Environments) -> list[Identity
 
 
 def _agree_where_known(planned: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
-    """Return whether two environments agree in all hashed fields that are known before the run."""
+    """Return whether two environments have the same hashed fields, as far as these are known before the run.
+
+    `planned["untold"]` lists the fields that are unknown.
+    """
     known_fields = set(environment.DIGEST_FIELDS) - set(planned["untold"] or ())
     return all(planned.get(name) == actual.get(name) for name in known_fields)
 
 
 def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
-    """Return `preflight`, with the outcome "skipped" if its case runs a peer and `platform` is not "cpu".
+    """Return `preflight`, marked as skipped if its case needs a CPU and `platform` is not "cpu".
 
-    A peer is an AD library other than JAX. An existing outcome is kept.
+    A case that runs an AD library other than JAX needs a CPU. An existing outcome is kept.
     """
     if platform == "cpu" or preflight.case.engine == "jax" or preflight.outcome:
         return preflight

@@ -156,7 +156,11 @@ def open_worker_group(
 
 
 def _worker_variables(platform: str, variant: Variant, is_remote: bool) -> dict[str, str]:
-    """Return the environment variables of a local worker, or of srun or ssh if the worker is remote."""
+    """Return the environment variables of the process that starts a worker.
+
+    This process is the worker itself, or srun or ssh if `is_remote` is true. srun must not inherit the
+    options of the enclosing job.
+    """
     # GLIBC_TUNABLES must be set before the process starts. The worker itself adds the default XLA_FLAGS.
     tunables = environment.variables(platform)["GLIBC_TUNABLES"]
     dropped = transport.JOB_OPTION_PREFIXES if is_remote else ()

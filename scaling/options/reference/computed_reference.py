@@ -83,7 +83,7 @@ def add_reference(
 ) -> tuple[Workload, ComputedReference]:
     """Return a copy of a workload with a `reference` that JAX computes, and the `ComputedReference`.
 
-    `workload_key` is a cache key that is equal for equal workloads.
+    The `ComputedReference` is cached. `workload_key` is equal for equal workloads.
     """
     make_reference = functools.partial(make_verified_reference, case, workload)
     computed: ComputedReference = cached("computed reference", (case, workload_key), make_reference, 8)
@@ -94,7 +94,11 @@ def add_reference(
 
 
 def make_verified_reference(case: Case, workload: Workload) -> ComputedReference:
-    """Compute and verify the reference of a case, in float64 if possible, else in the dtype of the case."""
+    """Return a reference for a case, and the result of its verification by finite differences.
+
+    It computes in float64 if possible, otherwise in the dtype of the case. If the verification fails, its
+    field `wrong` or `unsure` contains an error message.
+    """
     arrays = sample_inputs(case, workload)
     with evaluations.evaluation_context(case.dtype):
         native = _make_unverified_reference(case, workload, case.dtype, arrays)
@@ -134,11 +138,12 @@ def _make_float64_reference(
     noise: np.ndarray,
     workload: Workload,
 ) -> ComputedReference:
-    """Return an unverified reference in float64. Its field `float64_obstacle` states why it is invalid.
+    """Return a reference in float64. The derivative is not verified.
 
-    It is invalid if the function cannot be evaluated in float64, or if its values differ from `native_values`
-    by more than rounding errors. Otherwise, the field is None. `native` is the reference in the dtype of the
-    case, `native_values` are the function values in this dtype, and `noise` contains their rounding errors.
+    The field `float64_obstacle` contains a message if the function cannot be evaluated in float64, or if its
+    values differ from `native_values` by more than rounding errors. Otherwise, the field is None. `native` is
+    the reference in the dtype of the case, `native_values` are the function values in this dtype, and `noise`
+    contains their rounding errors.
     """
     try:
         reference = _make_unverified_reference(case, workload, "float64", arrays)
@@ -153,7 +158,10 @@ def _make_float64_reference(
 
 
 def native_evaluation(case: Case, workload: Workload, arrays: InputArrays) -> Evaluation:
-    """Return an `Evaluation` of the function and derivative of a workload in the dtype of the case."""
+    """Return an `Evaluation` that computes the derivative of a workload in the dtype of the case.
+
+    `arrays` contains the inputs at some points.
+    """
     with evaluations.evaluation_context(case.dtype):
         return _make_unverified_reference(case, workload, case.dtype, arrays).native
 
@@ -193,7 +201,11 @@ def gradient_of_sum(function: Callable[..., Any], names: tuple[str, ...]) -> Cal
 def _make_unverified_reference(
     case: Case, workload: Workload, dtype: str, arrays: InputArrays
 ) -> ComputedReference:
-    """Return the reference of a case in `dtype`, without verifying the derivative."""
+    """Return a reference for a case that computes in `dtype`. The derivative is not verified.
+
+    If JAX cannot differentiate the function, the field `unsure` contains an error message. `arrays` contains
+    the inputs at some points.
+    """
     function, names = workload.function, workload.names
     if case.target in SECOND:
         function = gradient_of_sum(function, names)
@@ -226,7 +238,11 @@ def _make_unverified_reference(
 def _rounding_properties_with_jvp(
     function: Callable[..., Any], names: Sequence[str], structs: Mapping[str, Any]
 ) -> RoundingProperties:
-    """Return the `RoundingProperties` of the JVP of a function with respect to the inputs `names`."""
+    """Trace the JVP of a function with respect to the inputs `names`, and return its `RoundingProperties`.
+
+    If JAX cannot compute the JVP, return the properties of the function, with twice as many terms. `structs`
+    maps the names of all inputs to abstract arrays.
+    """
     x = {name: structs[name] for name in names}
     constants = {name: struct for name, struct in structs.items() if name not in names}
 

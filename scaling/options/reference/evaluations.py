@@ -126,7 +126,11 @@ def jacobian(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
 
 
 def jacobian_in_few_passes(evaluation: Evaluation, arrays: InputArrays, outputs: int) -> np.ndarray:
-    """Return the Jacobians, computed in reverse mode if there are far fewer outputs than inputs."""
+    """Return the Jacobians as an array of shape (points, outputs, inputs).
+
+    They are computed in reverse mode if JAX can do so and there are far fewer outputs than inputs, otherwise
+    in forward mode.
+    """
     if has_few_rows(outputs, evaluation.inputs) and is_traceable(evaluation, arrays, "rows"):
         return slices(evaluation, arrays, "rows", np.arange(outputs))
     return jacobian(evaluation, arrays)
@@ -143,7 +147,10 @@ def seeds_per_call(evaluation: Evaluation, points: int) -> int:
 
 
 def is_traceable(evaluation: Evaluation, arrays: InputArrays, quantity: str) -> bool:
-    """Return whether JAX can trace the computation of the "columns" or "rows" of the Jacobian."""
+    """Return whether JAX can trace the computation of columns or rows of the Jacobian.
+
+    `quantity` is "columns" or "rows". `arrays` contains the inputs.
+    """
     first_point = {name: x[:1] if name in evaluation.per_point else x for name, x in arrays.items()}
     key = min(1, evaluation.rounding_key)
     traced = dataclasses.replace(evaluation, optimized=True, rounding_key=key)  # it does not change the trace
@@ -156,10 +163,10 @@ def is_traceable(evaluation: Evaluation, arrays: InputArrays, quantity: str) -> 
 
 
 def with_pushforward(evaluation: Evaluation, arrays: InputArrays) -> Evaluation | None:
-    """Return a copy of `evaluation` for which JAX can compute JVPs, or None if that is impossible.
+    """Return an `Evaluation` of the same function for which JAX can compute JVPs, or None if there is none.
 
-    If the field `transposed` is true, JVPs are computed from VJPs. The copy differs from `evaluation` in this
-    field only if JAX cannot compute JVPs otherwise.
+    It is `evaluation` if possible, otherwise a copy with the opposite value of `transposed`. If this field is
+    true, JVPs are computed from VJPs.
     """
     candidates = evaluation, dataclasses.replace(evaluation, transposed=not evaluation.transposed)
     return next((candidate for candidate in candidates if is_traceable(candidate, arrays, "columns")), None)

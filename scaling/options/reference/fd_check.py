@@ -135,8 +135,8 @@ def _compare_along_all(
 
     `derivatives` and the arrays in `comparison` have the shape (directions, points, outputs). `is_nonzero`,
     of shape (points, outputs), is true where the derivative along a direction is much larger than its error,
-    or where rounding errors may hide it. It is false where the function is not finite, unless it is finite
-    nowhere.
+    or where rounding errors may hide it. If the function is finite anywhere, `is_nonzero` is false where the
+    function is not finite.
 
     The first `_DIRECTIONS` directions must be random. The root mean square of the derivatives along these
     directions is used as the typical size of a derivative. The last direction must be a result of
@@ -212,8 +212,8 @@ def _compare_along(
     `values_at(step)` returns the function values at x + step * direction, where x contains the inputs.
     `measured` contains the values at step 0, and their rounding errors. `typical_size` is the typical
     magnitude of the derivative. `rounding` is the rounding error of the derivative, and `value_rounding` is
-    the rounding error of the function value. The tolerance includes both errors, because some derivatives
-    contain the function value. An example is the derivative of exp.
+    the rounding error of the function value. The tolerance includes both errors, because a derivative may
+    contain the function value, as for exp. All arrays have the shape (points, outputs).
     """
     center, least_noise, noise = measured
     differences = _central_differences(values_at)
@@ -358,8 +358,9 @@ def _measure_values(
 def _is_hidden(evaluation: Evaluation, measured: _MeasuredValues) -> np.ndarray:
     """Return whether rounding errors may hide that an output changes, as an array of shape (points, outputs).
 
-    They may if they exceed a fraction of the largest |output| at the point, or if an underflow exceeds this
-    fraction of a nonzero output. The fraction is larger than the rounding error of a value that is not a sum.
+    This is possible in two cases: the rounding error exceeds a fraction of the largest |output| at the point,
+    or the output is nonzero and this fraction of it underflows. The fraction is larger than the rounding
+    error of a value that is not a sum.
     """
     fraction = max(_HIDING_ERROR, _ROUNDINGS_OF_VALUE * evaluation.roundoff)
     size, underflow = np.abs(measured.center), float(jax.numpy.finfo(evaluation.dtype).tiny)
@@ -403,7 +404,10 @@ def _select_difference(differences: np.ndarray, noise: np.ndarray) -> tuple[np.n
 
 
 def _smallest_jump(differences: np.ndarray) -> np.ndarray:
-    """Return the smallest nonzero change of each output among all steps, or 0 if there is none."""
+    """Return the smallest nonzero change of each output among all steps, or 0 if an output never changes.
+
+    `differences` has the shape (steps, points, outputs). The result has the shape (points, outputs).
+    """
     # If the function rounds an intermediate result, its values change in jumps of about this height.
     changes = np.abs(differences) * _STEPS
     return np.nan_to_num(np.min(changes, axis=0, where=changes > 0, initial=np.inf), posinf=0.0)
@@ -434,7 +438,7 @@ def _compare_steps(
 
 
 def _oscillates(values_at: ValuesAtStep, measured: _MeasuredValues) -> np.ndarray:
-    """Return whether each output oscillates too fast for finite differences, of shape (points, outputs)."""
+    """Return whether each output changes too fast for finite differences, of shape (points, outputs)."""
     # Short steps change the output by more than rounding errors, and almost as much as the longest step.
     center, least_noise, noise = measured
     change = np.max([np.abs(values_at(sign * _STEPS.flat[0]) - center) for sign in (-1, 1)], axis=0)

@@ -46,12 +46,12 @@ def result_bounds(spec: ReferenceSpec, start: int, stop: int, errors: np.ndarray
 
 
 def cover_errors(bound: np.ndarray, errors: np.ndarray, bound_at: Callable[[int], np.ndarray]) -> np.ndarray:
-    """Return the error bound of each point, raised if `errors` exceed the given bound.
+    """Return the error bound of each point, raised where `errors` exceed the given bound.
 
     `bound`, of shape (points,), is estimated from a sample of the inputs, and may be too low for other
-    inputs. `bound_at(entry)` returns the bounds for the input of an entry. The bound is raised to
-    `bound_at(entry)` of the entry with the largest excess, until no error exceeds the bound, or until
-    `bound_at(entry)` is not higher. `errors` has the shape (points, outputs, entries).
+    inputs. `bound_at(entry)` returns the bounds for the input of an entry. The function finds the entry with
+    the largest excess, raises the bound to `bound_at(entry)`, and repeats this. It stops if no error exceeds
+    the bound, or if `bound_at(entry)` is not higher. `errors` has the shape (points, outputs, entries).
     """
     while True:
         uncovered = (errors - bound[:, None, None]).max(axis=(0, 1))
@@ -142,9 +142,10 @@ def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
 
 
 def _measure_noise(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
-    """Return the range of the function values at each point under random rounding of intermediate results.
+    """Return an estimate of the rounding error of the function values at each point, of shape (points,).
 
-    An intermediate result, and hence its rounding error, may be much larger than the function value.
+    The estimate is the range of the values under random rounding of intermediate results. An intermediate
+    result, and hence its rounding error, may be much larger than the value.
     """
     native, generator = spec.computed.native, np.random.default_rng(0)
     with evaluations.evaluation_context(native.dtype):

@@ -72,7 +72,10 @@ class RoundingProperties:
 
 
 def rounding_properties(function: Callable[..., Any], *arguments: Any) -> RoundingProperties:
-    """Return the `RoundingProperties` of `function(*arguments)`, for arrays or abstract arrays."""
+    """Trace `function(*arguments)`, and return the properties of the jaxpr that determine rounding errors.
+
+    The arguments are arrays or abstract arrays.
+    """
     analysis = _JaxprAnalysis()
     longest = analysis.longest_path(jax.make_jaxpr(function)(*arguments))
     return RoundingProperties(max(1, math.ceil(longest)), analysis.bits, analysis.width)

@@ -106,11 +106,14 @@ def _reevaluate_suspect(
 def _typical_sizes(
     spec: ReferenceSpec, comparison: EntryComparison
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return three typical sizes of each entry of a derivative, in the shape of `comparison.expected`.
+    """Return (typical_size, row_size, compared_size) for each entry of a derivative.
 
-    The first is at least the root mean square over the points, because an entry may be zero at a point. The
-    second is the largest size in the row. The third is the first or, for a single point, at least the root
-    mean square over the outputs.
+    typical_size    the size of the entry, but at least its root mean square over the points
+    row_size        the largest typical size in the same row of a Jacobian; for other results, `typical_size`
+    compared_size   for a single point, the size of the entry, but at least the root mean square over the
+                    outputs; for several points, `typical_size`
+
+    The arrays have the shape of `comparison.expected`. An average is used because an entry may be 0.
     """
     scale, shape = comparison.scale, comparison.expected.shape
     typical_size = np.maximum(scale, np.sqrt(np.mean(scale**2, axis=0)))
@@ -145,7 +148,10 @@ def describe_first_wrong(spec: ReferenceSpec, comparison: EntryComparison, is_wr
 
 
 def _name_input(spec: ReferenceSpec, index: Sequence[int]) -> str:
-    """Return text such as " (x[3])", the input element of an entry of a dense Jacobian, otherwise ""."""
+    """Return the name of the input element of an entry of a dense Jacobian, such as " (x[3])".
+
+    `index` is (output, column). Return "" for any other result.
+    """
     is_jacobian = spec.pattern is None and spec.reduction is WHOLE
     if not is_jacobian or spec.case.ad_mode.is_value or len(index) != 2:
         return ""
@@ -193,9 +199,9 @@ def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray
 
 
 def _pad_indices(indices: np.ndarray) -> np.ndarray:
-    """Repeat the indices until their number is a power of 4.
+    """Return the indices, repeated until their number is a power of 4.
 
-    A program is compiled for each number of indices, so that fewer numbers mean fewer compilations.
+    A program is compiled for each different number of indices. Padding reduces the number of compilations.
     """
     return np.resize(indices, 4 ** int(np.ceil(np.log(len(indices)) / np.log(4) - 1e-9)))
 
@@ -255,7 +261,11 @@ def _estimate_size(suspect: _Suspect, points_of_block: np.ndarray, shape: tuple[
 
 
 def _stated_terms(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
-    """Return the sum of terms that a closed form states at each point, or 0, in the shape (points, 1)."""
+    """Return the sum of the absolute values of the terms of a closed form at each point.
+
+    The terms are those of an output, or of an entry of the derivative. The shape is (points, 1). If the
+    closed form does not state the sum, return 0 in the shape (1, 1).
+    """
     form = closed_form(spec.case, spec.workload)
     assert form is not None  # a reference that JAX computes is a form without terms
     reference = form(arrays)

@@ -127,10 +127,11 @@ def _draw_numbers(spec: ReferenceSpec, start: int, stop: int, name: str, index: 
 def _compare_jacobians(
     spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray, draw: Draw, groups: fd_check.Groups
 ) -> Iterator[EntryComparison]:
-    """Yield comparisons of products with random vectors, of random columns and of random rows of Jacobians.
+    """Compare Jacobians with the reference, and yield the comparisons.
 
-    `result` contains the Jacobians. It has the shape (points, outputs, inputs), or (points, 1, nonzeros) if
-    seeds=colored.
+    Compared are products with random vectors, random columns and, if any are selected, random rows. `result`
+    contains the Jacobians. It has the shape (points, outputs, inputs), or (points, 1, nonzeros) if
+    seeds=colored. `draw(name, k)` returns the random numbers of vector k for the input `name`.
     """
     compared_columns, compared_rows = _sample_columns_and_rows(spec)
     evaluation, is_summed = spec.computed.evaluation, spec.reduction.sums_outputs
@@ -175,8 +176,8 @@ def _compare_products(
 ) -> EntryComparison:
     """Return a comparison of `result` with the product of the Jacobian and a vector v.
 
-    v is the direction of the case. If the result is a sum over the inputs, all elements of v are 1. `result`
-    has the shape (points, outputs, 1).
+    v is the direction of the case. If the case sums the columns of the Jacobian, all elements of v are 1.
+    `result` has the shape (points, outputs, 1).
     """
     evaluation = spec.computed.evaluation
     has_direction = spec.case.target == "hvp" or spec.reduction.along_point
