@@ -64,7 +64,10 @@ def start_jax(
 
 
 def _connect(shape: dict[str, int], platform: str, rank: int, get_coordinator: Callable[[], str]) -> None:
-    """Initialize `jax.distributed` in process `rank`, and wait until all processes have done so."""
+    """Initialize `jax.distributed` in process `rank`, and wait until all processes have done so.
+
+    `shape` contains the numbers of devices, nodes and processes.
+    """
     devices_per_process = shape["devices"] // shape["processes"]
     processes_per_node = shape["processes"] // shape["nodes"]
     if platform == "tpu":

@@ -113,7 +113,7 @@ class Advice:
 
     @property
     def code(self) -> str:
-        """Return Python code of the derivative. For a workload, return a `scaling run` command instead."""
+        """Return Python code of the derivative, or a `scaling run` command if `problem` is None."""
         if self.problem is not None:
             return self._write_code(self.problem, self.xla_options)
         fields = {"devices": 1} | non_default_fields(self.best)

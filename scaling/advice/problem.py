@@ -109,7 +109,7 @@ def make_problem(
     target: str = "jacobian",
     import_line: str = "",
 ) -> Problem:
-    """Return a `Problem` with the arguments of `scaling.advise`. Raise `Refusal` if one is invalid."""
+    """Check the arguments of `scaling.advise`, and return a `Problem`. Raise `Refusal` if one is invalid."""
     if not callable(function):
         raise Refusal(f"the function to advise on is {describe(function)}: give a function of one point")
     if inspect.iscoroutinefunction(function):
@@ -263,7 +263,7 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
 
 
 def name_user_function(text: str) -> str:
-    """Return a message in which the user's functions replace the names of temporary workloads."""
+    """Return `text` with the names of temporary workloads replaced by the names of the user's functions."""
     return re.sub(r"((workload|the function of) )?'?advised\.(\w+)_\d+'?", r"the function '\3'", text)
 
 

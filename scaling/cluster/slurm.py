@@ -189,7 +189,7 @@ def cpus_per_gpu() -> float | None:
 
 
 def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
-    """Return each node of each partition that sinfo lists. On a CPU, each core counts as a device."""
+    """Return the nodes of all partitions that sinfo lists. With platform=cpu, every core is a device."""
     is_cpu = cluster.platform == "cpu"
     constraint_features = set(re.findall(r"[\w.:-]+", cluster.constraint or ""))
     sinfo_output = run_command("sinfo", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P|%c|%f")

@@ -101,8 +101,8 @@ def read_submissions(results: Path) -> tuple[list[Submission], str]:
 def _list_submissions(folder: Path) -> list[Path]:
     """Return the sorted paths of the submission.json files in the subfolders of `folder`.
 
-    Unreadable files are included. Return [] if `folder` does not exist. If it cannot be listed, return the
-    path `folder`/*/submission.json, which error messages name.
+    Unreadable files are included. Return [] if `folder` does not exist. If it cannot be listed, return only
+    `folder`/*/submission.json, a pattern for the error message.
     """
     try:
         paths = [subfolder / _SUBMISSION_FILE for subfolder in sorted(folder.iterdir())]

@@ -309,7 +309,7 @@ def _library_overhead(kernel: hlo.Kernel, arithmetic: int) -> int:
 
 
 def _routine_name(instruction: HloInstruction) -> str:
-    """Return the key of `ROUTINE_ELEMENTS` for the routine that a custom call executes, or "" without one."""
+    """Return the key of `ROUTINE_ELEMENTS` for the routine that a custom call executes, or "" if unknown."""
     match = _ROUTINE_TARGET.search(instruction.attributes)
     name = (match[1] or match[2]) if match else ""
     return name if name in ROUTINE_ELEMENTS else ""

@@ -227,7 +227,7 @@ def _write_manifest(study: PlannedStudy) -> None:
 
 
 def describe_work(study: PlannedStudy) -> str:
-    """Return text that counts the cases to compile, and those already done, skipped or failed."""
+    """Return text with the numbers of cases to compile, already done, skipped and failed."""
     numbers = Counter(checked.outcome[0] if checked.outcome else "planned" for checked in study.cases)
     to_compile = format_count(numbers["planned"], "case")
     counts = f"{to_compile} to compile, {study.done} already done, {numbers['skipped']} skipped"

@@ -213,7 +213,7 @@ def collective_cost(
 
 
 def _ring_or_tree_cost(nbytes: float, devices: int, level: Level) -> np.ndarray:
-    """Return (latency, transfer time) of an all-reduce on a ring or tree, whichever is faster, in seconds."""
+    """Return (latency, transfer time) in seconds of an all-reduce on a ring or tree, whichever is faster."""
     steps, depth = 2 * (devices - 1), math.ceil(math.log2(devices))
     ring = np.array([steps * level.latency, steps / devices * nbytes / level.bandwidth])
     tree = np.array([2 * depth * level.latency, 2 * nbytes / level.bandwidth])
@@ -221,7 +221,7 @@ def _ring_or_tree_cost(nbytes: float, devices: int, level: Level) -> np.ndarray:
 
 
 def _torus_cost(nbytes: float, shape: tuple[int, ...], level: Level) -> np.ndarray:
-    """Return (latency, transfer time) of an all-reduce on a torus of chips, in seconds."""
+    """Return (latency, transfer time) in seconds of an all-reduce of `nbytes` bytes on a torus of chips."""
     hops, links, chips = 0, 0, math.prod(shape)
     for length in (length for length in shape if length > 1):
         is_ring = length % level.wraps == 0

@@ -88,9 +88,10 @@ def _describe_wait(cores: list[int], node: str) -> str:
 def _try_claim(
     usable: list[int], count: int, owner: str, node: str, claims: contextlib.ExitStack
 ) -> list[int] | None:
-    """Reserve and return `count` cores, or return None if other owners hold too many cores.
+    """Reserve and return up to `count` of the `usable` cores, or return None if too many are reserved.
 
-    The reservation ends when `claims` is closed.
+    Cores that other processes of `owner` on `node` have reserved are shared. The reservation ends when
+    `claims` is closed.
     """
     # Several node names can refer to this host. Nodes of an owner share cores only if too few are free.
     count = min(count, len(usable))

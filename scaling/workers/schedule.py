@@ -152,7 +152,7 @@ def make_schedule(
 
 
 def _shuffled_cases(results: Sequence[PreflightResult], settings: RunSettings) -> Iterator[ScheduledCase]:
-    """Yield each case in random order within each replicate.
+    """Yield the cases of all replicates, one replicate after another, each in random order.
 
     A case that the preflight check excludes is yielded only in replicate 0.
     """

@@ -191,7 +191,7 @@ class _Run:
             return self._start_workers(stack, first_case, variant, claimed_cores, is_retry=True)
 
     def record_end(self, work: WorkItem, status: str, reason: str, text: str) -> None:
-        """Write a "failed" or "skipped" record for a case, and pass an event "end" to `handle_event`."""
+        """Write a record with the given status ("failed" or "skipped"), and report the end of its case."""
         environment = self.results[work.variant].environments[work.item.preflight.environment_key]
         if self.options.transport:
             count = process_shape(work.item.case, self.schedule.machine, self.settings).nodes
@@ -225,7 +225,10 @@ class _InterleavedCases:
     last_request: WorkItem = field(init=False)  # the case of the last request
 
     def measure(self) -> tuple[bool, Groups]:
-        """Measure the cases. Return (whether all workers are alive, groups of unfinished cases)."""
+        """Measure the cases. Return (whether all workers are alive, groups of unfinished cases).
+
+        Each postponed case is a group of its own. The other unfinished cases form one group.
+        """
         all_alive = True
         try:
             self._prepare_and_sample()

@@ -200,8 +200,8 @@ def measure_with_noise(
 
     `measure` is repeated `count` times with random rounding errors. Each time, the floating-point inputs have
     the relative error `relative` or -`relative`. The estimated error of an element is its range (maximum
-    minus minimum) in the repetitions. The range excludes the returned result. Otherwise, a derivative rule
-    that is wrong at only one input value, such as 1, would raise the estimate and remain undetected.
+    minus minimum) in the repetitions. The range excludes the returned result: a derivative rule that is wrong
+    at only one input value, such as 1, must not raise the estimate and remain undetected.
     """
     perturbed = with_rounding(evaluation, arrays, relative, generator, count)
     return measure(evaluation, arrays), np.ptp([measure(*copy) for copy in perturbed], axis=0)

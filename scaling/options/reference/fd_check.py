@@ -315,7 +315,10 @@ def element_sizes(x: np.ndarray, axes: tuple[int, ...] | None = None) -> np.ndar
 
 
 def group_inputs(evaluation: Evaluation, arrays: InputArrays, generator: np.random.Generator) -> Groups:
-    """Return at most `_MAX_GROUPS` groups of input names. Finite differences change one group at a time."""
+    """Divide the differentiated inputs into at most `_MAX_GROUPS` groups, and return their names.
+
+    Inputs with derivatives of similar magnitude are in the same group.
+    """
     names = [[name] for name in evaluation.names]
     if len(names) <= _MAX_GROUPS:
         return names
@@ -338,7 +341,7 @@ def split_direction(direction: dict[str, np.ndarray], groups: Groups) -> list[di
 def _measure_values(
     evaluation: Evaluation, arrays: InputArrays, generator: np.random.Generator
 ) -> _MeasuredValues:
-    """Return the values of a function at the inputs `arrays`, and estimates of their rounding errors."""
+    """Evaluate a function at the inputs `arrays`, and estimate the rounding errors of its values."""
     roundoff = evaluation.roundoff
     center, change = measure_with_noise(values, evaluation, arrays, 2 * roundoff, generator, _NOISE_RUNS)
     underflow = float(jax.numpy.finfo(evaluation.dtype).tiny)

@@ -27,10 +27,10 @@ ValuesAtShift = Callable[[np.ndarray], np.ndarray]  # shift along a direction ->
 
 
 def result_bounds(spec: ReferenceSpec, start: int, stop: int, errors: np.ndarray | None = None) -> np.ndarray:
-    """Return a bound on the error of a forward-difference result at each of the points [start, stop).
+    """Return an upper bound on the errors of a forward-difference result at each of the points [start, stop).
 
-    `errors` contains the absolute errors of all entries, minus the tolerance for rounding. If `errors` is
-    given, `cover_errors` may raise the bounds.
+    `errors`, of shape (points, outputs, entries), contains absolute errors minus the tolerance for rounding.
+    If `errors` is given, `cover_errors` may raise the bounds.
     """
     estimate_bounds = functools.partial(input_bounds, spec, start, stop, spec.rounding.terms)
     bounds = estimate_bounds()

@@ -109,11 +109,11 @@ def _typical_sizes(
     """Return (typical_size, row_size, compared_size) for each entry of a derivative.
 
     typical_size    the size of the entry, but at least its root mean square over the points
-    row_size        the largest typical size in the same row of a Jacobian; for other results, `typical_size`
+    row_size        if whole Jacobians are compared, the largest typical size in the row, else `typical_size`
     compared_size   for a single point, the size of the entry, but at least the root mean square over the
                     outputs; for several points, `typical_size`
 
-    The arrays have the shape of `comparison.expected`. An average is used because an entry may be 0.
+    The shape is that of `comparison.expected`. Averages are used because an entry may be 0 at a point.
     """
     scale, shape = comparison.scale, comparison.expected.shape
     typical_size = np.maximum(scale, np.sqrt(np.mean(scale**2, axis=0)))

@@ -129,8 +129,8 @@ def _compare_jacobians(
 ) -> Iterator[EntryComparison]:
     """Compare Jacobians with the reference, and yield the comparisons.
 
-    Compared are products with random vectors, random columns and, if any are selected, random rows. `result`
-    contains the Jacobians. It has the shape (points, outputs, inputs), or (points, 1, nonzeros) if
+    The comparisons are of products with random vectors, of random columns and, if any, of random rows.
+    `result` contains the Jacobians. It has the shape (points, outputs, inputs), or (points, 1, nonzeros) if
     seeds=colored. `draw(name, k)` returns the random numbers of vector k for the input `name`.
     """
     compared_columns, compared_rows = _sample_columns_and_rows(spec)
