@@ -119,10 +119,10 @@ def as_work(work: KernelWork | hlo.Collective) -> dict[str, Any]:
 
 
 def _operations_by_name(computations: Computations, operations: Mapping[str, float]) -> dict[str, float]:
-    """Return `operations` ({kernel name: number of operations}), completed by the fusions that it lacks.
+    """Return a copy of `operations` ({kernel name: number of operations}) with the missing fusions added.
 
-    XLA compiles only one of several identical fusions, and `operations` lacks the others. They have the same
-    number of operations.
+    XLA compiles only one of several identical fusions, so the others are missing in `operations`. They get
+    the same number of operations.
     """
 
     def fusion_key(fusion: HloInstruction) -> tuple[Any, ...]:  # equal for identical fusions

@@ -304,7 +304,7 @@ class LlvmFunction:
                 yield block, self._initial_value(phi) + offset, steps[0]
 
     def _find_phis(self, variable: str, header: str | None) -> list[tuple[str, int]]:
-        """Return (name of a phi instruction, constant c) for each phi such that `variable` may equal phi + c.
+        """Return (name of a phi instruction, constant c) for each phi that `variable - c` may be equal to.
 
         Only phi instructions in loop headers are returned. If `header` is not None, only the loop with this
         header is searched.

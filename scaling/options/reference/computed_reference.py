@@ -94,10 +94,10 @@ def add_reference(
 
 
 def make_verified_reference(case: Case, workload: Workload) -> ComputedReference:
-    """Return a reference for a case, and the result of its verification by finite differences.
+    """Return a reference for a case, with the result of its verification by finite differences.
 
-    It computes in float64 if possible, otherwise in the dtype of the case. If the verification fails, its
-    field `wrong` or `unsure` contains an error message.
+    The dtype is float64 if possible, otherwise the dtype of the case. If the verification fails, the field
+    `wrong` or `unsure` contains an error message.
     """
     arrays = sample_inputs(case, workload)
     with evaluations.evaluation_context(case.dtype):
@@ -201,7 +201,7 @@ def gradient_of_sum(function: Callable[..., Any], names: tuple[str, ...]) -> Cal
 def _make_unverified_reference(
     case: Case, workload: Workload, dtype: str, arrays: InputArrays
 ) -> ComputedReference:
-    """Return a reference for a case that computes in `dtype`. The derivative is not verified.
+    """Return a reference in `dtype` for a case. The derivative is not verified.
 
     If JAX cannot differentiate the function, the field `unsure` contains an error message. `arrays` contains
     the inputs at some points.

@@ -208,7 +208,7 @@ def measure_with_noise(
 
 
 def _evaluate(evaluation: Evaluation, arrays: InputArrays, quantity: str, *seeds: Any) -> np.ndarray:
-    """Return a quantity at each point as a float64 array of shape (points, ...).
+    """Evaluate a quantity, such as a JVP, and return a float64 array of shape (points, ...).
 
     `quantity` is a key of `_QUANTITIES`, such as "jvp". `seeds` contains the tangents, indices or vectors
     that the quantity requires.

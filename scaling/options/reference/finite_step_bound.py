@@ -187,8 +187,8 @@ def _largest_slope_and_curvature(
     are several outputs, the largest derivative is returned, or the sum of the absolute derivatives if the
     outputs are summed. `x`, of shape (points,), is the value of the shifted coordinate at shift = 0.
 
-    The curvature is also estimated with the step size `step / 2`, to detect a kink at or between the two
-    shifts. If there is a kink, the error that the kink causes is at most 1.5 * step / 2 * curvature.
+    The curvature is also estimated with the step size `step / 2`. This detects a kink at or between the two
+    shifts. The error that such a kink causes is at most 1.5 * step / 2 * curvature.
     """
     slope = curvature = np.zeros(())
     lengths = [(end, 1e-3 * np.where(x + end == 0, 1.0, np.abs(x + end))) for end in (0.0, step)]

@@ -36,8 +36,8 @@ _SIGN_SAMPLES = 3  # the number of random sign changes from which the magnitude 
 def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
     """Yield comparisons of a result with its reference, for each block of points.
 
-    The first comparison of a block contains random entries at every point. Each of the others contains all
-    entries at one point.
+    The first comparison of a block contains random entries at every point. Each further comparison contains
+    all entries at one point.
     """
     generator = np.random.default_rng([spec.case.data_seed, 1])
     complete_points = _sample_indices(_count_complete_points(spec), spec.case.points, generator)
@@ -113,8 +113,8 @@ def _compare_block(
 def _draw_numbers(spec: ReferenceSpec, start: int, stop: int, name: str, index: int) -> np.ndarray:
     """Return a random number for each element of the input `name` at the points [start, stop).
 
-    Each number has a random sign and an absolute value in [0.5, 1). Each `index` gives different numbers. The
-    numbers at a point do not depend on `start` and `stop`.
+    The numbers have a random sign and an absolute value in [0.5, 1). They differ for different values of
+    `index`. The numbers at a point do not depend on `start` and `stop`.
     """
     is_shared, shape = name in spec.workload.shared, spec.workload.inputs[name].shape
     start_row, stop_row = (0, 1) if is_shared else (start, stop)
