@@ -32,7 +32,7 @@ Listener = Callable[[dict[str, Any]], None]  # called with events such as {"even
 
 @dataclass(frozen=True)
 class VariantResults:
-    """A `Variant`, its results folder, and the environments of its records."""
+    """A worker program (`Variant`), its results folder, and the environments of its records."""
 
     variant: Variant
     folder: Path
