@@ -1,14 +1,13 @@
 """List the CPU cores that this process may use, and reserve cores for one study.
 
-Two studies never measure on the same physical core at the same time, even if different users run them. A
-process claims a logical core by binding an abstract Unix socket. Linux releases the socket when the process
-ends. Claims are not visible in another network namespace, such as the namespace of a container.
+Two studies never measure on the same core at the same time, even if different users run them. A process
+claims a core by binding an abstract Unix socket. Linux releases the socket when the process ends. Claims are
+not visible in another network namespace, such as the namespace of a container.
 """
 
 import contextlib
 import os
 import random
-import re
 import socket
 import sys
 import time
@@ -30,19 +29,15 @@ def usable_cores() -> list[int]:
     The CPU affinity and the cgroup quotas limit these cores. One logical core of each physical core comes
     first, then the remaining logical cores.
     """
-    allowed = os.sched_getaffinity(0)
-    ordered = sorted(allowed, key=lambda core: (min(allowed & _siblings(core)) != core, core))
+    siblings_path = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    allowed = sorted(os.sched_getaffinity(0))
+    siblings = {core: contents(siblings_path.format(core)) or str(core) for core in allowed}
+    lowest_core = {group: core for core, group in reversed(siblings.items())}
+    ordered = sorted(siblings, key=lambda core: lowest_core[siblings[core]] != core)
     for folder in environment.cgroup_folders():
         quota, _, period = (contents(f"{folder}/cpu.max") or "max").partition(" ")
         ordered = ordered[: max(1, int(quota) // int(period)) if quota != "max" else None]
     return ordered
-
-
-def _siblings(core: int) -> set[int]:
-    """Return the logical cores (hardware threads) of the physical core of `core`, including `core` itself."""
-    text = contents(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list") or ""
-    ranges = re.findall(r"(\d+)(?:-(\d+))?", text)  # such as 0,4 or 0-1
-    return {core}.union(*(range(int(first), int(last or first) + 1) for first, last in ranges))
 
 
 @contextlib.contextmanager
@@ -74,7 +69,7 @@ def claim_cores(
 def _describe_wait(cores: list[int], node: str) -> str:
     """Return the message that other studies hold `cores`. It names their process IDs if they are visible."""
     holder_pids = set()
-    for core in set[int]().union(*map(_siblings, cores)):
+    for core in cores:
         with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
             client.setblocking(False)  # the holder never accepts a connection, so its queue may be full
             client.connect(f"\0{_PREFIX}{core}")
@@ -101,7 +96,7 @@ def _try_claim(
     with contextlib.ExitStack() as trial_claims:
         free, same_owner = list[int](), list[int]()
         for core in usable:
-            if len(free) < count and _try_claim_core(core, owner, trial_claims):
+            if len(free) < count and _try_bind(str(core), trial_claims):
                 _try_bind(f"{core}/{owner}", trial_claims)
                 _try_bind(f"{core}/{owner}/{node}", trial_claims)
                 free.append(core)
@@ -110,29 +105,8 @@ def _try_claim(
         other_owners = len(usable) - len(free) - len(same_owner)
         if len(free) + other_owners >= count > len(free) or len(free) + len(same_owner) < count:
             return None  # wait for cores of other owners instead of sharing cores of this owner
-        if _count_physical(free) < min(len(free), _count_physical(usable)):
-            return None  # wait instead of using hardware threads of the same core
         claims.enter_context(trial_claims.pop_all())
         return (free + same_owner)[:count]
-
-
-def _count_physical(cores: list[int]) -> int:
-    return len({min(_siblings(core)) for core in cores})
-
-
-def _try_claim_core(core: int, owner: str, claims: contextlib.ExitStack) -> bool:
-    """Claim a logical core until `claims` is closed, and return whether this was possible.
-
-    It is not possible if the core is claimed, or if another owner has claimed one of its siblings.
-    """
-    with contextlib.ExitStack() as trial_claims:
-        if not _try_bind(str(core), trial_claims):
-            return False
-        siblings = _siblings(core) - {core}
-        if any(not _is_free(str(sibling)) and _is_free(f"{sibling}/{owner}") for sibling in siblings):
-            return False
-        claims.enter_context(trial_claims.pop_all())
-        return True
 
 
 def _try_bind(name: str, stack: contextlib.ExitStack) -> bool:

@@ -64,8 +64,7 @@ def test_the_quota_of_every_parent_of_the_own_cgroup_applies(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def separate_claims(monkeypatch):
-    """Use names of claims that differ from those of other studies, and ignore that threads may share a core."""
-    monkeypatch.setattr(cores, "contents", lambda path: None)
+    """Use names of claims that differ from those of studies that run at the same time."""
     monkeypatch.setattr(cores, "_PREFIX", f"ad-scaling/test/{os.getpid()}/{time.monotonic_ns()}/")
 
 
@@ -75,25 +74,6 @@ def test_two_owners_never_claim_the_same_core():
         contextlib.nullcontext([])) as second:  # fmt: skip
         assert not set(first) & set(second)
     assert not waits
-
-
-def test_two_owners_never_claim_hardware_threads_of_the_same_core(monkeypatch):
-    monkeypatch.setattr(cores, "usable_cores", lambda: [0, 1, 4, 5])
-    monkeypatch.setattr(cores, "_siblings", lambda core: {core % 4, core % 4 + 4})
-
-    def claim(*arguments, **options):
-        return cores.claim_cores(*arguments, **options, timeout=0.0)
-
-    with claim(1, "one", node="a") as first, claim(1, "two") as second:
-        assert (first, second) == ([0], [1])
-    with claim(1, "one", node="a"), claim(2, "one", node="b") as second:
-        assert second == [1, 4], "they do not disturb other studies"
-    with claim(1, "one"):
-        for count in (2, 3, 4):
-            with pytest.raises(TimeoutError), claim(count, "two"):
-                pass
-    with claim(3, "two") as most:
-        assert most == [0, 1, 4]
 
 
 def test_a_claim_waits_for_free_cores_and_reports_it_once():
