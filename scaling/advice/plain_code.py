@@ -263,7 +263,10 @@ def _write_product(problem: Problem, case: Case) -> str:
 
 
 def _write_jacobian(problem: Problem, case: Case, coloring: Coloring | None) -> tuple[str, str]:
-    """Return (definitions, body) of a function that computes a Jacobian with a coloring or in chunks."""
+    """Write a function that computes a Jacobian: with `coloring` if it is given, otherwise in chunks.
+
+    Return its source code as (definitions before the function, body).
+    """
     is_reverse, definitions = case.mode in _REVERSE_MODES, ""
     seed, template = "jax.nn.one_hot(i, flat.size, dtype=flat.dtype)", _CHUNKED
     values: dict[str, Any] = {"chunk": case.chunk}

@@ -192,9 +192,10 @@ def describe_slower(name: str, top: Timing, bottom: Timing) -> str:
 
 
 def stage_seconds(timing: Timing, *names: str) -> float | None:
-    """Return the total time of the stages `names` in seconds, as the median over processes.
+    """Sum the times of stages in each process, and return the median of the sums in seconds.
 
-    The names are fields of a record. Return None if no process recorded any of them.
+    `names` are fields of a record. Stages that a process did not record are omitted. Return None if no process
+    recorded any.
     """
     values = ([getattr(record, name) for name in names] for record in timing.records)
     totals = [sum(recorded) for stages in values if (recorded := [v for v in stages if v is not None])]

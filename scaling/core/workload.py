@@ -83,7 +83,7 @@ def _require_finite(function: str, **parameters: Any) -> None:
 
 
 def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
-    """Return an input with the given shape at each point and a uniform distribution on (low, high)."""
+    """Specify an input with the given shape at each point and a uniform distribution on (low, high)."""
     hint = "; pass the interval by keyword, such as uniform(3, low=0.5, high=2.0)"
     shape = _parse_shape("uniform", shape, hint)
     _require_finite("uniform", low=low, high=high)

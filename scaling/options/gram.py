@@ -41,7 +41,7 @@ def multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: int
 
 
 def multiply_rows(row: Callable[[Any], Any], seeds: SeedRange) -> Any:
-    """Return R^T R of shape (inputs, inputs), where R contains the rows of J that one device computes.
+    """Return R^T R of shape (inputs, inputs), where R contains the rows `seeds` of the Jacobian J.
 
     `row(k)` returns row k of J as a tuple with one array for each input.
     """
@@ -54,7 +54,7 @@ def multiply_rows(row: Callable[[Any], Any], seeds: SeedRange) -> Any:
 
 
 def reference_gram(entries: SizedEntries) -> ReferenceTerms:
-    """Return the expected J^T J at each point, with the arrays that set its allowed error."""
+    """Return the expected J^T J at each point, and the arrays that determine its allowed error."""
     J, magnitude, columns = entries.J.values, entries.magnitude, entries.magnitude.sum(axis=1)
     largest = entries.rounding.largest_by_leaf(entries.size).max(axis=1)
     crossed = largest[:, :, None] * columns[:, None, :]

@@ -101,8 +101,8 @@ class KernelWork:
 def count_kernels(program: HloProgram, operations: Mapping[str, float] | None = None) -> list[KernelWork]:
     """Return the work of each kernel of a compiled program.
 
-    For a CPU, `operations` is the result of `llvm_instructions.count_operations`. If the kernels of the
-    program are unknown, return one kernel whose `times` is infinite.
+    `operations` is the result of `llvm_instructions.count_operations` for a CPU, otherwise None. If the
+    kernels are unknown, return one kernel with `times=inf`.
     """
     if program.kernels is None:
         return [KernelWork(1, times=math.inf)]

@@ -338,7 +338,11 @@ class LlvmFunction:
 
 
 def _order_blocks(successors: dict[str, list[str]]) -> tuple[list[str], set[tuple[str, str]]]:
-    """Return (block labels in reverse postorder, back edges). A back edge is (last block, loop header)."""
+    """Return the block labels in reverse postorder, and the back edges.
+
+    A back edge is (last block of a loop, header of the loop). `successors` maps each label to those of the
+    next blocks.
+    """
     entry = next(iter(successors))
     finished, back_edges = dict[str, None](), set[tuple[str, str]]()
     visited, pending = {entry}, [(entry, iter(successors[entry]))]

@@ -133,9 +133,9 @@ def _read_options(config: dict[str, Any]) -> tuple[Hardware, Path, RunSettings]:
 
 
 def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
-    """Return a CPU model with the peak rates that were measured in a results folder.
+    """Return a copy of `hardware` with the peak rates that were measured in a results folder.
 
-    If the model does not state the memory per device, it is the free memory of this machine per usable core.
+    If `hardware` states no memory per device, set it to the free memory of this machine per usable core.
     """
     calibrated = calibration.calibrate(hardware, pool_processes(store.load(folder).records))
     free = environment.available_bytes()  # used if the model does not state the memory of a device

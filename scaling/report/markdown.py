@@ -50,7 +50,7 @@ def load_template(name: str) -> jinja2.Template:
 
 
 def _to_html(text: str) -> Markup:
-    """Escape a text for HTML, and put text in backticks in code elements."""
+    """Escape a text for HTML, and turn text in backticks into `<code>` elements."""
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 

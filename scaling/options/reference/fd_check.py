@@ -441,7 +441,7 @@ def _compare_steps(
 
 
 def _oscillates(values_at: ValuesAtStep, measured: _MeasuredValues) -> np.ndarray:
-    """Return whether each output changes too fast for finite differences, of shape (points, outputs)."""
+    """Return an array of shape (points, outputs), True where a value changes too fast for differences."""
     # Short steps change the output by more than rounding errors, and almost as much as the longest step.
     center, least_noise, noise = measured
     change = np.max([np.abs(values_at(sign * _STEPS.flat[0]) - center) for sign in (-1, 1)], axis=0)

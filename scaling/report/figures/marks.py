@@ -163,7 +163,7 @@ def draw_lines(styles: Sequence[LineStyle], rows: Sequence[Row] | None = None, *
 def draw_series(rows: Sequence[Row], y: Spec, styles: Sequence[LineStyle]) -> list[Spec]:
     """Return layers of lines, error bars and markers that show the data rows on the axis `y`.
 
-    If there are two to four lines with different AD modes, each line is labeled with its mode.
+    Each line is labeled with its AD mode if there are two to four lines, no two of them with the same mode.
     """
     field = y["field"]
     bounds: Spec = {"y": {"field": f"{field}_low"}, "y2": {"field": f"{field}_high"}}
