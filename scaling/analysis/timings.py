@@ -194,8 +194,8 @@ def describe_slower(name: str, top: Timing, bottom: Timing) -> str:
 def stage_seconds(timing: Timing, *names: str) -> float | None:
     """Sum the times of stages in each process, and return the median of the sums in seconds.
 
-    `names` are fields of a record. Stages that a process did not record are omitted. Return None if no process
-    recorded any.
+    `names` are fields of a record. Stages that a process did not record are omitted. Return None if no
+    process recorded any.
     """
     values = ([getattr(record, name) for name in names] for record in timing.records)
     totals = [sum(recorded) for stages in values if (recorded := [v for v in stages if v is not None])]
