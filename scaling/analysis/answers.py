@@ -36,7 +36,6 @@ class FastestAnswer(NamedTuple):
 
     problem: str  # the result of `problem_name`, such as 'mlp width=8 points=64'
     modes: tuple[str, ...]  # the fastest method, and the runner-up if it is not significantly slower
-    recommended: str  # the fewest devices that are not significantly slower, such as '1 device', or ''
     time: str  # the time of one call with its 95 % interval, and of two methods the one that takes it
     devices: str  # such as '1 device'
     layout: str  # such as 'shard_map, points split'
@@ -45,6 +44,11 @@ class FastestAnswer(NamedTuple):
     device_certainty: str  # `Recommendation.certainty`
     details: tuple[str, ...]  # sentences, without a period, such as 'Speed-up: ...' or 'Efficiency: ...'
     is_fastest: bool = False  # whether the runner-up is significantly slower
+
+    @property
+    def recommended(self) -> str:
+        """Return the recommended device count, such as '1 device', or '' if none is recommended."""
+        return self.devices if self.device_certainty else ""
 
     @property
     def headline(self) -> str:
@@ -84,9 +88,8 @@ def _describe_problem(findings: Findings, rankings: Sequence[Ranking]) -> Fastes
         details = _describe_devices(findings, rankings, recommendation)
     details += _list_untimed(findings, ranking)
     return FastestAnswer(
-        problem_name(findings, ranking), modes, fastest.devices_text if recommendation.certainty else "",
-        time, fastest.devices_text, ranking.call, ratio, ranking.certainty, recommendation.certainty,
-        tuple(details), ranking.distinguished,
+        problem_name(findings, ranking), modes, time, fastest.devices_text, ranking.call, ratio,
+        ranking.certainty, recommendation.certainty, tuple(details), ranking.distinguished,
     )  # fmt: skip
 
 
@@ -140,16 +143,14 @@ def _describe_devices(
     curve, _ = findings.curves_of(recommended).get("strong", (None, None))
     sentences = _describe_speedup(findings, recommended)
     if recommended is not fastest:
-        shortest = (
-            f"The shortest time, {format_time(fastest)} of {fastest.method.name} on {fastest.devices_text},"
-        )
-        name = f"{recommended.method.name} on {recommended.devices_text}"
-        sentences.append(f"{shortest} is not distinguished: {describe_slower(name, recommended, fastest)}")
+        shortest = f"The shortest time, {format_time(fastest)} of {fastest.method_on_devices},"
+        slower = describe_slower(recommended.method_on_devices, recommended, fastest)
+        sentences.append(f"{shortest} is not distinguished: {slower}")
     fewer_devices = (timing for timing in other_timings if 1 < timing.case.devices < recommended.case.devices)
     on_fewer, _ = find_runner_up(recommended, fewer_devices)
     if on_fewer:
-        name = f"{on_fewer.method.name} on {on_fewer.devices_text}"
-        sentences.append(f"Fewer devices are slower: {describe_slower(name, on_fewer, recommended)}")
+        slower = describe_slower(on_fewer.method_on_devices, on_fewer, recommended)
+        sentences.append(f"Fewer devices are slower: {slower}")
     more_devices = (timing for timing in other_timings if timing.case.devices > fastest.case.devices)
     on_more, ratio = find_runner_up(fastest, more_devices)
     if on_more and ratio:
@@ -157,8 +158,7 @@ def _describe_devices(
         timed = {timing.base_method for timing in findings.timings_by_comparison[on_more.comparison_key]}
         if fastest.base_method not in timed:  # such as a case that failed
             conclusion = f"{fastest.method.name} has no time on {on_more.devices_text}"
-        name = f"{on_more.method.name} on {on_more.devices_text}"
-        slower = describe_slower(name, on_more, fastest)
+        slower = describe_slower(on_more.method_on_devices, on_more, fastest)
         doubts = ", ".join(reasons_for_doubt(fastest, on_more)) if ratio.above_one else ""
         is_new = doubts and recommendation.certainty != f"not sure: {doubts}"
         sentences.append(f"{conclusion}: {slower}" + (f"; not sure: {doubts}" if is_new else ""))

@@ -161,7 +161,7 @@ def _describe_cheapest(timings: Sequence[Timing], price: float | None, deadline:
     cost = f"{format_number(hours)}{format_interval(low, high)} device-hours for a million calls"
     cost += f", {format_number(hours * price)} at the price given" if price else ""
     within = f"a deadline of {limit_text}" if deadline else f"twice the least time ({limit_text})"
-    return f"within {within} the cheapest is {cheapest.method.name} on {cheapest.devices_text}: {cost}"
+    return f"within {within} the cheapest is {cheapest.method_on_devices}: {cost}"
 
 
 def _describe_fastest(timings: Sequence[Timing], fastest_on_most: Timing, kind: str) -> str:

@@ -177,7 +177,7 @@ def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
     if ratio.low is None:
         return fastest, f"too few samples to compare {fastest.devices_text} with {fewest.devices_text}"
     if not ratio.is_determined:
-        return fastest, describe_slower(f"{fewest.method.name} on {fewest.devices_text}", fewest, fastest)
+        return fastest, describe_slower(fewest.method_on_devices, fewest, fastest)
     return fewest, ""
 
 
