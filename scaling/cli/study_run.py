@@ -131,9 +131,10 @@ def plan_run(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
 
 def _note_dropped_cases(run: StudyRun, loaded: store.Loaded, queued: set[tuple[str, int]]) -> list[str]:
     """Return [note] if this run removes cases without a record from study.json, otherwise []."""
-    kept = {result.case.key for result in run.checked} | {key for key, _ in queued}
-    earlier = store.read_study(run.folder)
-    dropped = earlier.cases.keys() - kept - {record.key for record in loaded.records}
+    known_cases = {result.case.key: result.case for result in run.checked}
+    known_cases |= {record.key: record.case for record in loaded.records}
+    earlier = store.read_study(run.folder, known_cases)
+    dropped = earlier.cases.keys() - known_cases.keys() - {key for key, _ in queued}
     count = format_count(len(dropped), "missing case")
     problem = f"{count} of study={earlier.content.get('study')}, run earlier"
     fact = "`scaling status` lists the cases of the last command only"
