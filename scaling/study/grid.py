@@ -211,7 +211,7 @@ def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
 
 
 def _count_cells(swept: dict[str, list[Any]]) -> int:
-    """Return the number of combinations of the values in `swept`. mesh=all stands for all valid meshes."""
+    """Return the number of combinations of the values in `swept`. mesh=all means all valid meshes."""
     others = math.prod(len(values) for name, values in swept.items() if name not in ("devices", "mesh"))
     pairs = itertools.product(swept.get("devices", [1]), swept.get("mesh", [None]))
     return others * sum(len(_choose_meshes(*pair)) for pair in pairs)

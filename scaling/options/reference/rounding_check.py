@@ -263,7 +263,7 @@ def _estimate_size(suspect: _Suspect, points_of_block: np.ndarray, shape: tuple[
 def _stated_terms(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
     """Return the sum of the absolute values of the terms of a closed form at each point.
 
-    The terms are those of an output, or of an entry of the derivative. The shape is (points, 1). If the
+    The terms belong to an output, or to an entry of the derivative. The shape is (points, 1). If the
     closed form does not state the sum, return 0 in the shape (1, 1).
     """
     form = closed_form(spec.case, spec.workload)
