@@ -48,9 +48,11 @@ def write_report(folder: Path, findings: "Findings | None" = None) -> Path:
 
 
 def inputs_digest(folder: Path) -> str:
-    """Return a SHA-256 digest of the folder name, records, plans, study.json and source of the package."""
+    """Return a SHA-256 digest of the records, plans, study.json, folder name, Python source and templates."""
     digest = hashlib.sha256(os.fsencode(f"{folder.resolve().name} {environment.source()}"))
-    for path in sorted([*folder.glob("*.jsonl"), *folder.glob("plan-*.json"), folder / "study.json"]):
+    templates = Path(__file__).parent.glob("*.[cj]*")  # .css, .jinja and .js files
+    inputs = [*folder.glob("*.jsonl"), *folder.glob("plan-*.json"), folder / "study.json"]
+    for path in (*sorted(inputs), *sorted(templates)):
         content = b""
         with contextlib.suppress(OSError):
             content = store.read_file(path)

@@ -104,6 +104,15 @@ def test_a_report_is_rewritten_if_a_record_was_added_or_a_file_is_truncated_or_m
     assert not write_report.load_saved_output(folder, digest)
 
 
+def test_a_report_is_outdated_after_a_change_of_a_template_or_style_sheet(tmp_path, monkeypatch):
+    monkeypatch.setattr(write_report, "__file__", str(tmp_path / "write_report.py"))
+    digests = set()
+    for name in ("page.css", "page.js", "page.html.jinja"):
+        digests.add(write_report.inputs_digest(tmp_path / "out"))
+        (tmp_path / name).write_text("body {}")
+    assert len(digests | {write_report.inputs_digest(tmp_path / "out")}) == 4
+
+
 def test_preflight_results_are_cached_per_case_for_built_in_workloads_only(monkeypatch):
     cells = [GridCell(Case("linear", points=6, api="jit"), "strong")]
     assert preflight.cache_key([GridCell(Case("mine.own", points=6), "strong")]) is None
