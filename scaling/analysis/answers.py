@@ -122,11 +122,12 @@ def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
         return []
     too_large = findings.too_large_on(timing, "strong")
     fewest = ", the fewest that it fits on" if too_large and too_large < point.baseline_devices else ""
-    over_jit = "the best plain jit program on one device"
-    speedups = [f"{format_ratio(*point.against_jit)} over {over_jit}"] if point.against_jit else []
-    efficiency = format_ratio(*point.efficiency, sign="")
-    speedups.append(f"{format_ratio(*point.speedup)} over the same program on {curve.baseline}{fewest}")
-    return [f"Speed-up: {'; '.join(speedups)}, efficiency {efficiency}"]
+    same = f"{format_ratio(*point.speedup)} over the same program on {curve.baseline}{fewest}"
+    efficiency = f"Efficiency: {format_ratio(*point.efficiency, sign='')}"
+    if point.against_jit is None:
+        return [f"Speed-up: {same}", efficiency]
+    over_jit = f"{format_ratio(*point.against_jit)} over the best plain jit program on one device"
+    return [f"Speed-up: {over_jit}", f"{efficiency}, from a speed-up of {same}"]
 
 
 def _describe_devices(
@@ -141,7 +142,7 @@ def _describe_devices(
     if not other_timings:
         return [f"Measured on {fastest.devices_text} only"]
     curve, _ = findings.curves_of(recommended).get("strong", (None, None))
-    sentences = _describe_speedup(findings, recommended)
+    *sentences, efficiency = _describe_speedup(findings, recommended) or [""]
     if recommended is not fastest:
         shortest = f"The shortest time, {format_time(fastest)} of {fastest.method_on_devices},"
         slower = describe_slower(recommended.method_on_devices, recommended, fastest)
@@ -149,7 +150,7 @@ def _describe_devices(
     fewer_devices = (timing for timing in other_timings if 1 < timing.case.devices < recommended.case.devices)
     on_fewer, _ = find_runner_up(recommended, fewer_devices)
     if on_fewer:
-        slower = describe_slower(on_fewer.method_on_devices, on_fewer, recommended)
+        slower = describe_slower(_name_fastest(on_fewer), on_fewer, recommended)
         sentences.append(f"Fewer devices are slower: {slower}")
     more_devices = (timing for timing in other_timings if timing.case.devices > fastest.case.devices)
     on_more, ratio = find_runner_up(fastest, more_devices)
@@ -158,25 +159,31 @@ def _describe_devices(
         timed = {timing.base_method for timing in findings.timings_by_comparison[on_more.comparison_key]}
         if fastest.base_method not in timed:  # such as a case that failed
             conclusion = f"{fastest.method.name} has no time on {on_more.devices_text}"
-        slower = describe_slower(on_more.method_on_devices, on_more, fastest)
+        slower = describe_slower(_name_fastest(on_more), on_more, fastest)
         doubts = ", ".join(reasons_for_doubt(fastest, on_more)) if ratio.above_one else ""
         is_new = doubts and recommendation.certainty != f"not sure: {doubts}"
         sentences.append(f"{conclusion}: {slower}" + (f"; not sure: {doubts}" if is_new else ""))
     if recommendation.doubt:
         sentences.append(f"No number of devices can be recommended: {recommendation.doubt}")
+    sentences += [efficiency] if efficiency else []
     if curve and len(curve.points) > 1:
-        sentences.append(f"Efficiency: {describe_efficiency(findings, curve, recommendation.certainty)}")
+        efficient = describe_efficiency(findings, curve, recommendation.certainty)
+        sentences.append(f"Efficiency of at least {findings.efficiency:g}: {efficient}")
     return sentences
 
 
+def _name_fastest(timing: Timing) -> str:
+    return f"the fastest on {timing.devices_text}, {timing.method.name},"
+
+
 def describe_efficiency(findings: Findings, curve: Curve, known_doubts: str = "") -> str:
-    """Return text on the efficient device counts of a curve, such as 'at least 0.5 on up to 8 devices'.
+    """Return the device counts on which a curve is efficient as text, such as 'on up to 8 devices'.
 
     The text ends with the reasons why it may be wrong, except those that the text `known_doubts` contains.
     """
     required = findings.efficiency
     if not all(point.efficiency.is_determined for point in curve.points):
-        return f"the largest number of devices with at least {required:g} is not determined"
+        return "not determined"
     efficient = list(itertools.takewhile(lambda point: point.efficiency.value >= required, curve.points))
     inefficient = curve.points[len(efficient) : len(efficient) + 1]
     unsure = [point for point in efficient if (point.efficiency.low or 0.0) < required]
@@ -189,5 +196,5 @@ def describe_efficiency(findings: Findings, curve: Curve, known_doubts: str = ""
     if any(point.timing.replicates < 2 for point in (*efficient, *inefficient)):
         doubts.append(ONE_PROCESS)
     new_doubts = ", ".join(doubt for doubt in doubts if doubt not in known_doubts)
-    devices = efficient[-1].timing.devices_text + ("" if inefficient else ", the most measured")
-    return f"at least {required:g} on up to {devices}" + (f"; not sure: {new_doubts}" if new_doubts else "")
+    devices = efficient[-1].timing.devices_text + ("" if inefficient else ", the most that were measured")
+    return f"on up to {devices}" + (f"; not sure: {new_doubts}" if new_doubts else "")

@@ -185,7 +185,8 @@ def _describe_weak_scaling(findings: Findings) -> list[str]:
         f"Weak scaling of {curve.family} on {last.timing.devices_text}: scaled speed-up "
         f"{format_ratio(*last.speedup)}{last.relative}, efficiency "
         f"{format_ratio(*last.efficiency, sign='')}, with {curve.program_name}, the curve that ranks "
-        f"first, at {curve.size}; efficiency {describe_efficiency(findings, curve)}"
+        f"first, at {curve.size}; efficiency of at least {findings.efficiency:g} "
+        f"{describe_efficiency(findings, curve)}"
         f"{findings.suffix(curve.environment)}."
         for curve in fastest_curves(weak, findings.fastest)
         if not is_empty_call((last := curve.points[-1]).timing)

@@ -37,10 +37,10 @@ Row = dict[str, object]  # a table row, from column name to cell
 _LINT_COLUMNS = ("severity", "what", "how many", "which", "how to fix it")
 _MAX_VALUES = 6  # largest number of values shown per property of an environment, such as its jobs
 _NOTES = {  # first word of a table's HTML anchor -> text above the table
-    "fastest": "The fastest mode on the recommended device count: the fewest devices that are not "
-    "significantly slower than the fastest. Derivatives written by hand are not ranked. Runner-up: the next "
-    "mode on as many devices. Ratio: its time over that of the fastest. Certainty: of the mode, then of the "
-    "device count if it differs. In parentheses: 95 % intervals.",
+    "fastest": "The fastest mode on the recommended device count, which is the smallest whose time is not "
+    "significantly longer than the shortest. Derivatives written by hand are not ranked. Runner-up: the next "
+    "mode on as many devices. Ratio: its time over that of the fastest. Certainty: that of the mode, and "
+    "that of the device count if they differ. In parentheses: 95 % intervals.",
     "measured": "One row for each case; its link opens its samples, stages and memory. Speed-up and "
     "efficiency are relative to the same program on the fewest devices. One-device program: the speed-up "
     "over the best plain jit program on one device. By hand: the time divided by that of the handwritten "

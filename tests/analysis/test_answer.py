@@ -33,20 +33,23 @@ def test_headline_is_the_shortest_time_of_the_largest_problem(ask):
     )
     assert lines[0].startswith("linear o=3 p=5 points=64: jacfwd (vmap) is fastest, 6.40 ms (6.37")
     assert "on 2 devices, shard_map, points split; jacrev (vmap) takes 4.69x (" in lines[0]
-    assert "Speed-up: 1.88x (" in lines[0] and lines[0].count("efficiency 0.94") == 1
-    assert ". Efficiency: at least 0.5 on up to 2 devices" in lines[0]
+    assert "Speed-up: 1.88x (" in lines[0] and lines[0].count("Efficiency: 0.94") == 1
+    assert ". Efficiency of at least 0.5: on up to 2 devices" in lines[0]
 
 
 def test_headline_states_that_more_devices_do_not_pay(ask):
     (first, *_) = ask(("jacfwd", 1, 64, 5), ("jacfwd", 2, 64, 6), ("jacrev", 1, 64, 9), ("jacrev", 2, 64, 8))
     assert "is fastest, 5.00 ms" in first
-    assert "More devices do not pay: jacfwd (vmap) on 2 devices takes 1.20x (" in first
+    assert "More devices do not pay: the fastest on 2 devices, jacfwd (vmap), takes 1.20x (" in first
 
 
 def test_more_devices_are_not_called_slower_if_the_fastest_mode_was_not_timed_there(ask):
     (first, *_) = ask(("jacfwd", 1, 64, 5), ("jacrev", 1, 64, 9), ("jacrev", 2, 64, 6))
     assert "do not pay" not in first
-    assert "jacfwd (vmap) has no time on 2 devices: jacrev (vmap) on 2 devices takes 1.20x (" in first
+    assert (
+        "jacfwd (vmap) has no time on 2 devices: the fastest on 2 devices, jacrev (vmap), takes 1.20x ("
+        in first
+    )
 
 
 def test_indistinguishable_modes_are_reported_as_tied(ask):
@@ -281,7 +284,7 @@ def test_change_of_a_returned_list_does_not_change_the_next_answer(tmp_path, mak
 def test_single_mode_is_not_called_the_fastest(ask):
     (first, *_) = ask(("jacfwd", 1, 64, 5), ("analytic", 1, 64, 4))
     assert first.startswith("linear o=3 p=5 points=64: jacfwd (vmap), 5.00 ms")
-    assert first.endswith("; no other method. Measured on 1 device only.")
+    assert first.endswith("; no other mode measured. Measured on 1 device only.")
 
 
 def test_no_mode_is_called_fastest_if_its_time_is_below_an_empty_call(ask):
@@ -317,7 +320,7 @@ def test_blocks_of_chunk_auto_are_reported(ask):
 
 def test_speedup_states_its_baseline_if_that_is_not_one_device(ask):
     lines = ask(("jacfwd", 2, 64, 12), ("jacfwd", 4, 64, 6.4), ("jacrev", 2, 64, 40), ("jacrev", 4, 64, 30))
-    assert re.search(r"Speed-up: 1.88x \([^)]*\) over the same program on 2 devices, efficiency", lines[0])
+    assert re.search(r"Speed-up: 1.88x \([^)]*\) over the same program on 2 devices\. ", lines[0])
 
 
 def test_smallest_device_count_not_distinguished_from_the_fastest_is_recommended(ask):
@@ -330,7 +333,7 @@ def test_smallest_device_count_not_distinguished_from_the_fastest_is_recommended
     )
     assert "; not sure: measured in one process; device count not distinguished. " in first
     assert "Speed-up: 1.97x (1." in first
-    assert first.count(", efficiency ") == 1 and ", efficiency 0.98 (0." in first
+    assert first.count("Efficiency: ") == 1 and "Efficiency: 0.98 (0." in first
 
 
 def test_doubts_on_more_devices_are_stated_unless_the_certainty_of_the_devices_states_them(ask):
@@ -349,14 +352,14 @@ def test_largest_device_count_above_the_efficiency_threshold_is_reported(tmp_pat
     ]  # fmt: skip
     folder = made_up.write(tmp_path / "made", records, scaling=["strong"])
     expected = {
-        0.3: "up to 8 devices, the most measured",
+        0.3: "up to 8 devices, the most that were measured",
         0.5: "up to 4 devices",
         0.9: "up to 2 devices",
         1: "up to 1 device.",
     }
     for efficiency, words in expected.items():
         first = summary.answer_sentences(findings.read(folder, efficiency=efficiency))[0]
-        assert f"Efficiency: at least {efficiency} on {words}" in first
+        assert f"Efficiency of at least {efficiency}: on {words}" in first
 
 
 def test_baseline_of_a_problem_too_large_for_one_device_is_explained(tmp_path, make_record):
@@ -366,8 +369,8 @@ def test_baseline_of_a_problem_too_large_for_one_device_is_explained(tmp_path, m
 
     skipped = make(1, 1, status="skipped", reason="too_large", seconds=[])
     for more, words in (
-        ([skipped], "on 2 devices, the fewest that it fits on, efficiency"),
-        ([], "on 2 devices, efficiency"),
+        ([skipped], "on 2 devices, the fewest that it fits on. "),
+        ([], "on 2 devices. "),
     ):
         folder = made_up.write(
             tmp_path / str(len(more)), [make(2, 12), make(4, 6.4), *more], scaling=["strong"]
@@ -423,7 +426,10 @@ def test_too_few_samples_for_an_interval_recommend_no_number_of_devices(tmp_path
     records = [make_record(devices=d, seconds=[8 / d] * 3) for d in (1, 2, 4)]
     first = summary.answer_sentences(made_up.write(tmp_path, records, scaling=["strong"]))[0]
     assert "recommended: too few samples to compare 4 devices with 1 device. Efficiency: " in first
-    assert "up to 4 devices, the most measured; not sure: too few samples, measured in one process." in first
+    assert (
+        "up to 4 devices, the most that were measured; not sure: too few samples, measured in one process."
+        in first
+    )
 
 
 def test_ratio_that_is_not_determined_recommends_no_number_of_devices(tmp_path, make_record):
@@ -443,7 +449,10 @@ def test_more_devices_do_not_pay_only_if_all_are_slower(tmp_path, make_record):
         for i, s in enumerate(times)
     ]
     first = summary.answer_sentences(made_up.write(tmp_path, records, scaling=["strong"]))[0]
-    assert "More devices are not distinguished: the ratio to jacfwd (vmap) on 4 devices is" in first
+    assert (
+        "More devices are not distinguished: the ratio to the fastest on 4 devices, jacfwd (vmap), is"
+        in first
+    )
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -454,10 +463,13 @@ def test_what_one_process_says_of_the_device_counts_is_not_sure(tmp_path, make_r
         for i in range(count)
     ]
     first = summary.answer_sentences(made_up.write(tmp_path, records, scaling=["strong"]))[0]
-    assert "devices do not pay: jacfwd (vmap) on 4 devices takes 1.50x (1.50 to 1.50) as long. " in first
-    assert first.endswith("Efficiency: at least 0.5 on up to 2 devices.")  # the doubt is stated once
+    assert (
+        "devices do not pay: the fastest on 4 devices, jacfwd (vmap), takes 1.50x (1.50 to 1.50) as long. "
+        in first
+    )
+    assert first.endswith("Efficiency of at least 0.5: on up to 2 devices.")  # the doubt is stated once
     devices = "device count not sure: measured in one process" if count == 1 else "device count sure"
-    assert f"; no other method; {devices}. " in first
+    assert f"; no other mode measured; {devices}. " in first
 
 
 def test_limit_of_the_efficiency_is_not_sure_if_the_next_number_of_devices_may_reach_it(
@@ -469,12 +481,13 @@ def test_limit_of_the_efficiency_is_not_sure_if_the_next_number_of_devices_may_r
         for i, s in enumerate((1 - spread, 1.0, 1 + spread))
     ]
     first = summary.answer_sentences(made_up.write(tmp_path, records, scaling=["strong"]))[0]
-    assert "at least 0.5 on up to 4 devices; not sure: 0.49 (0.38 to 0.63) on 8 devices." in first
+    assert "of at least 0.5: on up to 4 devices; not sure: 0.49 (0.38 to 0.63) on 8 devices." in first
 
 
 def test_an_answer_states_how_much_slower_fewer_devices_are(tmp_path, make_record):
     records = [make_record(devices=d, seconds=[8 / d] * 7, replicate=i) for d in (1, 2, 4) for i in range(3)]
     first = summary.answer_sentences(made_up.write(tmp_path, records, scaling=["strong"]))[0]
     assert (
-        "Fewer devices are slower: jacfwd (vmap) on 2 devices takes 2.00x (2.00 to 2.00) as long. " in first
+        "Fewer devices are slower: the fastest on 2 devices, jacfwd (vmap), takes 2.00x (2.00 to 2.00) as long. "
+        in first
     )

@@ -123,7 +123,7 @@ def test_of_many_functions_the_first_have_a_card_and_the_page_says_so(tmp_path):
     [
         (True, 3, "sure", "sure", "sure"),
         (True, 1, *["not sure: measured in one process"] * 3),
-        (False, 3, "no other method", "sure", "no other method; device count sure"),
+        (False, 3, "no other mode measured", "sure", "no other mode measured; device count sure"),
     ],
 )
 def test_a_card_and_its_row_state_how_sure_the_mode_and_the_devices_are(
@@ -140,10 +140,9 @@ def test_a_card_and_its_row_state_how_sure_the_mode_and_the_devices_are(
     text = re.sub("</?span[^>]*>", "", page.render_report(study, "made up", [])).replace(
         "\N{NO-BREAK SPACE}", " "
     )
-    assert re.findall(r"Certainty of the ([^<]*)", text) == [
-        f"mode: {of_mode}",
-        f"device count: {of_devices}",
-    ]
+    separate = [f" of the mode: {of_mode}", f" of the device count: {of_devices}"]
+    merged = [f": {of_mode}"]
+    assert re.findall(r"<p>Certainty([^<]*)", text) == (merged if of_mode == of_devices else separate)
     [row] = report_tables.answer_table(study).rows
     assert row[-1] == cell
 
