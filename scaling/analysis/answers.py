@@ -122,12 +122,14 @@ def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
         return []
     too_large = findings.too_large_on(timing, "strong")
     fewest = ", the fewest that it fits on" if too_large and too_large < point.baseline_devices else ""
+    pays = (point.against_jit or point.speedup).above_one
+    label = f"{timing.devices_text} pay: speed-up" if pays else "Speed-up:"
     same = f"{format_ratio(*point.speedup)} over the same program on {curve.baseline}{fewest}"
     efficiency = f"Efficiency: {format_ratio(*point.efficiency, sign='')}"
     if point.against_jit is None:
-        return [f"Speed-up: {same}", efficiency]
+        return [f"{label} {same}", efficiency]
     over_jit = f"{format_ratio(*point.against_jit)} over the best plain jit program on one device"
-    return [f"Speed-up: {over_jit}", f"{efficiency}, from a speed-up of {same}"]
+    return [f"{label} {over_jit}", f"{efficiency}, from a speed-up of {same}"]
 
 
 def _describe_devices(

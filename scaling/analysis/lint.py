@@ -209,7 +209,7 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
     (WARNING, timings.ONE_PROCESS,
      _check_each(lambda timing: timing.replicates == 1 and format_count(len(timing.seconds), "sample")),
      "replicates=3 adds to what is there"),
-    (WARNING, "foreign load or throttling", _check_each(_disturbed),
+    (WARNING, "load of other processes, or throttling", _check_each(_disturbed),
      f"stop what else runs there, or raise a CPU quota; {_RERUN}"),
     (WARNING, "trend within a process", _check_each(_trend),
      f"sampling.warm_up=0.5, a machine at rest; {_RERUN}"),

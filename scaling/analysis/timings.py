@@ -19,7 +19,7 @@ from scaling.results.store import latest
 
 _LEAST_EMPTY_CALLS = 10  # a time shorter than this many empty calls is mostly dispatch latency
 # Reasons why a time may not be reliable, in the words of all tables, sentences and warnings.
-SHORT, ONE_PROCESS = "shorter than ten empty calls", "measured in one process"
+SHORT, ONE_PROCESS = "under 10x the overhead of a call", "measured in one process"
 DISTURBED = 0.2  # largest fraction of disturbed samples in a reliable time
 SPARSITY_STAGES = ("detect_seconds", "color_seconds")  # sparsity detection, coloring
 # Fields of a case by which timings are sorted, most significant first.
@@ -128,19 +128,23 @@ def disturbed_share(timing: Timing) -> float:
 
 
 def describe_disturbed_turns(records: Sequence[Record]) -> list[str]:
-    """Return the number of disturbed turns for each cause, as text such as "foreign load in 1 of 8 turns".
+    """Return the number of disturbed turns for each cause, as text such as 'throttled in 1 of 8 turns'.
 
-    Foreign load is CPU load from other processes. A turn is a series of consecutive samples of one case.
+    A turn is a series of consecutive samples of one case.
     """
     turns = format_count(sum(len(record.turns) for record in records), "turn")
     marks = sorted({mark for record in records for mark in record.marked})
     counts = {mark: sum(len(record.marked.get(mark, ())) for record in records) for mark in marks}
-    return [f"{mark.replace('_', ' ')} in {count} of {turns}" for mark, count in counts.items()]
+    return [f"{_name_disturbance(mark)} in {count} of {turns}" for mark, count in counts.items()]
+
+
+def _name_disturbance(mark: str) -> str:
+    return "load of other processes" if mark == "foreign_load" else mark.replace("_", " ")
 
 
 def disturbances_of(timing: Timing) -> list[str]:
-    """Return the sorted causes that disturbed a measurement, such as 'throttled' or 'foreign load'."""
-    return sorted({cause.replace("_", " ") for record in timing.records for cause in record.marked})
+    """Return the sorted causes that disturbed a measurement, such as 'throttled'."""
+    return sorted({_name_disturbance(mark) for record in timing.records for mark in record.marked})
 
 
 def reasons_for_doubt(fast: Timing, slow: Timing) -> tuple[str, ...]:
@@ -150,7 +154,7 @@ def reasons_for_doubt(fast: Timing, slow: Timing) -> tuple[str, ...]:
     if fast.median < ten_empty_calls:
         reasons.append(SHORT)
     elif abs(slow.median - fast.median) < ten_empty_calls:
-        reasons.append("the times differ by less than ten empty calls")
+        reasons.append("the times differ by under 10x the overhead of a call")
     if min(fast.replicates, slow.replicates) < 2:
         reasons.append(ONE_PROCESS)
     disturbed = [timing for timing in (fast, slow) if disturbed_share(timing) > DISTURBED]

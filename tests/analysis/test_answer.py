@@ -33,7 +33,7 @@ def test_headline_is_the_shortest_time_of_the_largest_problem(ask):
     )
     assert lines[0].startswith("linear o=3 p=5 points=64: jacfwd (vmap) is fastest, 6.40 ms (6.37")
     assert "on 2 devices, shard_map, points split; jacrev (vmap) takes 4.69x (" in lines[0]
-    assert "Speed-up: 1.88x (" in lines[0] and lines[0].count("Efficiency: 0.94") == 1
+    assert "2 devices pay: speed-up 1.88x (" in lines[0] and lines[0].count("Efficiency: 0.94") == 1
     assert ". Efficiency of at least 0.5: on up to 2 devices" in lines[0]
 
 
@@ -181,7 +181,7 @@ def test_headline_of_strong_and_weak_grids_uses_the_largest_problem_on_all_devic
     strong, weak = [("jacfwd", d, 64, 8 / d) for d in (1, 2, 4)], [("jacfwd", d, 64 * d, 8) for d in (2, 4)]
     lines = ask(*strong, *weak, scaling=("strong", "weak"), flops=1e6, compulsory_bytes=1000000)
     assert lines[0].startswith("linear o=3 p=5 points=64: ") and "on 4 devices" in lines[0]
-    assert "Speed-up: 4.00x" in lines[0]
+    assert "4 devices pay: speed-up 4.00x" in lines[0]
 
 
 def test_headline_is_of_the_largest_problem_on_enough_device_counts_as_the_figure_is(tmp_path, make_record):
@@ -223,7 +223,9 @@ def test_no_law_describes_an_efficiency_above_one(ask, kind):
     assert "serial" not in sentence and "no more than" not in sentence
 
 
-@pytest.mark.parametrize(("floor", "doubt"), [(1e-5, ""), (1e-3, "; not sure: shorter than ten empty calls")])
+@pytest.mark.parametrize(
+    ("floor", "doubt"), [(1e-5, ""), (1e-3, "; not sure: under 10x the overhead of a call")]
+)
 def test_law_of_times_near_an_empty_call_is_not_sure(ask, floor, doubt):
     lines = ask(*(("jacfwd", d, 64, 5 + 20 / d) for d in (1, 2, 4, 8)), spread=1e-4, floor_seconds=floor)
     (sentence,) = [line for line in lines if "laws of strong" in line]
@@ -302,7 +304,8 @@ def test_time_below_an_empty_call_has_no_speedup(ask):
 def test_reasons_for_uncertainty_are_reported(ask):
     (first, *_) = ask(("jacfwd", 1, 64, 1), ("jacrev", 1, 64, 5), floor_seconds=2e-4)
     assert (
-        "is fastest" in first and "; not sure: shorter than ten empty calls, measured in one process" in first
+        "is fastest" in first
+        and "; not sure: under 10x the overhead of a call, measured in one process" in first
     )
 
 
@@ -320,7 +323,9 @@ def test_blocks_of_chunk_auto_are_reported(ask):
 
 def test_speedup_states_its_baseline_if_that_is_not_one_device(ask):
     lines = ask(("jacfwd", 2, 64, 12), ("jacfwd", 4, 64, 6.4), ("jacrev", 2, 64, 40), ("jacrev", 4, 64, 30))
-    assert re.search(r"Speed-up: 1.88x \([^)]*\) over the same program on 2 devices\. ", lines[0])
+    assert re.search(
+        r"4 devices pay: speed-up 1.88x \([^)]*\) over the same program on 2 devices\. ", lines[0]
+    )
 
 
 def test_smallest_device_count_not_distinguished_from_the_fastest_is_recommended(ask):
@@ -332,7 +337,7 @@ def test_smallest_device_count_not_distinguished_from_the_fastest_is_recommended
         "of jacfwd (vmap) on 4 devices, is not distinguished: jacfwd (vmap) on 2 devices takes 1.02x" in first
     )
     assert "; not sure: measured in one process; device count not distinguished. " in first
-    assert "Speed-up: 1.97x (1." in first
+    assert "2 devices pay: speed-up 1.97x (1." in first
     assert first.count("Efficiency: ") == 1 and "Efficiency: 0.98 (0." in first
 
 

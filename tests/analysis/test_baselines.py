@@ -121,7 +121,7 @@ def test_report_lists_the_machine_peaks_and_the_binding_roof_of_each_case(tmp_pa
     assert (copy["what"], copy["a device"]) == ("copy", "1.78 GB/s (1.60 to 2.00)")
     (case_row,) = tables["Every measured case"]
     assert case_row["of the roof"] == "under 1 %: memory"
-    assert case_row["remarks"] == "shorter than ten empty calls: 1.00 s"
+    assert case_row["remarks"] == "under 10x the overhead of a call: 1.00 s"
 
 
 def test_roof_measured_by_another_job_applies():

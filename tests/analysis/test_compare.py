@@ -181,8 +181,8 @@ def test_change_is_not_sure_if_its_samples_were_disturbed_or_shorter_than_ten_em
         return case_table(result.rows).rows[0][-1]
 
     assert remark(turns=[7], marked={"throttled": [0]}).endswith("; not sure: throttled")
-    assert remark(floor_seconds=0.2).endswith("; not sure: shorter than ten empty calls")
-    assert remark(0.5, floor_seconds=0.2).endswith("; not sure: shorter than ten empty calls")
+    assert remark(floor_seconds=0.2).endswith("; not sure: under 10x the overhead of a call")
+    assert remark(0.5, floor_seconds=0.2).endswith("; not sure: under 10x the overhead of a call")
     assert "not sure" not in remark() and "not sure" not in remark(1.0, floor_seconds=0.2)
 
 

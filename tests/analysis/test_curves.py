@@ -236,9 +236,9 @@ def test_fastest_method_is_sure_if_the_intervals_do_not_overlap():
 
 
 @pytest.mark.parametrize("fields, doubt", [
-    ({"floor_seconds": 0.21}, "shorter than ten empty calls"),
-    ({"floor_seconds": 0.11}, "the times differ by less than ten empty calls"),
-    ({"marked": {"foreign_load": [0]}}, "foreign load"),
+    ({"floor_seconds": 0.21}, "under 10x the overhead of a call"),
+    ({"floor_seconds": 0.11}, "the times differ by under 10x the overhead of a call"),
+    ({"marked": {"foreign_load": [0]}}, "load of other processes"),
     ({"marked": {"throttled": [0]}}, "throttled"),
 ])  # fmt: skip
 def test_fastest_method_is_not_sure_if_lint_would_object(fields, doubt):

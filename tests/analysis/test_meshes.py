@@ -135,7 +135,7 @@ def test_comparison_names_the_program_without_a_mesh_then_the_fastest_and_the_se
 
 def test_headline_names_the_mesh_of_the_fastest_case(study):
     headline = summary.answer_sentences(study)[0]
-    assert "both split, mesh 2x2" in headline and "Speed-up: 4.00x" in headline
+    assert "both split, mesh 2x2" in headline and "speed-up 4.00x" in headline
 
 
 def test_table_of_measurements_reports_the_padding_of_each_case(study):

@@ -53,7 +53,7 @@ def _as_json(value):
 # Texts of that time -> the texts that they have now, in this order.
 RENAMED_TEXTS = {
     "one process": "measured in one process",
-    "under ten empty calls": "shorter than ten empty calls",
+    "under ten empty calls": "under 10x the overhead of a call",
     "an empty call": "not distinguished from an empty call",
 }
 

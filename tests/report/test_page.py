@@ -140,9 +140,8 @@ def test_a_card_and_its_row_state_how_sure_the_mode_and_the_devices_are(
     text = re.sub("</?span[^>]*>", "", page.render_report(study, "made up", [])).replace(
         "\N{NO-BREAK SPACE}", " "
     )
-    separate = [f" of the mode: {of_mode}", f" of the device count: {of_devices}"]
-    merged = [f": {of_mode}"]
-    assert re.findall(r"<p>Certainty([^<]*)", text) == (merged if of_mode == of_devices else separate)
+    certainties = re.findall(r"Certainty of the ([^<]*)</strong>([^<]*)", text)
+    assert certainties == [("mode:", f" {of_mode}"), ("device count:", f" {of_devices}")]
     [row] = report_tables.answer_table(study).rows
     assert row[-1] == cell
 
@@ -219,7 +218,7 @@ def test_facts_of_a_case_are_its_stages_memory_disturbed_turns_and_largest_error
     ]
     facts = page.case_panels({"row": {"": records}})["row"]["facts"]
     assert facts == [
-        "stopped by width", "compile 1.25 s to 1.50 s", "temp memory 2.00 MB", "foreign load in 1 of 4 turns",
+        "stopped by width", "compile 1.25 s to 1.50 s", "temp memory 2.00 MB", "load of other processes in 1 of 4 turns",
         "error 3e-07 of at most 1e-05",
     ]  # fmt: skip
 
