@@ -47,11 +47,11 @@ ALIASES = {"vmap_jacfwd": ("jacfwd", "vmap"), "vmap_jacrev": ("jacrev", "vmap")}
 
 
 class Refusal(ValueError):
-    """An exception for invalid user input. Its message states the value, the valid values and a fix."""
+    """Raised if user input is invalid. The message states the value, the valid values and a fix."""
 
 
 class TooLarge(Exception):
-    """An exception for a case that needs more memory than is available."""
+    """Raised if a case needs more memory than is available."""
 
     def __init__(self, text: str, needs: Mapping[str, int | None] | None = None) -> None:
         super().__init__(text)
@@ -101,13 +101,13 @@ class Case:
     data_seed: int = _field("problem", 0)
     engine: str = _field("method", JAX)
     chunk: int | str | None = _field("memory", None)  # seeds computed at a time; None for all, or "auto"
-    formulation: str | None = _field("method", None)  # the name of an implementation of this function
+    formulation: str | None = _field("method", None)  # the name of an implementation of the function
     cache: str | None = _field("method", None)  # the compilation cache: "cold", "warm" or None for none
     seeds: str = _field("method", "identity")  # "identity", or "colored" for the seeds of a coloring
     reduce: str | None = _field("problem", None)  # a reduction, or None for the workload's default
     block: int | None = _field("memory", None)  # points that a device computes at a time; None for all
     memory_limit: int | None = _field("memory", None)  # in bytes per device, or None for no limit
-    storage: str | None = _field("memory", None)  # of points and result: "device", or "host" with copies
+    storage: str | None = _field("memory", None)  # where the inputs and the result are: "device" or "host"
     remat: str | None = _field("method", None)  # the policy of jax.checkpoint in reverse mode
     forward: str | None = _field("method", None)  # the inputs that mode=mixed differentiates in forward mode
     mesh: str | None = _field("layout", None)  # with split=both: point devices x seed devices, such as 2x4
@@ -154,7 +154,7 @@ class Case:
 
     @property
     def kind(self) -> str:
-        """Return what is timed: "ceiling" (a peak rate), "floor" (a latency) or "case" (anything else)."""
+        """Return "ceiling" if the case measures a peak rate, "floor" if a latency, and "case" otherwise."""
         return "case" if self.workload != CEILING else "floor" if self.target in FLOORS else "ceiling"
 
     @property
@@ -190,7 +190,7 @@ VIEWS: dict[str, tuple[str, ...]] = {
 
 
 def problem(case: Case) -> tuple[Any, ...]:
-    """Return the values of the fields that determine the result of a case, such as the sizes."""
+    """Return the values of the fields, such as `sizes`, that determine the result of a case."""
     return (*(getattr(case, name) for name in VIEWS["problem"] if name != "sizes"), *case.sizes.items())
 
 
@@ -251,7 +251,7 @@ _NAMED_IN_LABEL = {  # shown as name=value
 
 
 def label(case: Case, leave_out: Iterable[str] = ()) -> str:
-    """Describe a case in text such as 'linear p=64 jacrev devices=4', without the fields in `leave_out`."""
+    """Return text such as 'linear p=64 jacrev devices=4' for a case. Omit the fields in `leave_out`."""
     field_texts = {name: f"{name}={getattr(case, name)}" for name in _NAMED_IN_LABEL} | {
         "sizes": " ".join(f"{name}={size}" for name, size in case.sizes.items()),
         "overlap": "overlapped",

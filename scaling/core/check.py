@@ -60,7 +60,7 @@ class PointsComparison(NamedTuple):
 
 @dataclass
 class CheckProgress:
-    """The largest error, the first wrong point and the counts of a check, for all points compared so far."""
+    """The state of a check: the largest error, the first wrong point, and counts of compared entries."""
 
     spec: ReferenceSpec
     allowed: float  # the largest tolerance so far
@@ -102,7 +102,7 @@ class CheckProgress:
                 self.skipped_entries += int(np.count_nonzero(~(error <= spec.tolerance)))
 
     def record_errors(self, points: PointsComparison, error: np.ndarray, is_wrong: np.ndarray) -> None:
-        """Update `largest_error`, `first_wrong` and `allowed`. Both arrays have the shape (points,)."""
+        """Update `largest_error`, `first_wrong` and `allowed`. The arrays have the shape (points,)."""
         if is_wrong.any():
             first = int(np.argmax(is_wrong))
             if self.first_wrong is None or points.start + first < self.first_wrong:
@@ -176,7 +176,7 @@ def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
 
 
 def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: int) -> PointsComparison:
-    """Pair `result`, the values at the points [start, stop), with the expected values and their scales."""
+    """Return the `PointsComparison` of `result`, which contains the values at the points [start, stop)."""
     expected, scale = reference.expected_result(spec, start, stop)
     largest_scale = scale.reshape(len(scale), -1).max(axis=1)
     result, note, outside_pattern = result.astype(np.float64), "", []

@@ -61,7 +61,7 @@ class CompiledCase:
 
     @property
     def recorded_needs(self) -> dict[str, int | None]:
-        """Return the memory need on each device as {"temp_bytes": bytes, or None if unknown, ...}."""
+        """Return {record field: bytes} for the memory that each device needs. None means unknown."""
         if self.program is not None:
             return dict(self.needs)
         return {**self.needs, "temp_bytes": None, "output_bytes": self.needs["output_bytes"] or None}
@@ -90,7 +90,7 @@ def compile_stages(
 ) -> Stages:
     """Trace, lower and compile a function, and measure the time of each stage.
 
-    A function without `jax.jit` or a similar wrapper is not compiled. `options` are compiler options of XLA.
+    A function without `jax.jit` or `jax.pmap` is returned uncompiled. `options` are compiler options of XLA.
     """
     if not hasattr(function, "lower"):
         return Stages(function, None)
@@ -108,7 +108,7 @@ def compile_stages(
 def describe_and_color(case: Case, workload: Workload, describe_shortage: DescribeShortage) -> Derivative:
     """Return the `Derivative` of a case: its shapes, its linear maps and, if seeds=colored, its coloring.
 
-    If seeds=colored, raise `TooLarge` if `describe_shortage` reports that the inputs do not fit into memory.
+    With seeds=colored, raise `TooLarge` if `describe_shortage` finds that the inputs do not fit into memory.
     """
     derivative = describe_derivative(case, workload)
     if case.seeds == "colored":
@@ -128,8 +128,8 @@ def compile_case(
 ) -> CompiledCase:
     """Compile a case, and raise `TooLarge` if it does not fit into memory.
 
-    If chunk=auto, choose the largest numbers of points and seeds that a device can compute at a time. The
-    sizes in `known_blocks`, the field `blocks` of an earlier record or None, are tried first.
+    With chunk=auto, choose the largest numbers of points and seeds that a device can compute at a time. If
+    `known_blocks` (the field `blocks` of an earlier record) is given, its numbers are tried first.
     `describe_shortage` returns an error message if memory is too small, otherwise None.
     """
     if derivative.case.chunk == AUTO:
@@ -146,9 +146,9 @@ def compile_case(
 def compile_blocks(
     derivative: Derivative, devices: Sequence[Any], compile_program: CompileProgram
 ) -> CompiledCase:
-    """Compile a case with fixed numbers of points (`block`) and seeds (`chunk`) that are computed at a time.
+    """Compile a case that sets how many points (`block`) and seeds (`chunk`) a device computes at a time.
 
-    If the case exceeds a limit of XLA or JAX, `program` is None, and `overflow` is an error message.
+    If the case exceeds a limit of XLA or JAX, the returned `overflow` is an error message.
     """
     uncompiled = without_program(derivative)
     if uncompiled.overflow:
@@ -185,7 +185,7 @@ def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
 
 
 def without_program(derivative: Derivative) -> CompiledCase:
-    """Describe a case before compilation. `needs` contains the bytes of the inputs and the result only."""
+    """Return a `CompiledCase` without a program. Its `needs` count only the inputs and the result."""
     case, offload, step = derivative.case, None, derivative
     if case.storage == "host" and derivative.parts:
         offload = load_option("host_offload").plan_offload(derivative)
@@ -212,7 +212,7 @@ def raise_if_too_large(compiled: CompiledCase, describe_shortage: DescribeShorta
 
 
 def count_bytes(arrays: Mapping[str, Any]) -> int:
-    """Return the total number of bytes of `arrays`, which need only a shape and a dtype."""
+    """Return the total number of bytes of `arrays`. Each array needs only a shape and a dtype."""
     return sum(math.prod(array.shape) * array.dtype.itemsize for array in arrays.values())
 
 
@@ -248,7 +248,7 @@ def program_bytes(compiled: Any) -> dict[str, int | None]:
 
 
 def describe_shortage(compiled: CompiledCase, devices: Sequence[Any], platform: str) -> str | None:
-    """Return text such as 'needs 96.0 GB, has 80.0 GB' if a case does not fit, or None if it fits."""
+    """Return text such as 'needs 96.0 GB, has 80.0 GB' if memory is too small for a case, otherwise None."""
     needed, limit, available = compiled.bytes_while_running, compiled.derivative.case.memory_limit, None
     if needed is None:
         return None

@@ -26,12 +26,12 @@ NamedArrays = Mapping[str, Any]  # arrays or abstract arrays by name
 
 @dataclass(frozen=True)
 class LinearMapPart:
-    """A linear map from seeds to columns or rows of the Jacobian. With mode=mixed, there may be two."""
+    """A linear map from seeds to columns or rows of the Jacobian. With mode=mixed, a case may have two."""
 
     mode: str  # the name of an AD mode, a key of `MODES`
     names: tuple[str, ...]  # the names of the differentiated inputs
     seeds: int  # the number of seeds (tangents or cotangents)
-    along: tuple[str, ...] = ()  # for a product J v: the inputs that form v, the only seed; otherwise ()
+    along: tuple[str, ...] = ()  # the inputs that form v if the derivative is J v, otherwise ()
 
     @property
     def computes_columns(self) -> bool:
@@ -178,7 +178,7 @@ def to_dense(pattern: Pattern, entries: np.ndarray) -> np.ndarray:
 
 
 class DevicePosition(NamedTuple):
-    """The position of a device in the mesh, and what its computation needs in addition to the inputs."""
+    """The position of a device in the mesh, and what the device needs in addition to the inputs."""
 
     points: Any = 0  # the index of the device along the axis of the points
     seeds: Any = 0  # the index of the device along the axis of the seeds
@@ -324,7 +324,7 @@ def apply_linear_map(
 
 
 def make_seed(like: tuple[Any, ...], index: Any, colors: Any = None) -> tuple[Any, ...]:
-    """Return row `index` of the identity matrix as a seed, a tuple with the shapes and dtypes of `like`.
+    """Return row `index` of the identity matrix as a tuple of arrays with the shapes and dtypes of `like`.
 
     If `colors` contains the color of each row, return the sum of all rows with the color `index`.
     """
@@ -346,7 +346,7 @@ def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -
 
 
 def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
-    """Return the sum of `sum_of(indices)` over all chunks of seeds, added in float32 or a wider dtype."""
+    """Return the sum of `sum_of(indices)` over the chunks of `seeds`. Add in float32 or a wider dtype."""
     if seeds.is_one_chunk:
         return sum_of(seeds.indices)
     chunk = seeds.chunk or seeds.count
@@ -368,7 +368,10 @@ def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
 def reduce_slices(
     slices: Slices, reduction: Reduction = WHOLE, outputs: int = 1, inputs: int = 0, batch: int | None = None
 ) -> Any:
-    """Compute slices of Jacobians of shape (outputs, inputs) at `batch` points or one, and reduce them."""
+    """Compute the slices of one or several Jacobians, and reduce them.
+
+    A Jacobian has the shape (outputs, inputs). `batch` is the number of Jacobians, or None for one.
+    """
     if slices.part.computes_columns:
         return _reduce_columns(slices, reduction, inputs, batch)
     return _reduce_rows(slices, reduction, outputs, batch)
@@ -409,7 +412,7 @@ def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int 
 
 
 def _sum_rows_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, outputs: int) -> Any:
-    """Sum the Jacobian rows of each of `batch` points. Return an array of shape (batch, ...) per input."""
+    """Return the sum of the Jacobian rows at each point, as an array of shape (batch, ...) for each input."""
     if seeds.is_one_chunk and seeds.count == batch * outputs:
         by_seed = jax.vmap(rows)(seeds.indices)
         return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in by_seed]

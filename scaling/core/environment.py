@@ -47,7 +47,7 @@ _ABSOLUTE_PATH = re.compile(
 
 
 def fusion_options() -> dict[str, str]:
-    """Return {XLA option: value} to prevent wrong sums of jaxlib 0.10 on a CPU, or {} if not needed."""
+    """Return {XLA option: value} to avoid wrong sums with jaxlib 0.10 on a CPU, or {} if none is needed."""
     from importlib import metadata  # the import takes 40 ms, and `status` does not need it
 
     is_chosen = _WRONG_FUSION in os.environ.get("XLA_FLAGS", "")
@@ -55,7 +55,7 @@ def fusion_options() -> dict[str, str]:
 
 
 def variables(platform: str) -> dict[str, str]:
-    """Return a worker's environment variables for XLA, glibc and JAX, including the user's settings."""
+    """Return a worker's environment variables for XLA, glibc and JAX. They keep the user's settings."""
     xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
     if platform == "cpu":
         xla = " ".join([xla, *(f"--{name}={value}" for name, value in fusion_options().items())]).strip()
@@ -78,11 +78,10 @@ def describe(
 ) -> dict[str, Any]:
     """Return a dict that describes the environment of a run, such as versions, device and commit.
 
-    Runs are comparable if their items "digest", a hash, are equal. The hash "setting" does not include
+    The items "digest" and "setting" are hashes. Runs with the same digest are comparable. The setting omits
     `engine`, the package versions of an AD library other than JAX. `started_with` contains the environment
-    variables at the start of the process. `bound_to` lists the CPU cores of the process. `processes` is the
-    requested number of processes. `hardware` describes the machine of a plan, and is None for a run. `more`
-    contains additional items, which change neither hash.
+    variables at the start of the process. `bound_to` lists its CPU cores. `processes` is the requested number
+    of processes. `hardware` describes the machine of a plan. `more` contains items that change neither hash.
     """
     commit_hash, dirty = commit()
     environment: dict[str, Any] = {
@@ -128,7 +127,7 @@ def source(package: Path = _PACKAGE) -> str:
 
 @functools.cache
 def commit() -> tuple[str | None, bool | None]:
-    """Return (last git commit of the package, whether it has changed since), or (None, None) without git."""
+    """Return (last git commit, whether the package has changed since), or (None, None) without git."""
     in_package = ("-c", "safe.directory=*", "-C", str(_PACKAGE))  # another user may own the checkout
     if recorded := os.environ.get("AD_SCALING_COMMIT"):  # set for a copy of a checkout, see study/variants.py
         return recorded.removesuffix("+dirty"), recorded.endswith("+dirty")
@@ -139,7 +138,7 @@ def commit() -> tuple[str | None, bool | None]:
 
 
 def git(*arguments: str, **variables: str) -> str | None:
-    """Return the standard output of git, or None if git fails. `variables` extend the environment."""
+    """Return the standard output of git, or None if git fails. `variables` are added to the environment."""
     # A hook of git sets variables that name another repository.
     env = {k: v for k, v in os.environ.items() if not re.match("GIT_(DIR|INDEX|WORK_TREE)", k)} | variables
     try:
@@ -226,7 +225,7 @@ def hide_secrets(text: str) -> str:
 
 
 def _secrets() -> list[tuple[str, str]]:
-    """Return (text, name) for each secret environment variable and its quoted forms, longest text first."""
+    """Return (secret, name of its variable) for each secret, also in quoted forms, with the longest first."""
     names: dict[str, str] = {}
     # A variable may have been deleted since the start of the process.
     for name, value in [*_VARIABLES_AT_START.items(), *os.environ.items()]:

@@ -16,7 +16,7 @@ _XLA_LOG_PREFIX = re.compile(r"[IWEF]\d{4} [\d:.]+ +\d+ \S+:\d+\] ")  # level, d
 
 
 def format_number(value: float) -> str:
-    """Format a number with three or more digits: '0.15', '1.50', '12.3', '1,054', '1.2e+06'."""
+    """Format a number in text such as '0.15', '1.50', '12.3', '1,054' or '1.2e+06'."""
     if value == 0 or not 0.1 <= abs(value) < 1e6:
         return f"{value:.3g}"
     exponent = math.floor(math.log10(abs(float(f"{value:.3g}"))))
@@ -57,7 +57,7 @@ def format_count(count: int, noun: str) -> str:
 
 
 def list_first(names: Sequence[str], count: int, separator: str = ", ") -> str:
-    """List the first `count` names and the number of the remaining names, such as 'a, b and 3 more'."""
+    """Return text such as 'a, b and 3 more' with the first `count` names and the number of other names."""
     remaining = len(names) - count
     return separator.join(names[:count]) + (f" and {remaining} more" if remaining > 0 else "")
 
@@ -69,7 +69,7 @@ def format_value(value: object) -> str:
 
 
 def last_line(text: str, otherwise: str = "no output") -> str:
-    """Return the last line of `text` without log prefix and secrets, or `otherwise` if `text` is blank."""
+    """Return the last line of `text`, or `otherwise` if it is blank. Omit a log prefix, and hide secrets."""
     lines = text.strip().splitlines()
     return scrub(_XLA_LOG_PREFIX.sub("", lines[-1].strip())) if lines else otherwise
 
@@ -84,7 +84,7 @@ def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def format_location(error: BaseException) -> str:
-    """Return the last frame of a traceback in user code, as ' (model.py:12)', or "" if there is none."""
+    """Return the line of user code that caused an error, such as ' (model.py:12)', or "" if there is none."""
     frames = _user_frames(error)
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
 

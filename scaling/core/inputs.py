@@ -16,7 +16,7 @@ from scaling.core.case import Case, Refusal
 from scaling.core.workload import InputSpec, Workload
 
 InputArrays = Mapping[str, np.ndarray]  # input name -> its values at some points, or its shared value
-_GROUP_SIZE = 2**12  # elements that share a generator. Do not change it, because the values depend on it.
+_GROUP_SIZE = 2**12  # elements that one generator draws. Do not change it, because the values depend on it.
 
 
 def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> np.ndarray:
@@ -45,7 +45,7 @@ def point_rows(case: Case, workload: Workload, name: str, start: int, stop: int)
 
 
 def shared_input(case: Case, workload: Workload, name: str) -> np.ndarray:
-    """Return the value of the input `name`, which all points share, in the dtype of the case or int32."""
+    """Return the shared input `name`, in int32 if it is an integer, otherwise in the dtype of the case."""
     return _draw_shared(workload.shared[name], case.data_seed, name, case.dtype)
 
 
@@ -99,7 +99,7 @@ def point_structs(case: Case, workload: Workload) -> dict[str, Any]:
 
 
 def input_structs(case: Case, workload: Workload) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return two dicts of `jax.ShapeDtypeStruct`: per-point inputs at all points, and shared inputs."""
+    """Return (per-point inputs at all points, shared inputs) as dicts from name to `jax.ShapeDtypeStruct`."""
     structs = point_structs(case, workload)
     points = {
         name: structs[name].update(shape=(case.points, *structs[name].shape)) for name in workload.points

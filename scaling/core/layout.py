@@ -50,7 +50,7 @@ class Argument(NamedTuple):
 
 
 def lay_out(derivative: Derivative, devices: Sequence[Any], has_start: bool = False) -> Program:
-    """Return the `Program` for a derivative. With `has_start`, its last argument is the first seed index."""
+    """Return the `Program` for a derivative. If `has_start`, its last argument is the first seed index."""
     case = derivative.case
     if len(devices) != case.devices:
         raise Refusal(f"the case needs {case.devices} devices, not {len(devices)}")
@@ -143,7 +143,7 @@ def _wrap_shard_map(
 
 
 def sum_over_devices(case: Case) -> Callable[[Any], Any]:
-    """Return a function of a pytree: the sum over all devices if split=data, otherwise the identity."""
+    """Return a function that sums a pytree over all devices if split=data, or else does nothing."""
     if case.split == "data" and case.devices > 1:
         return lambda tree: jax.lax.psum(tree, POINTS)
     return lambda tree: tree
@@ -154,7 +154,7 @@ def place_inputs(
 ) -> list[jax.Array]:
     """Copy the arguments of a program to its devices, and return them as JAX arrays.
 
-    `names` selects arguments; None selects all. `host` contains the per-point inputs; None generates them.
+    `names` lists the arguments to copy, by default all. Without `host`, the per-point inputs are generated.
     """
     names = program.arguments if names is None else names
     return [_place_argument(program, name, host) for name in names]
@@ -188,7 +188,7 @@ def _place_argument(program: Program, name: str, host: Mapping[str, np.ndarray] 
 
 
 def gather_pieces(derivative: Derivative, result: Any) -> Pieces:
-    """Remove the padding from a result. Return a list of arrays to concatenate along the last axis."""
+    """Return a result without padding, as a list of arrays to concatenate along the last axis."""
     workload = derivative.workload
     if not derivative.case.ad_mode.has_seeds:
         (array,) = jax.tree.leaves(result)
@@ -219,7 +219,7 @@ def _gather_unseeded(derivative: Derivative, x: np.ndarray) -> np.ndarray:
 
 
 def _gather_part(derivative: Derivative, part: LinearMapPart, arrays: Pieces) -> Pieces:
-    """Remove the padding from the result of one linear map, and return it as a list of arrays."""
+    """Return the result of one linear map without padding, as a list of arrays."""
     case, workload, reduction = derivative.case, derivative.workload, derivative.workload.reduction
     if reduction.sums_points:
         return list(load_option("data_parallel").gather_sums(case, workload, part, arrays))
@@ -268,6 +268,6 @@ def _merge_point_axes(case: Case, x: np.ndarray) -> np.ndarray:
 
 
 def split_inputs(workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1) -> Pieces:
-    """Split the last axis of `columns` by input, in parts of `points` times the size of each input."""
+    """Split the last axis of `columns` by input. Each part has `points` times the size of its input."""
     ends = np.cumsum([points * math.prod(workload.inputs[name].shape) for name in part.names])
     return np.split(columns, ends[:-1], axis=-1)

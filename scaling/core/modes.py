@@ -77,14 +77,14 @@ class Mode:
 
 
 def jacfwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> J v (the JVP in forward mode), where J is the Jacobian of f at x."""
+    """Return the function v -> J v (a JVP), where J is the Jacobian of f at x."""
     import jax
 
     return lambda v: jax.jvp(f, x, v)[1]
 
 
 def jacrev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function w -> w^T J (the VJP in reverse mode). All its calls share one forward pass."""
+    """Return the function w -> w^T J (a VJP) for the Jacobian J. All its calls share one forward pass."""
     import jax
 
     pullback: LinearMap = jax.vjp(f, *x)[1]
@@ -92,7 +92,7 @@ def jacrev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def linearize(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> J v, computed by `jax.linearize`. All its calls share one forward pass."""
+    """Return the function v -> J v for the Jacobian J, by `jax.linearize`. Calls share one forward pass."""
     import jax
 
     _, jvp = jax.linearize(f, *x)
@@ -142,7 +142,7 @@ def fwd_over_fwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def _laplacian_function(name: str) -> MakeLinearMap:
-    """Return the function `name` of options/laplacian.py, which is imported when it is called."""
+    """Return a function that imports options/laplacian.py when called, and then calls its function `name`."""
     return lambda f, x: getattr(load_option("laplacian"), name)(f, x)  # type: ignore[no-any-return]
 
 

@@ -95,7 +95,7 @@ class Record:
     temp_bytes: int | None = None  # per device
     argument_bytes: int | None = None  # per device
     output_bytes: int | None = None  # per device
-    peak_bytes: int | None = None  # per device, if the backend reports it and this case raised it
+    peak_bytes: int | None = None  # per device, if the backend reports it and this case increased it
     collective_bytes: int | None = None  # per device: the larger of input and output of each collective
     collectives: dict[str, int] | None = None  # kind -> number in the compiled program
     blocks: dict[str, Any] | None = None  # with chunk=auto: block, chunk, storage, limit_bytes, probes
@@ -127,12 +127,12 @@ class Record:
 
     @property
     def setting(self) -> str:
-        """Return a hash of the environment that excludes the versions of a peer (another AD library)."""
+        """Return a hash of the environment without the versions of a peer (an AD library other than JAX)."""
         return str(self.environment.get("setting", self.environment["digest"]))
 
     @property
     def identity(self) -> tuple[str, str, int]:
-        """Return (case key, environment hash, replicate number). A second attempt has the same identity."""
+        """Return (case key, environment hash, replicate number). Repeated attempts share it."""
         return self.key, self.environment["digest"], self.replicate
 
     @property
@@ -156,7 +156,7 @@ class Record:
 
 
 def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | None:
-    """Return the bytes of the inputs, the temporaries and `results` results, or None if one is unknown."""
+    """Return the bytes of inputs, temporaries and `results` copies of the result, or None if unknown."""
     arguments, temporaries, output = (needs.get(f"{name}_bytes") for name in ("argument", "temp", "output"))
     if arguments is None or temporaries is None or output is None:
         return None
@@ -170,7 +170,7 @@ def is_number(value: Any) -> bool:
 
 
 def outcome_fields(record: Record) -> dict[str, Any]:
-    """Return the status, reason and text of a record, and its median time as a list, [] if it has none."""
+    """Return the fields status, reason, text and seconds of a record. `seconds` contains only the median."""
     median = [statistics.median(record.seconds)] if record.seconds else []
     return {"status": record.status, "reason": record.reason, "text": record.text, "seconds": median}
 
@@ -199,7 +199,7 @@ class Writer:
         self._file = -1  # the descriptor of the file, or -1 before it is open
 
     def append(self, record: Record | str) -> None:
-        """Append a record or its line of JSON to the file, and sync the file."""
+        """Append a record, or its line of JSON, to the file, and sync the file to disk."""
         line = f"{record if isinstance(record, str) else to_line(record)}\n".encode()
         is_open = False
         with contextlib.suppress(OSError):  # not open yet, or removed by another client of NFS

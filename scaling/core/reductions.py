@@ -17,7 +17,7 @@ Array = Any  # a NumPy array
 
 @dataclass(frozen=True)
 class Rounding:
-    """The lengths of the sums that compute a result. They determine the tolerance of the result."""
+    """The numbers of terms in the sums that compute a result. They determine its tolerance."""
 
     terms: int  # the number of terms whose sum is one entry of the Jacobian
     added: int = 1  # the number of entries of the Jacobian whose sum is one element of the result
@@ -30,7 +30,7 @@ class Rounding:
         return max(self.terms, self.added)
 
     def largest_by_leaf(self, values: Array) -> Array:
-        """Return the maximum of `values` over the elements of each input, broadcastable to `values`."""
+        """Return the maximum of `values` over the elements of each input. It broadcasts to `values`."""
         import numpy as np
 
         if len(self.leaf_sizes) < 2:
@@ -61,7 +61,7 @@ class Jacobians:
         return values.sum(axis=1)
 
     def by_output(self, values: Array, x: Array | None = None) -> Array:
-        """Multiply `values`, one per entry of J, by x (None: ones). Return an array (points, outputs)."""
+        """Return `values` @ x for each point, of shape (points, outputs). Without x, sum over the inputs."""
         return values.sum(axis=2) if x is None else (values @ x[:, :, None])[:, :, 0]
 
     def largest_by_output(self) -> Array:
@@ -170,7 +170,7 @@ def _reference_outputs(entries: SizedEntries) -> ReferenceTerms:
 
 
 def _reference_product(entries: SizedEntries, x: Any) -> ReferenceTerms:
-    """Return J @ x at each point, with the arrays that set its allowed error. x=None means ones."""
+    """Return J @ x at each point, with the arrays that set its allowed error. If x is None, use ones."""
     J, weights = entries.J, None if x is None else abs(x)
     products = J.by_output(J.values, x), *(J.by_output(a, weights) for a in (entries.size, entries.magnitude))
     return ReferenceTerms(*(values[:, :, None] for values in products))

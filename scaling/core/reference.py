@@ -82,7 +82,7 @@ def unit_roundoff(case: Case, platform: str, inner_roundoff: float) -> float:
 
 
 def tolerance(roundoff: float, terms: int) -> float:
-    """Return the relative error of a sum of `terms` numbers that rounding with unit `roundoff` may cause."""
+    """Return the relative error that the unit roundoff may cause in a sum of `terms` numbers."""
     return ROUNDINGS * roundoff * float(np.sqrt(terms))  # random-walk model
 
 
@@ -133,9 +133,8 @@ def reduce_jacobians(
     """Reduce the Jacobians J, and return (result, scale). Both have the shape of the reduced Jacobians.
 
     The check divides the errors of a result by `scale`. `rounding` contains the lengths of the sums that
-    compute the result. `floor`, of shape (points,) or None, is a lower limit for the magnitudes of the
-    entries of J. `x`, of shape (points, inputs) or None, contains the vectors by which the reduction
-    multiplies J.
+    compute the result. `floor` is the least magnitude of an entry of J at each point, or None for no limit.
+    `x` contains the vectors by which the reduction multiplies J, in the shape (points, inputs).
     """
     magnitude = np.abs(J.values)
     entries = SizedEntries(J, at_least(magnitude, floor), magnitude, rounding, x)
@@ -234,7 +233,7 @@ def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference]
 
 
 def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
-    """Divide the points into ranges (start, stop) whose data fit in the CPU cache, and iterate over them."""
+    """Iterate over ranges (start, stop) of points. The data of a range fit in the CPU cache."""
     workload, derivative = spec.workload, spec.derivative
     elements = derivative.outputs * max(derivative.inputs, 1)
     if spec.nonzeros_pattern is not None:
@@ -252,8 +251,8 @@ def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
 def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
     """Return (expected result, scale) at the points [start, stop). Errors are relative to `scale`.
 
-    Both arrays broadcast to the shape of the result. If the result and the reference both have a sparsity
-    pattern, the arrays contain only the nonzeros of the reference, in the shape (points, 1, nonzeros).
+    If the result and the reference both have a sparsity pattern, the arrays contain the nonzeros of the
+    reference, in the shape (points, 1, nonzeros). Otherwise, they broadcast to the shape of the result.
     """
     case, derivative = spec.case, spec.derivative
     shape = spec.reduction.shape(derivative.outputs, max(derivative.inputs, 1))
@@ -371,6 +370,6 @@ def reduce_reference(
 def flatten_inputs(
     names: Iterable[str], batched: Container[str], arrays: InputArrays, points: int
 ) -> np.ndarray:
-    """Return the inputs `names` as an array of shape (points, elements). Repeat inputs not in `batched`."""
+    """Return the inputs `names` as one array (points, elements). Inputs not in `batched` are repeated."""
     rows = [arrays[name].reshape(points if name in batched else 1, -1) for name in names]
     return np.concatenate([np.broadcast_to(row, (points, row.shape[1])) for row in rows], axis=1)

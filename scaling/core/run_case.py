@@ -45,7 +45,7 @@ _MAX_GATHERED_CHARACTERS = 300  # maximum length of an error message that is sen
 
 
 class CaseEnded(Exception):
-    """An exception that ends a case, with the status, the reason and the text for its record."""
+    """Raised to end a case. It has the status, the reason and the text for the record of the case."""
 
     def __init__(self, status: str, reason: str, text: str) -> None:
         super().__init__(text)
@@ -109,9 +109,9 @@ def prepare_case(
 ) -> Attempt:
     """Compile a case, check the result of one call, and return an `Attempt` that is ready to be timed.
 
-    `blank` is a record without measurements. After an error, `Attempt.ended` is true. Optional:
-    `known_blocks` (the field `blocks` of an earlier record), `expected_digest` (the hash of the workload's
-    source when the case was requested), and `stages` (a program that is already compiled for these devices).
+    `blank` is a record without measurements. After an error, `Attempt.ended` is true. `known_blocks` is the
+    field `blocks` of an earlier record. `expected_digest` is the hash of the workload's source when the case
+    was requested. `stages` is the program if it is already compiled for these devices.
     """
     attempt = Attempt(dataclasses.replace(blank, status="ok"), group, sampling, stages=stages)
     with _end_on_error(attempt):
@@ -183,7 +183,7 @@ def describe_error(error: Exception) -> tuple[str, str, str]:
         return error.status, error.reason, str(error)
     if isinstance(error, TooLarge):
         return "skipped", "too_large", str(error)
-    lines = [line for line in str(error).splitlines() if not line.startswith('  File "')]  # of a callback
+    lines = [line for line in str(error).splitlines() if not line.startswith('  File "')]  # from a callback
     text, suffix = " ".join(" ".join(lines).split()).replace("Traceback (most recent call last): ", ""), ""
     if not isinstance(error, Refusal):  # the message of a Refusal is a complete sentence
         text, suffix = f"{type(error).__name__}: {text}".removesuffix(": "), format_location(error)

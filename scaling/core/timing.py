@@ -62,7 +62,7 @@ def gather_maximum(gather: Gather, value: float) -> float:
 
 
 def gather_text(gather: Gather, text: str) -> list[str]:
-    """Return the text of each process in a list, in the order of their ranks."""
+    """Return the texts of all processes as a list in the order of their ranks."""
     content = text.encode()
     length = int(gather_maximum(gather, len(content)))
     return [bytes(map(int, row)).decode().rstrip() for row in gather(list(map(float, content.ljust(length))))]
@@ -96,7 +96,7 @@ def sample_turns(
 ) -> Iterator[Samples]:
     """Warm up a program, and return an iterator that takes one turn (a series of samples) in each iteration.
 
-    The iterator yields all samples so far. Stop the iteration when the samples have a `stop_reason`.
+    Each iteration yields all samples so far. Stop when the samples have a `stop_reason`.
     `floor_seconds` is the time of an empty call. `wait` blocks until the result of a call is ready.
     """
     time_calls = functools.partial(_time_calls, call, wait)
@@ -120,7 +120,7 @@ def _take_turns(
 def _add_turn(
     time_calls: Callable[[int], float], sampling: Sampling, samples: Samples, elapsed: float, gather: Gather
 ) -> float:
-    """Append one turn to `samples`, and return its seconds. All earlier turns took `elapsed` seconds."""
+    """Append one turn to `samples`, and return its time in seconds. Earlier turns took `elapsed` seconds."""
     least_in_turn, most_in_turn = (math.ceil(n / sampling.turns) for n in (sampling.least, sampling.most))
     turn_seconds = 0.0
     if samples.turns and samples.seconds[-1] < _CACHE_REFILL_SECONDS:
@@ -204,7 +204,7 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
 
 
 def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> tuple[float, float, float] | None:
-    """Return (median(top) / median(bottom), low, high) with 95 % confidence, or None for too few samples."""
+    """Return (ratio of the medians, low, high) with 95 % confidence, or None if there are too few samples."""
     top_interval, bottom_interval = median_interval(top, 0.975), median_interval(bottom, 0.975)  # Bonferroni
     if top_interval is None or bottom_interval is None:
         return None

@@ -83,7 +83,7 @@ def _require_finite(function: str, **parameters: Any) -> None:
 
 
 def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
-    """Specify an input with the given shape at each point and a uniform distribution on (low, high)."""
+    """Return an input of uniformly distributed numbers on (low, high), with the given shape at each point."""
     hint = "; pass the interval by keyword, such as uniform(3, low=0.5, high=2.0)"
     shape = _parse_shape("uniform", shape, hint)
     _require_finite("uniform", low=low, high=high)
@@ -120,9 +120,9 @@ class Reference(NamedTuple):
     Attributes:
         value: the function values, of shape (points, outputs).
         derivative: the Jacobians, of shape (points, outputs, inputs), or the Hessians.
-        value_terms: an array of shape (points,). An output is a sum of terms. The array contains the sum
-            of their absolute values, or the largest such sum if there are several outputs. Errors are
-            relative to the value, or to this sum if it is larger. None means that the terms do not cancel.
+        value_terms: an output is a sum of terms. The array, of shape (points,), contains the sum of their
+            absolute values. With several outputs, it contains the largest such sum. An error is relative to
+            the sum or the value, whichever is larger. None means that the terms do not cancel.
         derivative_terms: like `value_terms`, for the entries of the derivative.
     """
 
@@ -227,7 +227,7 @@ def select_leaves(field_name: str, what: str, joined: str, leaves: Collection[st
 
 
 def import_named(what: str, name: str, path: str, valid_names: Iterable[str]) -> types.ModuleType:
-    """Import and return a module. Raise `Refusal` with text such as "workload 'rbf' cannot be imported"."""
+    """Import and return the module `path`. Raise `Refusal` such as "workload 'rbf' cannot be imported"."""
     try:
         return importlib.import_module(path)
     except Refusal as error:
@@ -329,7 +329,6 @@ def _top_level_names(names: Iterable[str]) -> list[str]:
 
 
 def _wrt_or_default(case: Case, workload: Workload) -> str:
-    """Return the names of the differentiated inputs, joined by "+": `wrt` of the case, or a default."""
     wrt = case.wrt or workload.wrt or _top_level_names(workload.inputs)[0]
     what = f"floating-point input to differentiate {case.workload} with respect to (wrt)"
     leaves = set(select_leaves("wrt", what, wrt, _float_leaves(workload.inputs)))
@@ -349,7 +348,7 @@ _TRACER_FIXES = {
 
 
 def evaluate_shape(case: Case, function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:
-    """Return the shape and dtype of a function's result. Raise `Refusal` or `TooLarge` on failure."""
+    """Return the shape and dtype of a function's result. Raise `Refusal` or `TooLarge` if it fails."""
     import jax
 
     try:
