@@ -48,8 +48,8 @@ def compile_largest(
     """Compile a case with the largest block sizes (points and seeds at a time) that fit into memory.
 
     `compile_blocks` compiles a case with given sizes. `describe_shortage` returns an error message if memory
-    is too small, otherwise None. The sizes in `known_blocks`, the field `blocks` of an earlier record or
-    None, are tried first. Raise `TooLarge` if no sizes fit.
+    is too small, otherwise None. If `known_blocks` (the field `blocks` of an earlier record) is given, its
+    sizes are tried first. Raise `TooLarge` if no sizes fit.
     """
 
     def compile_and_measure(blocks: BlockSizes) -> MemoryNeed:
@@ -125,9 +125,8 @@ def _first_fitting(
 ) -> BlockSizes | None:
     """Return the first candidate that fits into memory, enlarged if possible, or None if none fits.
 
-    The candidates differ in one field, `block` or `chunk`, and are in decreasing order. If the first
-    candidate does not fit, this field of the result is multiplied by 1.5, provided that the larger program
-    fits.
+    The candidates differ in one field, `block` or `chunk`, and are in decreasing order. If the result is not
+    the first candidate, its field is multiplied by 1.5, provided that the larger program fits.
     """
     too_large = None
     for blocks in candidates:

@@ -43,7 +43,7 @@ _MAX_CONFLICTS = 5 * 10**10  # the maximum number of pairs of conflicting entrie
 
 
 class NoColoring(Refusal, NotImplementedError):
-    """An exception for a pattern that is unknown or takes minutes to color. The case is skipped."""
+    """Raised if the sparsity pattern is unknown or would take minutes to color. The case is skipped."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ def find_coloring(
 ) -> Coloring:
     """Return a coloring of the Jacobian of `function(*x, *y)` with respect to x, cached under `key`.
 
-    `x` and `y` are tuples of abstract arrays. `compress` selects what is colored: "columns", "rows" or
-    "both". `key` must identify the function and the shapes of its arguments.
+    `x` and `y` are tuples of abstract arrays. `compress` is "columns", "rows" or "both", and states what is
+    colored. `key` must identify the function and the shapes of its arguments.
     """
 
     def detect_and_color() -> Coloring:
@@ -112,7 +112,7 @@ def find_coloring(
 
 @functools.cache
 def _prepare_libraries() -> None:
-    """Import asdex and compile the numba functions, so that later timings exclude import and compilation.
+    """Import asdex and compile the numba functions, so that later timings do not include these steps.
 
     Raise `Refusal` if asdex or numba cannot be imported or initialized.
     """
@@ -165,9 +165,9 @@ def detect_pattern(function: Callable[..., Any], x: tuple[Any, ...], y: tuple[An
 
 
 def color(pattern: Pattern, compress: str) -> Coloring:
-    """Color a sparsity pattern with few colors, and return the `Coloring`.
+    """Return a `Coloring` of a sparsity pattern with few colors.
 
-    `compress` selects what is colored: "columns", "rows" or "both".
+    `compress` is "columns", "rows" or "both", and states what is colored.
     """
     if compress != "both":
         return _color_division(pattern, np.full(len(pattern.rows), compress == "rows"))
@@ -185,8 +185,8 @@ def color(pattern: Pattern, compress: str) -> Coloring:
 def _divide_nonzeros(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
     """Yield (min_colors, by_row) for each way to read some nonzeros from rows and the others from columns.
 
-    The boolean array `by_row` is true for each nonzero that is read from a compressed row, and false for each
-    nonzero that is read from a compressed column. At least `min_colors` colors are needed.
+    `min_colors` is a lower bound on the number of colors. The boolean array `by_row` is true for each nonzero
+    that is read from a compressed row, and false for each nonzero that is read from a compressed column.
     """
     for lines, is_row in ((pattern.rows, True), (pattern.cols, False)):
         nonzeros_in_line = np.bincount(lines)[lines]  # of the row or column that contains each nonzero
@@ -205,10 +205,10 @@ def _color_division(pattern: Pattern, by_row: np.ndarray) -> Coloring:
 
 
 def _color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int) -> tuple[np.ndarray | None, int]:
-    """Return (colors, count): an array with the color of each column, and the number of colors.
+    """Return (array with the color of each column, number of colors).
 
     `rows` and `cols` are the positions of the nonzeros. A column without a nonzero has the color -1. If there
-    are no nonzeros, `colors` is None. Raise `NoColoring` if coloring would take minutes.
+    are no nonzeros, the array is None. Raise `NoColoring` if coloring would take minutes.
     """
     if not len(cols):
         return None, 0

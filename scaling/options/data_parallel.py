@@ -47,10 +47,10 @@ _REEVALUATED_POINTS = 64  # the maximum number of points at which a sum is reeva
 def sum_derivative(
     derivative: Derivative, points: NamedArrays, shared: NamedArrays, position: DevicePosition
 ) -> Any:
-    """Return the gradient of the loss summed over points, or the summed loss for mode=value.
+    """Return the gradient of a loss that is summed over points, or the loss itself if mode=value.
 
-    With split=data, the loss is summed over the points of all devices. With any other split, the loss is
-    summed over `points`, the points of this device.
+    With split=data, the sum is over the points of all devices. With any other split, the sum is over
+    `points`, the points of this device.
 
     The gradient is a tuple with one item for each `LinearMapPart` of the derivative. In forward mode, an
     item is an array of shape (seeds,). In reverse mode, an item contains one array per input of the part.
@@ -105,10 +105,10 @@ def _derivative_in_pieces(
     shared: NamedArrays,
     position: DevicePosition,
 ) -> Any:
-    """Return the gradient of the summed loss by one linear map, computed in `_PIECES` pieces.
+    """Return the gradient of the summed loss, computed by one linear map in `_PIECES` pieces.
 
-    A piece is a range of elements of the gradient. While an all-reduce sums it over the devices, the next
-    piece can be computed.
+    A piece is a range of elements of the gradient. While an all-reduce sums one piece over the devices, the
+    next piece can be computed.
     """
 
     def piece_for_seeds(start: int, stop: int, loss: Loss) -> Any:
@@ -143,11 +143,11 @@ def _derivative_in_pieces(
 def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
     """Return the sum of `x` over the devices that compute different points.
 
-    `x` has the shape (point devices, seed devices, ...). Only index 0 of the second axis is used. The result
-    has one of these shapes:
+    `x` has the shape (point devices, seed devices, ...). Index 0 of the second axis contains the
+    results for all seeds. The returned array has one of these shapes:
 
-    (point devices, ...)    with split=data: `x` contains a copy of the sum for each device
-    (1, ...)                with any other split: the sum is computed here
+    (point devices, ...)    with split=data, because each device already has the sum
+    (1, ...)                with any other split
     """
     x = x[:, 0]
     return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
@@ -158,10 +158,9 @@ def gather_sums(
 ) -> list[np.ndarray]:
     """Return the derivative of the summed loss with respect to each input, as a list of arrays.
 
-    `arrays` contains the results of all devices, of shape (point devices, seed devices, ...): one array in
-    forward mode, or one for each input in reverse mode. A returned array has the shape (copies, 1, size of
-    the input). With split=data, there is a copy for each point device. With any other split, there is one
-    copy.
+    `arrays` contains the results of all devices, with leading axes (point devices, seed devices). Forward
+    mode has one array, reverse mode one array for each input. A returned array has the shape (copies, 1, size
+    of the input). With split=data, each point device has a copy. With any other split, there is one copy.
     """
     if part.computes_columns:
         (x,) = arrays  # (point devices, seed devices, seeds)
@@ -172,7 +171,7 @@ def gather_sums(
 
 
 def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
-    """Pair each copy of a sum over points with the expected sum and the scale of its errors.
+    """Return the `PointsComparison` of a sum over points with its expected value.
 
     `result` has the shape (copies, 1, inputs). With split=data, each device has a copy. With any other split,
     there is one copy.
@@ -207,7 +206,7 @@ def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
 
 
 def _step_bound_of_sum(spec: ReferenceSpec, index: int) -> np.ndarray:
-    """Return a bound on the error of the forward difference of the summed loss in input element `index`."""
+    """Return an error bound for the forward difference of the summed loss with respect to element `index`."""
     ranges, terms = references.point_ranges(spec), spec.rounding.longest_sum
     return np.asarray(sum(input_bounds(spec, *each, terms, index)[:, 0].sum() for each in ranges))
 
@@ -217,9 +216,8 @@ def _terms_of_sum(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return (terms, scales) for the points [start, stop), two arrays of shape (points, inputs).
 
-    The terms are the expected gradients of the loss at each point. With mode=value, they are the losses at
-    each point, and the shape is (points, 1). The sum of the terms over all points is the expected result. The
-    check divides the errors by the scales.
+    A term is the expected gradient of the loss at one point, or with mode=value the loss at this point. The
+    sum of all terms is the expected result. The check divides the errors by the scales.
     """
     if spec.case.ad_mode.is_value:
         value, floor = references.reference_values(spec, start, stop)

@@ -12,7 +12,7 @@ from scaling.core.reductions import Jacobians, ReferenceTerms, SizedEntries
 
 
 def count_passes(derivative: Derivative) -> int:
-    """Return the number of JVPs that forward mode needs to compute J^T J, as a total over the devices."""
+    """Return the number of JVPs with which all devices together compute J^T J in forward mode."""
     case, seed_devices = derivative.case, derivative.case.mesh_shape[1]
     seeds_per_device = ceil_div(derivative.seeds, seed_devices)
     chunk = case.chunk if isinstance(case.chunk, int) else seeds_per_device
@@ -23,7 +23,7 @@ def count_passes(derivative: Derivative) -> int:
 
 
 def multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: int) -> Any:
-    """Return the rows of J^T J for the seeds of one device, as an array of shape (seeds, inputs).
+    """Return the rows of J^T J that belong to `seeds`, as an array of shape (seeds, inputs).
 
     `column(k)` returns column k of J.
     """
@@ -66,8 +66,8 @@ def reference_gram(entries: SizedEntries) -> ReferenceTerms:
 def step_bound(J: Jacobians, bound: Any) -> Any:
     """Return a bound on the errors of J^T J at each point, as an array of shape (points,).
 
-    `bound[p, i]` is a bound on the errors of J[p, o, i] (point, output, input) for all outputs. The returned
-    bound of a point holds for all entries of J^T J.
+    `bound[p, i]` is a bound on the errors of J[p, o, i] at point p, input i and every output o. The returned
+    bound holds for all entries of J^T J.
     """
     columns, pairs = J.by_input(abs(J.values)), bound[:, :, None] * bound[:, None, :]
     crossed = bound[:, :, None] * columns[:, None, :]

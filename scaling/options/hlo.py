@@ -38,7 +38,7 @@ _TILE = re.compile(r"T\(([\d,]+)\)")  # the outermost tile; inner tiles add no p
 _ON_CHIP = re.compile(r"S\([1-46-9]\)")  # memory spaces other than device (no number) and host (5)
 _COPIES = ("copy", "bitcast")
 _ALLOCATION = 'custom_call_target="AllocateBuffer"'  # moves no data
-_SMALL_CALL = 'xla_cpu_small_call="true"'  # XLA compiles the called computation to one function of a CPU
+_SMALL_CALL = 'xla_cpu_small_call="true"'  # XLA compiles the called computation to one CPU function
 _DEVICES = re.compile(r"\b(?:num_partitions|replica_count)=(\d+)")
 _GROUPS = re.compile(r"replica_groups=(?:\[\d+,(\d+)\]|\{\{([\d,]*)\})")
 
@@ -88,7 +88,7 @@ class Kernel:
     in_loop: bool  # whether the kernel is in a while loop
     bytes: int
     times: float = 1.0  # the number of executions, or infinity if it is unknown
-    in_call: bool = False  # whether it is part of the function of a small call, which is another kernel
+    in_call: bool = False  # whether XLA compiles it into the kernel of a small call
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,8 @@ def _known_bytes(executed: Iterable[Kernel | Collective] | None) -> int | None:
 def read(text: str) -> HloProgram:
     """Parse the text of an optimized HLO module, such as the result of `jax.stages.Compiled.as_text`.
 
-    For a conditional, `kernels` and `messages` contain only the branch that moves the most bytes. The field
-    `times` of a kernel or collective is infinity if it is in a loop with an unknown trip count.
+    For a conditional, `kernels` and `messages` contain only the branch that moves the most bytes. In a loop
+    with an unknown trip count, the field `times` of a kernel or collective is infinity.
     """
     computations, entry = parse(text)
     opcodes = Counter(x.kind for instructions in computations.values() for x in instructions.values())
@@ -150,7 +150,7 @@ def read(text: str) -> HloProgram:
 
 
 def _list_executed(computations: Computations, entry: str, devices: int) -> list[Kernel | Collective]:
-    """Return the kernels and collectives that the computation `entry` executes, itself or through its calls.
+    """Return the kernels and collectives that the computation `entry` executes, directly or in its calls.
 
     `devices` is the number of devices that run the program.
     """
@@ -183,7 +183,7 @@ def _list_executed(computations: Computations, entry: str, devices: int) -> list
 
 
 def _count_trips(loop: HloInstruction, instructions: Instructions, computations: Computations) -> float:
-    """Return the number of iterations of `loop`, one of `instructions`, or infinity if it is unknown."""
+    """Return the number of iterations of `loop`, or infinity if unknown. `instructions` contains `loop`."""
     condition, body = (computations[name] for name in loop.called)
     if reported := _TRIP_COUNT.search(loop.attributes):
         return float(reported[1])
@@ -220,7 +220,7 @@ def _executes_kernel(instruction: HloInstruction) -> bool:
 
 
 def _as_fusion(instruction: HloInstruction, instructions: Instructions) -> dict[str, HloInstruction]:
-    """Return {name: instruction} of a fusion that contains `instruction`, and its operands as parameters."""
+    """Return a fusion of one instruction as {name: instruction}. The operands become its parameters."""
     operands = (instructions[name] for name in instruction.operands)
     parameters = {x.name: x._replace(opcode="parameter", operands=[], root=False) for x in operands}
     return parameters | {instruction.name: instruction._replace(root=True)}
@@ -261,7 +261,7 @@ def _count_kernel_bytes(body: Instructions) -> int:
     """Return the number of bytes that one execution of the fusion `body` reads and writes."""
     root = _root(body)
     names = root.operands if root.opcode == "tuple" else [root.name]
-    results = [source_of(name, body) for name in names]  # the instructions, other than bitcasts
+    results = [source_of(name, body) for name in names]  # without bitcasts
     in_place = dict[str, int]()  # name of a result that updates a parameter in place -> bytes of the update
     for result in results:
         if result.opcode in UPDATES and source_of(result.operands[0], body).opcode == "parameter":
@@ -288,7 +288,7 @@ def _root(instructions: Instructions) -> HloInstruction:
 
 
 def source_of(name: str, instructions: Instructions, opcodes: Sequence[str] = ("bitcast",)) -> HloInstruction:
-    """Follow a chain of instructions, and return the first one whose opcode is not in `opcodes`.
+    """Follow a chain of instructions to the first one whose opcode is not in `opcodes`, and return it.
 
     The chain starts with the instruction `name`, and continues with the first operand of each instruction.
     """
@@ -298,7 +298,7 @@ def source_of(name: str, instructions: Instructions, opcodes: Sequence[str] = ("
 
 
 def parse(text: str) -> tuple[dict[str, dict[str, HloInstruction]], str]:
-    """Return {computation: {name: instruction}} of an HLO module, and the name of its entry computation."""
+    """Return ({computation: {name: instruction}}, name of the entry computation) of an HLO module."""
     computations = dict[str, dict[str, HloInstruction]]()
     instructions, entry = dict[str, HloInstruction](), ""
     for line in text.splitlines():
@@ -330,8 +330,8 @@ def _parse_instruction(match: re.Match[str], instructions: Instructions) -> HloI
 def _exclude_operands(result_bytes: int, operand_bytes: int, is_copy: bool) -> int:
     """Return the bytes of the result of an asynchronous HLO instruction, without its operands.
 
-    The result is a tuple of `result_bytes` bytes, which may also contain the operands, of `operand_bytes`
-    bytes. It is assumed to contain them if `is_copy` is true, or if it is larger than the operands.
+    The result may be a tuple that contains the operands. It is assumed to contain them if `is_copy` is true,
+    or if `result_bytes` is larger than `operand_bytes`.
     """
     # A copy-start always contains its operand. Some asynchronous all-reduces contain no operands.
     has_operands = is_copy or result_bytes > operand_bytes
@@ -341,7 +341,7 @@ def _exclude_operands(result_bytes: int, operand_bytes: int, is_copy: bool) -> i
 def _parse_array(
     dtype_letters: str, bits: str, _: str, dims_text: str, order_text: str, layout: str
 ) -> tuple[int, int, tuple[int, ...], str, int | None]:
-    """Return the fields (bytes, unpadded_bytes, dims, dtype, minor_axis) of `HloInstruction` for one array.
+    """Return (bytes, unpadded_bytes, dims, dtype, minor_axis) of an array, as fields of `HloInstruction`.
 
     The arguments are the groups that the regular expression `_ARRAY` matches in text such as
     "f32[8,128]{1,0}".

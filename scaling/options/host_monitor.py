@@ -32,7 +32,7 @@ _THROTTLE_REASONS = {  # bit in NVML -> name. Idling and clocks set by the user 
 
 @dataclass(frozen=True)
 class HostReading:
-    """CPU times and event counts of this process, the GPUs and the monitored CPU cores at one moment.
+    """CPU times and event counts of this process, the GPUs and the monitored CPU cores at one time.
 
     The monitored cores are all cores that this process may run on.
     """
@@ -52,8 +52,8 @@ class HostReading:
 def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
     """Return a dict with the host load, the clock rates and governor of CPU cores, and the GPU states.
 
-    `bound_to` contains the CPU cores. If it is None, the governor is that of all cores that this process may
-    run on, and the clock rates are None. Only platform="gpu" has GPU states.
+    `bound_to` lists the CPU cores. If it is None, the clock rates are None, and the governor is that of all
+    cores that this process may run on. The dict has GPU states only if platform="gpu".
     """
     gpus = {"gpus": [_gpu_state(handle) for handle in _gpus()]} if platform == "gpu" else {}
     path = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
@@ -70,8 +70,7 @@ def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
 def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
     """Read the current CPU times, context switches, and throttling of the CPU cores and the GPUs.
 
-    `bound_to` contains the monitored CPU cores. If it is None, all cores that this process may run on are
-    monitored.
+    `bound_to` lists the monitored CPU cores. None means all cores that this process may run on.
     """
     cores = sorted(bound_to or os.sched_getaffinity(0))
     times, usage = _core_times(cores), resource.getrusage(resource.RUSAGE_SELF)
@@ -149,7 +148,7 @@ def _nvml_library() -> Any:
 
 @functools.cache
 def _gpus() -> tuple[ctypes.c_void_p, ...]:
-    """Return the NVML handles of the visible GPUs: those in CUDA_VISIBLE_DEVICES, or all if it is not set.
+    """Return the NVML handles of the GPUs in CUDA_VISIBLE_DEVICES, or of all GPUs if it is not set.
 
     MIG instances (parts of a GPU) are not supported.
     """

@@ -35,7 +35,7 @@ class StepPlan:
 
 
 def plan_offload(derivative: Derivative) -> StepPlan:
-    """Divide a case into steps of `case.block` points and `case.chunk` seeds per device (None: all)."""
+    """Divide a case into steps in which each device computes `case.block` points and `case.chunk` seeds."""
     case = derivative.case
     points = case.points if case.block is None else min(case.points, case.mesh_shape[0] * case.block)
     step_count, seeds = ceil_div(case.points, points), _seeds_per_step(derivative)
@@ -67,7 +67,7 @@ def _seeds_per_step(derivative: Derivative) -> int | None:
 
 
 def _result_dtype(derivative: Derivative) -> np.dtype:
-    """Return the dtype of the result: float64 if the host adds partial sums, else the dtype of the case."""
+    """Return float64 if the host adds the sums of several devices, otherwise the dtype of the case."""
     is_summed = any(is_summed_on_host(derivative.workload, part) for part in derivative.parts)
     if is_summed and derivative.case.mesh_shape[1] > 1:
         return np.dtype(np.float64)

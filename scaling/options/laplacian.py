@@ -52,15 +52,15 @@ class LaplacianValue(NamedTuple):
 
 
 def _sum_over_directions(quadratic_form: LinearMap) -> LinearMap:
-    """Return a function that sums `quadratic_form(v)` over the leading axis of a tuple of arrays V."""
+    """Return a function of V that sums `quadratic_form(v)` over all directions v in V."""
     return lambda V: jax.vmap(quadratic_form)(V).sum()
 
 
 def sum_products(column: LinearMap) -> LinearMap:
     """Return a function of V that sums v^T H v over all directions v in V. `column(v)` returns H v.
 
-    V is a tuple of arrays with a leading axis of directions. A direction v is a tuple of slices of the
-    arrays.
+    V is a tuple of arrays with a leading axis of directions. A direction v is a tuple with one slice of each
+    array.
     """
     return _sum_over_directions(lambda v: (ravel(v) * column(v)).sum())
 
@@ -74,7 +74,7 @@ def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 class NoRule(Refusal, NotImplementedError):
-    """An exception for an operation that mode=jet cannot differentiate. The case is skipped."""
+    """Raised if mode=jet cannot differentiate an operation. The case is skipped."""
 
 
 def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:

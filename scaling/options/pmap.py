@@ -20,10 +20,10 @@ from scaling.core.layout import POINTS, POSITIONS, Argument, OnDevice, sum_over_
 def wrap_in_pmap(
     case: Case, on_device: OnDevice, arguments: Mapping[str, Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], NamedArrays]:
-    """Return a pair (function, structs), where `function` runs `on_device` on all devices with `jax.pmap`.
+    """Return (function, structs). The function runs `on_device` on all devices with `jax.pmap`.
 
-    `arguments` contains the shapes on one device. `structs` maps the argument names to abstract arrays, which
-    have an additional leading axis of devices.
+    `arguments` contains the shapes on one device. `structs` maps the name of each argument to an abstract
+    array with an additional leading axis of devices.
     """
 
     def on_axis(*arrays: Any) -> Any:

@@ -47,7 +47,7 @@ NON_MATRIX_PRIMITIVES = {*_RULE_OF, "integer_pow", "one_minus_square", "polynomi
 
 
 class OperationCounts(NamedTuple):
-    """The numbers of flops and of transcendental function evaluations on one device. None means unknown."""
+    """The numbers of flops and of evaluations of transcendental functions on one device, None if unknown."""
 
     flops: int | None
     transcendentals: int | None
@@ -56,7 +56,7 @@ class OperationCounts(NamedTuple):
 def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[dict[str, Any], str | None]:
     """Count the work of a case. Return ({`Record` field: count}, error message or None).
 
-    The message states that the program has unexpected collectives, or that it lacks required collectives.
+    The error message is about unexpected or missing collectives in the program.
     """
     if compiled.stages.compiled is None:
         return program_work(compiled, devices, None), None
@@ -70,10 +70,9 @@ def program_work(
 ) -> dict[str, Any]:
     """Return {`Record` field: count} for the operations, memory traffic and collectives of one device.
 
-    The device runs the program once or several times to compute one result. The operations and bytes are
-    totals over these runs. The field "collectives" contains the number of instructions in the program for
-    each kind of collective. A count is None if it is unknown, such as the bytes if `program` is None. If
-    `compiled` has no jaxpr, the program is traced for `devices`.
+    The operations and bytes are totals over all runs of the program that one result needs. "collectives"
+    counts the instructions of each kind in the program. An unknown count is None. If `program` is None, only
+    the operations are known. If `compiled` has no jaxpr, the program is traced for `devices`.
     """
     operations = count_operations(compiled.stages.jaxpr or trace_program(compiled, devices))
     work: dict[str, Any] = {
@@ -100,7 +99,7 @@ def padding_share(derivative: Derivative) -> float | None:
 
 
 def describe_wrong_collectives(case: Case, collectives: Mapping[str, int]) -> str | None:
-    """Return an error message if a program has unexpected collectives or lacks required ones, else None.
+    """Return an error message if a program has unexpected or missing collectives, otherwise None.
 
     `collectives` maps the opcode of a collective, such as "all-reduce", to the number of instructions.
     """
@@ -114,7 +113,7 @@ def describe_wrong_collectives(case: Case, collectives: Mapping[str, int]) -> st
 
 
 def _count_convolution(params: dict[str, Any], operands: list[Any], results: list[Any]) -> int:
-    """Return the number of operations of a convolution. Do not count zeros that dilation inserts."""
+    """Return the number of operations of a convolution, without products with zeros that dilation inserts."""
     kernel = operands[1]
     output_features = kernel.shape[params["dimension_numbers"].rhs_spec[0]]
     return 2 * results[0].size * kernel.size // output_features // math.prod(params["lhs_dilation"])
@@ -164,8 +163,8 @@ def count_operations(jaxpr: Any) -> OperationCounts:
     conditional                                   only the most expensive branch
     `shard_map`, `pmap`                           the operations of one device
 
-    Both numbers are None if one of them is unknown. Examples are complex numbers, a loop with an unknown trip
-    count, and a primitive without a counting rule.
+    If one number is unknown, both are None, for example with complex numbers, a loop with an unknown trip
+    count, or a primitive without a counting rule.
     """
     try:
         return OperationCounts(*_count_jaxpr(jaxpr))
@@ -174,7 +173,7 @@ def count_operations(jaxpr: Any) -> OperationCounts:
 
 
 def _count_jaxpr(jaxpr: Any) -> tuple[int, int]:
-    """Return (flops, transcendentals) of a jaxpr. Do not count equations whose results are unused."""
+    """Return (flops, transcendentals) of a jaxpr, without equations whose results are unused."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0].eqns
     flops, transcendentals = zip((0, 0), *map(_count_equation, used), strict=True)
@@ -182,7 +181,7 @@ def _count_jaxpr(jaxpr: Any) -> tuple[int, int]:
 
 
 def _count_equation(equation: Any) -> tuple[int, int]:
-    """Return (flops, transcendentals) of an equation, including the jaxprs that the equation calls."""
+    """Return (flops, transcendentals) of an equation and of the jaxprs that it calls."""
     name, params = equation.primitive.name, equation.params
     if name in ("scan", "while"):
         body, trips = ("jaxpr", params["length"]) if name == "scan" else ("body_jaxpr", trip_count(equation))
@@ -211,7 +210,7 @@ def called_jaxpr(equation: Any, per_device: bool = False) -> Any:
     """Return the jaxpr that an equation calls, such as a nested `jax.jit`, or None if it calls none.
 
     The jaxpr takes the operands and returns the results of the equation. For a `shard_map` or `pmap`, return
-    None if `per_device` is false. If `per_device` is true, return the jaxpr for the arrays of one device.
+    the jaxpr for the arrays of one device if `per_device` is true, otherwise None.
     """
     name, jaxprs = equation.primitive.name, subjaxprs(equation)
     if len(jaxprs) != 1 or name == "scan":
@@ -231,8 +230,8 @@ def called_jaxpr(equation: Any, per_device: bool = False) -> Any:
 def subjaxprs(equation: Any) -> list[Any]:
     """Return each `Jaxpr` and `ClosedJaxpr` in the parameters of an equation.
 
-    If the primitive of the equation defines its operations in a method `expand`, as custom primitives of
-    `jax.experimental.hijax` do, return only the `ClosedJaxpr` of this method.
+    Custom primitives of `jax.experimental.hijax` define their operations in a method `expand`. For such a
+    primitive, return only the `ClosedJaxpr` of this method.
     """
     # `jax.custom_remat` uses such a primitive since JAX 0.11, and `jnp.interp` since JAX 0.12.
     primitive = equation.params.get("_prim")
@@ -281,8 +280,8 @@ def evaluate_inlined(
     """Evaluate a jaxpr at `inputs`, with calls inlined (replaced by the equations of the called function).
 
     `apply(equation, operands)` evaluates an equation that is not inlined, and returns a list of its results.
-    It also evaluates calls whose primitive is in `not_inlined`. A jaxpr that is not a `ClosedJaxpr` must have
-    no constants.
+    It also evaluates calls whose primitive is in `not_inlined`. `jaxpr` is a `ClosedJaxpr`, or a `Jaxpr`
+    without constants.
     """
     constants, jaxpr = getattr(jaxpr, "consts", ()), getattr(jaxpr, "jaxpr", jaxpr)
     value_of_variable = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *inputs], strict=True))

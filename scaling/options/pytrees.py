@@ -111,7 +111,7 @@ def describe(value: Any) -> str:
 
 
 def concatenate_leaves(result: Any, function_name: str, leading: int = 0) -> Any:
-    """Concatenate the results of a function, an array or a pytree of arrays, to one array.
+    """Concatenate the result of a function, an array or a pytree of arrays, into one array.
 
     If there are several leaves, all axes after the first `leading` axes are flattened. Raise `Refusal` if a
     leaf is not an array of real numbers, or if the leading axes differ. The message contains `function_name`.
@@ -147,7 +147,7 @@ def concatenate_leaves(result: Any, function_name: str, leading: int = 0) -> Any
 def concatenate_blocks(
     result: Any, function_name: str, input_sizes: Sequence[int], per_point: bool = True
 ) -> Any:
-    """Concatenate the blocks of a derivative, such as the pytree that `jax.jacrev` returns, to one array.
+    """Concatenate the blocks of a derivative, such as the pytree that `jax.jacrev` returns, into one array.
 
     The array has the shape (points, outputs, inputs), or (1, inputs) if `per_point` is false. `input_sizes`
     are the numbers of elements of the input leaves. Raise `Refusal` if the shapes of the blocks are

@@ -23,7 +23,7 @@ from scaling.core.reductions import WHOLE, Jacobians, Reduction
 
 @dataclass(frozen=True)
 class NonzeroIndices:
-    """The indices of the nonzeros of the Jacobian in the compressed columns or rows of each device."""
+    """The indices of nonzeros in the compressed columns or rows that each device computes."""
 
     # Name of a program argument -> colors of a linear map, or positions of the nonzeros in its slices.
     arguments: dict[str, np.ndarray]
@@ -32,7 +32,7 @@ class NonzeroIndices:
 
 
 def compute_nonzero_indices(derivative: Derivative) -> NonzeroIndices:
-    """Determine which nonzeros each device reads, and where they are in its compressed columns or rows.
+    """Return the indices of the nonzeros that each device reads from its compressed columns or rows.
 
     The derivative must have a coloring. For linear map k, the returned `arguments` contain two arrays:
 
@@ -112,9 +112,8 @@ def compare_outside(
     """Return (comparisons, note) for the reference entries that the sparsity pattern of the result lacks.
 
     The result is zero at these entries. `comparisons` contains one comparison of zeros with `expected`, or is
-    empty if the pattern lacks no entry. `note` is text with the number of lacking entries that are not zero,
-    or "" if all are zero. `expected` and `scale`, the divisor of errors, have the shape (points, 1, reference
-    entries).
+    empty if the pattern lacks no entry. `note` states how many of these entries should not be zero, or is "".
+    Errors are divided by `scale`. `expected` and `scale` have the shape (points, 1, reference entries).
     """
     if not common.lacking.size:
         return [], ""
@@ -134,8 +133,7 @@ def match_patterns(
     reference pattern    the nonzeros that the closed form `Workload.nonzeros` computes
     common nonzeros      how the result pattern corresponds to the reference pattern
 
-    A value is None if it does not exist or is not needed. Raise `Refusal` if a result with seeds=colored has
-    no pattern.
+    A missing or unneeded item is None. Raise `Refusal` if a result with seeds=colored has no pattern.
     """
     case, workload, coloring = derivative.case, derivative.workload, derivative.coloring
     workload_pattern = result_pattern = None

@@ -20,7 +20,7 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 
 def imported_sources(name: str) -> list[bytes]:
-    """Return the sources of all user modules that module `name` imports (also indirectly), sorted by name."""
+    """Return the sources of all user modules that `name` imports directly or indirectly, sorted by name."""
     sources: dict[str, bytes] = {}
     user_modules, pending = set(), [name]
     while pending:
@@ -48,7 +48,7 @@ def _find_user_module(name: str) -> ModuleSpec | None:
 
 @functools.cache  # a study asks for the digest of each of its cases
 def _imported_names(source: bytes, package: str) -> list[str]:
-    """Return the absolute names that the module with this `source` imports. The module is in `package`."""
+    """Return the absolute names that a module imports. `source` is its source code, `package` its package."""
     names = []
     with contextlib.suppress(SyntaxError, ValueError):  # not Python, such as a compiled module
         for node in ast.walk(ast.parse(source)):
