@@ -91,8 +91,8 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: int) -> np.ndarray:
     """Return the input `name` as a float64 array with `count` rows, one row per point.
 
-    The last point is repeated as padding. A shared input is repeated in every row. If batch=whole, the array
-    has one row, which contains all values of the input.
+    The last point is repeated as padding. A shared input is repeated in every row. With batch=whole, a single
+    row contains all values of the input.
     """
     rows = np.ascontiguousarray(array, np.float64)
     if case.batch == "whole":

@@ -24,8 +24,8 @@ _WORKLOADS = ("rbf", "linear", "residual", "poisson")
 def reason_to_skip(case: Case, modes: Iterable[str], *checks: tuple[bool, str]) -> str | None:
     """Return the reason why a peer (an AD system other than JAX) cannot run a case, or None if it can.
 
-    `modes` are the AD modes of the peer. `checks` are additional (condition, reason) pairs. A reason applies
-    if its condition is true.
+    `modes` are the AD modes of the peer. `checks` are additional pairs of a condition and the reason that
+    applies if the condition is true.
     """
     wrong_workload = f"{case.engine} implements the functions {', '.join(_WORKLOADS)}, not those in JAX"
     return first_reason(
@@ -36,7 +36,7 @@ def reason_to_skip(case: Case, modes: Iterable[str], *checks: tuple[bool, str]) 
 
 
 def reason_to_skip_numpy(case: Case, modes: Iterable[str]) -> str | None:
-    """Return why a peer without bfloat16 and `chunk` cannot run a case, or None; see `reason_to_skip`."""
+    """Return the result of `reason_to_skip` for a peer that supports neither bfloat16 nor `chunk`."""
     return reason_to_skip(
         case, modes,
         (case.dtype == "bfloat16", f"{case.engine} has no bfloat16"),
@@ -122,7 +122,7 @@ class Batch:
 def make_batch(
     case: Case, workload: Any, sizes: Any, inputs: Mapping[str, Any], np: Any, log_gamma: Any
 ) -> Batch:
-    """Return the function and the inputs of a case, for the array library `np`, as a `Batch`.
+    """Return a `Batch` with the function and the inputs of a case, for the array library `np`.
 
     `inputs` are the arrays of the case by name. `log_gamma` is the function log(Gamma(x)) of the library.
     """
@@ -225,11 +225,10 @@ def _linear(np, X, W):
 
 
 def _residual(np, is_dot, is_scalar, d, m):
-    """Return the residual d - a * exp(-1.5 (x - m)^2), where a least-squares fit determines the amplitude a.
+    """Return the residual d - a * exp(-1.5 (x - m)^2) for x = -10, -9, ..., 10, with a fitted amplitude a.
 
-    If `is_scalar`, return the sum of the squares of the residual. d has the shape (..., 21), with one value
-    for each x = -10, -9, ..., 10. m has the shape (...). If `is_dot`, the inner products are computed with
-    einsum.
+    If `is_scalar`, return the sum of the squares of the residual. d has the shape (..., 21), and m has the
+    shape (...). If `is_dot`, the inner products are computed with einsum.
     """
     grid = np.arange(-10.0, 11.0)
     grid = grid.to(d) if hasattr(grid, "to") else grid.astype(d.dtype)

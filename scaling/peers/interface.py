@@ -84,10 +84,10 @@ def import_peer(engine: str) -> ModuleType:
 
 @functools.cache
 def package_versions(engine: str) -> dict[str, str | None]:
-    """Return {package: version} for the packages that a peer needs, with None for a missing package.
+    """Return {package: version} for the packages that a peer needs. A missing package has the version None.
 
-    The name or import path `engine` selects the peer, an AD library other than JAX. For a user's peer, the
-    dict also contains a hash of the module's source code. For JAX, the dict is empty.
+    `engine` is the name or import path of the peer, an AD library other than JAX. For a user's peer, the dict
+    also contains a hash of the module's source code. For JAX, the dict is empty.
     """
     if engine == JAX:  # every record contains the version of JAX
         return {}
@@ -112,7 +112,7 @@ def describe_missing_packages(engine: str) -> str | None:
 
 
 def complete_case(case: Case) -> dict[str, Any]:
-    """Return {field: new value} to remove the options that only JAX supports, such as `mesh`."""
+    """Return {field: value} to replace the options of a case that only JAX supports, such as `mesh`."""
     jax_options = dict.fromkeys(("mesh", "block", "storage", "memory_limit", "remat", "forward"))
     return jax_options | {
         "api": "jit", "split": "points", "overlap": False, "precision": "highest",
@@ -146,7 +146,7 @@ def why_not_offered(derivative: "Derivative") -> tuple[str, str] | None:
 
 
 def first_reason(*checks: tuple[bool, str]) -> str | None:
-    """Return the text of the first pair (condition, text) with a true condition, or None if all are false."""
+    """Return the text of the first (condition, text) whose condition is true, or None if there is none."""
     return next((text for condition, text in checks if condition), None)
 
 

@@ -122,9 +122,9 @@ def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tens
 def _unit_seeds(torch: Any, like: Tensors, parts: list[int]) -> Tensors:
     """Return all seeds (unit tangents or unit cotangents), as one tensor for each tensor in `like`.
 
-    Returned tensor i has the shape (seeds, *like[i].shape). `like[i]` consists of `parts[i]` parts of equal
-    size, for example one for each point. A seed selects one `like[i]` and one position in its parts. It is 1
-    at this position of every part, and 0 elsewhere.
+    Tensor i has the shape (seeds, *like[i].shape). `like[i]` consists of `parts[i]` parts of equal size, for
+    example one for each point. A seed selects one tensor, and one position in its parts. It is 1 at this
+    position of every part, and 0 elsewhere.
     """
     sizes = [a.numel() // points for a, points in zip(like, parts, strict=True)]
     all_seeds = torch.eye(sum(sizes), dtype=like[0].dtype).split(sizes, dim=1)

@@ -105,7 +105,7 @@ def _analytic_point(variant: str, summed: bool, x, support):
 
 
 def _linspace_input(count: int) -> InputSpec:
-    """Return an input with one value per point. All `count` values are evenly spaced from -1 to 1."""
+    """Return an input with one value per point. The `count` values are evenly spaced from -1 to 1."""
     return InputSpec((1,), lambda _, rows: (-1 + 2 * rows / max(count - 1, 1))[:, None])
 
 

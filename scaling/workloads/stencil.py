@@ -62,7 +62,7 @@ def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _entries_of_columns(u):
-    """Return the off-diagonal nonzeros (all equal) and the diagonal entry of each Jacobian column."""
+    """Return (value of the four off-diagonal nonzeros, diagonal entry) for each column of the Jacobian."""
     return 2 * DIFFUSION * u, 1 - 8 * DIFFUSION * u - 3 * u * u
 
 
