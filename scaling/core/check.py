@@ -37,7 +37,7 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class EntryComparison:
-    """Entries of a result, their expected values, and the scales by which their errors are divided."""
+    """Entries of a result, and their expected values. The errors of the entries are divided by `scale`."""
 
     result: np.ndarray  # of shape (points, ...)
     expected: np.ndarray  # of the same shape
@@ -176,7 +176,7 @@ def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
 
 
 def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: int) -> PointsComparison:
-    """Return the `PointsComparison` of `result`, which contains the values at the points [start, stop)."""
+    """Return the comparison of `result`, the values at the points [start, stop), with the expected values."""
     expected, scale = reference.expected_result(spec, start, stop)
     largest_scale = scale.reshape(len(scale), -1).max(axis=1)
     result, note, outside_pattern = result.astype(np.float64), "", []

@@ -148,7 +148,7 @@ def compile_blocks(
 ) -> CompiledCase:
     """Compile a case that sets how many points (`block`) and seeds (`chunk`) a device computes at a time.
 
-    If the case exceeds a limit of XLA or JAX, the returned `overflow` is an error message.
+    If the case exceeds a limit of XLA or JAX, return it uncompiled, with an error message in `overflow`.
     """
     uncompiled = without_program(derivative)
     if uncompiled.overflow:

@@ -26,7 +26,7 @@ NamedArrays = Mapping[str, Any]  # arrays or abstract arrays by name
 
 @dataclass(frozen=True)
 class LinearMapPart:
-    """A linear map from seeds to columns or rows of the Jacobian. With mode=mixed, a case may have two."""
+    """A linear map from seeds to columns or rows of the Jacobian. With mode=mixed, there may be two maps."""
 
     mode: str  # the name of an AD mode, a key of `MODES`
     names: tuple[str, ...]  # the names of the differentiated inputs
@@ -346,7 +346,7 @@ def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -
 
 
 def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
-    """Return the sum of `sum_of(indices)` over the chunks of `seeds`. Add in float32 or a wider dtype."""
+    """Return the sum of `sum_of(indices)` over all chunks of seeds, computed in float32 or a wider dtype."""
     if seeds.is_one_chunk:
         return sum_of(seeds.indices)
     chunk = seeds.chunk or seeds.count

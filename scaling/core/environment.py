@@ -55,7 +55,7 @@ def fusion_options() -> dict[str, str]:
 
 
 def variables(platform: str) -> dict[str, str]:
-    """Return a worker's environment variables for XLA, glibc and JAX. They keep the user's settings."""
+    """Return a worker's environment variables for XLA, glibc and JAX. They include the user's settings."""
     xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
     if platform == "cpu":
         xla = " ".join([xla, *(f"--{name}={value}" for name, value in fusion_options().items())]).strip()
@@ -78,10 +78,10 @@ def describe(
 ) -> dict[str, Any]:
     """Return a dict that describes the environment of a run, such as versions, device and commit.
 
-    The items "digest" and "setting" are hashes. Runs with the same digest are comparable. The setting omits
-    `engine`, the package versions of an AD library other than JAX. `started_with` contains the environment
-    variables at the start of the process. `bound_to` lists its CPU cores. `processes` is the requested number
-    of processes. `hardware` describes the machine of a plan. `more` contains items that change neither hash.
+    The items "digest" and "setting" are hashes. Runs with the same digest are comparable. Only the digest
+    depends on `engine`, the package versions of an AD library other than JAX. `started_with` contains the
+    environment variables at the start of the process. `bound_to` lists its CPU cores. `processes` is the
+    requested number of processes. `hardware` describes the machine of a plan. `more` has additional items.
     """
     commit_hash, dirty = commit()
     environment: dict[str, Any] = {
@@ -138,7 +138,7 @@ def commit() -> tuple[str | None, bool | None]:
 
 
 def git(*arguments: str, **variables: str) -> str | None:
-    """Return the standard output of git, or None if git fails. `variables` are added to the environment."""
+    """Return the standard output of git, or None if git fails. `variables` are added to its environment."""
     # A hook of git sets variables that name another repository.
     env = {k: v for k, v in os.environ.items() if not re.match("GIT_(DIR|INDEX|WORK_TREE)", k)} | variables
     try:
@@ -215,7 +215,7 @@ def scrub(text: str) -> str:
 
 
 def hide_secrets(text: str) -> str:
-    """Hide the values of secret variables, assignments such as HF_TOKEN=abcdef, and passwords in URLs."""
+    """Hide secrets: values of variables, assignments such as HF_TOKEN=abcdef, and passwords in URLs."""
     for value, name in _secrets():
         text = text.replace(value, f"<{name}>")
     for name, value in _ASSIGNMENT.findall(text):
@@ -225,7 +225,7 @@ def hide_secrets(text: str) -> str:
 
 
 def _secrets() -> list[tuple[str, str]]:
-    """Return (secret, name of its variable) for each secret, also in quoted forms, with the longest first."""
+    """Return (secret, variable name) for all secret environment variables, also quoted, longest first."""
     names: dict[str, str] = {}
     # A variable may have been deleted since the start of the process.
     for name, value in [*_VARIABLES_AT_START.items(), *os.environ.items()]:

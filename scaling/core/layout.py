@@ -143,7 +143,7 @@ def _wrap_shard_map(
 
 
 def sum_over_devices(case: Case) -> Callable[[Any], Any]:
-    """Return a function that sums a pytree over all devices if split=data, or else does nothing."""
+    """Return a function that sums a pytree over all devices, or returns it unchanged without split=data."""
     if case.split == "data" and case.devices > 1:
         return lambda tree: jax.lax.psum(tree, POINTS)
     return lambda tree: tree

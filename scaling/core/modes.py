@@ -142,7 +142,7 @@ def fwd_over_fwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def _laplacian_function(name: str) -> MakeLinearMap:
-    """Return a function that imports options/laplacian.py when called, and then calls its function `name`."""
+    """Return the function `name` of options/laplacian.py. Its first call imports the module."""
     return lambda f, x: getattr(load_option("laplacian"), name)(f, x)  # type: ignore[no-any-return]
 
 

@@ -30,7 +30,7 @@ class Rounding:
         return max(self.terms, self.added)
 
     def largest_by_leaf(self, values: Array) -> Array:
-        """Return the maximum of `values` over the elements of each input. It broadcasts to `values`."""
+        """Return the maxima of `values` over the elements of each input. They broadcast to `values`."""
         import numpy as np
 
         if len(self.leaf_sizes) < 2:

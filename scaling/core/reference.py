@@ -190,7 +190,7 @@ class ReferenceSpec:
 
 
 def reference_spec(derivative: Derivative, platform: str) -> ReferenceSpec:
-    """Choose how the expected result of a case is computed, and its tolerance on a platform such as "cpu"."""
+    """Choose how to compute the expected result of a case, and the tolerance on a platform such as "cpu"."""
     case, workload = derivative.case, derivative.workload
     reduction = _result_reduction(derivative)
     input_specs = [(name, spec.shape, spec.make) for name, spec in workload.inputs.items()]

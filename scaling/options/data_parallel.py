@@ -143,8 +143,8 @@ def _derivative_in_pieces(
 def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
     """Return the sum of `x` over the devices that compute different points.
 
-    `x` has the shape (point devices, seed devices, ...). Index 0 of the second axis contains the
-    results for all seeds. The returned array has one of these shapes:
+    `x` has the shape (point devices, seed devices, ...). Index 0 of the second axis contains the results for
+    all seeds. The returned array has one of these shapes:
 
     (point devices, ...)    with split=data, because each device already has the sum
     (1, ...)                with any other split
@@ -206,7 +206,7 @@ def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
 
 
 def _step_bound_of_sum(spec: ReferenceSpec, index: int) -> np.ndarray:
-    """Return an error bound for the forward difference of the summed loss with respect to element `index`."""
+    """Return an error bound for the forward difference of the summed loss in input element `index`."""
     ranges, terms = references.point_ranges(spec), spec.rounding.longest_sum
     return np.asarray(sum(input_bounds(spec, *each, terms, index)[:, 0].sum() for each in ranges))
 

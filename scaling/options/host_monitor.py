@@ -32,10 +32,7 @@ _THROTTLE_REASONS = {  # bit in NVML -> name. Idling and clocks set by the user 
 
 @dataclass(frozen=True)
 class HostReading:
-    """CPU times and event counts of this process, the GPUs and the monitored CPU cores at one time.
-
-    The monitored cores are all cores that this process may run on.
-    """
+    """CPU times and event counts of this process, the GPUs and the monitored CPU cores at one time."""
 
     platform: str  # the JAX platform: "cpu", "gpu" or "tpu"
     bound_to: tuple[int, ...] | None  # the cores that this process is bound to, or None if it is not bound

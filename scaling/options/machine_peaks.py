@@ -37,7 +37,7 @@ def enables_peaks(study: Mapping[str, Any]) -> bool:
 
 
 def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
-    """Return the peak benchmarks that yield lower bounds on the run times of `cases`, such as a copy."""
+    """Return the peak benchmarks, such as a copy, that yield lower bounds on the run times of `cases`."""
     peaks: dict[Case, None] = {}
     for case in sorted(cases, key=lambda case: case.devices):
         single_device = case.devices == 1

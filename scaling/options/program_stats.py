@@ -70,9 +70,9 @@ def program_work(
 ) -> dict[str, Any]:
     """Return {`Record` field: count} for the operations, memory traffic and collectives of one device.
 
-    The operations and bytes are totals over all runs of the program that one result needs. "collectives"
-    counts the instructions of each kind in the program. An unknown count is None. If `program` is None, only
-    the operations are known. If `compiled` has no jaxpr, the program is traced for `devices`.
+    The operations and bytes are totals over all runs of the program that one result needs. "collectives" maps
+    each kind of collective to its number of instructions. An unknown count is None. If `program` is None,
+    only the operations are known. If `compiled` has no jaxpr, the program is traced for `devices`.
     """
     operations = count_operations(compiled.stages.jaxpr or trace_program(compiled, devices))
     work: dict[str, Any] = {

@@ -166,9 +166,8 @@ def prepare(
 def unit_seeds(like: numpy.ndarray, points: int, scale: float = 1.0) -> Iterator[numpy.ndarray]:
     """Yield one seed for each element of a point.
 
-    A seed is an array with the shape and dtype of `like`, which contains `points` points of equal size. It is
-    `scale` at the same element of every point, and 0 elsewhere. The array is overwritten when the next seed
-    is requested.
+    A seed is an array with the shape and dtype of `like`, which contains `points` points of equal size. The
+    seed is `scale` at the same element of every point, and 0 elsewhere. The next seed overwrites the array.
     """
     seed = numpy.zeros(like.shape, like.dtype)
     seed_by_point = seed.reshape(points, -1)
@@ -179,7 +178,7 @@ def unit_seeds(like: numpy.ndarray, points: int, scale: float = 1.0) -> Iterator
 
 
 def formula_of(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable[..., Any]:
-    """Return the function of a case, whose keyword arguments are the inputs of the workload.
+    """Return the function of a case. Its keyword arguments are the inputs of the workload.
 
     `np` is the array library, and `log_gamma` is the function log(Gamma(x)) of this library. If `log_gamma`
     is None, the function of `poisson` omits the term log(c!).
