@@ -154,18 +154,18 @@ class Case:
 
     @property
     def kind(self) -> str:
-        """Return "ceiling" if the case measures a peak rate, "floor" if a latency, and "case" otherwise."""
+        """Return "ceiling" for a benchmark of a peak rate, "floor" for one of a latency, otherwise "case"."""
         return "case" if self.workload != CEILING else "floor" if self.target in FLOORS else "ceiling"
 
     @property
     def mesh_shape(self) -> tuple[int, int]:
-        """Return the shape of the device mesh: (devices on the points axis, devices on the seeds axis)."""
+        """Return the mesh shape (devices on the points axis, devices on the seeds axis)."""
         default = (1, self.devices) if self.split == "seeds" else (self.devices, 1)
         return default if self.mesh is None else _parse_mesh(self.mesh)
 
     @functools.cached_property
     def key(self) -> str:
-        """Return the ID of the case: a hexadecimal hash of its non-default fields."""
+        """Return a hexadecimal hash of the non-default fields. It identifies the case."""
         return hashlib.sha256(dumps(non_default_fields(self), sort_keys=True).encode()).hexdigest()[:16]
 
     def __reduce__(self) -> tuple[Any, ...]:

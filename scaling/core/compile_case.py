@@ -106,7 +106,7 @@ def compile_stages(
 
 
 def describe_and_color(case: Case, workload: Workload, describe_shortage: DescribeShortage) -> Derivative:
-    """Return the `Derivative` of a case: its shapes, its linear maps and, if seeds=colored, its coloring.
+    """Return the `Derivative` of a case. With seeds=colored, it includes a coloring.
 
     With seeds=colored, raise `TooLarge` if `describe_shortage` finds that the inputs do not fit into memory.
     """

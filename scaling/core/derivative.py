@@ -101,7 +101,7 @@ class Derivative:
 
 
 def describe_derivative(case: Case, workload: Workload, coloring: Any = None) -> Derivative:
-    """Return the `Derivative` of a case: its shapes and linear maps. `coloring` is a `Coloring` or None."""
+    """Return the `Derivative` of a case. `coloring` is a `Coloring` of the Jacobian, or None."""
     one_point = point_structs(case, workload)
     output = evaluate_shape(case, workload.function, one_point)
     inputs = sum(one_point[name].size for name in workload.names)

@@ -60,7 +60,7 @@ class Mode:
 
     @property
     def sums_outputs(self) -> bool:
-        """Return whether the mode differentiates the sum of the outputs, a scalar."""
+        """Return whether the mode differentiates the scalar sum of the outputs."""
         return self.single_seed or self.order == 2
 
     @property

@@ -17,7 +17,7 @@ Array = Any  # a NumPy array
 
 @dataclass(frozen=True)
 class Rounding:
-    """The numbers of terms in the sums that compute a result. They determine its tolerance."""
+    """The numbers of terms in the sums that compute a result. They determine the tolerance of the result."""
 
     terms: int  # the number of terms whose sum is one entry of the Jacobian
     added: int = 1  # the number of entries of the Jacobian whose sum is one element of the result
@@ -69,7 +69,7 @@ class Jacobians:
         return abs(self.values).max(axis=2)
 
     def entries_by_input(self) -> Array:
-        """Return the number of stored entries in each column of J: an int if J is dense, else an array."""
+        """Return the number of stored entries in each column of J, as an int if J is dense, else an array."""
         return self.values.shape[1]
 
 

@@ -120,9 +120,9 @@ class Reference(NamedTuple):
     Attributes:
         value: the function values, of shape (points, outputs).
         derivative: the Jacobians, of shape (points, outputs, inputs), or the Hessians.
-        value_terms: an output is a sum of terms. The array, of shape (points,), contains the sum of their
-            absolute values. With several outputs, it contains the largest such sum. An error is relative to
-            the sum or the value, whichever is larger. None means that the terms do not cancel.
+        value_terms: the sum of the absolute values of the terms of an output, as an array of shape (points,).
+            With several outputs, it contains the largest sum at each point. An error is relative to the value
+            or this sum, whichever is larger. None means that the terms do not cancel.
         derivative_terms: like `value_terms`, for the entries of the derivative.
     """
 

@@ -183,10 +183,10 @@ def color(pattern: Pattern, compress: str) -> Coloring:
 
 
 def _divide_nonzeros(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield (min_colors, by_row) for each way to read some nonzeros from rows and the others from columns.
+    """Yield (min_colors, by_row) for several ways to divide the nonzeros among rows and columns.
 
     `min_colors` is a lower bound on the number of colors. The boolean array `by_row` is true for each nonzero
-    that is read from a compressed row, and false for each nonzero that is read from a compressed column.
+    that is read from a compressed row instead of a compressed column.
     """
     for lines, is_row in ((pattern.rows, True), (pattern.cols, False)):
         nonzeros_in_line = np.bincount(lines)[lines]  # of the row or column that contains each nonzero

@@ -16,7 +16,7 @@ jax.monitoring.register_event_listener(
 
 
 def compile_with_cache(state: str, compile_once: Callable[[], Stages]) -> Stages:
-    """Compile a program with JAX's persistent compilation cache, and return its compilation stages.
+    """Compile a program with JAX's persistent compilation cache, and return its `Stages`.
 
     The cache is a new temporary folder. If `state` is "cold", the cache is empty. If `state` is "warm", the
     cache contains the program. Raise `CaseEnded` if JAX finds a program in a cold cache, or finds none in a

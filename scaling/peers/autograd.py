@@ -25,7 +25,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return functions that compute the value or derivative of a case with autograd."""
+    """Return functions that compute the value or derivative of a case with HIPS autograd."""
     import autograd.numpy
     from autograd.scipy.special import gammaln
 

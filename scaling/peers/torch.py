@@ -123,8 +123,8 @@ def _unit_seeds(torch: Any, like: Tensors, parts: list[int]) -> Tensors:
     """Return all seeds (unit tangents or unit cotangents), as one tensor for each tensor in `like`.
 
     Tensor i has the shape (seeds, *like[i].shape). `like[i]` consists of `parts[i]` parts of equal size, for
-    example one for each point. A seed selects one tensor, and one position in its parts. It is 1 at this
-    position of every part, and 0 elsewhere.
+    example one for each point. A seed selects one tensor, and one position in its parts. The seed is 1
+    at this position of every part, and 0 elsewhere.
     """
     sizes = [a.numel() // points for a, points in zip(like, parts, strict=True)]
     all_seeds = torch.eye(sum(sizes), dtype=like[0].dtype).split(sizes, dim=1)
@@ -145,7 +145,7 @@ def _map_seeds(torch: Any, case: Case, linear_map: Callable[[Tensors], Tensors],
 
 
 def _columns(torch: Any, batch: Batch, x: Tensors, tangents: Tensors) -> Tensors:
-    """Return a tuple with one tensor: the columns of the Jacobian, one column for each tangent.
+    """Return (columns,), where columns is a tensor with one column of the Jacobian for each tangent.
 
     If the workload has reduce="outputs", each column is summed over the outputs of a point.
     """

@@ -71,7 +71,7 @@ def _reference(inputs: Inputs) -> Reference:
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` with an n x n arrowhead matrix as its Jacobian, or raise `Refusal` if n < 2."""
+    """Return the `Workload` with an n x n arrowhead matrix as its Jacobian. Raise `Refusal` if n < 2."""
     n, colored = case.sizes["n"], case.seeds == "colored"
     if n < 2:
         raise Refusal(f"sizes.n={n}: arrowhead needs at least 2 unknowns")

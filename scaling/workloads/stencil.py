@@ -28,7 +28,7 @@ DIFFUSION = 0.3
 
 
 def _neighbors_by_slices(flux):
-    """Return four arrays: the flux in the four neighbors of each cell, computed with slices."""
+    """Return the flux in the four neighbors of each cell as four arrays, computed with slices."""
     # XLA compiles slices to one vectorized loop. `jnp.roll` along the last axis makes copies.
     side = flux.shape[0]
     rows = jnp.concatenate([flux[-1:], flux, flux[:1]]).reshape(-1)
@@ -43,7 +43,7 @@ def _neighbors_by_slices(flux):
 
 
 def _neighbors_by_rolls(flux):
-    """Return four arrays: the flux in the four neighbors of each cell, computed with `jnp.roll`."""
+    """Return the flux in the four neighbors of each cell as four arrays, computed with `jnp.roll`."""
     return tuple(jnp.roll(flux, shift, axis) for axis in (0, 1) for shift in (1, -1))
 
 
