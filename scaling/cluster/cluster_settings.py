@@ -55,15 +55,15 @@ class ClusterSettings:
 
     @property
     def submits(self) -> bool:
-        """Return whether the cases run in jobs: Slurm jobs, or one background job on this host."""
+        """Return whether the cases run in Slurm jobs or in one background job on this host."""
         return self.name in (LOCAL, SLURM)
 
     @property
     def unknown_fields(self) -> tuple[str, ...]:
         """Return the names of the environment fields that are unknown before a job runs.
 
-        The setup commands may change "xla_flags", "glibc_tunables" and "jax_settings". The settings `python`
-        and `container` may change "versions" (package versions).
+        Setup commands may change "xla_flags", "glibc_tunables" and "jax_settings". The settings `python` and
+        `container` may change "versions" (package versions).
         """
         set_by_setup = ("xla_flags", "glibc_tunables", "jax_settings") if self.setup else ()
         return (*set_by_setup, *(("versions",) if self.python or self.container else ()))
@@ -75,7 +75,7 @@ class ClusterSettings:
 
 
 def from_config(config: Any) -> ClusterSettings:
-    """Return the settings in the Hydra config group `cluster`, or raise `Refusal` if one is invalid."""
+    """Return the settings in the Hydra config group `cluster`. Raise `Refusal` if a setting is invalid."""
     name = config.get("name") if isinstance(config, Mapping) else config
     if isinstance(config, Mapping) and name is None:
         raise Refusal(
@@ -92,7 +92,7 @@ def from_config(config: Any) -> ClusterSettings:
 
 
 def _parse_field(key: str, value: Any) -> Any:
-    """Return the parsed value of the setting `key`, or None for None. Raise `Refusal` if it is invalid."""
+    """Convert `value` to the type of the setting `key`, or keep None. Raise `Refusal` if it is invalid."""
     if value is None:
         return None
     parse, expected = _PARSERS.get(key, (_parse_name, "a name"))
@@ -153,7 +153,7 @@ def _parse_minutes(value: Any) -> float | None:
 def _parse_megabytes(value: Any) -> int | None:
     """Convert a positive amount of memory to MB, or return None if `value` is invalid.
 
-    `value` is a number of GB, or a number with a unit ("4GB", "4GiB", "4000MB"). 1 GB is 1024 MB.
+    `value` is a number of GB, or has a unit ("4GB", "4GiB", "4000MB"). As in Slurm, 1 GB is 1024 MB.
     """
     match = re.fullmatch(rf"({_DECIMAL})\s*(?:([mgt])(?:i?b)?)?", str(value).strip(), re.IGNORECASE)
     megabytes = round(float(match[1]) * _MEMORY_UNITS[(match[2] or "g").lower()]) if match else 0

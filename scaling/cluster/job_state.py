@@ -44,7 +44,7 @@ _STATES_FILE = "states.json"  # file in the folder of a submission with the fina
 
 @dataclass(frozen=True)
 class TaskState:
-    """A submitted task (the cases that run in one job), and the state of its job when it was queried."""
+    """A submitted task (a group of cases that run in one job) and the last queried state of its job."""
 
     submission: Submission
     entry: SubmittedTask  # the task, as listed in the submission
@@ -69,7 +69,7 @@ class TaskState:
 
     @property
     def may_run(self) -> bool:
-        """Return whether the task may still run: it is pending or running, or its state is unknown."""
+        """Return true if the task is pending or running, or if its state is unknown."""
         return self.state.live or self.state.name == UNKNOWN
 
     @property
@@ -79,16 +79,15 @@ class TaskState:
 
     @property
     def wait_message(self) -> str:
-        """Return the message of a task that waits for CPU cores, or "" if the task does not wait."""
+        """Return a message if the task waits for CPU cores, otherwise ""."""
         waiting = self.may_run and not self.is_pending and self.journal.last_event == "waiting"
         return self.journal.last_text if waiting else ""
 
     @property
     def running_attempts(self) -> list[TaskAttempt]:
-        """Return the attempts of the task that have begun but not ended. An attempt runs one case.
+        """Return the attempts of the current run of the task that have not ended. An attempt runs one case.
 
-        Only attempts of the current run of the task are returned. The list is empty if the task is pending or
-        has ended.
+        The list is empty if the task is pending or has ended.
         """
         if not self.may_run or self.is_pending:
             return []
@@ -109,7 +108,7 @@ def find_tasks(results: Path, query_scheduler: bool = True) -> list[TaskState]:
 
 
 def try_find_tasks(results: Path, query_scheduler: bool = True) -> tuple[list[TaskState], str]:
-    """Return all tasks that were submitted for a results folder, with their states, and an error message.
+    """Return (tasks, error message) for all tasks that were submitted for a results folder.
 
     The message is "" if there is no error. Tasks of unreadable submissions are omitted. The state of a task
     is `UNKNOWN` if neither Slurm nor the files of the task show it. New final states are saved to disk.
@@ -128,10 +127,10 @@ def try_find_tasks(results: Path, query_scheduler: bool = True) -> tuple[list[Ta
 
 
 def _may_be_queued(submission: Submission) -> bool:
-    """Return whether jobs of a submission may be in the Slurm queue.
+    """Return whether the Slurm queue may contain jobs of a submission.
 
-    The result is false for jobs outside Slurm, and if every task has the saved state COMPLETED. Slurm may
-    requeue a job that ended in any other state.
+    It contains none if the submission does not use Slurm, or if all tasks have the saved state COMPLETED.
+    Slurm may requeue a job that ended in any other state.
     """
     completed = [state.name == "COMPLETED" for state in _read_final_states(submission).values()]
     return submission.kind == SLURM and sum(completed) < len(submission.entries)
@@ -142,7 +141,7 @@ def _find_submitted_tasks(
 ) -> list[TaskState]:
     """Return all tasks of a submission, with their states. Save new final states to disk.
 
-    `queue` is the result of `slurm.list_jobs`, or None if Slurm did not answer or was not queried.
+    `queue` is {job name: {job ID: state}}, or None if Slurm did not answer or was not queried.
     """
     saved_states, on_slurm = _read_final_states(submission), submission.kind == SLURM
     entries = [
@@ -171,9 +170,8 @@ def _query_states(
 ) -> dict[str, JobState]:
     """Return {task name: latest state} for the tasks `entries` of a Slurm submission.
 
-    `saved_states` maps task names to the final states on disk. `queued_states` maps the IDs of the jobs in
-    the queue to their states. sacct is queried for final states that are not on disk. Tasks without a known
-    state are omitted.
+    `saved_states` maps task names to the final states on disk. Other final states are queried with sacct.
+    `queued_states` maps the IDs of jobs in the queue to their states. Tasks of unknown state are omitted.
     """
     unsaved = [entry.job for entry in entries if entry.job and entry.name not in saved_states]
     ended_jobs = slurm.list_ended_jobs(submission.name, unsaved)
@@ -209,7 +207,10 @@ def _save_final_states(submission: Submission, states: Mapping[str, JobState]) -
 
 
 def _find_state(task: TaskState, is_queried: bool) -> JobState:
-    """Return the state of a task from its process, Slurm (if `is_queried`), its journal, or its log."""
+    """Return the latest state of a task, from `task.state`, its process, its journal or its log.
+
+    `is_queried` states whether Slurm was queried for `task.state`.
+    """
     if task.submission.kind == SLURM:
         is_observable = is_queried
     else:  # the process of a local task is visible on the host of the launcher only
@@ -238,7 +239,7 @@ def _read_final_state(task: TaskState) -> JobState:
 
 
 def find_state_in_log(task: TaskState) -> str | None:
-    """Return the final state that the log of a job reports, such as "TIMEOUT", or None if it reports none."""
+    """Return the final state that the log of a job contains, such as "TIMEOUT", or None if there is none."""
     for line in reversed(read_log(task, "err")):
         if explanation := transport.explain_failure([line]):
             return _STATE_OF_REASON[explanation[0]]
@@ -282,7 +283,7 @@ def _read_command(pid: int | str) -> bytes:
 def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
     """Return {(case key, replicate number)} for the cases that submitted tasks may still run.
 
-    Raise `Refusal` if the file of such a task cannot be read.
+    Raise `Refusal` if the file of one of these tasks cannot be read.
     """
     return {item.replicate_key for task in tasks if task.may_run for item in task.definition.scheduled_cases}
 
@@ -290,8 +291,8 @@ def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
 def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:
     """Cancel the pending and running tasks among `tasks`, and return the cancelled tasks.
 
-    For a task in Slurm, all jobs of its submission are cancelled. If Slurm refuses to cancel a submission,
-    the other tasks are still cancelled, and then `Refusal` is raised.
+    Slurm cancels all jobs of the submissions of these tasks. If it refuses to cancel a submission, the other
+    tasks are still cancelled before `Refusal` is raised.
     """
     live_tasks, refusals = [task for task in tasks if task.state.live], list[Refusal]()
     for name in {task.submission.name for task in live_tasks if task.submission.kind == SLURM}:

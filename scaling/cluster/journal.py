@@ -1,4 +1,4 @@
-"""Read and write the journal of a task: a file with a line of JSON for each event, such as a case's end."""
+"""Read and write the journal of a task, a file with one line of JSON for each event of the task."""
 
 import contextlib
 import datetime
@@ -62,7 +62,7 @@ class TaskJournal:
 
     @property
     def ended(self) -> set[tuple[str, int]]:
-        """Return the set of (case key, replicate number) of the cases that have ended."""
+        """Return {(case key, replicate number)} for the cases that have ended."""
         return {attempt.replicate_key for attempt in self.attempts if attempt.ended_at}
 
     @property
@@ -76,7 +76,7 @@ class TaskJournal:
 
 
 def read_journal(task: Path) -> TaskJournal:
-    """Return a summary of all journal files of a task. `task` is the path of the task file."""
+    """Return a summary of all journal files of a task, given the path of its task file."""
     attempts: dict[tuple[int, str, int, int], dict[str, Any]] = {}
     start: dict[str, Any] = {}
     event: dict[str, Any] = {}  # after the loop, the last event
@@ -107,7 +107,7 @@ def _journal_paths(task: Path) -> Iterator[Path]:
 def _read_events(task: Path) -> Iterator[dict[str, Any]]:
     """Yield the events in all journal files of a task, from the first run to the last. Skip invalid lines.
 
-    An event is a dict. Its item "run" is the number of the run, starting with 1.
+    An event is a dict. Its entry "run" is the number of the run of the task, starting with 1.
     """
     for run, path in enumerate(itertools.takewhile(Path.exists, _journal_paths(task)), 1):
         for line in read_file(path).decode(errors="replace").splitlines():
@@ -157,6 +157,9 @@ def current_job() -> str | None:
 
 
 def seconds_between(began_at: str, ended_at: str | None = None) -> float:
-    """Return the seconds between two times in ISO 8601 format (default: until now), or 0 if negative."""
+    """Return the time from `began_at` to `ended_at` in seconds, or 0 if it is negative.
+
+    Both times are in ISO 8601 format. The default of `ended_at` is the current time.
+    """
     ended = datetime.datetime.fromisoformat(ended_at) if ended_at else datetime.datetime.now(datetime.UTC)
     return max(0.0, (ended - datetime.datetime.fromisoformat(began_at)).total_seconds())

@@ -1,4 +1,4 @@
-"""Make "failed" records for cases that a job did not finish, find why it ended, and list remaining cases."""
+"""Make "failed" records for cases that a job did not finish, and list the cases that remain to be run."""
 
 import contextlib
 import dataclasses
@@ -26,7 +26,7 @@ _UNINFORMATIVE_PREFIXES = (
 
 
 def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
-    """Append a "failed" record for each case that its ended job did not finish. Return their number."""
+    """Append a "failed" record for each case whose job ended early. Return the number of records."""
     failed_records = make_failed_records(tasks, store.load(results).records) if tasks else []
     store.append_records(results, failed_records)
     return len(failed_records)
@@ -73,9 +73,9 @@ def make_failed_records_of_task(
 ) -> list[Record]:
     """Return a "failed" record for each case that a task began but did not finish.
 
-    If `all_cases` is true, also return a record for each case that never began. Omit attempts that have a
-    record in `records`, the records of the results folder. `path` is the path of the task file, and
-    `definition` is its content. `reason` is a key of `scaling.core.record.REASONS`, and `text` explains it.
+    If `all_cases` is true, also return a record for each case that never began. Omit attempts that already
+    have a record in `records`. `path` is the path of the task file, and `definition` is its content. `reason`
+    is a key of `scaling.core.record.REASONS`, and `text` explains it.
     """
     unfinished = {attempt.replicate_key: attempt.attempt for attempt in read_journal(path).unfinished}
     history = _history_of_task(definition, records)
@@ -114,7 +114,6 @@ def remaining_cases(
 def _history_of_task(
     definition: submission_files.TaskDefinition, records: Iterable[Record]
 ) -> schedule.History:
-    """Return how often each case of a task was attempted, and how the attempts ended."""
     keys = {item.case.key for item in definition.scheduled_cases}
     task_records = [record for record in records if record.key in keys]
     return schedule.build_history(task_records, definition.environments)

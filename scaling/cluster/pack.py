@@ -34,9 +34,9 @@ def pack(
     All cases of a group run in the same task. A task contains one group, or several groups that take at most
     `budget` seconds together. Run times are predicted from `records`.
 
-    If `nested` is true, a group contains all cases of one function, for all device counts. Otherwise, it
+    If `nested` is true, a group contains all cases of one function, for all device counts. Otherwise, a group
     contains the cases of one problem (function, inputs, derivative), and all cases of a task have the same
-    number of devices, nodes and processes.
+    numbers of devices, nodes and processes.
     """
     predict = make_predictor(records, settings)
     groups = (_group_by_function if nested else _group_by_shape)(schedule, settings)
@@ -53,7 +53,7 @@ def _group_by_shape(schedule: Schedule, settings: RunSettings) -> Groups:
 def _group_by_function(schedule: Schedule, settings: RunSettings) -> Groups:
     """Group the cases of a schedule by function, and return {process shape: groups of cases}.
 
-    The dict has a single key: numbers of devices, nodes and processes that are large enough for every case.
+    The dict has one key, a shape with enough devices, nodes and processes for every case.
     """
 
     def function_key(scheduled: ScheduledCase) -> tuple:

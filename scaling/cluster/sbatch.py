@@ -60,8 +60,7 @@ def submit(
     """Submit tasks to Slurm, or start the only task on this host if cluster=local.
 
     Return the submission with its job IDs. The tasks run a copy of this package. `nested` states whether all
-    device counts run in one job. If the submission fails, its tasks are cancelled and the exception is raised
-    again.
+    device counts run in one job. If sbatch fails, all jobs of the submission are cancelled.
     """
     results = resolve_results(results, cluster)
     if cluster.name == SLURM:
@@ -186,7 +185,7 @@ def _submit_array(
 def _ignore_interrupts() -> Iterator[None]:
     """Ignore SIGINT (Ctrl-C) and SIGHUP inside a `with` block.
 
-    The block runs sbatch. If sbatch were interrupted, jobs could remain in the queue.
+    The block runs sbatch. An interrupted sbatch could leave jobs in the queue.
     """
     handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGHUP, signal.SIGINT)}
     try:
@@ -199,7 +198,7 @@ def _ignore_interrupts() -> Iterator[None]:
 def format_scripts(
     results: Path, cluster: ClusterSettings, tasks: Sequence[PackedTask], machine: Machine
 ) -> list[str]:
-    """Return the sbatch scripts that `submit` would submit to Slurm, one for each job array."""
+    """Return the sbatch scripts that `submit` would submit, one for each Slurm job array."""
     from submitit.slurm import slurm as submitit_slurm
 
     results = resolve_results(results, cluster)
@@ -222,9 +221,8 @@ def _sbatch_options(
 ) -> dict[str, Any]:
     """Return the sbatch options of a job array as {option name in submitit: value}.
 
-    `entry` is the first task of the array. `previous_array` is the job ID of the previous array, or None.
-    `cluster.at_once` limits the number of running tasks. If it is set, the array starts after the previous
-    array has ended.
+    `entry` is the first task of the array. `previous_array` is the job ID of the previous array, or None. If
+    `cluster.at_once` limits the number of running tasks, the array starts after the previous array has ended.
     """
     shape, memory = entry.shape, cluster.memory or 0
     per_process = shape.devices // shape.processes
@@ -257,9 +255,9 @@ def _sbatch_options(
 
 
 def checked_setup(lines: Sequence[str]) -> list[str]:
-    """Return the lines of a shell script that runs setup lines and stops at the first failure.
+    """Return the lines of a shell script that runs the setup commands `lines`.
 
-    If a line fails, the script writes a message to standard error and ends the job.
+    If a command fails, the script writes a message to standard error and ends the job.
     """
     if not lines:
         return []

@@ -209,7 +209,7 @@ def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
 def _count_resource(requested: str, available: str) -> int:
     """Return the number of devices with the name `requested` in `available`, a GRES list of Slurm.
 
-    For example, `requested` is "gpu" or "gpu:h100", and `available` is "gpu:h100:8(S:0-1)". The result is 8.
+    For example, the result is 8 for "gpu" or "gpu:h100" in "gpu:h100:8(S:0-1)".
     """
     name = requested.split(":")
     resources = [gres.split(":") for gres in re.sub(r"\([^)]*\)", "", available).split(",")]
@@ -252,7 +252,7 @@ def list_ended_jobs(name: str, jobs: Sequence[str]) -> dict[str, JobState]:
 
 
 def _split_lines(text: str, count: int) -> list[list[str]]:
-    """Return the lines of a text, split at "|" into `count` fields. Lines with fewer fields are omitted."""
+    """Split each line of a text at "|" into `count` fields. Omit lines with fewer fields."""
     split_lines = [line.strip().split("|", count - 1) for line in text.splitlines()]
     return [fields for fields in split_lines if len(fields) == count]
 

@@ -34,7 +34,7 @@ _STORED_FIELDS = ("kind", "host", "minutes")
 
 @dataclass(frozen=True)
 class SubmittedTask:
-    """A task (group of cases that run in one job), as listed in submission.json."""
+    """A task (a group of cases that run in one job), as listed in submission.json."""
 
     folder: Path  # folder of the submission
     name: str  # name of the task file without its suffix, such as "0001"
@@ -81,10 +81,9 @@ class TaskDefinition:
 
 
 def read_submissions(results: Path) -> tuple[list[Submission], str]:
-    """Return all submissions of a results folder, and an error message. The oldest submission is first.
+    """Return (submissions, error message) for a results folder. The oldest submission is first.
 
-    Unreadable submissions are omitted, and the message names one of them. The message is "" if all
-    submissions can be read.
+    Unreadable submissions are omitted. The message names one of them, or is "" if there are none.
     """
     submissions, unreadable = [], []
     for path in _list_submissions(results / SUBMISSIONS):
@@ -101,8 +100,8 @@ def read_submissions(results: Path) -> tuple[list[Submission], str]:
 def _list_submissions(folder: Path) -> list[Path]:
     """Return the sorted paths of the submission.json files in the subfolders of `folder`.
 
-    Unreadable files are included. Return [] if `folder` does not exist. If it cannot be listed, return only
-    `folder`/*/submission.json, a pattern for the error message.
+    Unreadable files are included. The list is empty if `folder` does not exist. If `folder` cannot be listed,
+    its only element is the pattern `folder`/*/submission.json, which the error message shows.
     """
     try:
         paths = [subfolder / _SUBMISSION_FILE for subfolder in sorted(folder.iterdir())]
@@ -122,7 +121,7 @@ def _may_exist(path: Path) -> bool:
 
 
 def _submission_from_json(folder: Path, content: Any) -> Submission:
-    """Convert submission.json to a `Submission`, or raise KeyError, TypeError or ValueError if malformed."""
+    """Parse submission.json as a `Submission`. Raise KeyError, TypeError or ValueError if it is malformed."""
     entries = tuple(
         check_types(SubmittedTask(folder, task["task"], task["job"], shape, task["cases"]))
         for task in content["tasks"]
