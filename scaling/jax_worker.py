@@ -128,7 +128,7 @@ def _all_gather(values: list[float]) -> list[list[float]]:
 
 
 class CaseLoop:
-    """A loop that reads requests from the launcher: prepare, sample, finish or discard a case."""
+    """A loop that executes requests of the launcher to prepare, sample, finish or discard a case."""
 
     def __init__(
         self, header: dict[str, Any], channel: Any, group: ProcessGroup, group_fields: dict[str, Any]

@@ -41,9 +41,9 @@ _CLAIM_SECONDS = 600.0  # timeout for core claims if the case spans several node
 
 
 class Channel:
-    """A connection to the launcher that takes over standard input and standard output of this process.
+    """A connection to the launcher through the standard input and standard output of this process.
 
-    Afterwards, standard input is empty, and all other output of this process goes to standard error.
+    Other code in this process then reads an empty standard input, and its output goes to standard error.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Channel:
 
 
 def die_with_parent(parent: int) -> None:
-    """Make Linux kill this process when its parent (process ID `parent`) ends. Exit if it has ended."""
+    """Make Linux kill this process when the process with the ID `parent` ends. Exit if it has ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent ended before the call of prctl
         os._exit(0)
@@ -143,10 +143,10 @@ def _exit_after_hangup(pipe: int) -> None:
 def _bind_to_cores(
     header: dict[str, Any], rank: int, claims: contextlib.ExitStack, send_event: Callable[..., None]
 ) -> list[int] | None:
-    """Bind this process to CPU cores, and return the core numbers, or None if it must not be bound.
+    """Bind this process to CPU cores, and return the core numbers, or None if no binding is requested.
 
-    If `header` lists no cores, claim free cores. `claims` releases them when it is closed. `send_event`
-    informs the launcher if this process waits for free cores.
+    If `header` lists no cores, free cores are reserved until `claims` is closed. `send_event` informs the
+    launcher if this process waits for free cores.
     """
     if header["platform"] != "cpu" or not header["bind"]:
         return None
@@ -171,7 +171,7 @@ def _bind_to_cores(
 
 
 def _find_free_address(nodes: int) -> str:
-    """Return a free "host:port" for the `jax.distributed` coordinator, with 127.0.0.1 for one node."""
+    """Return a free "host:port" for the `jax.distributed` coordinator (127.0.0.1 if there is one node)."""
     with socket.socket() as port_socket:
         port_socket.bind(("", 0))
         host = "127.0.0.1" if nodes == 1 else os.environ.get("SLURMD_NODENAME") or _find_host_name()
@@ -181,8 +181,8 @@ def _find_free_address(nodes: int) -> str:
 def _find_host_name() -> str:
     """Return a name of this host at which other hosts can reach it.
 
-    It is `environment.node_name()`. If this name has no address or a loopback address, it is
-    `os.uname().nodename`.
+    The name is `environment.node_name()`, or `os.uname().nodename` if the first has no address or a loopback
+    address.
     """
     node = environment.node_name()
     with contextlib.suppress(OSError, UnicodeError):

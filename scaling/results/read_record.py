@@ -21,8 +21,7 @@ _MIN_SAMPLE_SECONDS = 1e-12
 def from_line(line: str, path: Path = Path("the file")) -> Record:
     """Parse a line of JSON in the file `path` as a record.
 
-    Raise ValueError if the line is not a valid record. Raise `Refusal` if a newer version of ad-scaling wrote
-    it.
+    Raise ValueError if the line is not a valid record, or `Refusal` if a newer ad-scaling wrote the line.
     """
     fields = json.loads(line)
     _require(isinstance(fields, dict), "not a JSON object")
@@ -162,7 +161,7 @@ def _check_record(record: Record) -> None:
 
 
 def _is_time_or_none(text: str | None) -> bool:
-    with contextlib.suppress(ValueError):  # such as month 13
+    with contextlib.suppress(ValueError):  # not a valid time, such as month 13
         return text is None or bool(datetime.datetime.fromisoformat(text))
     return False
 

@@ -41,8 +41,8 @@ def refuse_other_files(folder: Path, option: str = "results=") -> None:
 def create_results(folder: Path, option: str = "results=") -> None:
     """Create a results folder if it does not exist.
 
-    Raise `Refusal` if the folder is not writable or its results cannot be read. `option` is the option that
-    selects the folder, for the error message: "results=" or "--output ".
+    Raise `Refusal` if the folder is not writable or its results cannot be read. The message quotes `option`,
+    the option that selects the folder, such as "results=".
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ def require_writable(path: Path) -> None:
 
 
 def no_records(action: str, folder: Path, damaged: Sequence[str]) -> Refusal:
-    """Return a `Refusal` that says that a results folder contains no record to export or publish.
+    """Return a `Refusal` for a results folder that contains no record to export or publish.
 
     `action` is "export" or "publish". `damaged` contains a message for each line that cannot be read.
     """

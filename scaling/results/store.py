@@ -90,8 +90,8 @@ def sort_by_start(records: Iterable[Record]) -> list[Record]:
 def latest(records: Iterable[Record]) -> list[Record]:
     """Return one record for each combination of case, environment and replicate.
 
-    Of several attempts, return the last one with the best status. From best to worst, the statuses are: ok or
-    planned, skipped, failed.
+    Of several attempts, the last one with the best status is returned. The statuses "ok" and "planned" are
+    better than "skipped", which is better than "failed".
     """
     latest_records: dict[tuple[str, str, int], Record] = {}
     for record in sort_by_start(records):
@@ -107,12 +107,12 @@ def latest(records: Iterable[Record]) -> list[Record]:
 
 
 def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
-    """Return {(case key, replicate number): record}, with the newest of the records that `latest` returns."""
+    """Return {(case key, replicate number): newest record} for the records that `latest` selects."""
     return {(record.key, record.replicate): record for record in sort_by_start(latest(records))}
 
 
 def keep_newest_environments(records: Sequence[Record]) -> list[Record]:
-    """Return, for each workload, the records from the environment in which the workload ran last."""
+    """For each workload, return the records from the environment in which the workload ran last."""
     newest = {record.case.workload: record.setting for record in sort_by_start(records)}
     return [record for record in records if record.setting == newest[record.case.workload]]
 
@@ -134,7 +134,7 @@ class Study(NamedTuple):
 def read_study(folder: Path, known_cases: Mapping[str, Case] = types.MappingProxyType({})) -> Study:
     """Return the content of study.json in a results folder, with its cases.
 
-    `known_cases` maps case keys to cases. The other cases are parsed from the file.
+    `known_cases` maps case keys to cases, which are not parsed again.
     """
     path = folder / "study.json"
     content = read_json(path) if path.exists() else {}
@@ -201,7 +201,7 @@ def read_file(path: Path) -> bytes:
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "Not a regular file", str(path))
-        return file.read().removeprefix(codecs.BOM_UTF8)  # which an editor may have added
+        return file.read().removeprefix(codecs.BOM_UTF8)  # an editor may have added it
 
 
 def read_json(path: Path) -> Any:

@@ -112,7 +112,8 @@ class ChildProcess:
     def close(self, exit_seconds: float = 0.0, end_seconds: float = _END_SECONDS) -> None:
         """End the process with SIGTERM, and kill its process group with SIGKILL after `end_seconds`.
 
-        If `exit_seconds` is not 0, first close standard input, and wait this long for the process to exit.
+        If `exit_seconds` is not 0, first close standard input, and wait up to this time for the process to
+        exit.
         """
         process = self._process
         if exit_seconds:
@@ -160,7 +161,7 @@ class ChildProcess:
 
 
 def _open_log(log: Path | None) -> TextIO:
-    """Open a log for appending, or open /dev/null if `log` is None or cannot be opened."""
+    """Open a log for appending. If `log` is None or cannot be opened, open /dev/null instead."""
     with contextlib.suppress(OSError):
         return open(log or os.devnull, "a", encoding="utf-8", errors="replace")
     return open(os.devnull, "a", encoding="utf-8")

@@ -50,8 +50,8 @@ def claim_cores(
 ) -> Iterator[list[int]]:
     """Reserve `count` CPU cores, or all usable cores if there are fewer, and yield the sorted core numbers.
 
-    Processes with the same `owner` (ID of a run) and `node` share their cores. If other owners hold the
-    cores, `report_wait` is called once with a message. Raise `TimeoutError` after `timeout` seconds.
+    Processes with the same `owner` (ID of a run) and `node` share their cores. If other owners use the cores,
+    `report_wait` is called once with a message. Raise `TimeoutError` after `timeout` seconds.
     """
     usable, deadline, reported = usable_cores(), time.monotonic() + timeout, False
     with contextlib.ExitStack() as claims:
@@ -67,7 +67,7 @@ def claim_cores(
 
 
 def _describe_wait(cores: list[int], node: str) -> str:
-    """Return the message that other studies hold `cores`. It names their process IDs if they are visible."""
+    """Return a message about waiting for `cores` that names the processes that use them."""
     holder_pids = set()
     for core in cores:
         with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
@@ -83,7 +83,7 @@ def _describe_wait(cores: list[int], node: str) -> str:
 def _try_claim(
     usable: list[int], count: int, owner: str, node: str, claims: contextlib.ExitStack
 ) -> list[int] | None:
-    """Reserve and return up to `count` of the `usable` cores, or return None if too many are reserved.
+    """Reserve and return up to `count` of the `usable` cores, or return None if too few are free.
 
     Cores that other processes of `owner` on `node` have reserved are shared. The reservation ends when
     `claims` is closed.

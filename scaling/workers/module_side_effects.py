@@ -19,7 +19,7 @@ _FIXES = {  # JAX setting that the case or the launcher sets, or that slows call
 def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
     """Return a function that detects changes of JAX settings since this call.
 
-    The function returns (description of the changes, how to fix them), or None if no setting has changed.
+    The function returns (description of the changes, advice), or None if no setting has changed.
     """
     settings_before = {name: getattr(jax.config, name) for name in _FIXES}
 

@@ -43,7 +43,6 @@ def main() -> None:
 
 
 def _kill_descendants_and_exit(status: int) -> None:
-    """Kill all descendants of this process, and exit with `status`."""
     while True:  # the children of a killed process become children of this process
         for child in _find_children():
             with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -119,7 +119,7 @@ def make_schedule(
     queued: Collection[tuple[str, int]] = (),
     retry: bool = False,
 ) -> Schedule:
-    """Return the schedule of a study: the cases to execute, in random order within each replicate.
+    """Return the schedule of a study, with the cases to execute in random order within each replicate.
 
     `baseline` contains the records of the baseline of a comparison, or is None. `queued` contains the
     `replicate_key` of each case that another submission will run. If `retry` is true, failed cases without
@@ -206,7 +206,7 @@ class History:
     temporary_skips: set[Identity]  # cases that were skipped for a reason that may no longer apply
     permanent_failures: set[Identity]  # cases with a failure that another attempt would repeat
     attempts: Counter[Identity]  # number of attempts, without failures for the reason `REQUEST_NOT_MET`
-    recorded: set[tuple[Identity, int]]  # (identity, attempt number) of each attempt that has a record
+    recorded: set[tuple[Identity, int]]  # (identity, attempt number) of each of these attempts
 
     def is_exhausted(self, identity: Identity, settings: RunSettings) -> bool:
         """Return whether a failed case must not run again.
@@ -222,14 +222,14 @@ class History:
 def build_history(
     records: Iterable[Record], environments: Environments, baseline: Sequence[Record] | None = None
 ) -> History:
-    """Return the `History` of a study: the number of attempts at each case, and how the attempts ended.
+    """Return the `History` of a study, which summarizes the attempts at each case in `records`.
 
     Records from environments that are not in `environments` are ignored. In a comparison, `baseline` contains
     the records of the baseline. A record then counts as a result only if `baseline` has a record with the
     same case, replicate and `block` that did not fail. Records with the same `block` were sampled in turns.
     """
     matching = [(i, record) for record in records for i in find_identities(record, environments)]
-    # A set, because a file may have been copied.
+    # A set counts an attempt once, even if the user has copied a file of records.
     attempts = {(i, r.attempt, r.started_at) for i, r in matching if r.reason != REQUEST_NOT_MET}
     paired = {(r.key, r.replicate, r.block) for r in baseline or () if r.status != "failed"}
     results = [(i, r) for i, r in matching if r.status != "failed" and r.reason not in _TEMPORARY_SKIPS]
@@ -244,9 +244,9 @@ def build_history(
 
 
 def find_identities(record: Record, environments: Environments) -> list[Identity]:
-    """Return a list of (case key, digest, replicate), one for each environment that a record matches.
+    """Return [(case key, digest, replicate), ...] for the environments that a record matches.
 
-    A record matches if its environment has the same digest, or the same fields as far as they are known
+    A record matches if its environment has the same digest, or the same values of all fields that are known
     before the run.
     """
     actual = record.environment
@@ -258,9 +258,9 @@ def find_identities(record: Record, environments: Environments) -> list[Identity
 
 
 def _agree_where_known(planned: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
-    """Return whether two environments have the same hashed fields, as far as these are known before the run.
+    """Return whether two environments agree in all hashed fields that are known before the run.
 
-    `planned["untold"]` lists the fields that are unknown.
+    `planned["untold"]` lists the unknown fields.
     """
     known_fields = set(environment.DIGEST_FIELDS) - set(planned["untold"] or ())
     return all(planned.get(name) == actual.get(name) for name in known_fields)
@@ -269,7 +269,7 @@ def _agree_where_known(planned: Mapping[str, Any], actual: Mapping[str, Any]) ->
 def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
     """Return `preflight`, marked as skipped if its case needs a CPU and `platform` is not "cpu".
 
-    A case that runs an AD library other than JAX needs a CPU. An existing outcome is kept.
+    Peers (AD libraries other than JAX) need a CPU. An outcome that `preflight` already has is kept.
     """
     if platform == "cpu" or preflight.case.engine == "jax" or preflight.outcome:
         return preflight
@@ -289,9 +289,9 @@ def study_manifest(
     results: Sequence[PreflightResult],
     settings: RunSettings,
 ) -> dict[str, Any]:
-    """Return the content of study.json. This file describes the study that last ran in a results folder.
+    """Return the content of study.json, which describes the study that last ran in a results folder.
 
-    `scaling` lists the types of scaling in the study: "strong" or "weak". The file contains each case with
+    `scaling` lists the types of scaling in the study, "strong" or "weak". The content includes each case with
     its number of replicates.
     """
     counts = replicate_counts(results, settings)

@@ -32,7 +32,7 @@ Listener = Callable[[dict[str, Any]], None]  # called with events such as {"even
 
 @dataclass(frozen=True)
 class VariantResults:
-    """A worker program (`Variant`), its results folder, and the environments of its records."""
+    """A worker program (`Variant`), its results folder, and the environments in its records."""
 
     variant: Variant
     folder: Path
@@ -109,7 +109,7 @@ class _Run:
     out_of_memory: list[WorkItem] = field(default_factory=list)  # cases that ran out of memory
 
     def supervise(self, session: Sequence[ScheduledCase]) -> None:
-        """Measure the cases of a session (cases that share workers), and replace workers that die."""
+        """Measure the cases of a session, which share worker processes. Replace workers that die."""
         first_case, waiting_groups = session[0].case, self._group_by_problem(session)
         is_local = not self.options.transport  # workers on other nodes claim cores there
         claims_cores = is_local and self.settings.bind and self.schedule.machine.platform == "cpu"
@@ -134,7 +134,7 @@ class _Run:
                     waiting_groups[:0] = remaining
 
     def _group_by_problem(self, session: Sequence[ScheduledCase]) -> Groups:
-        """Return work items in groups of up to `_MAX_INTERLEAVED` cases with the same derivative."""
+        """Return the cases of a session in small groups with the same derivative, as work items."""
         variants, size = range(len(self.results)), _MAX_INTERLEAVED
         return [
             [WorkItem(item, variant) for item in cases[start : start + size] for variant in variants]
@@ -159,7 +159,7 @@ class _Run:
         claimed_cores: list[int] | None,
         is_retry: bool = False,
     ) -> WorkerGroup:
-        """Start workers for `first_case` and the cases with the same `ScheduledCase.session_key`.
+        """Start workers for `first_case` and the other cases that may share its workers.
 
         If the workers do not start, try once more, unless `is_retry` is true. The workers end when `stack` is
         closed. `variant` is an index into `self.results`. `claimed_cores` contains the CPU cores that are
@@ -182,7 +182,7 @@ class _Run:
         )
         try:
             return stack.enter_context(group)
-        except FileNotFoundError as error:  # srun or ssh
+        except FileNotFoundError as error:  # srun or ssh is missing
             text = f"{error.filename} is not installed on this host, or its folder is not in PATH"
             raise AllocationLost(text) from None
         except WorkerDied as death:
@@ -191,7 +191,7 @@ class _Run:
             return self._start_workers(stack, first_case, variant, claimed_cores, is_retry=True)
 
     def record_end(self, work: WorkItem, status: str, reason: str, text: str) -> None:
-        """Write a record with the given status ("failed" or "skipped"), and report the end of its case."""
+        """Write a record with the given status ("failed" or "skipped"), and report the end of the case."""
         environment = self.results[work.variant].environments[work.item.preflight.environment_key]
         if self.options.transport:
             count = process_shape(work.item.case, self.schedule.machine, self.settings).nodes
@@ -201,7 +201,7 @@ class _Run:
         self.handle_event(work, {"event": "end"} | outcome_fields(record))
 
     def handle_event(self, work: WorkItem, event: dict[str, Any]) -> None:
-        """Update the state of the run from a worker event. Tell the listener if the case begins or ends."""
+        """Update the state of the run from a worker event. Notify the listener if a case begins or ends."""
         item, results = work.item, self.results[work.variant]
         if line := event.pop("unwritten", None):  # a record that the worker could not write
             results.writer.append(line)
@@ -275,7 +275,7 @@ class _InterleavedCases:
         return [work for work in self.items if work.state == "prepared"]
 
     def _handle_death(self, death: WorkerDied) -> None:
-        """Record the case of a dead worker as failed, or postpone it if it may fit in memory alone."""
+        """Record the case of a dead worker as failed, or postpone the case if it may fit in memory alone."""
         work = self.last_request
         if work.state == "ended":
             return
@@ -300,8 +300,7 @@ class _InterleavedCases:
     def _prepare(self, work: WorkItem) -> None:
         """Request that the workers prepare a case, or skip the case if it is known to be too large.
 
-        A case is too large if the same case, or a case that differs only by smaller sizes or fewer points,
-        ran out of memory before.
+        A case is too large if the same case, or one with smaller sizes or fewer points, ran out of memory.
         """
         item = work.item
         oom_cases = (other.item.case for other in self.run.out_of_memory if other.variant == work.variant)

@@ -35,7 +35,7 @@ def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
     """
     messages = [line for line in reversed(lines) if line.startswith(_SLURM_PREFIXES)]
     causes = ((reason, line) for line in messages for text, reason in _CAUSES.items() if text in line.lower())
-    no_heartbeat = any("stopped sending heartbeats" in line for line in lines)  # JAX coordination service
+    no_heartbeat = any("stopped sending heartbeats" in line for line in lines)  # a message of JAX
     text = "a process of the case stopped sending heartbeats: its node or its network failed"
     return next(causes, ("node_failed", text) if no_heartbeat else None)
 
@@ -67,7 +67,7 @@ class SrunSteps:
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return a list that contains a single srun command. This command starts all workers."""
+        """Return a list with one srun command, which starts all workers."""
         per_process = shape.devices // shape.processes
         if self.platform == "cpu":  # a device is a physical core, not a hardware thread
             resources = [f"--cpus-per-task={per_process}", "--hint=nomultithread"]
@@ -97,7 +97,7 @@ class SshShells:
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return one remote shell command per process. It sets variables like XLA_FLAGS and runs `worker`."""
+        """Return one remote shell command per process, which sets environment variables and runs `worker`."""
         forwarded = sorted(name for name in variables if name.startswith(_FORWARDED_PREFIXES))
         assignments = [f"{name}={variables[name]}" for name in forwarded]
         commands = []

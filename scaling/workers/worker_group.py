@@ -156,10 +156,9 @@ def open_worker_group(
 
 
 def _worker_variables(platform: str, variant: Variant, is_remote: bool) -> dict[str, str]:
-    """Return the environment variables of the process that starts a worker.
+    """Return the environment variables for a worker, or for srun or ssh if `is_remote` is true.
 
-    This process is the worker itself, or srun or ssh if `is_remote` is true. srun must not inherit the
-    options of the enclosing job.
+    The options of the enclosing job are removed for srun, which would use them otherwise.
     """
     # GLIBC_TUNABLES must be set before the process starts. The worker itself adds the default XLA_FLAGS.
     tunables = environment.variables(platform)["GLIBC_TUNABLES"]
