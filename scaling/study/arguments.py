@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(words: Sequence[str], fields: Sequence[str], command: str = "run") -> argparse.Namespace:
-    """Parse the arguments of a command, and return its options and the list `overrides` as a namespace.
+    """Parse the arguments of a command. Return its options and the list `overrides` as a namespace.
 
     `words` contains the arguments after the command name. `fields` contains the valid names of overrides,
     such as "devices" for devices=2. Raise `Refusal` if an argument is invalid.
@@ -64,7 +64,7 @@ def parse(words: Sequence[str], fields: Sequence[str], command: str = "run") -> 
 
 
 def _advise_several(name: str) -> str:
-    """Return advice on how to give several values for `name`, or "" if it takes only one."""
+    """Return advice on how to give several values for `name`, or "" if only one value is possible."""
     if name == "study":
         return ", or run several with --multirun study=A,B"
     return f", or give a list such as {name}=[A,B]" if name.partition(".")[0] in FIELDS else ""

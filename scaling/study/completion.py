@@ -80,7 +80,7 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
 
 
 def _first_reasons(rules: Sequence[_Rule]) -> dict[str, UnusedField]:
-    """Return {field name: `UnusedField`} for the rules that apply, only the first one for each field."""
+    """Return {field name: `UnusedField`} for the first rule that applies to each field."""
     return {name: UnusedField(reason, causes) for name, unused, reason, causes in reversed(rules) if unused}
 
 
@@ -135,9 +135,9 @@ def _choose_name(case: Case, field: str, names: tuple[str, ...]) -> str | None:
 def _reset_values(case: Case) -> dict[str, Any]:
     """Return {field name: new value} for the fields of a case that `complete` resets.
 
-    Fields without an effect, except `wrt`, get their defaults. split=data sets reduce=points, and with
-    api=jit also split=points. storage=device becomes None, except with chunk=auto. Raise `Refusal` if `split`
-    is "both", `api` is not "jit", and `mesh` is not valid.
+    Fields without an effect get their defaults, except `wrt`. With split=data, `reduce` becomes "points".
+    With split=data and api=jit, `split` becomes "points" too. storage=device becomes None, except with
+    chunk=auto. Raise `Refusal` if split=both has no valid `mesh`.
     """
     needs_mesh = case.split == "both" and case.api != "jit"
     if needs_mesh and case.mesh not in (meshes := list_meshes(case.devices)):
@@ -155,7 +155,7 @@ def _reset_values(case: Case) -> dict[str, Any]:
 
 
 def fields_without_effect(case: Case) -> dict[str, UnusedField]:
-    """Return {name: `UnusedField`} for each field that has no effect in a case, whether it is set or not."""
+    """Return {name: `UnusedField`} for the fields that have no effect in a case, even if they are not set."""
     mode, with_jit = case.ad_mode, case.api == "jit"
     seedless, handwritten = not mode.has_seeds, mode.by_workload
     with_mode, unchunked = f"with mode={mode.name}", seedless or mode.single_seed or case.target == "hvp"

@@ -152,8 +152,7 @@ def _compose_once(overrides: list[str], only_print: bool) -> Composed:
 def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
     """Raise `Refusal` if a configuration key is unknown, missing or misplaced, or if a group has no file.
 
-    `choices` maps each group, such as "cluster", to the name of its selected file. A file is optional for the
-    group "hardware".
+    `choices` maps each group, such as "cluster", to its selected file. The group "hardware" needs no file.
     """
     known_names = known_keys()
     check_names("key", config, known_names)
@@ -202,9 +201,9 @@ def _read_yaml_1_1_scalars_as_text() -> None:
 def _in_hydra_syntax(word: str) -> str:
     """Convert an override to Hydra syntax.
 
-    Add the prefix ++ to a key that may be absent from the configuration files. Quote a value with special
-    characters. Expand "~" in results=~/PATH. Remove ".yaml" from the name of a configuration file, as in
-    study=rbf.yaml.
+    The prefix ++ is added to a key that may be absent from the configuration files. A value with special
+    characters is quoted. "~" in results=~/PATH is expanded. ".yaml" is removed from the name of a
+    configuration file, as in study=rbf.yaml.
     """
     name, _, value = word.partition("=")
     # Keys that a YAML file may omit.
@@ -222,10 +221,10 @@ def _in_hydra_syntax(word: str) -> str:
 
 
 def _keep_null(override: str) -> str:
-    """Return an override with [null] in place of null, such as chunk=[null] for chunk=null.
+    """Replace null by [null] in an override, so that chunk=null becomes chunk=[null].
 
-    Without brackets, null would mean that the field is not set. Return where=true for where=null. Return all
-    other overrides unchanged.
+    Without brackets, null would mean that the field is not set. where=null becomes where=true. All other
+    overrides are returned unchanged.
     """
     name, _, value = override.partition("=")
     # A plain null means "not given".
@@ -348,7 +347,7 @@ def _check_file(path: Path, name: str) -> None:
     sizes_by_anchor: dict[str | None, int] = {}  # anchor -> number of values in its value
     parents: list[tuple[str | None, int]] = []  # (anchor, number of values before it) of each open collection
     value_count = 0
-    with contextlib.suppress(yaml.YAMLError):  # which Hydra reports
+    with contextlib.suppress(yaml.YAMLError):  # Hydra reports these errors
         for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
             if isinstance(event, yaml.CollectionEndEvent):
                 anchor, before = parents.pop()

@@ -13,7 +13,7 @@ from scaling.peers import interface
 from scaling.study.arguments import FLAGS
 from scaling.study.grid import SCALINGS
 
-_WIDTH, _NAME_WIDTH = 79, 22  # of a line and of its first column, in characters
+_WIDTH, _NAME_WIDTH = 79, 22  # characters in a line and in its first column
 # A key, its default, and its comment, which may continue on the following lines.
 _KEY = re.compile(r"^( *)([a-z_]+):[ ]*([^#\n]*?)[ ]*(?:#[ ]*(.*(?:\n +#.*)*))?$", re.MULTILINE)
 _GROUPS = ("defaults", "sampling")  # keys whose value is a nested mapping or list

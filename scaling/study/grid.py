@@ -152,7 +152,7 @@ def _expand_grids(
 
 
 def _check_study(study: Mapping[str, Any], parts: Any) -> None:
-    """Raise `Refusal` if `parts`, or the grids, ceilings or title of a study have a wrong type or value."""
+    """Raise `Refusal` if `parts`, or the entry grids, ceilings or title of `study`, has an invalid value."""
     if not isinstance(parts, Mapping) or not all(isinstance(part, Mapping) for part in parts.values()):
         raise Refusal(f"parts must be a mapping of studies by name, not {format_value(parts)}")
     grids = study.get("grids", [{}])
@@ -167,7 +167,7 @@ def _check_study(study: Mapping[str, Any], parts: Any) -> None:
 
 @contextlib.contextmanager
 def _with_source(sources: _Sources) -> Iterator[None]:
-    """Add the source (file and grid) of the invalid value to a `Refusal` that the `with` block raises."""
+    """Add the source (file and grid) of an invalid value to a `Refusal` that the `with` block raises."""
     try:
         yield
     except Refusal as refusal:
@@ -175,11 +175,11 @@ def _with_source(sources: _Sources) -> Iterator[None]:
 
 
 def add_source(text: str, sources: _Sources) -> str:
-    """Return an error message `text` with the source of its field, such as " (in study/rbf.yaml, grid 2)".
+    """Append the source of the invalid field to an error message, such as " (in study/rbf.yaml, grid 2)".
 
     `sources` maps fields to their sources. The invalid field is the first word of `text` that is a key of
-    `sources`. If no word is a key, append the source of the grid. Append nothing if the source is unknown or
-    the command line. If the command line sets the workload, also advise study=function.
+    `sources`. If there is none, the source of the grid is appended. Nothing is appended if the source is the
+    command line or unknown. If the command line sets the workload, the message also advises study=function.
     """
     names = re.findall(r"[a-z_]+", text.partition(":")[0].replace("unknown size", "unknown sizes"))
     workload = sources.get("workload")
@@ -294,8 +294,8 @@ def _parse_bytes(text: str) -> int:
 def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, UnusedField]]) -> None:
     """Raise `Refusal` if a value on the command line or in a YAML file affects none of the cases.
 
-    A value in a YAML file is permitted if the command line makes it ineffective. `unused[i]` is the result of
-    `completion.unused_fields` for `cells[i]`.
+    A value in a YAML file is permitted if the command line makes it ineffective. `unused[i]` contains the
+    fields that have no effect in `cells[i]`.
     """
     unused_by_value: dict[tuple[str, str, Any], list[UnusedField | None]] = defaultdict(list)
     for cell, without_effect in zip(cells, unused, strict=True):
@@ -314,7 +314,7 @@ def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, Unuse
 
 
 def format_setting(name: str, value: Any) -> str:
-    """Return "NAME=VALUE" for a field or option, as on the command line: "mode=jacfwd" or "jit=true"."""
+    """Return a field or option as "NAME=VALUE", as on the command line, such as "jit=true"."""
     return f"{name}={value if isinstance(value, str) else format_value(value)}"
 
 

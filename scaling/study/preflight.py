@@ -48,7 +48,7 @@ def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallbac
     checks, `note(checked, total)` is called with the number of checked cases and of all cases. An answer is:
 
     - the dict that `preflight_process.check_cell` returns, if the case is valid
-    - a dict with the entry "refusal", an error message, if the case is invalid
+    - {"refusal": error message, ...}, if the case is invalid
     - {"failure": (reason, text)}, if the check crashed or took more than `seconds`
     """
     examination = _Examination(cells, seconds, note)
@@ -113,7 +113,7 @@ class _Examination:
         layout_groups = list(
             group_by(cell_indices, lambda index: without_layout(self.cells[index].case)).values()
         )
-        failures = 0  # since the last answer, where a timeout counts as several
+        failures = 0  # number since the last answer; a timeout counts as several
         while layout_groups:
             first_cell = layout_groups[0][0]
             failure = self._answer_in_order(layout_groups)
@@ -138,9 +138,9 @@ class _Examination:
         """Check cells in one child process, in order, until a check crashes or times out.
 
         Return {"failure": (reason, text)} for this check, or None if all cells were checked. Each list in
-        `layout_groups` contains the indices of cells that differ only in layout. Add the answers to
-        `self.answers`, and remove the indices of the checked cells from `layout_groups`. If the user's
-        modules cannot be imported, this error is the answer for all cells.
+        `layout_groups` contains the indices of cells that differ only in layout. The indices of checked cells
+        are removed, and their answers are added to `self.answers`. If the user's modules cannot be imported,
+        this error is the answer for all cells.
         """
         module, variables = "scaling.study.preflight_process", {"JAX_PLATFORMS": "cpu"}
         program = Variant("preflight", module=module, variables=variables)
@@ -202,7 +202,7 @@ def load_answers(folder: Path, key: str | None) -> list[Answer]:
 def save_answers(folder: Path, key: str | None, answers: Sequence[Answer]) -> None:
     """Cache the answers of `check_cells` in a results folder under `key`. Do nothing if `key` is None.
 
-    Also do nothing if an answer may change later: a failure, or a case that needs too much memory.
+    Also do nothing if an answer may change later, such as a failure or a lack of memory.
     """
     is_cacheable = all("case" in answer and (answer["unfit"] or [""])[0] != "too_large" for answer in answers)
     if key is not None and is_cacheable:

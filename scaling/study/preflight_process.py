@@ -70,11 +70,11 @@ def _import_modules(cell: GridCell) -> dict[str, Any]:
 
 
 def check_cell(cell: GridCell) -> dict[str, Any]:
-    """Fill in the defaults of a case, check whether the case can run, and return the results as a dict.
+    """Fill in the defaults of a case as given in a study, and check whether the case can run.
 
-    `cell` is the case as given in the study. In the dict, "case" is the completed case. "unfit" is (reason,
-    text) if the case cannot run, and otherwise None. "unused" is {name: `UnusedField`} for each field that is
-    set but has no effect. Raise `Refusal` if the case is invalid.
+    Return a dict. Its entry "case" is the completed case. "unfit" is (reason, text) if the case cannot run,
+    and otherwise None. "unused" is {name: `UnusedField`} for each field that is set but has no effect. Raise
+    `Refusal` if the case is invalid.
     """
     is_jitted = cell.case.jit and cell.case.engine == interface.JAX
     if is_jitted and jax.config.jax_disable_jit:  # type: ignore[attr-defined]
@@ -198,7 +198,7 @@ def _make_workload(case: Case) -> Any:
 
 
 def call_user_code(handle: Callable[[GridCell], dict[str, Any]], cell: GridCell) -> dict[str, Any]:
-    """Return `handle(cell)`, or a dict that describes the exception if the user's code raises one."""
+    """Return `handle(cell)`, or a dict that describes the exception if `handle` raises one."""
     try:
         return handle(cell)
     except Refusal as refusal:

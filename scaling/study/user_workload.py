@@ -73,16 +73,16 @@ def advise_renaming() -> str:
 
 
 def _module_folders() -> list[Path]:
-    """Return the folders with modules of the user: the working directory, and the folders in PYTHONPATH."""
+    """Return the working directory and the folders in PYTHONPATH, which may contain the user's modules."""
     return [Path(), *map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))]
 
 
 def declared_names(module: ModuleType, name: str, variant: str | None = None) -> tuple[str, ...]:
     """Return the names in the constant `name` of a workload module, or () if there is no such constant.
 
-    The constant, such as VARIANTS, is a tuple or list of names, or a dict with the names as keys. A dict
-    FORMULATIONS maps variants to lists of names instead: return the names for `variant`. Raise `Refusal` if
-    the constant has another type.
+    The constant, such as VARIANTS, is a tuple or list of names, or a dict with the names as keys. If
+    FORMULATIONS is a dict, it maps variants to lists of names, and the names for `variant` are returned.
+    Raise `Refusal` if the constant has another type.
     """
     declared = getattr(module, name, ())
     if isinstance(declared, Mapping):
@@ -94,12 +94,11 @@ def declared_names(module: ModuleType, name: str, variant: str | None = None) ->
 
 
 def declared_sizes(name: str, module: ModuleType, case_sizes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the constant SIZES of a workload module: {size name: default value}.
+    """Return the constant SIZES of a workload module, {size name: default value}.
 
     `name` is the name of the workload. `case_sizes` contains the sizes that the case sets. Raise `Refusal` if
     `case_sizes` contains a name that is not in SIZES, or if a size has neither a default nor a value. Also
-    raise `Refusal` if SIZES is not a dict with names as keys, or contains a reserved name ("points",
-    "devices" or "data_seed").
+    raise `Refusal` if SIZES is malformed or contains a reserved name ("points", "devices" or "data_seed").
     """
     declared = getattr(module, "SIZES", {})
     if not isinstance(declared, Mapping) or not all(isinstance(size, str) for size in declared):
@@ -165,9 +164,9 @@ def check_direction(name: str, built: Workload) -> None:
 
 
 def check_inputs(case: Case, built: Workload) -> None:
-    """Raise `Refusal` if two draws of an input differ, or if its dtype cannot represent the values.
+    """Raise `Refusal` if an input is not reproducible, or if its dtype cannot represent the values.
 
-    Check the first point only, and no large inputs.
+    Only the first point is checked. Large inputs are not checked.
     """
     per_point = dataclasses.replace(built, points=built.inputs)
     for name, spec in built.inputs.items():

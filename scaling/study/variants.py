@@ -22,7 +22,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def name_variant(text: str) -> Variant:
-    """Return a `Variant` with only a name, such as "jax-0.10.0", for the baseline of a comparison.
+    """Return a `Variant` that has only a name, such as "jax-0.10.0", for the baseline of a comparison.
 
     `text` is the value of `versus=`, such as "jax:0.10.0". Raise `Refusal` if `text` has none of the forms in
     `FORMS`, or if its revision, version or interpreter is invalid.
@@ -44,7 +44,7 @@ def name_variant(text: str) -> Variant:
 
 @contextlib.contextmanager
 def open_variant(text: str) -> Iterator[Variant]:
-    """Prepare the baseline of a comparison, yield it as a `Variant`, and finally delete temporary files.
+    """Prepare the baseline of a comparison, and yield it as a `Variant`. Delete temporary files at the end.
 
     `text` is the value of `versus=`, such as "commit:main" or "jax:0.10.0". `FORMS` lists the valid forms.
     Raise `Refusal` if `text` is invalid, or if the baseline cannot be installed or run.
@@ -117,10 +117,9 @@ def _install_jax(version: str) -> Path:
 
 
 def _check_variant(versus: str, variant: Variant) -> None:
-    """Raise `Refusal` if a program cannot import JAX, or uses another version of the worker protocol.
+    """Raise `Refusal` if `variant` cannot import JAX, or uses another version of the worker protocol.
 
-    `variant` is the program. `versus` is the value of `versus=` that the error message quotes, such as
-    "jax:0.10.0".
+    `versus` is the value of `versus=` that the error message quotes, such as "jax:0.10.0".
     """
     script = "import jax, numpy, scaling.worker as w; jax.devices(); print(getattr(w, 'PROTOCOL', 1))"
     variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | dict(variant.variables)
