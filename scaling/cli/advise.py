@@ -163,7 +163,7 @@ def _parse_words(words: Sequence[str]) -> tuple[str, _Problem, _Options]:
 
 
 def _parse_budget(text: str) -> float:
-    """Return the value of `budget=`. Raise `Refusal` if it is not a number of seconds."""
+    """Convert the value of `budget=` to seconds. Raise `Refusal` if it is negative or not a number."""
     with contextlib.suppress(ValueError):
         if 0 <= (seconds := float(text)) < math.inf:
             return seconds
@@ -171,7 +171,7 @@ def _parse_budget(text: str) -> float:
 
 
 def _read_case(config: dict[str, Any]) -> Case:
-    """Return the only case that a configuration describes, or raise `Refusal` if there are several."""
+    """Return the case that a configuration describes. Raise `Refusal` if it describes several cases."""
     case_fields = {name: config[name] for name in _FIELDS_OF_WORKLOAD[:-2] if config[name] is not None}
     cells = expand_study({}, {"points": 1024} | case_fields | {"devices": 1})
     if len(cells) > 1:
@@ -302,7 +302,7 @@ def _resend_lost_interrupt(lost: Any) -> None:
 def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[int] | None) -> float:
     """Find and print the fastest AD method. Return its time per call in seconds, or 0 if it is unknown.
 
-    First bind this process to the CPU cores `bound_to`, if any. `_parse_words` explains the other arguments.
+    First bind this process to the cores `bound_to`, unless it is None. `_parse_words` explains the others.
     """
     usable = cores.usable_cores()
     if bound_to:  # bind the process before JAX is imported
@@ -342,7 +342,7 @@ def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[
 
 
 def _table_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the lines of a text table: a header, and one line for each method in `rows`."""
+    """Return the lines of a text table with a header and one line for each method in `rows`."""
     formats: dict[str, Callable[[Any], str]] = {
         "method": str, "devices": str, "predicted_seconds": format_duration,
         "measured_seconds": format_duration, "memory_bytes": format_bytes, "left_out": str,
@@ -357,7 +357,7 @@ def _table_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _split_location(text: str) -> tuple[str, str]:
-    """Split "FILE.py:NAME" or "MODULE:NAME". Raise `Refusal` if `text` is invalid or the file is missing."""
+    """Split "FILE.py:NAME" or "MODULE:NAME" at the colon. Raise `Refusal` if the text or file is invalid."""
     where, _, name = text.rpartition(":")
     is_file = where.endswith(".py")
     module_names = [Path(where).stem] if is_file else where.split(".")

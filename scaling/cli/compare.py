@@ -15,7 +15,7 @@ from scaling.results import results_folder
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Compare two results folders, and return the exit status (see `print_comparison`)."""
+    """Compare two results folders. Return exit status 1 if the second has a regression, otherwise 0."""
     if args.markdown not in (None, "-"):
         markdown_file = Path(args.markdown)
         if not args.markdown or markdown_file.is_dir() or not markdown_file.parent.is_dir():
@@ -33,9 +33,9 @@ def print_comparison(
 ) -> int:
     """Print which cases are slower or faster in folder `b` (new) than in folder `a` (old).
 
-    Times with a relative difference below `margin` (if None, `folder_comparison.MARGIN`) count as equal. If
-    `markdown` is a path, also write a Markdown table to this file. If it is "-", print only this table.
-    Return exit status 1 if a case in `b` is slower, failed, or ran out of memory, and otherwise 0.
+    Relative differences below `margin`, by default `folder_comparison.MARGIN`, are ignored. If `markdown` is
+    a path, also write a Markdown table to this file. If it is "-", print only this table. Return exit status
+    1 if a case in `b` is slower, failed, or ran out of memory, and otherwise 0.
     """
     compared = folder_comparison.compare(a, b, folder_comparison.MARGIN if margin is None else margin)
     if markdown == "-":

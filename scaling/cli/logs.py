@@ -20,7 +20,7 @@ _MAX_CASES = 3  # maximum number of cases shown without --all
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    """Print the logs of the cases that the command-line arguments select (see `select_keys`)."""
+    """Print the logs of the cases that the command-line arguments select."""
     study = load_status(results_folder.require_results_folder(args.folder))
     keys = select_keys(study, " ".join(args.key))
     streams.print_lines(console, study.notes, "yellow")
@@ -37,9 +37,9 @@ def select_keys(study: StudyStatus, query: str) -> list[str]:
     """Return the keys of the cases that `query` selects. Raise `Refusal` if it selects none.
 
     A case matches if its label or key begins with `query`. If `query` is a complete label, only that case
-    matches. Return:
+    matches. The result is:
 
-    - the failed cases that match, latest first, if there are any
+    - the failed cases that match, the latest first, if there are any
     - all cases that match, if none of them failed and `query` is not empty
     - the case that a cluster task started last, if no case failed and `query` is empty
     """
@@ -67,7 +67,7 @@ def select_keys(study: StudyStatus, query: str) -> list[str]:
 def logs_of_case(study: StudyStatus, key: str, show_all: bool = False) -> Iterator[tuple[str, str]]:
     """Yield (title, text) for the attempts of a case, for each worker log file and for each job log file.
 
-    If `show_all` is false, yield only the last lines of long log files.
+    If `show_all` is false, only the last lines of long log files are included.
     """
     tasks = [task for task in study.tasks if key in task.cases]
     records = store.sort_by_start(study.records.get(key, []))

@@ -30,7 +30,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 
 
 def merge(inputs: Sequence[str], output: str) -> list[str]:
-    """Copy the records of results folders into an output folder, and return a summary as lines of text.
+    """Copy the records of results folders into an output folder, and return the lines of a summary.
 
     Raise `Refusal` before any file is written if a folder is invalid or a file cannot be read.
     """

@@ -19,7 +19,7 @@ def execute(words: list[str], console: Console) -> int:
         console.print(plan_study.HELP, markup=False)
         return OK
     studies = []
-    for config, name in compose(words, "plan"):  # prepare all, before any is compiled
+    for config, name in compose(words, "plan"):  # prepare all studies before compiling
         with progress.show_preflight(console) as note:
             studies.append((plan_study.prepare_plan(config, name, note), config["deadline"]))
     return max([_plan_and_report(study, deadline, console) for study, deadline in studies], default=OK)

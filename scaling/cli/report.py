@@ -25,7 +25,10 @@ _EFFICIENCY = 0.5  # equal to `findings.EFFICIENCY`; an up-to-date report does n
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    """Write the HTML report of a results folder, with --proposal also a proposal, and print a summary."""
+    """Write the HTML report of a results folder, and print a summary.
+
+    With --proposal, also write text, tables and figures for a compute-time application.
+    """
     folder, efficiency = results_folder.require_results_folder(args.folder), _read_efficiency(args.efficiency)
     current_report = load_saved_output(folder, _digest(folder, efficiency))
     if current_report and not args.proposal and not find_unrecorded(folder):
@@ -63,7 +66,7 @@ def write_and_print(
     loaded: store.Loaded | None = None,
     efficiency: float = _EFFICIENCY,
 ) -> "Findings":
-    """Print the results of a folder, update its HTML report if it is outdated, and return `Findings`.
+    """Print the results of a folder, update its HTML report if it is outdated, and return the `Findings`.
 
     `settings` contains the hashes of the environments to print, or is empty for all environments. If `brief`
     is true, the printed summary fits on one screen. `loaded` contains the records, or is None to load them.

@@ -64,12 +64,12 @@ def execute(words: list[str], console: Console) -> int:
         console.print(text, soft_wrap=True, markup=False)
         return OK
     studies = [read_study(config, name) for config, name in compose(words)]
-    examined = [_examine(study, console) for study in studies]  # all, before any runs
+    examined = [_examine(study, console) for study in studies]  # check all studies before the first one runs
     return max([_run_and_report(study, console) for study in examined], default=OK)
 
 
 def _examine(run: StudyRun, console: Console) -> StudyRun:
-    """Check the cases of a study, and return a copy of `run` with the results in `run.checked`.
+    """Check the cases of a study, and return a copy of `run` with the results in its field `checked`.
 
     Raise `Refusal` if a case is invalid.
     """

@@ -127,7 +127,7 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
 
 
 def _ended_lines(records: Iterable[Record], tasks: Sequence[TaskState]) -> Iterator[StatusLine]:
-    """Yield one `StatusLine` for each record. `tasks` contain the nodes on which failed cases ran."""
+    """Yield one `StatusLine` for each record. The nodes of failed cases are looked up in `tasks`."""
     attempts = (attempt for task in tasks for attempt in task.journal.attempts)
     nodes = {(*attempt.replicate_key, attempt.attempt): attempt.nodes for attempt in attempts}
     for record in records:
@@ -179,7 +179,7 @@ def _format_line(line: StatusLine) -> str:
 
 
 def task_tables(tasks: Sequence[TaskState], show_all: bool) -> Iterator[Table]:
-    """Yield a table of the tasks for each submission of jobs.
+    """Yield one table of tasks for each submission.
 
     If `show_all` is false, tasks in the same state share a row, and ended tasks of earlier submissions are
     omitted.
@@ -200,7 +200,7 @@ def task_tables(tasks: Sequence[TaskState], show_all: bool) -> Iterator[Table]:
 
 
 def task_rows(tasks: Sequence[TaskState], show_all: bool = False) -> list[tuple[str, ...]]:
-    """Return the rows of a table of tasks, as tuples of texts.
+    """Return the rows of a table of tasks as tuples of strings.
 
     There is one row per task if `show_all` is true, and otherwise one row for all tasks in the same state.
     """
@@ -239,7 +239,7 @@ def _format_elapsed(row: Sequence[TaskState]) -> str:
 
 
 def print_status(status: StudyStatus, console: Console, show_all: bool) -> None:
-    """Print tables of tasks and of case counts per state, lines on single cases, and `status.notes`.
+    """Print the tasks, the number of cases in each state, lines about single cases, and the notes.
 
     If `show_all` is false, long lists of tasks and cases are shortened.
     """

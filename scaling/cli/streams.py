@@ -29,7 +29,7 @@ def print_lines(console: Console, lines: Iterable[str], style: str | None = None
 
 
 def damaged_notes(damaged: Sequence[str]) -> list[str]:
-    """Summarize `Loaded.damaged` in up to two notes: one on unreadable files, and one on damaged lines."""
+    """Return at most two notes on `damaged`, one about unreadable files and one about damaged lines."""
     denied = [text for text in damaged if text.endswith(os.strerror(errno.EACCES))]
     lines = [text for text in damaged if text not in denied]
     fix = "repeat the `scaling run` command to run their cases, and delete the lines to end this note"

@@ -104,9 +104,9 @@ def _check_options(config: dict[str, Any], cluster: ClusterSettings) -> None:
 
 
 def plan_run(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
-    """Schedule the cases of a study that have no result, and return the schedule and all earlier records.
+    """Schedule the cases of a study that have no result. Return (schedule, all earlier records).
 
-    If `run.dry_run` is false, write study.json. Also write a "failed" record for each case that an ended job
+    If `run.dry_run` is false, also write study.json, and a "failed" record for each case that an ended job
     did not finish.
     """
     queued = set[tuple[str, int]]()
@@ -130,7 +130,7 @@ def plan_run(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
 
 
 def _note_dropped_cases(run: StudyRun, loaded: store.Loaded, queued: set[tuple[str, int]]) -> list[str]:
-    """Return [note] if this run removes cases without a record from study.json, otherwise []."""
+    """Return a list with a note if this run removes unrecorded cases from study.json, otherwise []."""
     known_cases = {result.case.key: result.case for result in run.checked}
     known_cases |= {record.key: record.case for record in loaded.records}
     earlier = store.read_study(run.folder, known_cases)
@@ -158,7 +158,7 @@ def _print_counts(run: StudyRun, schedule: Schedule, console: Console) -> None:
 
 
 def _settle_submissions(run: StudyRun, console: Console) -> set[tuple[str, int]]:
-    """Return the cases that submitted tasks may still run, as a set of (case key, replicate number).
+    """Return {(case key, replicate number)} for the cases that submitted tasks may still run.
 
     If `run.dry_run` is false, first write a "failed" record for each case that an ended job did not finish.
     """

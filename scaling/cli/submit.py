@@ -16,11 +16,11 @@ from scaling.workers.schedule import REQUEST_NOT_MET, Schedule
 
 
 def submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded, bool]:
-    """Submit the cases that have no result, and return (schedule, records, is_incomplete).
+    """Submit the cases that have no result. Return (schedule, records, is_incomplete).
 
     If `run.wait` is true, wait until the tasks end, and submit interrupted cases again. `schedule` is the
-    latest schedule. `records` contains the records of the results folder. If tasks were cancelled, records
-    written during the wait are missing. `is_incomplete` is true if tasks are queued or were cancelled.
+    latest schedule. `records` contains the records of the results folder, as they were before the wait if
+    tasks were cancelled. `is_incomplete` is true if tasks are queued or were cancelled.
     """
     for round_number in range(run.cluster.attempts or 1):
         run = dataclasses.replace(run, retry=run.retry and round_number == 0)
@@ -45,7 +45,6 @@ def submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.Lo
 
 
 def _pack_tasks(run: StudyRun, schedule: Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
-    """Distribute the cases of a schedule over tasks that fit into the time limit, and return the tasks."""
     is_local = run.cluster.name == LOCAL  # a single task
     budget = math.inf if is_local else 60 * run.cluster.time * run.cluster.fill
     return pack.pack(schedule, run.settings, loaded.records, budget, run.nested or is_local)

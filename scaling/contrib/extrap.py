@@ -1,8 +1,8 @@
 """Convert timings to the text format of Extra-P, a program that fits performance models to run times.
 
-See https://github.com/extra-p/extrap. The module report/export.py writes the files. A parameter is a size
-that varies, such as the number of devices. A file has at most four parameters. It contains a region for each
-timed method. All regions of a file have the same coordinates (combinations of parameter values).
+See https://github.com/extra-p/extrap. The module report/export.py writes the files. In Extra-P, a parameter
+is a size that varies, such as the number of devices, and a region is a timed method. A file has at most four
+parameters. All regions of a file have the same coordinates (combinations of parameter values).
 """
 
 import functools
@@ -15,13 +15,13 @@ from scaling.analysis.timings import Timing
 from scaling.core.grouping import group_by
 from scaling.report.text import clean_text
 
-_MAX_PARAMETERS = 4  # of an Extra-P file
+_MAX_PARAMETERS = 4  # maximum number of parameters in an Extra-P file
 Coordinates = tuple[int, ...]  # a value for each parameter
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """The content of an Extra-P file: run times of methods, all measured at the same parameter values."""
+    """The content of an Extra-P file, with the run times of methods at the same parameter values."""
 
     title: str  # the differentiated function and the environment
     constants: Mapping[str, int]  # the sizes that are equal in all timings, by name
@@ -57,7 +57,7 @@ def _split_family(function_timings: Sequence[Timing]) -> Iterator[Experiment]:
 
 
 def _sizes_of(timing: Timing) -> dict[str, int]:
-    """Return the sizes of a case by name, including the numbers of devices and points."""
+    """Return {size name: value} for a case, including the numbers of devices and points."""
     counts = {"devices": timing.case.devices, "points": timing.case.points}
     sizes = {f"sizes.{name}" if name in counts else name: size for name, size in timing.case.sizes.items()}
     return counts | sizes
@@ -69,7 +69,7 @@ def _coordinates(names: Iterable[str], timing: Timing) -> Coordinates:
 
 
 def _varying_sizes(timings: Sequence[Timing]) -> list[list[str]]:
-    """Return the names of the sizes that vary between the timings. Sizes that vary together form a group.
+    """Return the names of the sizes that vary between the timings, grouped by sizes that vary together.
 
     The group that contains `devices` is first. The other groups are in descending order of their number of
     different values.
@@ -104,7 +104,7 @@ def _to_region_name(text: str) -> str:
 
 
 def format_experiment(experiment: Experiment) -> str:
-    """Return the text of an Extra-P file: the seconds per call, for each method and all parameter values.
+    """Return the text of an Extra-P file with the seconds per call of each method at all parameter values.
 
     The file also contains the floating-point operations per device, if they are known for all parameter
     values.

@@ -34,7 +34,7 @@ class TrackingSettings:
     """Settings for publishing results to W&B. The constructor raises `Refusal` if a value is invalid."""
 
     project: str = "ad-scaling"
-    entity: str | None = None  # user or team; None for that of the API key, which wandb reads itself
+    entity: str | None = None  # user or team, or None for the default of the API key
     mode: str = "auto"  # "auto" is online if there is an API key, otherwise offline
     timeout: float = 20.0  # seconds to wait for the server
     dashboard: bool = True  # whether to save a W&B workspace and a W&B report
@@ -59,9 +59,9 @@ class TrackingSettings:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "TrackingSettings":
-        """Return the settings in the Hydra config group `tracking`. The variable WANDB_MODE replaces "auto".
+        """Return the settings in the Hydra config group `tracking`. Raise `Refusal` if one is invalid.
 
-        Raise `Refusal` if a key or value is invalid.
+        The environment variable WANDB_MODE, if set, replaces the mode "auto".
         """
         fields = {str(name): value for name, value in config.items() if name != "name"}
         for name in fields:
@@ -75,7 +75,7 @@ class TrackingSettings:
 
 
 class Line(NamedTuple):
-    """The environment, workload and AD method of a W&B run. Each W&B run is one line in a plot."""
+    """The environment, workload and AD method of a W&B run, which is one line in a plot."""
 
     environment: str
     workload: str

@@ -39,7 +39,7 @@ _PASSED = ("API_KEY", "BASE_URL", "ENTITY", "CONFIG_DIR", "HTTP_PROXY", "HTTPS_P
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a publication to W&B: the state of each run, and the lines to print."""
+    """The outcome of a publication to W&B, with the state of each run and the lines to print."""
 
     states: Mapping[str, str]  # digest -> published, unchanged, kept, there before, differs, lost (no event)
     succeeded: bool  # whether no failure was reported
@@ -47,7 +47,7 @@ class Outcome:
 
 
 def publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | None = None) -> Outcome:
-    """Publish a results folder to W&B, or write offline copies. The result describes any error."""
+    """Publish a results folder to W&B, or write offline copies. Errors are reported in the result."""
     events: list[Event] = []
     try:
         events.extend(_publish(folder, settings, loaded))
@@ -87,7 +87,7 @@ def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
     encoded_job = base64.b64encode(pickle.dumps(job)).decode()
     command = [sys.executable, "-P", "-m", "scaling.wandb.remote", str(folder.resolve() / "wandb")]
     timeout = _START_SECONDS + _GRACE_SECONDS
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work_folder:  # logged by wandb
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work_folder:  # wandb logs this path
         child = ChildProcess(command, stdin_text=encoded_job, cwd=work_folder, env=environ, pass_fds=(lock,))
         with contextlib.closing(child):
             while (event := child.receive(timeout)) is not None:

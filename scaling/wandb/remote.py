@@ -189,7 +189,7 @@ def _is_complete(log: Path) -> bool:
 
 
 def _first_difference(run: TrackedRun, stored: Any) -> str:
-    """Return the first difference from a stored W&B run, such as 'config', or '' if they are equal."""
+    """Return the first part of a W&B run that differs from `stored`, such as 'config', or '' if none does."""
     try:
         if stored.state != "finished":
             return "state"
