@@ -60,7 +60,7 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
 
 
 def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
-    """Copy the records, study.json and plans of `folders` to `target`, and yield lines of a summary."""
+    """Copy the records, study.json and plans of `folders` to `target`, and yield the lines of a summary."""
     loaded = store.load(target)
     records = {to_line(record): record for record in (*loaded.records, *loaded.plans)}
     earlier_count = len(records)

@@ -58,7 +58,7 @@ def print_scripts(run: StudyRun, schedule: Schedule, loaded: store.Loaded, conso
 
 
 def _submit(run: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Console) -> bool:
-    """Write a "skipped" or "failed" record for each case that preflight rejected, and submit the other cases.
+    """Submit the cases of a schedule that can run, and write records of its skipped and failed cases.
 
     Return whether any case is queued, including the cases of earlier submissions.
     """

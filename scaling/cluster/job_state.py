@@ -129,8 +129,8 @@ def try_find_tasks(results: Path, query_scheduler: bool = True) -> tuple[list[Ta
 def _may_be_queued(submission: Submission) -> bool:
     """Return whether the Slurm queue may contain jobs of a submission.
 
-    It contains none if the submission does not use Slurm, or if all tasks have the saved state COMPLETED.
-    Slurm may requeue a job that ended in any other state.
+    The queue contains none if the submission does not use Slurm, or if all tasks have the saved state
+    COMPLETED. Slurm may requeue a job that ended in any other state.
     """
     completed = [state.name == "COMPLETED" for state in _read_final_states(submission).values()]
     return submission.kind == SLURM and sum(completed) < len(submission.entries)

@@ -60,7 +60,7 @@ def _require(condition: bool, problem: str) -> None:
 
 
 def type_check(hint: Any) -> Check:
-    """Return a function that tests whether a value has the type `hint` and contains no negative numbers."""
+    """Return a function that tests whether a value has the type `hint`. A negative number fails the test."""
     origin, argument_checks = typing.get_origin(hint), list(map(type_check, typing.get_args(hint)))
     if origin is types.UnionType:
         return functools.reduce(_check_either, argument_checks)
@@ -91,7 +91,7 @@ def _field_checks(dataclass: Any) -> dict[str, Check]:
 
 
 def check_types(value: Any) -> Any:
-    """Return the dataclass instance `value`. Raise ValueError if a field does not have its annotated type."""
+    """Return the dataclass instance `value`. Raise ValueError if a field has a wrong type or is negative."""
     for name, is_type in _field_checks(value.__class__).items():
         if not is_type(field := getattr(value, name)):
             raise ValueError(f"{name} is {field!s:.60}")

@@ -9,7 +9,7 @@ from scaling.core.case import AUTO, JAX, LAPLACIAN, SECOND
 from scaling.core.derivative import Derivative
 from scaling.core.modes import HESSIAN, MODES
 
-# (reason, whether it applies to the case, explanation). The first reason that applies is recorded.
+# (reason, whether the case violates the rule, explanation). The first violated rule is recorded.
 _Rule = tuple[str, bool, str]
 _UNDEFINED = "not_defined"
 
@@ -35,7 +35,7 @@ def why_inapplicable(derivative: Derivative) -> tuple[str, str] | None:
 
 
 def _list_target_rules(derivative: Derivative) -> list[_Rule]:
-    """List why a case may be skipped because of its target, as (reason, whether it applies, explanation)."""
+    """Return (reason, is_violated, explanation) for each rule on the target of a case, such as "hessian"."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     second_order, whole_batch, name = case.target in SECOND, case.batch == "whole", case.workload
     per_point = f"target={case.target} is computed for each point"
@@ -62,7 +62,7 @@ def _list_target_rules(derivative: Derivative) -> list[_Rule]:
 
 
 def _list_reduction_rules(derivative: Derivative) -> list[_Rule]:
-    """List why reduce=points or batch=whole may be skipped, as (reason, whether it applies, explanation).
+    """Return (reason, is_violated, explanation) for each rule on reduce=points and batch=whole.
 
     With reduce=points, the result is summed over the points. With batch=whole, the case differentiates one
     function of all points (`Workload.whole`).
@@ -98,7 +98,7 @@ def _list_point_inputs(derivative: Derivative) -> list[str]:
 
 
 def _list_seed_rules(derivative: Derivative) -> list[_Rule]:
-    """List why seeds=colored or mode=mixed may be skipped, as (reason, whether it applies, explanation)."""
+    """Return (reason, is_violated, explanation) for each rule on seeds=colored and mode=mixed."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     whole_batch, colored = case.batch == "whole", case.seeds == "colored" and not mode.is_value
     one_seed = "hvp" if case.target == "hvp" else mode.name if mode.single_seed else ""
@@ -124,10 +124,10 @@ def _list_seed_rules(derivative: Derivative) -> list[_Rule]:
 
 
 def _list_workload_rules(derivative: Derivative) -> list[_Rule]:
-    """List what a workload may not support, as (reason, whether it applies to the case, explanation).
+    """Return (reason, is_violated, explanation) for each rule on what the workload of a case supports.
 
-    The entries concern the fields `mode` and `batch`. With batch=whole, the case differentiates one function
-    of all points (`Workload.whole`).
+    The rules concern the fields `mode` and `batch`. With batch=whole, the case differentiates one function of
+    all points (`Workload.whole`).
     """
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     name, whole_batch, sums_points = case.workload, case.batch == "whole", workload.reduction.sums_points
@@ -147,7 +147,7 @@ def _list_workload_rules(derivative: Derivative) -> list[_Rule]:
 
 
 def _list_layout_rules(derivative: Derivative) -> list[_Rule]:
-    """List why a mesh, an `api` or jit=false may be skipped, as (reason, whether it applies, explanation)."""
+    """Return (reason, is_violated, explanation) for each rule on the device mesh, `api` and jit=false."""
     case = derivative.case
     eager, split_seeds = not case.jit, case.split == "seeds" and case.seeds == "identity"
     indivisible_seeds = [part.seeds for part in derivative.parts if part.seeds % case.devices]

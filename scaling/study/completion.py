@@ -38,7 +38,7 @@ _Rule = tuple[str, bool, str, tuple[str, ...]]
 
 
 def complete(case: Case, make_workload: Callable[[Case], Any] = workload.make_from_module) -> Case:
-    """Return a copy of a case with defaults filled in and with fields without effect reset.
+    """Return a copy of a case in which defaults are filled in and fields without an effect are reset.
 
     `make_workload` returns the `Workload` of a case. Raise `Refusal` if a field has an invalid value.
     """

@@ -363,8 +363,8 @@ def parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
 def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
     """Check the syntax tree of a condition, and yield each field that it compares with a constant.
 
-    Replace the operators `is` and `is not` in `tree` by == and !=. Raise `Refusal` if the condition is
-    invalid. `text` is the condition, for error messages.
+    In `tree`, replace `is` by == and `is not` by !=, because Python warns of `is` with a string. Raise
+    `Refusal` if the condition is invalid. `text` is the condition, for error messages.
     """
     for node in ast.walk(tree):
         if not isinstance(node, _ALLOWED_NODES):

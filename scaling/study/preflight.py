@@ -108,7 +108,7 @@ class _Examination:
     answers: dict[int, Answer] = field(default_factory=dict)  # cell index -> answer
 
     def examine(self, cell_indices: list[int]) -> None:
-        """Check cells in a child process. Start a new process after a crash or a timeout."""
+        """Check the cases with the given indices in a child process, and in a new one after each failure."""
         # Each list in `layout_groups` contains the indices of cells that differ only in layout.
         layout_groups = list(
             group_by(cell_indices, lambda index: without_layout(self.cells[index].case)).values()
@@ -135,12 +135,12 @@ class _Examination:
         self.answers |= {cell_index: answer for cell_indices in layout_groups for cell_index in cell_indices}
 
     def _answer_in_order(self, layout_groups: list[list[int]]) -> Answer | None:
-        """Check cells in one child process, in order, until a check crashes or times out.
+        """Check cases in one child process, in order, until a check crashes or times out.
 
-        Return {"failure": (reason, text)} for this check, or None if all cells were checked. Each list in
-        `layout_groups` contains the indices of cells that differ only in layout. The indices of checked cells
+        Return {"failure": (reason, text)} for this check, or None if all cases were checked. Each list in
+        `layout_groups` contains the indices of cases that differ only in layout. The indices of checked cases
         are removed, and their answers are added to `self.answers`. If the user's modules cannot be imported,
-        this error is the answer for all cells.
+        this error is the answer for all cases.
         """
         module, variables = "scaling.study.preflight_process", {"JAX_PLATFORMS": "cpu"}
         program = Variant("preflight", module=module, variables=variables)
@@ -165,7 +165,7 @@ class _Examination:
         return None
 
     def _ask(self, process: WorkerGroup, cell_index: int, step: str) -> Answer:
-        """Send the request `step` ("import" or "answer") about a cell to `process`, and return the answer."""
+        """Send the request `step` ("import" or "answer") about a case to `process`, and return the answer."""
         cell = self.cells[cell_index]
         request = {"do": step, "case": to_dict(cell.case), "scaling": cell.scaling}
         try:

@@ -94,7 +94,7 @@ def declared_names(module: ModuleType, name: str, variant: str | None = None) ->
 
 
 def declared_sizes(name: str, module: ModuleType, case_sizes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the constant SIZES of a workload module, {size name: default value}.
+    """Return {size name: default value}, the constant SIZES of a workload module.
 
     `name` is the name of the workload. `case_sizes` contains the sizes that the case sets. Raise `Refusal` if
     `case_sizes` contains a name that is not in SIZES, or if a size has neither a default nor a value. Also

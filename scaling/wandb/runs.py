@@ -139,7 +139,7 @@ def _make_run(
 
 
 def _config_fields(record: Record) -> Fields:
-    """Return the W&B config fields of a record: the fields of its case and a part of its environment."""
+    """Return the W&B config fields of a record, from its case and a part of its environment."""
     case, environment = to_dict(record.case), record.environment
     sizes = {f"size_{name}": size for name, size in case.pop("sizes").items()}
     fields = {name: environment.get(name) for name in _ENVIRONMENT_FIELDS}

@@ -225,7 +225,7 @@ def build_history(
     """Return the `History` of a study, which summarizes the attempts at each case in `records`.
 
     Records from environments that are not in `environments` are ignored. In a comparison, `baseline` contains
-    the records of the baseline. A record then counts as a result only if `baseline` has a record with the
+    the records of the other program. A record then counts as a result only if `baseline` has a record of the
     same case, replicate and `block` that did not fail. Records with the same `block` were sampled in turns.
     """
     matching = [(i, record) for record in records for i in find_identities(record, environments)]
