@@ -23,9 +23,11 @@ def test_report_states_up_to_which_device_count_the_efficiency_holds(
 ):
     scaling_command(["report", str(folder)])  # writes a report with the default efficiency first
     done = scaling_command(["report", str(folder), *arguments])
-    expected = f"at least {arguments[0][11:] if arguments else 0.5} on up to {limit} device"
+    required, devices = arguments[0][11:] if arguments else 0.5, f"on up to {limit} device"
+    expected = f"Efficiency of at least {required}: {devices}"
     assert done.returncode == 0 and expected in " ".join(done.stdout.split()), done.stdout + done.stderr
-    assert expected in (folder / "report" / "index.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
+    page = (folder / "report" / "index.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert f"Efficiency of at least {required}:</strong> {devices}" in page
 
 
 def test_report_and_analysis_have_the_same_default():
