@@ -20,9 +20,10 @@ import yaml
 
 from examples import pages
 from examples.pages import Row
+from scaling.analysis.ratios import ratio_interval
 from scaling.core import environment
 from scaling.core.formatting import format_duration, format_number
-from scaling.core.timing import median_interval, ratio_interval
+from scaling.core.timing import median_interval
 from scaling.workers import cores
 
 BEGIN, END = "<!-- generated: do not edit -->", "<!-- end -->"

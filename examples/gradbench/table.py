@@ -13,8 +13,9 @@ import yaml
 
 from examples.gradbench.problems import CPP, CPP_FAST, CPP_FUNCTION, FUNCTION
 from examples.pages import Row, format_ratio, make_table, read_lines, replace_between
+from scaling.analysis.ratios import ratio_interval
 from scaling.core.formatting import format_duration, format_number
-from scaling.core.timing import median_interval, ratio_interval
+from scaling.core.timing import median_interval
 
 PUBLISHED = Path(__file__).parent / "published.yaml"
 TITLES = {"gmm": "GMM", "bundle_adjustment": "BA", "lstm": "LSTM", "hand_tracking": "HT"}

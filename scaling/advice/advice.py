@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from scaling.advice import candidates, measurement, plain_code
 from scaling.advice.problem import Problem, name_user_function
+from scaling.analysis.ratios import ratio_interval
 from scaling.core.case import Case, Refusal, non_default_fields
 from scaling.core.derivative import Derivative
 from scaling.core.formatting import (
@@ -22,7 +23,7 @@ from scaling.core.formatting import (
     format_number,
 )
 from scaling.core.record import Record, bytes_while_running
-from scaling.core.timing import median_interval, ratio_interval
+from scaling.core.timing import median_interval
 from scaling.options.coloring import Coloring
 from scaling.plan.compile_pool import RecordFields
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import jax
 
+from scaling.analysis.ratios import ratio_interval
 from scaling.analysis.timings import describe_disturbed_turns
 from scaling.core import run_case
 from scaling.core.case import Case
@@ -19,7 +20,7 @@ from scaling.core.compile_case import Stages
 from scaling.core.formatting import format_count
 from scaling.core.record import Record
 from scaling.core.run_case import Attempt, ProcessGroup
-from scaling.core.timing import Sampling, ratio_interval
+from scaling.core.timing import Sampling
 from scaling.plan.compile_pool import RecordFields
 
 EQUAL_RATIO = 1.03  # ratio of two times up to which two candidates are equally good

@@ -286,3 +286,12 @@ def _centered_ranks(samples: Sequence[float]) -> Any:
     """Return the ranks of the samples minus the mean rank. Equal samples have equal ranks."""
     _, index, counts = np.unique(samples, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[index] - (len(samples) + 1) / 2
+
+
+def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> tuple[float, float, float] | None:
+    """Return (ratio of the medians, low, high) with 95 % confidence, or None if there are too few samples."""
+    top_interval, bottom_interval = median_interval(top, 0.975), median_interval(bottom, 0.975)  # Bonferroni
+    if top_interval is None or bottom_interval is None:
+        return None
+    ratio = statistics.median(top) / statistics.median(bottom)
+    return ratio, top_interval[0] / bottom_interval[1], top_interval[1] / bottom_interval[0]

@@ -4,7 +4,6 @@ A sampled program is a function without arguments. A `Gather` function exchanges
 that run it. A turn is a series of samples of one case. Compared cases alternate. All times are in seconds.
 """
 
-import dataclasses
 import functools
 import gc
 import itertools
@@ -37,7 +36,7 @@ class Sampling:
     compilations: int = 1  # number of compilations, each sampled by this rule
 
 
-@dataclass(frozen=True)
+@dataclass
 class Samples:
     """The timing samples of one compilation of a program."""
 
@@ -113,7 +112,7 @@ def _take_turns(
     elapsed = 0.0
     while True:
         elapsed += _add_turn(time_calls, sampling, samples, elapsed, gather)
-        samples = dataclasses.replace(samples, stop_reason=_stop_reason(samples, elapsed, sampling))
+        samples.stop_reason = _stop_reason(samples, elapsed, sampling)
         yield samples
 
 
@@ -201,12 +200,3 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
     """Return the confidence interval (low, high) of the median, or None if there are too few samples."""
     k, ordered = _enclosing_rank(len(samples), confidence), sorted(samples)  # sign test
     return (ordered[k - 1], ordered[-k]) if k else None
-
-
-def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> tuple[float, float, float] | None:
-    """Return (ratio of the medians, low, high) with 95 % confidence, or None if there are too few samples."""
-    top_interval, bottom_interval = median_interval(top, 0.975), median_interval(bottom, 0.975)  # Bonferroni
-    if top_interval is None or bottom_interval is None:
-        return None
-    ratio = statistics.median(top) / statistics.median(bottom)
-    return ratio, top_interval[0] / bottom_interval[1], top_interval[1] / bottom_interval[0]

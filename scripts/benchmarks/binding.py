@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from scaling.core.timing import ratio_interval
+from scaling.analysis.ratios import ratio_interval
 from scaling.results.store import load
 
 ROUNDS = 3

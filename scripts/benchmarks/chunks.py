@@ -12,7 +12,7 @@ import sys
 from side_by_side import complete_case, measure_in_turns
 
 from scaling.analysis.estimate import format_ratio
-from scaling.core.timing import ratio_interval
+from scaling.analysis.ratios import ratio_interval
 
 ENOUGH = 0.8
 PROBLEMS = {

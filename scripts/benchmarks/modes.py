@@ -11,12 +11,12 @@ import side_by_side  # noqa: F401 binds this process to one core and restarts it
 
 from scaling.analysis.cases import method_of
 from scaling.analysis.estimate import format_ratio
+from scaling.analysis.ratios import ratio_interval
 from scaling.core import compile_case, layout, timing, workload
 from scaling.core.case import Case
 from scaling.core.derivative import describe_derivative
 from scaling.core.formatting import format_duration
 from scaling.core.modes import MODES
-from scaling.core.timing import ratio_interval
 from scaling.study import completion
 
 ROUNDS = 15

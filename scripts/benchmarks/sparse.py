@@ -10,7 +10,7 @@ import sys
 
 from side_by_side import complete_case, measure_in_turns
 
-from scaling.core.timing import ratio_interval
+from scaling.analysis.ratios import ratio_interval
 
 ARROWHEAD = (256, 1024)
 

@@ -19,7 +19,7 @@ from collections import Counter
 from pathlib import Path
 
 from scaling.analysis import folder_comparison
-from scaling.core.timing import ratio_interval
+from scaling.analysis.ratios import ratio_interval
 from scaling.results.store import latest, load
 
 FALSE_ALARMS, FOUND = 0.05, 0.95

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from scaling.analysis.folder_comparison import SAME, SLOWER, UNDECIDED, compare, find_folders
+from scaling.analysis.ratios import ratio_interval
 from scaling.core.case import Refusal
 from scaling.core.record import to_line
-from scaling.core.timing import ratio_interval
 from scaling.report.comparison import case_table, changed_table, comparison_lines, format_markdown
 
 CASES = 200

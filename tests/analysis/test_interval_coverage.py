@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from scaling.analysis import ratios
+from scaling.analysis.ratios import ratio_interval
 from scaling.core.case import Case
 from scaling.core.record import Record
-from scaling.core.timing import ratio_interval
 
 pytestmark = pytest.mark.thin(4, "thorough")
 

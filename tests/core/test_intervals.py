@@ -5,7 +5,8 @@ import math
 import pytest
 from scipy import stats
 
-from scaling.core.timing import _enclosing_rank, median_interval, ratio_interval
+from scaling.analysis.ratios import ratio_interval
+from scaling.core.timing import _enclosing_rank, median_interval
 
 LEVELS = (0.5, 0.9, 0.95, 0.975, 0.99, 0.999)
 
