@@ -23,6 +23,7 @@ from scaling.core.reductions import REDUCTIONS
 JAX = "jax"  # the engine of this package; every other engine is a peer
 # Second-order targets of a scalar function: its Hessian H, a product H v with a vector v, the trace of H.
 LAPLACIAN = "laplacian"
+POINTS, SEEDS = "points", "seeds"  # the axes of the device mesh; pmap has the single axis POINTS
 SECOND = ("hessian", "hvp", LAPLACIAN)
 BATCHES = ("vmap", "whole")
 SPLITS = ("points", "seeds", "both", "data")  # data: the result is a sum over the points of all devices

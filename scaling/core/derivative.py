@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scaling.core import load_option
-from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal
+from scaling.core.case import LAPLACIAN, POINTS, SECOND, Case, Refusal
 from scaling.core.inputs import input_structs, point_structs
 from scaling.core.modes import BOTH, MODES, TANGENT
 from scaling.core.reductions import TRACE, WHOLE, Reduction
@@ -165,6 +165,11 @@ def _forward_inputs(case: Case, input_sizes: Mapping[str, int]) -> tuple[str, ..
     return tuple(forward)
 
 
+def sum_over_devices(case: Case, tree: Any) -> Any:
+    """Return the sum of a pytree over all devices with split=data, otherwise the pytree itself."""
+    return jax.lax.psum(tree, POINTS) if case.split == "data" and case.devices > 1 else tree
+
+
 def ceil_div(count: int, divisor: int) -> int:
     """Return count / divisor, rounded up to an integer."""
     return -(-count // divisor)
@@ -183,7 +188,6 @@ class DevicePosition(NamedTuple):
     points: Any = 0  # the index of the device along the axis of the points
     seeds: Any = 0  # the index of the device along the axis of the seeds
     start: Any = 0  # the index of the first seed of this step, if storage=host computes seeds in steps
-    sum_over_devices: Callable[[Any], Any] = lambda tree: tree  # see layout.sum_over_devices
     # With seeds=colored, two arrays for each linear map: the color of each column or row of the Jacobian, and
     # the flat index of each nonzero in the compressed Jacobian, which has one slice per color.
     colorings: Sequence[tuple[Any, Any]] = ()
@@ -269,7 +273,7 @@ def _workload_derivative(derivative: Derivative, inputs: NamedArrays, position: 
     workload = derivative.workload
     result = workload.whole_modes[derivative.case.mode](**inputs)
     if workload.reduction.sums_points:
-        return position.sum_over_devices(result)
+        return sum_over_devices(derivative.case, result)
     if derivative.case.reduce is None or workload.reduction in (WHOLE, TRACE):
         return result
     points = next(inputs[name].shape[0] for name in workload.points)
@@ -303,7 +307,7 @@ def apply_linear_map(
     chunk = case.chunk if isinstance(case.chunk, int) else None
     seeds = SeedRange(position.start + position.seeds * count, count, chunk)
     if case.target == LAPLACIAN:
-        sum_forms = mode.sum_quadratic_forms(f, x)
+        sum_forms = load_option("laplacian").sum_quadratic_forms(mode, f, x)
         return Slices(part, lambda indices: sum_forms(jax.vmap(lambda n: make_seed(x, n))(indices)), seeds, x)
     assert mode.linear_map is not None
     linear_map = mode.linear_map(f, x)

@@ -16,12 +16,11 @@ from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from scaling.core import load_option
-from scaling.core.case import Case, Refusal
+from scaling.core.case import POINTS, SEEDS, Case, Refusal
 from scaling.core.derivative import Derivative, DevicePosition, LinearMapPart, ceil_div, local_derivative
 from scaling.core.inputs import input_structs, point_rows, shared_input
 from scaling.core.workload import Workload
 
-POINTS, SEEDS = "points", "seeds"  # the axes of the mesh; pmap has the single axis POINTS
 # The names of the arguments that are not inputs: the colors and the positions of each linear map
 # (`DevicePosition.colorings`), and the index of the first seed. The name of an input contains no "+".
 COLORS, POSITIONS, START = "+colors", "+positions", "+start"
@@ -61,9 +60,10 @@ def lay_out(derivative: Derivative, devices: Sequence[Any], has_start: bool = Fa
         seed_arguments = nonzero_indices.arguments | seed_arguments
     arguments = _program_arguments(derivative, seed_arguments)
     on_device = _device_function(derivative, list(arguments))
-    wrap = {"jit": _wrap_jit, "shard_map": _wrap_shard_map}.get(case.api) or load_option("pmap").wrap_in_pmap
+    # A function that wraps `on_device`, and the number of leading mesh axes of a result.
+    wrappers = {"jit": (_wrap_jit, 0), "shard_map": (_wrap_shard_map, 2)}
+    wrap, mesh_axes = wrappers.get(case.api) or (load_option("pmap").wrap_in_pmap, 1)
     function, structs = wrap(case, on_device, arguments, devices)
-    mesh_axes = {"jit": 0, "pmap": 1, "shard_map": 2}[case.api]  # the number of leading mesh axes of a result
     host_shape = derivative.result_shape
 
     def pieces(result: Any) -> Pieces:
@@ -126,8 +126,7 @@ def _wrap_shard_map(
     mesh = Mesh(np.array(devices).reshape(case.mesh_shape), (POINTS, SEEDS))
 
     def on_mesh(*arrays: Any) -> Any:
-        indices = jax.lax.axis_index(POINTS), jax.lax.axis_index(SEEDS)
-        position = DevicePosition(*indices, 0, sum_over_devices(case))
+        position = DevicePosition(jax.lax.axis_index(POINTS), jax.lax.axis_index(SEEDS))
         return jax.tree.map(lambda x: x[None, None], on_device(position, arrays))
 
     # With check_vma=True, JAX would all-reduce the derivative with respect to a replicated input, which is
@@ -140,13 +139,6 @@ def _wrap_shard_map(
         shape = (shards[x.spec] * x.shape[0], *x.shape[1:]) if x.shape else ()
         structs[name] = jax.ShapeDtypeStruct(shape, x.dtype, sharding=NamedSharding(mesh, x.spec))
     return jit(mapped), structs
-
-
-def sum_over_devices(case: Case) -> Callable[[Any], Any]:
-    """Return a function that sums a pytree over all devices, or returns it unchanged without split=data."""
-    if case.split == "data" and case.devices > 1:
-        return lambda tree: jax.lax.psum(tree, POINTS)
-    return lambda tree: tree
 
 
 def place_inputs(

@@ -68,13 +68,6 @@ class Mode:
         """Return whether the mode can compute the Laplacian, but not the columns of the Hessian."""
         return self.order == 2 and self.linear_map is None
 
-    def sum_quadratic_forms(self, f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-        """Return a function that sums v^T H v over a batch of vectors v, where H is the Hessian of f at x."""
-        if self.quadratic_sum is not None:
-            return self.quadratic_sum(f, x)
-        assert self.linear_map is not None
-        return load_option("laplacian").sum_products(self.linear_map(f, x))  # type: ignore[no-any-return]
-
 
 def jacfwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     """Return the function v -> J v (a JVP), where J is the Jacobian of f at x."""

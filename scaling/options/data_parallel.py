@@ -28,6 +28,7 @@ from scaling.core.derivative import (
     apply_linear_map,
     ceil_div,
     reduce_slices,
+    sum_over_devices,
     sum_over_seeds,
 )
 from scaling.core.layout import split_inputs
@@ -72,7 +73,7 @@ def sum_derivative(
             valid = position.points * count + rows < case.points if has_padding else None
             return transform(lambda **shared: _loss(derivative, block, shared, valid))
 
-        return position.sum_over_devices(sum_over_seeds(sum_of_block, SeedRange(0, count, case.block)))
+        return sum_over_devices(case, sum_over_seeds(sum_of_block, SeedRange(0, count, case.block)))
 
     if case.ad_mode.is_value:
         return sum_over_points(lambda loss: loss(**shared))

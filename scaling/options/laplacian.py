@@ -1,8 +1,8 @@
 """Implement `target=laplacian`: sum v^T H v over directions v, by JVPs, `jet` or a forward Laplacian.
 
 H is the Hessian, and the vectors v are the directions. With a mode that computes the products H v,
-`sum_products` sums v^T (H v). `nested_jvp` differentiates twice in forward mode. `jet` computes the second
-derivative along each direction separately, with `jax.experimental.jet`.
+`sum_quadratic_forms` sums v^T (H v). `nested_jvp` differentiates twice in forward mode. `jet` computes the
+second derivative along each direction separately, with `jax.experimental.jet`.
 
 `forward_laplacian`, also known as collapsed Taylor mode, propagates two quantities for each intermediate
 result: its derivatives along all directions, and the sum of its second derivatives. Let y = g(x) be an
@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from jax.experimental import jet as taylor
 
 from scaling.core.case import Refusal
-from scaling.core.modes import LinearMap, jacfwd, ravel
+from scaling.core.modes import LinearMap, Mode, jacfwd, ravel
 from scaling.core.reductions import ReferenceTerms, SizedEntries
 from scaling.options.program_stats import CUSTOM_CALLS, TRANSCENDENTAL, bind, evaluate_inlined
 
@@ -56,12 +56,16 @@ def _sum_over_directions(quadratic_form: LinearMap) -> LinearMap:
     return lambda V: jax.vmap(quadratic_form)(V).sum()
 
 
-def sum_products(column: LinearMap) -> LinearMap:
-    """Return a function of V that sums v^T H v over all directions v in V. `column(v)` returns H v.
+def sum_quadratic_forms(mode: Mode, f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
+    """Return a function of V that sums v^T H v over all directions v in V. H is the Hessian of f at x.
 
     V is a tuple of arrays with a leading axis of directions. A direction v is a tuple with one slice of each
     array.
     """
+    if mode.quadratic_sum is not None:
+        return mode.quadratic_sum(f, x)
+    assert mode.linear_map is not None
+    column = mode.linear_map(f, x)  # v -> H v
     return _sum_over_directions(lambda v: (ravel(v) * column(v)).sum())
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from scaling.core.case import Case
+from scaling.core.case import POINTS, Case
 from scaling.core.derivative import DevicePosition, NamedArrays, ceil_div
-from scaling.core.layout import POINTS, POSITIONS, Argument, OnDevice, sum_over_devices
+from scaling.core.layout import POSITIONS, Argument, OnDevice
 
 
 def wrap_in_pmap(
@@ -28,7 +28,7 @@ def wrap_in_pmap(
 
     def on_axis(*arrays: Any) -> Any:
         device, seed_devices = jax.lax.axis_index(POINTS), case.mesh_shape[1]
-        position = DevicePosition(device // seed_devices, device % seed_devices, 0, sum_over_devices(case))
+        position = DevicePosition(device // seed_devices, device % seed_devices)
         return on_device(position, arrays)
 
     sharding = NamedSharding(Mesh(np.array(devices), (POINTS,)), P(POINTS))

@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scaling.core.case import FLOORS, PEAKS, Case
+from scaling.core.case import FLOORS, PEAKS, POINTS, Case
 from scaling.core.workload import Inputs, InputSpec, Reference, Workload, uniform
 
 TARGETS = VALUE = (*PEAKS, *FLOORS)
@@ -50,8 +50,6 @@ def _sum_terms(target, terms, x):
 
 def _sum_over_points(x):
     """Return the sum of x over the points of all devices, broadcast to the shape of x."""
-    from scaling.core.layout import POINTS
-
     return jnp.broadcast_to(jax.lax.psum(x.sum(axis=0), POINTS), x.shape)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from scaling.core import modes
 from scaling.core.case import Case, Refusal
+from scaling.options import laplacian
 from scaling.study import completion
 
 LAPLACIAN_MODES = tuple(name for name, mode in modes.MODES.items() if mode.order == 2)
@@ -121,16 +122,16 @@ def test_the_laplacian_of_any_function_is_the_sum_over_directions(mode, name):
     f, x = FUNCTIONS[name], jnp.array(POINT)
     V = jnp.array([[1.0, 0, 0, 0], [0, 2, -1, 0.5], [0, 0, 0, 0]])
     expected = np.einsum("ka,ab,kb", V, hessian_of(name), V)
-    propagate = modes.MODES[mode].sum_quadratic_forms(f, (x,))
+    propagate = laplacian.sum_quadratic_forms(modes.MODES[mode], f, (x,))
     np.testing.assert_allclose(jax.jit(propagate)((V,)), expected, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", UNKNOWN_TO_JET)
 def test_taylor_mode_names_the_operation_that_it_does_not_know(name):
-    laplacian = modes.MODES["jet"].sum_quadratic_forms(FUNCTIONS[name], (jnp.ones(4),))
+    sum_forms = laplacian.sum_quadratic_forms(modes.MODES["jet"], FUNCTIONS[name], (jnp.ones(4),))
     message = f"cannot differentiate the operation {UNKNOWN_TO_JET[name]}; use mode=forward_laplacian"
     with pytest.raises(Refusal, match=message):
-        laplacian((jnp.eye(4),))
+        sum_forms((jnp.eye(4),))
 
 
 @pytest.mark.parametrize("mode", LAPLACIAN_MODES)
@@ -140,13 +141,13 @@ def test_a_compiled_part_or_a_custom_derivative_may_depend_on_the_point_alone(mo
             jax.nn.relu(c) * x**2 + jax.jit(jnp.cos)(c) * jnp.sin(x) + jax.scipy.special.xlogy(c, x)
         )
 
-    def laplacian(c, x):
-        return modes.MODES[mode].sum_quadratic_forms(lambda z: f(c, z), (x,))((jnp.eye(2),))
+    def laplacian_of(c, x):
+        return laplacian.sum_quadratic_forms(modes.MODES[mode], lambda z: f(c, z), (x,))((jnp.eye(2),))
 
     c, x = jnp.array([-0.5, 0.7, 1.2]), jnp.array([[0.3, 0.8], [1.4, 2.0], [0.6, 0.1]])
     c2 = c[:, None]
     expected = (2 * jnp.maximum(c2, 0) - jnp.cos(c2) * jnp.sin(x) - c2 / x**2).sum(axis=1)
-    np.testing.assert_allclose(jax.jit(jax.vmap(laplacian))(c, x), expected, rtol=1e-11)
+    np.testing.assert_allclose(jax.jit(jax.vmap(laplacian_of))(c, x), expected, rtol=1e-11)
 
 
 @pytest.mark.thin(2, "thorough")
@@ -156,12 +157,14 @@ def test_the_directions_of_several_inputs_are_taken_together(mode):
     x, y = jnp.arange(4.0), jnp.arange(4.0) / 3
     V = (jnp.eye(8)[:, :4], jnp.eye(8)[:, 4:])
     H = jax.jit(jax.hessian(lambda z: f(z[:4], z[4:])))(jnp.concatenate([x, y]))
-    propagate = jax.jit(modes.MODES[mode].sum_quadratic_forms(f, (x, y)))
+    propagate = jax.jit(laplacian.sum_quadratic_forms(modes.MODES[mode], f, (x, y)))
     np.testing.assert_allclose(propagate(V), jnp.trace(H), rtol=1e-11)
 
 
 def test_the_forward_laplacian_never_stores_second_derivatives_along_single_directions():
-    propagate = modes.MODES["forward_laplacian"].sum_quadratic_forms(FUNCTIONS["network"], (jnp.ones(4),))
+    propagate = laplacian.sum_quadratic_forms(
+        modes.MODES["forward_laplacian"], FUNCTIONS["network"], (jnp.ones(4),)
+    )
     equations = jax.make_jaxpr(propagate)((jnp.eye(4),)).eqns
     products = [equation for equation in equations if equation.primitive.name == "dot_general"]
     by_direction = [product for product in products if 4 in product.outvars[0].aval.shape[:-1]]
@@ -171,10 +174,10 @@ def test_the_forward_laplacian_never_stores_second_derivatives_along_single_dire
 @pytest.mark.thin(9, "thorough")
 @pytest.mark.parametrize("mode", LAPLACIAN_MODES)
 def test_a_laplacian_that_is_a_thousandth_off_is_a_wrong_answer(mode, monkeypatch):
-    right = modes.MODES[mode].sum_quadratic_forms
+    right = modes.MODES[mode]
 
     def wrong(f, x):
-        sum_of = right(f, x)
+        sum_of = laplacian.sum_quadratic_forms(right, f, x)
         return lambda V: sum_of(V) * 1.001
 
     monkeypatch.setitem(modes.MODES, mode, dataclasses.replace(modes.MODES[mode], quadratic_sum=wrong))
