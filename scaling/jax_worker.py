@@ -60,7 +60,8 @@ def start_jax(
     if platform == "cpu":
         environment.limit_process()
     gather = timing.gather_single_process if process_count == 1 else _all_gather
-    return ProcessGroup(devices[:device_count], platform, gather, jax.process_index(), process_count, bound)
+    rank = jax.process_index()
+    return ProcessGroup(devices[:device_count], platform, gather, rank, process_count, bound, shape["nodes"])
 
 
 def _connect(shape: dict[str, int], platform: str, rank: int, get_coordinator: Callable[[], str]) -> None:

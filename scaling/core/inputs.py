@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from scaling.core.case import Case, Refusal
-from scaling.core.workload import InputSpec, Workload
+from scaling.core.workload import InputSpec, Workload, cached, fingerprint
 
 InputArrays = Mapping[str, np.ndarray]  # input name -> its values at some points, or its shared value
 _GROUP_SIZE = 2**12  # elements that one generator draws. Do not change it, because the values depend on it.
@@ -46,12 +46,11 @@ def point_rows(case: Case, workload: Workload, name: str, start: int, stop: int)
 
 def shared_input(case: Case, workload: Workload, name: str) -> np.ndarray:
     """Return the shared input `name`, in int32 if it is an integer, otherwise in the dtype of the case."""
-    return _draw_shared(workload.shared[name], case.data_seed, name, case.dtype)
-
-
-@functools.lru_cache(maxsize=64)  # the check uses all shared inputs for each range of points
-def _draw_shared(spec: InputSpec, seed: int, name: str, dtype: str) -> np.ndarray:
-    return np.asarray(_draw_rounded(spec, seed, name, dtype, 0, 1)[0])
+    arguments = workload.shared[name], case.data_seed, name, case.dtype, 0, 1
+    key = *arguments, fingerprint(arguments[0].bounds)
+    draw = functools.partial(_draw_rounded, *arguments)
+    rows: np.ndarray = cached("shared input", key, draw, max_values=64)  # each range of points uses all
+    return np.asarray(rows[0])
 
 
 def _draw_rounded(spec: InputSpec, seed: int, name: str, dtype: str, start: int, stop: int) -> np.ndarray:

@@ -61,6 +61,12 @@ class ProcessGroup(NamedTuple):
     rank: int = 0  # the index of this process
     processes: int = 1
     cores: list[int] | None = None  # the cores that this process is bound to, or None if it is not bound
+    nodes: int = 1
+
+    @property
+    def local_devices(self) -> list[Any]:
+        """Return the devices of this process."""
+        return [device for device in self.devices if device.process_index == self.rank]
 
 
 class PlacedProgram(NamedTuple):
@@ -81,6 +87,7 @@ class Attempt:
     sampling: Sampling
     program: PlacedProgram | None = None  # the program to time, or None after the attempt ended
     turns: Iterator[Samples] | None = None  # yields the samples of the current compilation after each turn
+    known_blocks: Mapping[str, Any] | None = None  # the field `blocks` of an earlier record, if any
     stages: Stages | None = None  # of the program, if it is already compiled
     earlier_samples: list[Samples] = field(default_factory=list)  # the samples of each previous compilation
     correct_digests: list[bytes] = field(default_factory=list)  # the hashes of the results that were compared
@@ -113,22 +120,23 @@ def prepare_case(
     field `blocks` of an earlier record. `expected_digest` is the hash of the workload's source when the case
     was requested. `stages` is the program if it is already compiled for these devices.
     """
-    attempt = Attempt(dataclasses.replace(blank, status="ok"), group, sampling, stages=stages)
+    record = dataclasses.replace(blank, status="ok")
+    attempt = Attempt(record, group, sampling, known_blocks=known_blocks, stages=stages)
     with _end_on_error(attempt):
-        if len({expected_digest, blank.environment.get("workload_digest")} - {None}) > 1:  # None: unknown
-            text = f"{blank.case.workload} has changed since this case was asked for; run the study again"
-            raise CaseEnded("failed", "not_as_asked", text)
-        local_devices = [device for device in group.devices if device.process_index == group.rank]
-        peak = compile_case.largest_statistic(local_devices, "peak_bytes_in_use")
-        in_use = compile_case.largest_statistic(local_devices, "bytes_in_use")
+        with _raise_in_all_processes(group):
+            if len({expected_digest, blank.environment.get("workload_digest")} - {None}) > 1:  # None: unknown
+                text = f"{blank.case.workload} has changed since this case was asked for; run the study again"
+                raise CaseEnded("failed", "not_as_asked", text)
+        peak = compile_case.largest_statistic(group.local_devices, "peak_bytes_in_use")
+        in_use = compile_case.largest_statistic(group.local_devices, "bytes_in_use")
         attempt.note(started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"))
         # The latency is measured first, because the first program of a process also waits for JAX to start.
         if blank.case.engine == JAX:
             latency = _dispatch_latency(blank.case.api, blank.case.jit, tuple(group.devices), group.gather)
             attempt.note(floor_seconds=latency)
-        attempt.program = _compile_and_check(attempt, known_blocks)
+        attempt.program = _compile_and_check(attempt)
         # The peak of a device never decreases, and its bytes in use include the inputs of other cases.
-        new_peak = compile_case.largest_statistic(local_devices, "peak_bytes_in_use")
+        new_peak = compile_case.largest_statistic(group.local_devices, "peak_bytes_in_use")
         attempt.note(peak_bytes=None if new_peak is None or new_peak == peak else new_peak - (in_use or 0))
     return attempt
 
@@ -195,7 +203,10 @@ def describe_error(error: Exception) -> tuple[str, str, str]:
 
 @contextlib.contextmanager
 def _raise_in_all_processes(group: ProcessGroup) -> Iterator[None]:
-    """Return a context manager that raises an exception in all processes if one process fails."""
+    """Return a context manager that raises an exception in all processes if one process fails.
+
+    The block must not contain a collective operation after a statement that can fail in one process only.
+    """
     error = None
     try:
         yield
@@ -213,18 +224,22 @@ def _raise_in_all_processes(group: ProcessGroup) -> Iterator[None]:
     raise CaseEnded(status, reason, f"process {first_failed} of {group.processes}: {text}")
 
 
-def _compile_and_check(attempt: Attempt, known_blocks: Mapping[str, Any] | None = None) -> PlacedProgram:
+def _compile_and_check(attempt: Attempt) -> PlacedProgram:
     case, group = attempt.record.case, attempt.group
     with _raise_in_all_processes(group):
         _require_one_process(case, group)
-        if case.mode == AUTO:
+        if attempt.record.chosen:  # by an earlier compilation
+            case = dataclasses.replace(case, **attempt.record.chosen)
+        elif case.mode == AUTO:
             case = load_option("advisor").choose_case(case, group)
             attempt.note(chosen={name: getattr(case, name) for name in CHOSEN_FIELDS})
         built_workload = workload.build(case)
+    with _raise_in_all_processes(group):
         if case.engine == JAX:
-            program = _compile_jax_program(attempt, case, built_workload, known_blocks)
+            program = _compile_jax_program(attempt, case, built_workload)
         else:
             program = load_option("peers").prepare_program(attempt, case, built_workload)
+    with _raise_in_all_processes(group):
         first_seconds, result = timing.time_once(lambda: jax.block_until_ready(program.call()))
         attempt.note(first_seconds=first_seconds)
         if case.engine == JAX:
@@ -233,11 +248,9 @@ def _compile_and_check(attempt: Attempt, known_blocks: Mapping[str, Any] | None 
     return program
 
 
-def _compile_jax_program(
-    attempt: Attempt, case: Case, built_workload: Workload, known_blocks: Mapping[str, Any] | None
-) -> PlacedProgram:
+def _compile_jax_program(attempt: Attempt, case: Case, built_workload: Workload) -> PlacedProgram:
     group, note = attempt.group, attempt.note
-    describe_shortage = functools.partial(describe_memory_shortage, group)
+    describe_shortage = functools.partial(describe_memory_shortage, group, case.chunk == AUTO)
     if group.processes > 1 and case.chunk == AUTO:  # several processes cannot offload to the host
         case = dataclasses.replace(case, storage="device")
     derivative = compile_case.describe_and_color(case, built_workload, describe_shortage)
@@ -247,7 +260,7 @@ def _compile_jax_program(
     stages = attempt.stages
     compile_program = functools.partial(_compile_program, group) if stages is None else lambda _: stages
     compiled = compile_case.compile_case(
-        derivative, group.devices, compile_program, describe_shortage, known_blocks
+        derivative, group.devices, compile_program, describe_shortage, attempt.known_blocks
     )
     if compiled.blocks is not None:
         note(blocks=compiled.blocks, passes=compiled.derivative.passes)
@@ -284,10 +297,12 @@ def _compile_program(group: ProcessGroup, program: layout.Program) -> Stages:
     return compile_once()
 
 
-def describe_memory_shortage(group: ProcessGroup, compiled: CompiledCase) -> str | None:
-    """Return an error message if a process has too little memory, or None if all processes have enough."""
-    shortage = compile_case.describe_shortage(compiled, group.devices, group.platform)
-    return next((text for text in timing.gather_text(group.gather, shortage or "") if text), None)
+def describe_memory_shortage(group: ProcessGroup, anywhere: bool, compiled: CompiledCase) -> str | None:
+    """Return an error message if this process (or any process) has too little memory, otherwise None."""
+    device, devices_per_node = group.local_devices[0], len(group.devices) // group.nodes
+    shortage = compile_case.describe_shortage(compiled, device, devices_per_node, group.platform)
+    texts = timing.gather_text(group.gather, shortage or "") if anywhere else [shortage]
+    return next((text for text in texts if text), None)
 
 
 def _check_result(attempt: Attempt, program: PlacedProgram, result: Any) -> None:
@@ -355,11 +370,11 @@ def _compile_again(attempt: Attempt) -> None:
     _check_another_call(attempt)
     attempt.program = attempt.turns = None  # frees the inputs on the devices
     jax.clear_caches()
-    record = attempt.record
-    recompiled = dataclasses.replace(attempt, stages=None)  # `record` keeps the first compilation
-    attempt.program = _compile_and_check(recompiled, record.blocks)
-    stages = {name: getattr(recompiled.record, name) for name in (*COMPILING_STAGES, "first_seconds")}
-    attempt.note(compilations=[*record.compilations, stages])
+    first, names = attempt.record, (*COMPILING_STAGES, "first_seconds")
+    attempt.stages, attempt.known_blocks = None, first.blocks
+    attempt.program = _compile_and_check(attempt)
+    stages = {name: getattr(attempt.record, name) for name in names}
+    attempt.note(compilations=[*first.compilations, stages], **{name: getattr(first, name) for name in names})
 
 
 def _sample_fields(compilations: Sequence[Samples]) -> dict[str, Any]:

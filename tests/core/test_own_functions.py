@@ -540,6 +540,34 @@ def test_uniform_bounds_may_differ_between_the_elements_of_an_input():
     assert (drawn > low).all() and (drawn < low + 1).all()
 
 
+def test_the_memory_of_a_node_is_shared_by_its_cpu_devices_alone(monkeypatch):
+    case = completion.complete(Case("linear", points=64, devices=4, api="shard_map"))
+    compiled = compile_case.without_program(describe_derivative(case, workload.build(case)))
+    per_device = compiled.bytes_while_running + compiled.needs["output_bytes"]
+    monkeypatch.setattr(compile_case, "available_bytes", lambda: 2 * per_device)
+
+    def shortage(nodes):
+        group = run_case.ProcessGroup(jax.devices()[:4], "cpu", nodes=nodes)
+        return run_case.describe_memory_shortage(group, False, compiled)
+
+    assert shortage(nodes=2) is None and shortage(nodes=1).startswith("needs ")
+
+
+def test_a_shared_input_is_drawn_again_for_other_bounds_and_is_freed_with_the_cache():
+    make = lambda rng, rows: np.full((len(rows), 2), 1.5)  # noqa: E731
+
+    def draw(high):
+        shared = {"k": InputSpec((2,), make, bounds=(0.0, high))}
+        mine = Workload(lambda x, k: x * k, {"x": uniform(2)}, shared, wrt="x")
+        return inputs.shared_input(Case("mine", dtype="bfloat16"), mine, "k")
+
+    first = draw(2.0)
+    assert (first == 1.5).all() and (draw(1.0) < 1).all()
+    assert np.shares_memory(draw(2.0), first)
+    workload.clear_cache()
+    assert not np.shares_memory(draw(2.0), first)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_uniform_draws_of_wider_dtypes_are_not_changed(dtype):
     spec = uniform(50, low=1.0, high=1.0 + 2.0**-23)

@@ -12,6 +12,8 @@ from scaling.results.store import latest, load
 pytestmark = pytest.mark.process
 
 BODY = """
+if case.variant == "failing_trace" and jax.process_index():
+    raise ValueError("no more")
 if case.variant.endswith("rank"):
     def wait(x):
         CALLS.append(time.sleep(0.02 * jax.process_index()))
@@ -29,7 +31,7 @@ HEAD = """
 import threading, time, traceback
 
 STEPS = 1
-VARIANTS = ("plain", "slow_rank", "failing_rank", "failing_last_rank")
+VARIANTS = ("plain", "slow_rank", "failing_trace", "failing_rank", "failing_last_rank")
 CALLS = []
 """
 
@@ -78,7 +80,7 @@ def test_the_time_of_a_case_with_several_processes_is_that_of_the_slowest(comman
     assert one.setting == two.setting, "both belong to one curve"
 
 
-@pytest.mark.parametrize("variant", ["failing_rank", "failing_last_rank"])
+@pytest.mark.parametrize("variant", ["failing_trace", "failing_rank", "failing_last_rank"])
 def test_an_error_of_one_process_ends_the_case_at_once(variant, command, scaling_command, tmp_path):
     """Otherwise the other processes would wait for it until the timeout. The last call follows the samples."""
     arguments = command(variant=variant, mode="value", api="shard_map", devices=2)
