@@ -1,6 +1,6 @@
-"""Compute the expected derivative (reference) of a workload without a closed form with JAX, and verify it.
+"""Compute and verify references (expected derivatives) of workloads that have no closed form.
 
-JAX computes the reference in one of three ways. The first way that is valid is used.
+JAX computes a reference in the first of these three ways that is valid:
 
 1. Differentiate the function in float64. This is invalid if the function cannot be evaluated in float64, or
    if its values in float64 and in the dtype of the case differ by more than rounding errors.
@@ -34,15 +34,15 @@ from scaling.options.reference.jaxpr_rounding import RoundingProperties, has_cus
 _VERIFIED_POINTS = 16  # the number of sample points, and of the most suspicious points, that are verified
 _MAX_VERIFIED_ELEMENTS = 2**18  # limit on the size of an intermediate result at the less suspicious points
 _MAX_ELEMENTS_PER_CALL = 2**20  # limit on the size of an intermediate result at all points of a call
-_MAX_SCREENED_ELEMENTS = 2**26  # limit on the sum of this size over all calls, spread over all points
-_MIN_CONFIRMED_SHARE = 0.1  # the minimum fraction of confirmed derivatives; others may be too small
+_MAX_SCREENED_ELEMENTS = 2**26  # limit on the sum of these sizes over all calls that screen points
+_MIN_CONFIRMED_SHARE = 0.1  # the minimum fraction of confirmed derivatives; tiny ones are not confirmed
 _NATIVE_EVALUATIONS = 2  # the number of evaluations from which the rounding error of values is estimated
 _MAX_DTYPE_DIFFERENCE = 2.0  # relative to the rounding error; a larger difference has another cause
 
 
 @dataclass(frozen=True)
 class ComputedReference:
-    """A reference that JAX computes for a workload without a closed form, and the verification results."""
+    """A reference (expected derivative) that JAX computes, and the result of its verification."""
 
     evaluation: Evaluation  # computes the reference
     native: Evaluation  # evaluates the function in the dtype of the case
@@ -60,7 +60,7 @@ class ComputedReference:
 
 
 class LazyReference:
-    """A reference, like `scaling.core.workload.Reference`, whose arrays are computed when first accessed."""
+    """A `scaling.core.workload.Reference` whose arrays JAX computes when they are first accessed."""
 
     value_terms = derivative_terms = None
 
@@ -83,7 +83,7 @@ def add_reference(
 ) -> tuple[Workload, ComputedReference]:
     """Return a copy of a workload with a `reference` that JAX computes, and the `ComputedReference`.
 
-    The `ComputedReference` is cached. `workload_key` is equal for equal workloads.
+    The `ComputedReference` is cached. Different workloads must have different values of `workload_key`.
     """
     make_reference = functools.partial(make_verified_reference, case, workload)
     computed: ComputedReference = cached("computed reference", (case, workload_key), make_reference, 8)
@@ -138,12 +138,12 @@ def _make_float64_reference(
     noise: np.ndarray,
     workload: Workload,
 ) -> ComputedReference:
-    """Return a reference in float64. The derivative is not verified.
+    """Return an unverified reference in float64, or a copy of `native` if the function fails in float64.
 
-    The field `float64_obstacle` contains a message if the function cannot be evaluated in float64, or if its
-    values differ from `native_values` by more than rounding errors. Otherwise, the field is None. `native` is
-    the reference in the dtype of the case, `native_values` are the function values in this dtype, and `noise`
-    contains their rounding errors.
+    The field `float64_obstacle` contains an error message if the function fails, or if its values differ from
+    `native_values` by more than rounding errors. `native` is the reference in the dtype of the case, and
+    `native_values` are the function values in this dtype. `noise` contains the rounding errors of these
+    values.
     """
     try:
         reference = _make_unverified_reference(case, workload, "float64", arrays)
@@ -160,7 +160,7 @@ def _make_float64_reference(
 def native_evaluation(case: Case, workload: Workload, arrays: InputArrays) -> Evaluation:
     """Return an `Evaluation` that computes the derivative of a workload in the dtype of the case.
 
-    `arrays` contains the inputs at some points.
+    JAX traces the function with `arrays`, the inputs at some points.
     """
     with evaluations.evaluation_context(case.dtype):
         return _make_unverified_reference(case, workload, case.dtype, arrays).native
@@ -185,7 +185,10 @@ def _inputs_at(case: Case, workload: Workload, points: np.ndarray) -> dict[str, 
 
 @functools.lru_cache(maxsize=8)  # the cache of compiled programs compares functions by identity
 def gradient_of_sum(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
-    """Return a function that computes the raveled gradient of the summed outputs with respect to `names`."""
+    """Return a function that computes the gradient of the sum of the outputs of `function`.
+
+    The gradient with respect to the inputs `names` is a vector.
+    """
 
     def gradient(**named: Any) -> Any:
         total = lambda *x: jax.numpy.sum(function(**named | dict(zip(names, x, strict=True))))  # noqa: E731
@@ -203,8 +206,8 @@ def _make_unverified_reference(
 ) -> ComputedReference:
     """Return a reference in `dtype` for a case. The derivative is not verified.
 
-    If JAX cannot differentiate the function, the field `unsure` contains an error message. `arrays` contains
-    the inputs at some points.
+    If JAX cannot differentiate the function, the field `unsure` contains an error message. JAX traces the
+    function with `arrays`, the inputs at some points.
     """
     function, names = workload.function, workload.names
     if case.target in SECOND:
@@ -238,10 +241,10 @@ def _make_unverified_reference(
 def _rounding_properties_with_jvp(
     function: Callable[..., Any], names: Sequence[str], structs: Mapping[str, Any]
 ) -> RoundingProperties:
-    """Trace the JVP of a function with respect to the inputs `names`, and return its `RoundingProperties`.
+    """Return the `RoundingProperties` of the JVP of a function with respect to the inputs `names`.
 
-    If JAX cannot compute the JVP, return the properties of the function, with twice as many terms. `structs`
-    maps the names of all inputs to abstract arrays.
+    If JAX cannot trace the JVP, it is assumed to sum twice as many terms as the function. `structs` maps the
+    names of all inputs to abstract arrays.
     """
     x = {name: structs[name] for name in names}
     constants = {name: struct for name, struct in structs.items() if name not in names}
@@ -260,7 +263,7 @@ def _rounding_properties_with_jvp(
 def _describe_dtype_difference(
     reference: ComputedReference, float64_values: np.ndarray, native_values: np.ndarray, noise: np.ndarray
 ) -> str | None:
-    """Return a message if function values differ by more than rounding errors, else None.
+    """Return a message if function values in two dtypes differ by more than rounding errors, else None.
 
     `native_values` are the values in the dtype of the case, and `noise` contains their rounding errors. A
     rounding error is NaN if rounding makes a value invalid, such as an argument of arccos that exceeds 1.
@@ -310,13 +313,13 @@ def _describe_objection(
 ) -> dict[str, Any]:
     """Return {"wrong": message} or {"unsure": message} if the derivative is or may be wrong, else {}.
 
-    `result` is the result of the comparison with finite differences. A function may have custom derivative
-    rules, such as `jax.custom_jvp`.
+    `result` compares the derivative with finite differences. A derivative is trusted if it is computed in
+    float64 and the function has no custom derivative rules, such as `jax.custom_jvp`.
 
-    comparison                      float64, no custom rules   any other function
-    confirmed                       {}                         {}
-    neither confirmed nor refuted   {}                         {"unsure": message}
-    refuted                         {"unsure": message}        {"wrong": message}
+    result                          trusted derivative     other derivative
+    confirmed                       {}                     {}
+    neither confirmed nor refuted   {}                     {"unsure": message}
+    refuted                         {"unsure": message}    {"wrong": message}
     """
     evaluation, is_wrong = computed.evaluation, result.is_wrong.any()
     is_unsure = result.confirmed_share < _MIN_CONFIRMED_SHARE or (
@@ -347,11 +350,10 @@ def _describe_objection(
 def _confirm_at_points(
     evaluation: Evaluation, case: Case, workload: Workload, sampled: InputArrays, output_name: str
 ) -> fd_check.Confirmation:
-    """Compare a derivative with finite differences at sampled and at suspicious points.
+    """Return a comparison of a derivative with finite differences at some points.
 
-    Return a `Confirmation`. `sampled` contains the inputs at the sampled points. The suspicious points are
-    the result of `_screen_points`. `output_name` is the name of the differentiated quantity, such as
-    "output".
+    `sampled` contains the inputs at the sampled points. The points that `_screen_points` returns are also
+    compared. `output_name` names the differentiated quantity in error messages, such as "output".
     """
     generator = np.random.default_rng(case.data_seed)
     confirm = functools.partial(fd_check.confirm, evaluation, generator, output_name)
@@ -365,7 +367,7 @@ def _confirm_at_points(
     # The sampled points are included, because the step lengths depend on the typical size of the inputs.
     points = np.union1d(_sample_points(case), suspicious[:_VERIFIED_POINTS])
     suspicious_result = confirm(points, _inputs_at(case, workload, points))
-    # A point is also suspicious if an output cancels, so that a wrong derivative may rank behind many others.
+    # Cancellation also makes points suspicious, so that many points may rank before a wrong derivative.
     other_points = suspicious[_VERIFIED_POINTS:][: _MAX_VERIFIED_ELEMENTS // evaluation.width]
     if other_points.size and not suspicious_result.is_wrong.any():
         other_result = confirm(other_points, _inputs_at(case, workload, other_points))
@@ -381,9 +383,10 @@ def _screen_points(
     sampled: InputArrays,
     generator: np.random.Generator,
 ) -> np.ndarray:
-    """Return the indices of points where the derivative differs from finite differences, worst first.
+    """Return the indices of the points where the derivative seems to be wrong, worst first.
 
-    The threshold of the relative difference is `fd_check.SCREENING_THRESHOLD`.
+    At these points, its relative difference from finite differences exceeds `fd_check.SCREENING_THRESHOLD`.
+    `sampled` contains the inputs at some points.
     """
     count = min(case.points, max(1, _MAX_SCREENED_ELEMENTS // (evaluation.width * len(evaluation.names))))
     block_size = max(1, min(count, _MAX_ELEMENTS_PER_CALL // evaluation.width))

@@ -37,7 +37,7 @@ _MIN_INPUTS_PER_OUTPUT = 8  # the minimum ratio for computing a Jacobian by rows
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A function of one point, and the settings to evaluate the function and its derivatives."""
+    """A function of one point, and the settings with which the function and its derivatives are evaluated."""
 
     function: Callable[..., Any]  # takes every input as a keyword argument and returns an array
     names: tuple[str, ...]  # the differentiated inputs, in the order of the columns of the Jacobian
@@ -128,8 +128,8 @@ def jacobian(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
 def jacobian_in_few_passes(evaluation: Evaluation, arrays: InputArrays, outputs: int) -> np.ndarray:
     """Return the Jacobians as an array of shape (points, outputs, inputs).
 
-    They are computed in reverse mode if JAX can do so and there are far fewer outputs than inputs, otherwise
-    in forward mode.
+    Reverse mode is used if JAX supports it for the function and there are far fewer outputs than inputs.
+    Otherwise, forward mode is used.
     """
     if has_few_rows(outputs, evaluation.inputs) and is_traceable(evaluation, arrays, "rows"):
         return slices(evaluation, arrays, "rows", np.arange(outputs))
@@ -142,7 +142,7 @@ def has_few_rows(outputs: int, inputs: int) -> bool:
 
 
 def seeds_per_call(evaluation: Evaluation, points: int) -> int:
-    """Return the maximum number of seeds (at least 1) that one call may process at `points` points."""
+    """Return the maximum number of seeds of one call. It is limited by memory, and at least 1."""
     return max(1, _MAX_ELEMENTS // (points * evaluation.width))
 
 
@@ -163,10 +163,10 @@ def is_traceable(evaluation: Evaluation, arrays: InputArrays, quantity: str) -> 
 
 
 def with_pushforward(evaluation: Evaluation, arrays: InputArrays) -> Evaluation | None:
-    """Return an `Evaluation` of the same function for which JAX can compute JVPs, or None if there is none.
+    """Return an `Evaluation` of the same function whose JVPs JAX can compute, or None if there is none.
 
-    It is `evaluation` if possible, otherwise a copy with the opposite value of `transposed`. If this field is
-    true, JVPs are computed from VJPs.
+    It is `evaluation` or a copy with the opposite value of `transposed`. If this field is true, JVPs are
+    computed from VJPs.
     """
     candidates = evaluation, dataclasses.replace(evaluation, transposed=not evaluation.transposed)
     return next((candidate for candidate in candidates if is_traceable(candidate, arrays, "columns")), None)
@@ -175,9 +175,10 @@ def with_pushforward(evaluation: Evaluation, arrays: InputArrays) -> Evaluation 
 def with_rounding(
     evaluation: Evaluation, arrays: InputArrays, relative: float, generator: np.random.Generator, count: int
 ) -> Iterator[tuple[Evaluation, InputArrays]]:
-    """Yield `count` copies of (evaluation, inputs), each with different random rounding errors.
+    """Yield `count` pairs (evaluation, inputs), each with different random rounding errors.
 
-    The relative error of each floating-point element of the inputs is `relative` or -`relative`.
+    Each floating-point input element has the relative error `relative` or -`relative`. The evaluation adds
+    random rounding errors to all intermediate results.
     """
     for seed in range(1, count + 1):
         rounded = dict(arrays)
@@ -200,15 +201,15 @@ def measure_with_noise(
 
     `measure` is repeated `count` times with random rounding errors. Each time, the floating-point inputs have
     the relative error `relative` or -`relative`. The estimated error of an element is its range (maximum
-    minus minimum) in the repetitions. The range excludes the returned result: a derivative rule that is wrong
-    at only one input value, such as 1, must not raise the estimate and remain undetected.
+    minus minimum) in the repetitions. The returned result is not part of this range. Otherwise, a derivative
+    rule that is wrong at only one input value, such as 1, would increase the estimate and remain undetected.
     """
     perturbed = with_rounding(evaluation, arrays, relative, generator, count)
     return measure(evaluation, arrays), np.ptp([measure(*copy) for copy in perturbed], axis=0)
 
 
 def _evaluate(evaluation: Evaluation, arrays: InputArrays, quantity: str, *seeds: Any) -> np.ndarray:
-    """Evaluate a quantity, such as a JVP, and return a float64 array of shape (points, ...).
+    """Return a quantity, such as a JVP, at each point as a float64 array of shape (points, ...).
 
     `quantity` is a key of `_QUANTITIES`, such as "jvp". `seeds` contains the tangents, indices or vectors
     that the quantity requires.

@@ -1,9 +1,9 @@
-"""Compare derivatives with finite differences of the function, which may have rounding errors and kinks.
+"""Compare derivatives with finite differences of a function that may have rounding errors and kinks.
 
 `confirm` confirms or refutes derivatives at a few points, with fourth-order central differences along random
 directions. `screen` estimates the errors at many points, with second-order differences, to find suspicious
 points. A wrong derivative rule of the function (`jax.custom_jvp`, `jax.custom_vjp`, `stop_gradient`) yields
-the same wrong derivative in every dtype and AD mode. It can be detected only from the function values.
+the same wrong derivative in every dtype and AD mode. Only the function values can reveal the error.
 """
 
 import functools
@@ -34,7 +34,7 @@ _USED_NOISE_STEPS = 3  # only this number of noise steps is used: the shortest t
 _RELATIVE_TOLERANCE = 1e-5  # relative to the size of a derivative, in addition to the error of a difference
 _CONFIRMING_ERROR = 0.05  # relative to the size of a derivative; a larger error confirms nothing
 _HIDING_ERROR = 0.01  # relative to the largest value at a point; a larger error may hide a derivative
-# The minimum number of nonzero derivatives of an output for a confirmed share of its own
+# An output with at least this number of nonzero derivatives has a confirmed share of its own.
 _LEAST_NONZEROS = 10
 _ROUNDINGS_OF_VALUE = 64  # the error of a derivative from rounding the value, in unit roundoffs of the value
 SCREENING_THRESHOLD = 1e-5  # a larger result of `screen` is examined by `confirm`
@@ -51,8 +51,8 @@ class Confirmation:
     """The result of comparing a derivative with finite differences at several points."""
 
     is_wrong: np.ndarray  # shape (points,): whether an output differs by more than rounding errors
-    # The fraction of the nonzero derivatives that are confirmed within 5 %: that of all outputs, or of the
-    # output for which it is smallest.
+    # The fraction of the nonzero derivatives that are confirmed within 5 %, for all outputs or for the worst
+    # output, whichever is smaller.
     confirmed_share: float
     worst: str  # a description of the wrong derivative with the largest relative error, or ""
     unresolved: int | None  # the first point at which finite differences contradict each other, as at a kink
@@ -90,10 +90,10 @@ def confirm(
     points: np.ndarray,
     arrays: InputArrays,
 ) -> Confirmation:
-    """Compare derivatives along random directions with finite differences, and return a `Confirmation`.
+    """Return a comparison of derivatives along random directions with finite differences.
 
-    `output_name` is the name of the differentiated quantity, such as "output". `arrays` contains the inputs
-    at some points. `points` contains the indices of these points in the batch.
+    `output_name` names the differentiated quantity in error messages, such as "output". `arrays` contains the
+    inputs at some points. `points` contains the indices of these points in the batch.
     """
     directions = [random_direction(evaluation, arrays, generator) for _ in range(_DIRECTIONS)]
     if len(evaluation.names) > 1:
@@ -131,16 +131,15 @@ def _compare_along_all(
     directions: Sequence[InputArrays],
     arrays: InputArrays,
 ) -> tuple[np.ndarray, _Comparison, np.ndarray]:
-    """Return (derivatives, comparison, is_nonzero), with one comparison for each direction.
+    """Compare the derivatives along each direction with finite differences.
 
-    `derivatives` and the arrays in `comparison` have the shape (directions, points, outputs). `is_nonzero`,
-    of shape (points, outputs), is true where the derivative along a direction is much larger than its error,
-    or where rounding errors may hide it. If the function is finite anywhere, `is_nonzero` is false where the
-    function is not finite.
+    Return (derivatives, comparison, is_nonzero). `derivatives` and the arrays in `comparison` have the shape
+    (directions, points, outputs). `is_nonzero`, of shape (points, outputs), is true where the derivative
+    along a direction is much larger than its error, or where rounding errors may hide it. It is false where
+    the function is not finite, unless the function is finite nowhere.
 
-    The first `_DIRECTIONS` directions must be random. The root mean square of the derivatives along these
-    directions is used as the typical size of a derivative. The last direction must be a result of
-    `random_direction` with `is_relative=True`.
+    The first `_DIRECTIONS` directions must be random. Their derivatives determine the typical size of a
+    derivative. The last direction must be a result of `random_direction` with `is_relative=True`.
     """
 
     def derivatives_along(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
@@ -171,11 +170,10 @@ def _compare_along_all(
 def _describe_worst(
     output_name: str, names: Groups, points: np.ndarray, derivatives: np.ndarray, comparison: _Comparison
 ) -> str:
-    """Return a part of an error message: the wrong derivative with the largest relative error.
+    """Return text for an error message about the wrong derivative with the largest relative error.
 
-    Derivatives along a direction that changes a single group of inputs take precedence, because the message
-    then names the wrong input. Derivatives along the last direction of `_compare_along_all` come last.
-
+    Derivatives along a direction that changes a single group of inputs take precedence, because the text then
+    names the wrong input. Derivatives along the last direction of `_compare_along_all` come last.
     `output_name` is the name of the differentiated quantity, such as "output". `names[k]` are the names of
     the inputs that direction k changes. `points` contains the indices of the points. The other arrays have
     the shape (directions, points, outputs).
@@ -210,10 +208,10 @@ def _compare_along(
     """Return a comparison of the derivative along one direction with finite differences of `values_at`.
 
     `values_at(step)` returns the function values at x + step * direction, where x contains the inputs.
-    `measured` contains the values at step 0, and their rounding errors. `typical_size` is the typical
-    magnitude of the derivative. `rounding` is the rounding error of the derivative, and `value_rounding` is
-    the rounding error of the function value. The tolerance includes both errors, because a derivative may
-    contain the function value, as for exp. All arrays have the shape (points, outputs).
+    `measured` contains the values at step 0 and their rounding errors. `typical_size` is the typical
+    magnitude of the derivative, and `rounding` is its rounding error. The tolerance also includes
+    `value_rounding`, the rounding error of the function value, because a derivative may contain this value,
+    as for exp. All arrays have the shape (points, outputs).
     """
     center, least_noise, noise = measured
     differences = _central_differences(values_at)
@@ -271,7 +269,7 @@ def screen(
                 excess = np.abs([mean - derivative, nearest - derivative]) - noise / step
                 errors = excess / np.where(size > 0, size, 1.0)  # of two zeros, the error is 0
                 error, error_to_slopes = np.where(np.isfinite(errors), errors, np.inf)
-                # The one-sided slopes neither approach each other nor diverge, as because of rounding.
+                # At a kink, the distance between the one-sided slopes hardly depends on the step.
                 is_kink = (distance > previous / 2) & (distance < 2 * previous)
                 is_precise = (step == _SCREENING_STEPS[0]) | (noise / step <= SCREENING_THRESHOLD * size)
             smallest_error = np.where(is_precise, np.minimum(smallest_error, error), smallest_error)
@@ -290,9 +288,9 @@ def random_direction(
 ) -> dict[str, np.ndarray]:
     """Return a random direction as {input name: array} for the differentiated inputs.
 
-    Each element of the direction is ±u times the size of the input element, with u uniform in [0.5, 1). The
-    sizes are the result of `element_sizes`. If `is_relative` is true, the size of a nonzero element is its
-    absolute value instead, even if this value is tiny.
+    Each element of the direction is the size of the input element, multiplied by a random number with a
+    random sign and an absolute value in [0.5, 1). `element_sizes` defines the size. If `is_relative` is true,
+    the size of a nonzero element is its absolute value instead, however small it is.
     """
     direction = {}
     for name in evaluation.names:
@@ -315,7 +313,7 @@ def element_sizes(x: np.ndarray, axes: tuple[int, ...] | None = None) -> np.ndar
 
 
 def group_inputs(evaluation: Evaluation, arrays: InputArrays, generator: np.random.Generator) -> Groups:
-    """Divide the differentiated inputs into at most `_MAX_GROUPS` groups, and return their names.
+    """Return the names of the differentiated inputs, divided into at most `_MAX_GROUPS` groups.
 
     Inputs with derivatives of similar magnitude are in the same group.
     """
@@ -333,7 +331,7 @@ def group_inputs(evaluation: Evaluation, arrays: InputArrays, generator: np.rand
 
 
 def split_direction(direction: dict[str, np.ndarray], groups: Groups) -> list[dict[str, np.ndarray]]:
-    """Return a copy of `direction` for each group of inputs, with zeros for the inputs of other groups."""
+    """Return one copy of `direction` for each group. All inputs outside the group are zero in the copy."""
     zeros = {name: np.zeros_like(x) for name, x in direction.items()}
     return [zeros | {name: direction[name] for name in group} for group in groups]
 
@@ -359,11 +357,10 @@ def _measure_values(
 
 
 def _is_hidden(evaluation: Evaluation, measured: _MeasuredValues) -> np.ndarray:
-    """Return whether rounding errors may hide that an output changes, as an array of shape (points, outputs).
+    """Return where rounding errors may hide a change of an output, as an array of shape (points, outputs).
 
-    This is possible in two cases: the rounding error exceeds a fraction of the largest |output| at the point,
-    or the output is nonzero and this fraction of it underflows. The fraction is larger than the rounding
-    error of a value that is not a sum.
+    This is possible if the rounding error exceeds a fraction of the largest |output| at the point. It is also
+    possible if the output is not zero, but so small that this fraction of it underflows.
     """
     fraction = max(_HIDING_ERROR, _ROUNDINGS_OF_VALUE * evaluation.roundoff)
     size, underflow = np.abs(measured.center), float(jax.numpy.finfo(evaluation.dtype).tiny)
@@ -421,16 +418,15 @@ def _compare_steps(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (agrees_twice, agrees_once, is_refuted) as boolean arrays of shape (points, outputs).
 
-    The error of a step is |derivative - finite difference with this step|. A pair is two consecutive steps.
+    The error of a step is |derivative - finite difference with this step|. Two consecutive steps are
+    consistent if their finite differences differ by at most `allowed`.
 
-    agrees_twice    both errors of at least one pair are at most `allowed`
-    agrees_once     the error of at least one step is at most `allowed`
-    is_refuted      both errors of a pair are more than 4 times `allowed`, but the finite differences of the
-                    two steps differ by at most `allowed`
+    agrees_twice    the errors of two consecutive steps are at most `allowed`
+    agrees_once     the error of a step is at most `allowed`
+    is_refuted      both errors of the shortest two consistent steps are more than 4 times `allowed`
 
-    If the finite differences of several pairs are this similar, only the pair with the shortest steps can
-    refute the derivative. A step is ignored if the rounding error of its finite difference exceeds `allowed`.
-    `differences` has the shape (steps, points, outputs). `noise` contains the rounding errors of the values.
+    A step is ignored if the rounding error of its finite difference exceeds `allowed`. `differences` has the
+    shape (steps, points, outputs). `noise` contains the rounding errors of the function values.
     """
     is_exact, distance = 1.5 * noise / _STEPS <= allowed, np.abs(differences - derivative)
     agrees, is_far = is_exact & (distance <= allowed), distance > 4 * allowed
@@ -441,7 +437,7 @@ def _compare_steps(
 
 
 def _oscillates(values_at: ValuesAtStep, measured: _MeasuredValues) -> np.ndarray:
-    """Return an array of shape (points, outputs), True where a value changes too fast for differences."""
+    """Return where a value changes too fast for finite differences. The shape is (points, outputs)."""
     # Short steps change the output by more than rounding errors, and almost as much as the longest step.
     center, least_noise, noise = measured
     change = np.max([np.abs(values_at(sign * _STEPS.flat[0]) - center) for sign in (-1, 1)], axis=0)

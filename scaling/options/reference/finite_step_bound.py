@@ -1,7 +1,7 @@
 """Calculate bounds on the truncation and rounding errors of results of `mode=finite_difference`.
 
-The slopes and curvatures of the function, on which the errors depend, are estimated from central differences
-of its values in float64.
+The errors depend on the slopes and curvatures of the function. Both are estimated from central differences of
+the function values in float64.
 """
 
 import functools
@@ -29,8 +29,8 @@ ValuesAtShift = Callable[[np.ndarray], np.ndarray]  # shift along a direction ->
 def result_bounds(spec: ReferenceSpec, start: int, stop: int, errors: np.ndarray | None = None) -> np.ndarray:
     """Return an upper bound on the errors of a forward-difference result at each of the points [start, stop).
 
-    `errors`, of shape (points, outputs, entries), contains absolute errors minus the tolerance for rounding.
-    If `errors` is given, `cover_errors` may raise the bounds.
+    `errors`, of shape (points, outputs, entries), contains the absolute errors of the result minus the
+    tolerance for rounding. If `errors` is given, `cover_errors` may raise the bounds.
     """
     estimate_bounds = functools.partial(input_bounds, spec, start, stop, spec.rounding.terms)
     bounds = estimate_bounds()
@@ -46,12 +46,12 @@ def result_bounds(spec: ReferenceSpec, start: int, stop: int, errors: np.ndarray
 
 
 def cover_errors(bound: np.ndarray, errors: np.ndarray, bound_at: Callable[[int], np.ndarray]) -> np.ndarray:
-    """Return the error bound of each point, raised where `errors` exceed the given bound.
+    """Return the error bound of each point, raised where it is too low for the observed `errors`.
 
     `bound`, of shape (points,), is estimated from a sample of the inputs, and may be too low for other
-    inputs. `bound_at(entry)` returns the bounds for the input of an entry. The function finds the entry with
-    the largest excess, raises the bound to `bound_at(entry)`, and repeats this. It stops if no error exceeds
-    the bound, or if `bound_at(entry)` is not higher. `errors` has the shape (points, outputs, entries).
+    inputs. `bound_at(entry)` returns the bounds for the input of an entry. The bound is raised to
+    `bound_at(entry)` for the entry whose error exceeds it most. This is repeated until no error exceeds the
+    bound, or `bound_at(entry)` is not higher. `errors` has the shape (points, outputs, entries).
     """
     while True:
         uncovered = (errors - bound[:, None, None]).max(axis=(0, 1))
@@ -120,7 +120,7 @@ def _evaluate_reference(spec: ReferenceSpec, arrays: InputArrays) -> Reference:
 
 
 def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
-    """Return a magnitude at each point to which the rounding error of the function value is proportional.
+    """Return the magnitude that determines the rounding error of the function value, for each point.
 
     value of the function      magnitude
     sum over all points        sum of |output| over all points
@@ -128,7 +128,7 @@ def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
     no sum                     largest |output| at the point
 
     In the last two cases, |output| is at least `Reference.value_terms`, the sum of the absolute values of the
-    terms of an output, because the sum of large terms may be small.
+    terms of an output, because large terms may cancel.
     """
     reference, reduction = _evaluate_reference(spec, arrays), spec.workload.reduction
     magnitude = _output_magnitude(spec, reference.value)
@@ -144,8 +144,7 @@ def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
 def _measure_noise(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
     """Return an estimate of the rounding error of the function values at each point, of shape (points,).
 
-    The estimate is the range of the values under random rounding of intermediate results. An intermediate
-    result, and hence its rounding error, may be much larger than the value.
+    The estimate is the range of the values in several evaluations with random rounding errors.
     """
     native, generator = spec.computed.native, np.random.default_rng(0)
     with evaluations.evaluation_context(native.dtype):
@@ -181,13 +180,12 @@ def _values_along(
 def _largest_slope_and_curvature(
     spec: ReferenceSpec, x: np.ndarray, values_at: ValuesAtShift, step: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (slope, curvature): the largest absolute first and second derivative of `values_at`.
+    """Return (slope, curvature), the largest absolute first and second derivatives of `values_at`.
 
-    Both have the shape (points,). The derivatives are estimated at shift = 0 and at shift = `step`. If there
-    are several outputs, the largest derivative is returned, or the sum of the absolute derivatives if the
-    outputs are summed. `x`, of shape (points,), is the value of the shifted coordinate at shift = 0.
-
-    The curvature is also estimated with the step size `step / 2`. This detects a kink at or between the two
+    Both have the shape (points,). The derivatives are estimated at shift = 0 and at shift = `step`. With
+    several outputs, the result is the largest of their derivatives. If the outputs are summed, it is the sum
+    of the absolute derivatives. `x`, of shape (points,), is the value of the shifted coordinate at shift = 0.
+    The curvature is also estimated with the step size `step / 2`, to detect a kink at or between the two
     shifts. The error that such a kink causes is at most 1.5 * step / 2 * curvature.
     """
     slope = curvature = np.zeros(())

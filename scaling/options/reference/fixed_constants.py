@@ -19,8 +19,8 @@ from scaling.options.program_stats import CUSTOM_CALLS, bind, called_jaxpr, eval
 def computed_constants(function: Callable[..., Any], structs: Mapping[str, Any]) -> list[np.ndarray]:
     """Return the constant arrays that `function` computes, such as random numbers from a fixed key.
 
-    A constant does not depend on the inputs. Only constants that are combined with an input, for example in a
-    product, are returned. `structs` maps the name of each input to an abstract array.
+    A constant does not depend on the inputs. Constants that are never combined with an input, for example in
+    a product, are omitted. `structs` maps the name of each input to an abstract array.
     """
     constants: list[np.ndarray] = []
 
@@ -35,8 +35,8 @@ def computed_constants(function: Callable[..., Any], structs: Mapping[str, Any])
 def with_constants(function: Callable[..., Any], constants: Sequence[np.ndarray]) -> Callable[..., Any]:
     """Return a copy of `function` that uses `constants` instead of the constants that it computes.
 
-    `constants` must have the order of `computed_constants`. The copy raises `ValueError` if its computed
-    constants differ from `constants` in number or shape.
+    `constants` must have the order in which `computed_constants` returns them. The copy raises `ValueError`
+    if the function computes a different number of constants, or constants of different shapes.
     """
 
     def fixed(**named: Any) -> Any:

@@ -3,7 +3,7 @@
 The `RoundingProperties` of a function determine the tolerance of the check. `with_random_rounding` evaluates
 a function with a random rounding error in each intermediate result (Monte Carlo arithmetic). The variation of
 a result among several evaluations estimates its rounding error, including cancellation. For example, where
-tanh(x) is close to 1, 1 - tanh(x)^2 is small, but it varies by a few times the unit roundoff of 1.
+tanh(x) is close to 1, 1 - tanh(x)^2 is small, but its rounding error is as large as that of the number 1.
 
 Source: D. S. Parker, Monte Carlo arithmetic, Technical Report CSD-970002, UCLA, 1997.
 """
@@ -72,7 +72,7 @@ class RoundingProperties:
 
 
 def rounding_properties(function: Callable[..., Any], *arguments: Any) -> RoundingProperties:
-    """Trace `function(*arguments)`, and return the properties of the jaxpr that determine rounding errors.
+    """Return the properties of the jaxpr of `function(*arguments)` that determine rounding errors.
 
     The arguments are arrays or abstract arrays.
     """
@@ -100,7 +100,7 @@ def has_custom_rules(function: Callable[..., Any], arguments: Mapping[str, Any])
 
 
 class _JaxprAnalysis:
-    """An analysis of jaxprs: the longest sum, the narrowest dtype and the largest intermediate result."""
+    """An analysis that finds the longest sum, narrowest dtype and largest intermediate result of jaxprs."""
 
     def __init__(self) -> None:
         self.bits = 53  # the mantissa bits of the narrowest dtype, with the implicit bit
@@ -172,7 +172,8 @@ def _loop_trips(equation: Any) -> int:
 def _terms_of_operation(equation: Any) -> float:
     """Return the number of terms that an operation sums for each element of its result.
 
-    If the operation is no sum, return the number of terms of a sum that has about the same rounding error.
+    For any operation that is not a sum, return the number of terms of a sum with about the same rounding
+    error.
     """
     name = equation.primitive.name
     if name in EXACT:
@@ -264,7 +265,7 @@ class _Interpreter:
         return [*carry, *stacked]
 
     def _while(self, equation: Any, operands: list[Any]) -> list[Any]:
-        """Return the results of a `while` loop with random rounding errors, but the same trip count."""
+        """Return the results of a `while` loop with random rounding errors and an unchanged trip count."""
         params = equation.params
         first = params["cond_nconsts"]
         last = first + params["body_nconsts"]
@@ -292,8 +293,7 @@ def _is_inexact(x: Any) -> bool:
     return bool(jnp.issubdtype(jnp.result_type(x), jnp.inexact))
 
 
-def _hash(bits: jax.Array) -> jax.Array:
-    """Return the hash of each element of a uint32 array, computed by the finalizer of MurmurHash3."""
+def _hash(bits: jax.Array) -> jax.Array:  # the finalizer of MurmurHash3
     bits = (bits ^ (bits >> 16)) * jnp.uint32(0x85EBCA6B)
     bits = (bits ^ (bits >> 13)) * jnp.uint32(0xC2B2AE35)
     return bits ^ (bits >> 16)

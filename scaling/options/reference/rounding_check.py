@@ -1,8 +1,8 @@
-"""Decide whether rounding explains the entries of a result whose errors exceed the tolerance (`_Suspect`).
+"""Decide whether rounding explains the errors of a result that exceed the tolerance (`_Suspect`).
 
-These entries are evaluated several times in the dtype of the case, with different random rounding errors in
-all intermediate results (jaxpr_rounding.py). An entry passes if its error is at most the tolerance plus a
-multiple of the range of the reevaluated values. Otherwise, the entry is wrong.
+The entries with these errors are evaluated several times in the dtype of the case, with different random
+rounding errors in all intermediate results (jaxpr_rounding.py). An entry passes if its error is at most the
+tolerance plus a multiple of the range of these values. Otherwise, the entry is wrong.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ Columns = np.ndarray | slice
 
 @dataclass(frozen=True)
 class _Suspect:
-    """A comparison with errors above the tolerance, and the function and inputs for its reevaluation."""
+    """A comparison with errors above the tolerance, and what is needed to evaluate its entries again."""
 
     spec: ReferenceSpec
     native: Evaluation  # the function of the case in the dtype of the case
@@ -45,9 +45,9 @@ class _Suspect:
 
 
 def reevaluate_failures(progress: CheckProgress) -> None:
-    """Reevaluate the entries that failed the check, and record the errors in `progress`.
+    """Evaluate the entries that failed the check again, and record their errors in `progress`.
 
-    Also record the first point with a wrong entry. Entries that are not reevaluated before the time limit are
+    Also record the first point with a wrong entry. Entries that are not evaluated before the time limit are
     counted as skipped.
     """
     spec, arrays = progress.spec, progress.suspects[0][0].inputs
@@ -109,7 +109,7 @@ def _typical_sizes(
     """Return (typical_size, row_size, compared_size) for each entry of a derivative.
 
     typical_size    the size of the entry, but at least its root mean square over the points
-    row_size        if whole Jacobians are compared, the largest typical size in the row, else `typical_size`
+    row_size        the largest typical size in the row if whole Jacobians are compared, else `typical_size`
     compared_size   for a single point, the size of the entry, but at least the root mean square over the
                     outputs; for several points, `typical_size`
 
@@ -148,7 +148,7 @@ def describe_first_wrong(spec: ReferenceSpec, comparison: EntryComparison, is_wr
 
 
 def _name_input(spec: ReferenceSpec, index: Sequence[int]) -> str:
-    """Return the name of the input element of an entry of a dense Jacobian, such as " (x[3])".
+    """Return the input element to which an entry of a dense Jacobian belongs, as text such as " (x[3])".
 
     `index` is (output, column). Return "" for any other result.
     """
@@ -167,10 +167,10 @@ def _name_input(spec: ReferenceSpec, index: Sequence[int]) -> str:
 def _rounding_of_block(
     suspect: _Suspect, points_of_block: np.ndarray, columns: Columns, size: np.ndarray
 ) -> tuple[np.ndarray, str]:
-    """Return (rounding, ""), where `rounding` is the estimated rounding error of each entry of a block.
+    """Return (rounding, note), where `rounding` estimates the rounding error of each entry of a block.
 
-    If the errors cannot be estimated, return (zeros, message with the reason). `size` contains the typical
-    magnitude of each entry.
+    If the errors cannot be estimated, `rounding` is 0, and `note` is text with the reason. Otherwise, `note`
+    is "". `size` contains the typical magnitude of each entry.
     """
     rounding, note = np.zeros(size.shape), ""
     try:
@@ -184,7 +184,10 @@ def _rounding_of_block(
 
 
 def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray, Columns]:
-    """Return the points and columns of the next block of entries for which `is_pending` is true."""
+    """Return the indices of the points and columns of the next block of pending entries.
+
+    The columns are `slice(None)` if single columns cannot be evaluated.
+    """
     spec, comparison = suspect.spec, suspect.comparison
     has_columns = comparison.measure is None and spec.case.target != "hvp" and not spec.case.ad_mode.is_value
     has_columns &= spec.reduction.linear_in_inputs and not spec.reduction.sums_points
@@ -193,7 +196,7 @@ def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray
     points = np.flatnonzero(is_pending.reshape(len(is_pending), -1).any(axis=1))
     points = points[: max(_MIN_POINTS, _MAX_ENTRIES // entries)]
     if not has_columns:
-        return points, slice(None)  # single columns cannot be evaluated
+        return points, slice(None)
     is_pending_column = is_pending[points].reshape(-1, is_pending.shape[-1]).any(axis=0)
     return points, np.flatnonzero(is_pending_column)[:_MAX_COLUMNS]
 
@@ -263,8 +266,8 @@ def _estimate_size(suspect: _Suspect, points_of_block: np.ndarray, shape: tuple[
 def _stated_terms(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
     """Return the sum of the absolute values of the terms of a closed form at each point.
 
-    The terms belong to an output, or to an entry of the derivative. The shape is (points, 1). If the
-    closed form does not state the sum, return 0 in the shape (1, 1).
+    With mode=value, the terms are those of an output, otherwise those of an entry of the derivative. The
+    shape is (points, 1). If the closed form does not state the sum, return 0 in the shape (1, 1).
     """
     form = closed_form(spec.case, spec.workload)
     assert form is not None  # a reference that JAX computes is a form without terms
@@ -278,9 +281,9 @@ def _evaluate_columns(
 ) -> np.ndarray:
     """Return the given columns of the result, or the function values for mode=value.
 
-    The first axis of the returned array is the axis of points. A sum over points includes only the points in
-    `arrays`. This sum is multiplied by sqrt(number of all points / number of summed points), so that its
-    rounding error is about as large as the rounding error of the sum over all points.
+    The first axis of the returned array is the axis of points. If the result is a sum over all points, only
+    the points in `arrays` are summed. This sum is multiplied by sqrt(number of all points / number of summed
+    points), so that its rounding error is about as large as that of the sum over all points.
     """
     if spec.case.ad_mode.is_value:
         return evaluations.values(evaluation, arrays)[:, :, None]

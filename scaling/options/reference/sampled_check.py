@@ -2,8 +2,7 @@
 
 At every point (batch element), three samples are compared: some columns of the Jacobian, some rows, and
 products of the derivative with respect to each input and random vectors. The error of a product is relative
-to the root mean square of the expected products. The vectors at a point depend only on the inputs and the
-index of the point. At some points, all entries are compared.
+to the root mean square of the expected products. At some points, all entries are compared.
 """
 
 import dataclasses
@@ -36,7 +35,7 @@ _SIGN_SAMPLES = 3  # the number of random sign changes from which the magnitude 
 def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
     """Yield comparisons of a result with its reference, for each block of points.
 
-    The first comparison of a block contains random entries at every point. Each further comparison contains
+    The first comparison of a block contains random samples at every point. Each further comparison contains
     all entries at one point.
     """
     generator = np.random.default_rng([spec.case.data_seed, 1])
@@ -53,8 +52,8 @@ def compared_shares(spec: ReferenceSpec, decided_share: float) -> dict[str, floa
     """Return {"entries": covered fraction of the entries, "points": covered fraction of the points}.
 
     A point is covered if all of its entries are compared with the reference. An entry is covered if it is
-    compared, and if its rounding error is small enough to decide whether it is correct. `decided_share` is
-    the fraction of the compared entries whose rounding error is small enough.
+    compared and its rounding error is small enough to decide whether it is correct. `decided_share` is the
+    fraction of the compared entries whose rounding error is small enough.
     """
     if _is_matrix_vector_product(spec):
         return {"entries": decided_share, "points": 1.0}
@@ -127,9 +126,9 @@ def _draw_numbers(spec: ReferenceSpec, start: int, stop: int, name: str, index: 
 def _compare_jacobians(
     spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray, draw: Draw, groups: fd_check.Groups
 ) -> Iterator[EntryComparison]:
-    """Compare Jacobians with the reference, and yield the comparisons.
+    """Yield comparisons of Jacobians with the reference.
 
-    The comparisons are of products with random vectors, of random columns and, if any, of random rows.
+    They compare products with random vectors, then random columns and, if there are any, random rows.
     `result` contains the Jacobians. It has the shape (points, outputs, inputs), or (points, 1, nonzeros) if
     seeds=colored. `draw(name, k)` returns the random numbers of vector k for the input `name`.
     """
@@ -167,7 +166,7 @@ def _compare_jacobians(
 
 
 def _floor_scale(spec: ReferenceSpec, scale: np.ndarray) -> np.ndarray:
-    """Return max(scale, spec.tolerance / spec.max_tolerance * largest entry of `scale` in the same row)."""
+    """Return `scale`, but at least `tolerance / max_tolerance` times the largest entry in the same row."""
     return np.maximum(scale, spec.tolerance / spec.max_tolerance * scale.max(axis=2, keepdims=True))
 
 
@@ -194,10 +193,10 @@ def _compare_products(
 
 
 def _compare_gram(spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray) -> Iterator[EntryComparison]:
-    """Yield two comparisons of `result` with the expected J^T J at the points with the inputs `arrays`.
+    """Yield two comparisons of `result` with J^T J, where J is the expected Jacobian at each point.
 
     The first comparison contains the products of J^T J and random vectors. The second contains some columns
-    of J^T J.
+    of J^T J. `arrays` contains the inputs at the points.
     """
     columns, _ = _sample_columns_and_rows(spec)
     generator = np.random.default_rng([spec.case.data_seed, 2])
@@ -210,7 +209,7 @@ def _compare_gram(spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray) 
 
 
 def _make_measure(quantity: str, seeds: Any, is_summed: bool = False) -> Callable[..., np.ndarray]:
-    """Return a function measure(evaluation, arrays, points) that computes slices or products of a Jacobian.
+    """Return a function measure(evaluation, arrays, points) that computes parts or products of Jacobians.
 
     `arrays` contains the inputs at some points of a block, and `points` contains the indices of these points
     in the block. If `points` is omitted, `arrays` contains the inputs at all points of the block.
