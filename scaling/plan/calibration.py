@@ -1,4 +1,4 @@
-"""Calculate the `Rates` of a CPU from measured times of peak and latency benchmarks.
+"""Calculate the `Rates` of a CPU from the times of benchmarks that measure peak rates and latencies.
 
 options/machine_peaks.py chooses the benchmarks. time_model.py predicts run times from the rates.
 """
@@ -25,8 +25,7 @@ def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = 
 
     Only timings of the environment that was measured last are used. If `bound_only` is true, timings of
     processes that were not bound to one core per device are ignored. The rates for a device count require
-    timings of an array copy and of a call of an empty function. Raise `Refusal` if no device count has both
-    timings.
+    timings of an array copy and of a call of an empty function. Raise `Refusal` if no device count has both.
     """
     benchmarks = [t for t in timings if t.case.kind in ("ceiling", "floor") and (t.honest or not bound_only)]
     last_timing = max(benchmarks, key=lambda timing: timing.records[-1].started_at or "", default=None)

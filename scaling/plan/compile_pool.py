@@ -32,12 +32,12 @@ _ENVIRONMENT_VARIABLES = {  # environment variables of a compile worker
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # allow libtpu in several processes
 }
 RecordFields = dict[str, Any]  # some fields of a `Record`, by name
-# The results of `compile_cases`, and errors. The thread of a worker adds None when it ends.
+# The items that `compile_cases` yields, and errors. Each thread adds None when it ends.
 _Events = queue.Queue[tuple[Case, RecordFields | None] | BaseException | None]
 
 
 def find_compiler(hardware: Hardware) -> tuple[str, str]:
-    """Return the name and the version of the installed package that compiles programs for a machine.
+    """Return (name, version) of the installed package that compiles programs for the given hardware.
 
     Raise `Refusal` if the compiler, or the CUDA assembler ptxas for a GPU, is not installed.
     """
@@ -100,11 +100,11 @@ def compile_cases(
 def _compile_groups(
     header: Mapping[str, Any], groups: Iterator[list[Case]], seconds: float, events: _Events
 ) -> None:
-    """Compile groups of cases with equal programs in a worker process, and put the results into a queue.
+    """Compile groups of cases in a worker process, and put the results into the queue `events`.
 
-    The worker process is restarted if it dies. `header` describes the hardware. `seconds` is the timeout of a
-    compilation. The queue `events` receives the results, then an exception if one ended the work, and finally
-    None.
+    The cases of a group have equal programs. The worker process is restarted if it dies. `header` describes
+    the hardware. `seconds` is the timeout of a compilation. If an error ends the work, the exception is also
+    put into the queue. The last item is None.
     """
     variant = Variant("plan", module="scaling.plan.compile_worker", variables=_ENVIRONMENT_VARIABLES)
     equal_cases = list[Case]()
@@ -124,8 +124,8 @@ def _compile_first(worker: WorkerGroup, equal_cases: list[Case], seconds: float,
     """Compile the first of several cases with equal programs. Return whether the worker is still alive.
 
     The result applies to all of `equal_cases`. If the compilation fails, it applies to the first case only.
-    Remove the cases with a result, and put (case, record fields) into the queue `events` for each. `seconds`
-    is the timeout of the compilation.
+    For each case with a result, remove the case from `equal_cases`, and put (case, record fields) into the
+    queue `events`. `seconds` is the timeout of the compilation.
     """
     case, is_alive = equal_cases.pop(0), True
     events.put((case, None))

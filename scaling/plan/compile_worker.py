@@ -1,4 +1,4 @@
-"""Compile cases for other hardware, and count their operations (`BuiltCase`), in a worker process.
+"""Compile cases for other hardware in a worker process, and count their operations (`BuiltCase`).
 
 `python -m scaling.plan.compile_worker` reads JSON objects from standard input, one per line. The first object
 contains the fields of a `Hardware` and the largest device count (`most`). Each later object is a request
@@ -104,7 +104,6 @@ def _absent_devices(hardware: Hardware, count: int) -> list[Any]:
 
 
 def _to_text_proto(fields: Mapping[str, Any]) -> str:
-    """Convert nested mappings to a protocol buffer in text format."""
     return " ".join(
         f"{name} {{ {_to_text_proto(value)} }}" if isinstance(value, Mapping) else f"{name}: {dumps(value)}"
         for name, value in fields.items()
@@ -211,7 +210,7 @@ def describe_rejection(program: layout.Program, devices: int, message: str) -> T
 
 
 def _optimized_work(kernels: Sequence[KernelWork], steps: int) -> RecordFields:
-    """Return record fields on the kernels and operations of a call that runs the program `steps` times."""
+    """Return record fields with the kernels and operations of a call that runs a program `steps` times."""
     executions: dict[KernelWork, float] = defaultdict(float)
     for kernel in kernels:
         executions[dataclasses.replace(kernel, times=1.0)] += kernel.times * steps

@@ -1,4 +1,4 @@
-"""Define `Hardware`, a model of a machine (rates, memory, network), and validate conf/hardware/*.yaml.
+"""Define `Hardware`, a machine model with rates, memory and network, and validate conf/hardware/*.yaml.
 
 time_model.py predicts run times from the model. calibration.py adds the measured rates of a CPU.
 """
@@ -52,7 +52,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Hardware:
-    """A model of a machine for the prediction of run times, as defined by a file conf/hardware/*.yaml."""
+    """A machine model from which run times are predicted. A file conf/hardware/*.yaml defines it."""
 
     name: str
     title: str
@@ -146,7 +146,7 @@ def from_config(config: Mapping[str, Any]) -> Hardware:
 
 
 def _read_rates(config: Mapping[str, Any]) -> Rates:
-    """Return the rates in the configuration of a GPU or TPU, which apply to any number of devices."""
+    """Return the rates of a GPU or TPU from its configuration. They apply to any number of devices."""
     names = ("products", "arithmetic", "transcendental", "kernel_seconds")
     return Rates(
         **{name: config[name] for name in names}, devices=1, bandwidth=((0.0, config["bandwidth"]),),

@@ -102,7 +102,7 @@ def count_kernels(program: HloProgram, operations: Mapping[str, float] | None = 
     """Return the work of each kernel of a compiled program.
 
     `operations` is the result of `llvm_instructions.count_operations` for a CPU, otherwise None. If the
-    kernels are unknown, return one kernel with `times=inf`.
+    kernels are unknown, return one kernel with `times=inf`, for which no time can be predicted.
     """
     if program.kernels is None:
         return [KernelWork(1, times=math.inf)]
@@ -119,10 +119,10 @@ def as_work(work: KernelWork | hlo.Collective) -> dict[str, Any]:
 
 
 def _operations_by_name(computations: Computations, operations: Mapping[str, float]) -> dict[str, float]:
-    """Return a copy of `operations` ({kernel name: number of operations}) with the missing fusions added.
+    """Return {kernel name: number of operations}, a copy of `operations` that contains all fusions.
 
-    XLA compiles only one of several identical fusions, so the others are missing in `operations`. They get
-    the same number of operations.
+    XLA compiles only one of several identical fusions, and `operations` contains only this one. The others
+    have the same number of operations.
     """
 
     def fusion_key(fusion: HloInstruction) -> tuple[Any, ...]:  # equal for identical fusions
@@ -138,8 +138,8 @@ def _operations_by_name(computations: Computations, operations: Mapping[str, flo
 def _count_kernel(kernel: hlo.Kernel, operations: Mapping[str, float] | None) -> KernelWork:
     """Return the work of a kernel.
 
-    `operations` maps the name of each kernel of a CPU to the number of its operations. It is None for a GPU
-    or TPU.
+    `operations` maps the name of each CPU kernel to the number of its operations. It is None for a GPU or
+    TPU.
     """
     work, library = Counter[str](), ""
     for instruction in kernel.body.values():
@@ -162,8 +162,8 @@ def _count_kernel(kernel: hlo.Kernel, operations: Mapping[str, float] | None) ->
 def _count_instruction(instruction: HloInstruction, instructions: Instructions) -> tuple[str, int]:
     """Return the work of an HLO instruction as (name of a field of `KernelWork`, number to add to the field).
 
-    The name is "" if the work is unknown or 0. `instructions` contains the instructions of the computation
-    by name.
+    The name is "" if the work is unknown or 0. `instructions` contains the instructions of the same
+    computation by name.
     """
     operands = [instructions[x] for x in instruction.operands if x in instructions]
     opcode = instruction.opcode
@@ -251,7 +251,7 @@ def _is_transposing(instruction: HloInstruction, operand: HloInstruction) -> boo
 
 
 def _library_name(instruction: HloInstruction) -> str:
-    """Return the name of an instruction with unknown work: its opcode, or the target of a custom call.
+    """Return the opcode of an instruction with unknown work. For a custom call, return its target.
 
     Return "" if the instruction does no work. Use this function only if `_count_instruction` returns ("", 0).
     """
@@ -263,14 +263,14 @@ def _library_name(instruction: HloInstruction) -> str:
 
 
 def _kernel_overhead(kernel: hlo.Kernel, loop_operations: float, arithmetic: int) -> int:
-    """Return the time to start a CPU kernel and the overhead of its library call, in picoseconds.
+    """Return the overhead of starting a CPU kernel and of its library call, if any, in picoseconds.
 
     `loop_operations` is the number of operations in compiled loops, or 0 if a library computes the result.
     `arithmetic` is the number of arithmetic operations in the HLO of the kernel.
     """
     instruction, in_loop = kernel.instruction, kernel.in_loop
     if kernel.in_call:
-        return 1  # it has no start; 0 is the overhead on an accelerator
+        return 1  # a called kernel has no start, but 0 would mean that it runs on an accelerator
     if instruction.opcode == "fusion" and "__ynn_fusion" in instruction.attributes:
         return ynn_fusion.count_overhead(kernel.body, in_loop)
     start = KERNEL_START_IN_LOOP if in_loop else KERNEL_START
@@ -278,7 +278,7 @@ def _kernel_overhead(kernel: hlo.Kernel, loop_operations: float, arithmetic: int
 
 
 def _library_overhead(kernel: hlo.Kernel, arithmetic: int) -> int:
-    """Return the overhead of a library call in picoseconds, or 0 if a CPU kernel calls no known library.
+    """Return the library overhead of a CPU kernel in picoseconds, or 0 if it calls no known library.
 
     `arithmetic` is the number of arithmetic operations in the HLO of the kernel.
     """

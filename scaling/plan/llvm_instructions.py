@@ -1,4 +1,4 @@
-"""Count the operations of CPU kernels in their LLVM IR: loops, trip counts, branches, costs (`LlvmFunction`).
+"""Estimate the number of operations of CPU kernels from their LLVM IR (`LlvmFunction`).
 
 XLA compiles each kernel to a function in LLVM IR. Unlike HLO, the optimized IR shows which loops are
 vectorized or unrolled, and which values are computed outside a loop. The number of executions of a basic
@@ -87,7 +87,7 @@ class Comparison(NamedTuple):
 
 
 def dump_options(folder: str) -> dict[str, str]:
-    """Return the XLA compiler options with which the compiler writes the LLVM IR of a program to `folder`."""
+    """Return XLA compiler options with which XLA writes the LLVM IR of a program to `folder`."""
     # jaxlib 0.11 needs `xla_dump_emitter_re`. It must not match MLIR, whose writing can abort the process.
     return {"xla_dump_to": folder, "xla_dump_emitter_re": "llvm"}
 
@@ -95,10 +95,10 @@ def dump_options(folder: str) -> dict[str, str]:
 def count_operations(folder: Path) -> dict[str, float]:
     """Return {kernel name: weighted number of operations in one execution} for the CPU kernels of a program.
 
-    `folder` contains the LLVM IR of a program that was compiled with the options that `dump_options` returns.
-    Each operation is weighted by its time. The unit is the time per element of a vectorized float32 addition.
-    For example, if a vector register holds 8 float32 values, an addition of two registers counts as 8
-    operations. An addition of two scalars takes the same time, and also counts as 8 operations.
+    `folder` contains the LLVM IR of the program, compiled with the options that `dump_options` returns. Each
+    operation is weighted by its time. The unit is the time per element of a vectorized float32 addition. If a
+    vector register holds 8 float32 values, an addition of two registers therefore counts as 8 operations. An
+    addition of two scalars takes the same time, and also counts as 8 operations.
     """
     operations, has_slow_masks = dict[str, float](), _has_slow_masks()
     for path in folder.glob(_IR_FILES):
@@ -113,13 +113,16 @@ def count_operations(folder: Path) -> dict[str, float]:
 
 @functools.cache
 def _has_slow_masks() -> bool:
-    """Return whether this is an Intel CPU with AVX-512, which converts Boolean vectors to numbers slowly."""
+    """Return whether the CPU is an Intel CPU with AVX-512. Such a CPU converts Boolean vectors slowly."""
     description = environment.contents("/proc/cpuinfo") or ""
     return "GenuineIntel" in description and "avx512dq" in description
 
 
 def parse_functions(text: str) -> Iterator[tuple[str, dict[str, list[str]]]]:
-    """Yield (function name, {label of a basic block, "" for the first: its lines}) for each function."""
+    """Yield (function name, {label of a basic block: lines of the block}) for each function in LLVM IR.
+
+    The label of the first block of a function is "".
+    """
     name, blocks, lines = "", dict[str, list[str]](), list[str]()
     for line in text.splitlines():
         if match := _FUNCTION.match(line):
@@ -135,7 +138,7 @@ def parse_functions(text: str) -> Iterator[tuple[str, dict[str, list[str]]]]:
 
 
 class LlvmFunction:
-    """The control flow of an LLVM function: successors of basic blocks, loops and their trip counts."""
+    """The control flow of an LLVM function, with the trip counts of its loops."""
 
     def __init__(self, blocks: dict[str, list[str]]) -> None:
         self.blocks = blocks
@@ -174,8 +177,8 @@ class LlvmFunction:
 
         `_GATHER_COST`        if the line inserts a loaded element into a vector
         `_STORED_PARTS_COST`  if the line loads a vector from the stack that was stored in parts
-        a negative cost       if the line calls a function of a vector, and the shuffle instructions use only
-                              some elements of the result: minus the cost of the other elements
+        a negative cost       if the line calls a function of a vector, and only some elements of the result
+                              are used. The function is assumed to be computed for these elements only.
         `_MASK_COST`          if `has_slow_masks` is true, and the line converts the result of a vector
                               comparison of 64-bit integers to floating point
         0                     otherwise
@@ -257,8 +260,8 @@ class LlvmFunction:
     def _count_work_groups(self) -> int:
         """Return the number of work groups of the kernel.
 
-        The number is the constant with which the kernel compares its work-group index. If the kernel does not
-        compare this index, the number is 1.
+        It is the constant with which the kernel compares its work-group index, or 1 without such a
+        comparison.
         """
         comparisons = filter(None, map(self._find_comparison, self.definitions))
         bounds = (each.bound for each in comparisons if self._limits_work_group_index(each))
@@ -304,7 +307,7 @@ class LlvmFunction:
                 yield block, self._initial_value(phi) + offset, steps[0]
 
     def _find_phis(self, variable: str, header: str | None) -> list[tuple[str, int]]:
-        """Return (name of a phi instruction, constant c) for each phi that `variable - c` may be equal to.
+        """Return (name, c) for each phi instruction whose value may be `variable - c`, where c is a constant.
 
         Only phi instructions in loop headers are returned. If `header` is not None, only the loop with this
         header is searched.
@@ -325,7 +328,7 @@ class LlvmFunction:
         return phis
 
     def _initial_value(self, phi: str) -> int:
-        """Return the initial value of the loop counter `phi`. If there are several, return the largest."""
+        """Return the initial value of the loop counter `phi`, or the largest of several initial values."""
         pending, visited = [phi], set[str]()
         while pending:
             visited.update(pending)
@@ -338,10 +341,10 @@ class LlvmFunction:
 
 
 def _order_blocks(successors: dict[str, list[str]]) -> tuple[list[str], set[tuple[str, str]]]:
-    """Return the block labels in reverse postorder, and the back edges.
+    """Return (labels of the basic blocks in reverse postorder, back edges).
 
-    A back edge is (last block of a loop, header of the loop). `successors` maps each label to those of the
-    next blocks.
+    A back edge is a pair (last block of a loop, first block of the loop). `successors` maps the label of each
+    block to the labels of the blocks that may follow.
     """
     entry = next(iter(successors))
     finished, back_edges = dict[str, None](), set[tuple[str, str]]()
@@ -362,7 +365,7 @@ def _order_blocks(successors: dict[str, list[str]]) -> tuple[list[str], set[tupl
 def _find_loops(
     order: Sequence[str], successors: dict[str, list[str]], back_edges: set[tuple[str, str]]
 ) -> dict[str, set[str]]:
-    """Return {label of the header (first block) of a loop: labels of all blocks in the loop}."""
+    """Return {label of the first block (header) of a loop: labels of all blocks in the loop}."""
     predecessors = defaultdict[str, list[str]](list)
     for label in order:
         for target in successors[label]:

@@ -1,4 +1,4 @@
-"""Plan a study for other hardware (`PlannedStudy`): compile cases, predict run times and device-hours.
+"""Compile the cases of a study for other hardware, and predict run times and device-hours (`PlannedStudy`).
 
 compile_pool.py compiles the cases in child processes. time_model.py predicts their run times.
 """
@@ -53,7 +53,7 @@ Exit status: as for `scaling run`."""
 
 @dataclass(frozen=True)
 class PlannedStudy:
-    """A study to plan: cases whose times are not predicted yet, and the hardware of the predictions."""
+    """The cases of a study whose times are not predicted yet, and the hardware for the predictions."""
 
     name: str
     title: str | None
@@ -135,7 +135,7 @@ def _read_options(config: dict[str, Any]) -> tuple[Hardware, Path, RunSettings]:
 def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
     """Return a copy of `hardware` with the peak rates that were measured in a results folder.
 
-    If `hardware` states no memory per device, set it to the free memory of this machine per usable core.
+    If `hardware` has no memory per device, the copy has the free memory of this machine per usable core.
     """
     calibrated = calibration.calibrate(hardware, pool_processes(store.load(folder).records))
     free = environment.available_bytes()  # used if the model does not state the memory of a device
@@ -159,7 +159,7 @@ def _expand_cases(
 
 
 def _skip_unplannable(checked: PreflightResult) -> PreflightResult:
-    """Return a preflight result, with the outcome "skipped" if its case cannot be planned.
+    """Return a preflight result in which the outcome is "skipped" if the case cannot be planned.
 
     A case with a peer, mode=auto or jit=false cannot be planned. An existing outcome is kept.
     """
@@ -199,8 +199,8 @@ def run_plan(study: PlannedStudy, listener: Callable[[dict[str, Any]], None]) ->
 def _compile(study: PlannedStudy) -> Iterator[tuple[PreflightResult, RecordFields | None]]:
     """Compile the cases of a study, predict their times, and yield (checked case, record fields) for each.
 
-    Cases that the preflight check excludes are not compiled. They come first, and their fields contain the
-    reason. Before each compilation, (checked case, None) is yielded.
+    Cases that the preflight check excludes are not compiled. They are yielded first, and their fields contain
+    the reason. Before each compilation, (checked case, None) is yielded.
     """
     for checked in study.cases:
         if checked.outcome:
@@ -227,7 +227,7 @@ def _write_manifest(study: PlannedStudy) -> None:
 
 
 def describe_work(study: PlannedStudy) -> str:
-    """Return text with the numbers of cases to compile, already done, skipped and failed."""
+    """Return a summary that counts the cases to compile and those already planned, skipped and failed."""
     numbers = Counter(checked.outcome[0] if checked.outcome else "planned" for checked in study.cases)
     to_compile = format_count(numbers["planned"], "case")
     counts = f"{to_compile} to compile, {study.done} already done, {numbers['skipped']} skipped"
@@ -236,10 +236,10 @@ def describe_work(study: PlannedStudy) -> str:
 
 
 def plan_lines(study: PlannedStudy, findings: Findings, deadline: float | None) -> list[str]:
-    """Return sentences with the predicted call times, and with the device-hours that a measurement takes.
+    """Return sentences about the predicted call times, and about the device-hours to measure the study.
 
     `findings` is the analysis of the results folder. `deadline` is the longest allowed time of a call in
-    seconds. If it is None, twice the shortest predicted time is allowed.
+    seconds. By default, it is twice the shortest predicted time.
     """
     folder_forecast = next((f for f in findings.forecasts if f.hardware == study.hardware.name), None)
     if folder_forecast is None:
@@ -263,8 +263,8 @@ def plan_lines(study: PlannedStudy, findings: Findings, deadline: float | None) 
 def device_hours(records: Sequence[Record], settings: RunSettings, end: str) -> float:
     """Return the predicted device-hours to measure the cases of `records` in all replicates.
 
-    `end` selects the limit of the 95 % interval of each predicted call time: "low" or "high". Cases without a
-    prediction are omitted.
+    `end` selects the lower limit ("low") or the upper limit ("high") of the 95 % interval of each predicted
+    call time. Cases without a prediction are omitted.
     """
     seconds, sampling = 0.0, settings.sampling
     for record in records:

@@ -42,7 +42,7 @@ _CACHE_BYTES = 2**19  # bytes of a kernel that a CPU core keeps in its cache
 # An all-reduce is a reduce-scatter followed by an all-gather.
 PARTS_OF_ALL_REDUCE = {"all-reduce": 1.0, "reduce-scatter": 0.5, "all-gather": 0.5}
 
-# Fields of a `KernelWork` (kernel_work.py) or a `Message` (options/hlo.py) by name. A missing field is 0,
+# Fields of a `KernelWork` (kernel_work.py) or a `Collective` (options/hlo.py) by name. A missing field is 0,
 # except that `times` is 1.
 Work = dict[str, float]
 
@@ -63,11 +63,11 @@ class TimeEstimate:
 
 
 class UnknownTime(Exception):
-    """An exception that states why a time cannot be predicted."""
+    """Raised if a time cannot be predicted. The message states the reason."""
 
 
 def predict(case: Case, hardware: Hardware, fields: RecordFields) -> RecordFields:
-    """Return `fields` with the predicted time (field `predicted`) or a reason why there is none (`text`)."""
+    """Return `fields` with the field `predicted`, or with a reason in `text` if no time can be predicted."""
     if fields["status"] != "planned":
         return fields
     try:
@@ -100,13 +100,13 @@ def estimate(
 def draw_time_parts(
     case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
 ) -> tuple[dict[str, np.ndarray], str | None]:
-    """Return random samples of the parts of a predicted call time, and the largest part of the kernel time.
+    """Return ({part: seconds}, bound), with random samples of each part of the predicted time of a call.
 
-    The result is ({part: seconds}, bound). The parts are "call", "compute", "communication" and "waiting"
-    (for the slowest device). The seconds are an array of shape (DRAWS,). Sample k is for machine k of `DRAWS`
-    machines with random rates, which are the same for all programs. `bound` is the largest part of the kernel
-    time: "memory", "overhead", a kind of operation such as "products", or None if the kernels take no time.
-    Raise `UnknownTime` if a rate or an amount of work is unknown.
+    The parts are "call", "compute", "communication" and "waiting" (for the slowest device). The seconds are
+    an array of shape (DRAWS,). Sample k is the time on machine k of `DRAWS` machines with random rates. All
+    programs use the same machines. `bound` is the largest part of the kernel time: "memory", "overhead" or a
+    kind of operation such as "products". It is None if the kernels take no time. Raise `UnknownTime` if a
+    rate or an amount of work is unknown.
     """
     if not all(math.isfinite(work.get("times", 1)) for work in (*kernels, *messages)):
         raise UnknownTime("the number of iterations of a loop is not known at compile time")
@@ -149,8 +149,8 @@ def _kernel_seconds(
     """Return ({part of the kernel time: seconds}, executions). Each array has the shape (kernels,).
 
     The parts are "memory", "overhead" and the kinds of operations, such as "products". The seconds are the
-    time of a part in one execution of each kernel, at the rates in `rates`. `executions` contains the number
-    of executions of each kernel. Raise `UnknownTime` if a rate or an amount of work is unknown.
+    time of a part in one execution of each kernel. `executions` contains the number of executions of each
+    kernel. Raise `UnknownTime` if a rate or an amount of work is unknown.
     """
     dtype = case.dtype
     double = rates.arithmetic["float64"]
@@ -176,7 +176,7 @@ def _kernel_seconds(
 
 
 def _memory_seconds(kernel: Work, rates: Rates) -> float:
-    """Return the time in seconds in which a kernel reads and writes memory."""
+    """Return the time in seconds that a kernel needs to read and write memory."""
     kernel_bytes = kernel.get("bytes", 0)  # 0 if all arrays are in on-chip memory
     if kernel.get("overhead") and kernel_bytes <= _CACHE_BYTES:  # on a CPU, the arrays are in the cache
         return 0.0

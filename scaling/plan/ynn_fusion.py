@@ -1,7 +1,7 @@
 """Estimate the overhead of a fusion that the library YNNPACK executes on a CPU (`count_overhead`).
 
-XLA does not compile these fusions to loops. The library calls its own kernels for each instruction. A call
-computes a matrix with contiguous rows. The overhead depends on the number of rows: the broadcast axes and the
+XLA does not compile these fusions to loops. The library calls one of its own kernels for each instruction. A
+call computes a matrix with contiguous rows, and the overhead depends on the number of rows. Broadcast and
 reduced axes limit the lengths of the rows. kernel_work.py counts the operations.
 """
 
@@ -54,11 +54,11 @@ def _loop_dims(instruction: HloInstruction, fused: Instructions) -> tuple[int, .
 
 
 def _axis_flags(instruction: HloInstruction, fused: Instructions) -> list[AxisFlags]:
-    """Return Boolean flags for the axes of an instruction, as tuples with one flag per axis.
+    """Return tuples with one Boolean flag for each axis of an instruction.
 
-    YNNPACK can join adjacent axes whose flags are equal in each tuple. For a reduction, there is one tuple,
-    which states which axes are reduced. For any other instruction, there is one tuple for each operand of the
-    same shape. This tuple states along which axes the operand varies.
+    YNNPACK can join adjacent axes whose flags are equal in each tuple. For a reduction, a single tuple states
+    which axes are reduced. For any other instruction, one tuple for each operand of the same shape states
+    along which axes the operand varies.
     """
     if instruction.opcode == "reduce":
         reduced = instruction.axes("dimensions") or ()
@@ -68,9 +68,9 @@ def _axis_flags(instruction: HloInstruction, fused: Instructions) -> list[AxisFl
 
 
 def _varying_axes(instruction: HloInstruction, fused: Instructions) -> AxisFlags:
-    """Return a flag for each axis of the result of an instruction: whether the elements vary along the axis.
+    """Return whether the result of an instruction varies along each of its axes, as a tuple of flags.
 
-    They do not vary along broadcast axes and axes of length 1.
+    It does not vary along broadcast axes and axes of length 1.
     """
     dims = instruction.dims
     if instruction.opcode == "broadcast":
@@ -122,8 +122,7 @@ def _count_contracted_rows(instruction: HloInstruction, fused: Instructions) -> 
 def _dot_overhead(instruction: HloInstruction, fused: Instructions) -> int:
     """Return the overhead of a matrix product, or of a batch of matrix products, in picoseconds.
 
-    It is the time to start the product of each matrix, to call the kernel for each row, and to pack the right
-    operand.
+    It includes the start of each product, a kernel call for each row, and packing the right operand.
     """
     left, right = (fused[name] for name in instruction.operands)
     batch, summed = (
