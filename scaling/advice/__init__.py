@@ -1,1 +1,1 @@
-"""Implement `scaling.advise`: find the fastest AD mode, chunk, block, coloring and device count."""
+"""Implement `scaling.advise`, which finds the fastest AD mode, chunk, block, coloring and device count."""

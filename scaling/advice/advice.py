@@ -1,7 +1,7 @@
-"""Define `Advice`, the result of `scaling.advise`: ranked methods, a summary, a table and code to paste.
+"""Define `Advice`, the result of `scaling.advise`, with a ranking of methods and code to paste.
 
-A candidate is a case that computes the derivative with one of the methods. A method is an AD mode with a
-chunk, a block and a number of devices, or it is a coloring.
+A method is an AD mode with a chunk, a block and a number of devices, or a coloring. A candidate is a case
+that computes the derivative with one of the methods.
 """
 
 import functools
@@ -58,8 +58,9 @@ class Advice:
     def _rank(self, case: Case) -> tuple[Any, ...]:
         """Return a sort key that puts the best case first.
 
-        The key puts measured times before predicted times, then unknown times, then failed cases. Shorter
-        times come first. If no candidate was measured, predictions with a `reason` to doubt them come last.
+        Cases with a measured time come first, then those with a predicted time, an unknown time, and a
+        failure. Cases in the same group are sorted by time. If nothing was measured, doubtful predictions
+        come after the others.
         """
         seconds, fields = self.seconds(case), self.fields.get(case, {})
         has_failed = fields.get("status") == "failed" or fields.get("reason") == "not_offered"
@@ -67,7 +68,7 @@ class Advice:
         return seconds is None, has_failed, is_doubtful, seconds or 0.0, *_complexity(case)
 
     def _find_plainest(self, ranked: Sequence[Case]) -> Case:
-        """Return the least complex of the candidates whose predicted times are within 3 % of the shortest.
+        """Return the simplest of the candidates whose predicted times are within 3 % of the shortest.
 
         `ranked` contains the candidates in the order of `_rank`.
         """
@@ -102,7 +103,7 @@ class Advice:
 
     @property
     def table(self) -> "pandas.DataFrame":
-        """Return a DataFrame with one row per case: the candidates, best first, and the excluded cases."""
+        """Return a DataFrame with one row for each candidate, best first, and for each excluded case."""
         import pandas
 
         return pandas.DataFrame(self.rows)
@@ -131,8 +132,8 @@ class Advice:
         same pytree as `jax.vmap(jax.jacfwd(function))`, or as `jax.vmap(jax.hessian(function))` for
         target=hessian. For target=hvp and target=gauss_newton, the last argument contains one direction per
         point. The direction and the result then have the structure of the differentiated inputs, with a
-        leading axis of points. Within another JAX transformation, the function is compiled without
-        `xla_options`, with a warning. Raise `Refusal` if `problem` is None.
+        leading axis of points. Within another JAX transformation, `xla_options` cannot be used, and the
+        function issues a warning. Raise `Refusal` if `problem` is None.
         """
         if self.problem is None:
             raise Refusal(
@@ -146,9 +147,9 @@ class Advice:
         return plain_code.write_code(problem, self.best, coloring, xla_options)
 
     def seconds(self, case: Case) -> float | None:
-        """Return the time of a call in seconds: the median of the measured times, else the predicted time.
+        """Return the time of a call in seconds, or None if it is unknown.
 
-        Return None if the time is unknown.
+        This is the median of the measured times, or the predicted time if the case was not measured.
         """
         if case in self.records:
             samples = self.records[case].seconds
@@ -160,7 +161,7 @@ class Advice:
         return (self.fields.get(case, {}).get("predicted") or {}).get("seconds")
 
     def reason(self, case: Case) -> str | None:
-        """Return why a case failed, was not run, or has a doubtful prediction, or None for any other case."""
+        """Return why a case failed, was not run, or has a doubtful prediction. Otherwise, return None."""
         record = self.records.get(case)
         text = record.text if record else self.fields.get(case, {}).get("text")
         if self.records and not record:
@@ -258,7 +259,7 @@ class Advice:
 
 
 def _complexity(case: Case) -> tuple[int, int]:
-    """Return a sort key that puts the simplest case first: (number of devices, number of options).
+    """Return (number of devices, number of options), a sort key that puts the simplest case first.
 
     The options are chunk, block, mixed mode and mode=vmap_grad.
     """

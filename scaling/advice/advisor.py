@@ -1,4 +1,4 @@
-"""Implement `scaling.advise` and `mode=auto`: list candidates, predict their times, and measure them.
+"""Implement `scaling.advise`, which measures candidates, and `mode=auto`, which only predicts their times.
 
 Candidates are cases that compute the same derivative with different modes, chunks, blocks and device counts.
 candidates.py lists the candidates, prediction.py compiles them, and measurement.py measures them.
@@ -53,7 +53,7 @@ def advise(
         wrt: the names of the differentiated parameters, joined by "+". None selects the first of `points`.
         target: "jacobian" (for a scalar function, the gradient), "hessian", "hvp" (the product of the Hessian
             and a direction) or "gauss_newton" (the product of J^T J and a direction, with J the Jacobian).
-        import_line: a line that imports `function` in the recommended code: "from my_model import f".
+        import_line: a line of code that imports `function`, such as "from my_model import f".
         options: arguments of `advise_case`, such as budget, devices, hardware or note.
     """
     problem = make_problem(function, points, shared, wrt, target, import_line)
@@ -74,8 +74,8 @@ def advise(
 def _check_reverse_mode(problem: Problem) -> None:
     """Raise `Refusal` if reverse mode computes a wrong gradient of a weighted sum of the outputs.
 
-    Gauss-Newton products need this check. A wrong VJP or transposition rule would cause the same error in the
-    product and in its reference, because both use reverse mode.
+    Gauss-Newton products need this check, because both the product and its reference use reverse mode. A
+    wrong derivative rule would cause the same error in both.
     """
 
     @functools.wraps(problem.function)
@@ -179,7 +179,7 @@ def choose_case(case: Case, group: ProcessGroup) -> Case:
 
     Raise `CaseEnded` if conf/hardware has no model of the machine, or if no time can be predicted, for
     example because no candidate fits into memory. In the second case, the exception has the status and reason
-    that all failed candidates share, otherwise ("skipped", "too_large").
+    of the failed candidates, or ("skipped", "too_large") if these differ.
     """
     base = dataclasses.replace(case, mode=case.ad_mode.name)
     cases, excluded, derivative = candidates.list_candidates(base)

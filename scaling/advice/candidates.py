@@ -30,7 +30,7 @@ _MAX_NESTED_FORWARD = 8  # the maximum number of inputs for forward over forward
 _CHUNK_SIZES = (16, 128)  # the numbers of seeds at a time
 _BLOCK_ELEMENTS = (2**14, 2**18)  # the numbers of elements of all Jacobians that are computed at a time
 _MAX_COLORED_ENTRIES = 10**7  # the maximum number of entries of a Jacobian whose pattern is detected
-_MAX_COLORED_OPERATIONS = 10**8  # the maximum number of operations of such a function; detection takes 30 s
+_MAX_COLORED_OPERATIONS = 10**8  # the maximum number of operations of the function; detection takes 30 s
 
 
 def list_candidates(
@@ -38,9 +38,9 @@ def list_candidates(
 ) -> tuple[list[Case], dict[Case, str], Derivative]:
     """List the cases that may be the fastest way to compute the derivative of `base`.
 
-    Return (candidates, {excluded case: reason}, `Derivative` that the candidates compute). The excluded cases
-    cannot divide their points evenly over the devices. If there are no such cases and no candidates, the
-    excluded cases are those that do not apply to the function.
+    Return (candidates, {excluded case: reason}, `Derivative` that the candidates compute). A case is excluded
+    if its points do not divide evenly over the devices. If there are no such cases and no candidates, the
+    cases that do not apply to the function are returned as excluded.
 
     The AD mode of `base` is ignored. `devices` contains the device counts to compare, or is None to keep the
     layout of `base`. If `may_split_seeds` is true, the seeds are partitioned when there are more devices than
@@ -114,8 +114,8 @@ def find_coloring(base: Case, modes: Sequence[str] = ("jacfwd", "jacrev")) -> Co
     """Return a coloring of the columns or rows of the Jacobian, or None if a coloring is not useful.
 
     If `modes` contains "jacfwd", the columns are colored. If it contains "jacrev", the rows are colored. The
-    coloring with fewer colors is returned. The result is None for a second derivative, if the sparsity
-    pattern cannot be detected quickly, or if a coloring saves less than half of the seeds.
+    coloring with fewer colors is returned. It is useful if it saves at least half of the seeds of a first
+    derivative, and if the sparsity pattern can be detected quickly.
     """
     base = completion.complete(base)
     built = workload.build(base)

@@ -1,4 +1,4 @@
-"""Find the hardware model of this machine: read conf/hardware, or measure the peak rates of a CPU.
+"""Find the hardware model of this machine.
 
 The model of a GPU or TPU is read from conf/hardware. The peak rates of a CPU are measured with few samples,
 and stored as records in the user's cache folder. plan/calibration.py converts the records to a hardware
@@ -78,7 +78,7 @@ def add_rates(model: Hardware, fields: Mapping[Case, RecordFields], cores: Seque
 
 
 def _needed_peaks(fields: Mapping[Case, RecordFields]) -> list[Case]:
-    """Return the benchmarks, as cases, of the peak rates that the predictions for `fields` require.
+    """Return the benchmark cases of the peak rates from which the times of compiled cases are predicted.
 
     `fields` maps each compiled case to its record fields, which describe its kernels and collectives.
     """
@@ -122,6 +122,6 @@ def _load_or_measure(cases: Iterable[Case], cores: Sequence[int] | None) -> list
 
 
 def _peak_key(fields: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return a cache key: the parts of an environment (the dict `fields`) that affect the peak rates."""
+    """Return the parts of the environment `fields` that affect the peak rates, as a cache key."""
     cores, versions = fields["cores"] or (), fields["versions"]
     return fields["device_kind"], fields["xla_flags"], versions["jaxlib"], len(cores)

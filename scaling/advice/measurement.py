@@ -42,9 +42,9 @@ def measure_candidates(
 ) -> dict[Case, Record]:
     """Measure candidates until the fastest is known or `budget` seconds have passed.
 
-    Return {case: record}, without cases that were not run. `fields` maps each candidate to its record
-    fields. `stages` maps compiled cases to their programs. `cores` are the CPU cores of this process. `note`
-    is called with lines of progress text.
+    Return {case: record} for the cases that were run. `fields` maps each candidate to its record fields.
+    `stages` maps compiled cases to their programs. `cores` are the CPU cores of this process. `note` is
+    called with lines of progress text.
     """
     deadline, attempts = time.monotonic() + budget, dict[Case, Attempt]()
     ordered = _order_by_prediction(fields)
@@ -67,8 +67,8 @@ def measure_candidates(
 def check_case(case: Case, cores: Sequence[int] | None = None, stages: Stages | None = None) -> Attempt:
     """Compile a case, check the result of one call, and return the `Attempt`. No time is measured.
 
-    If `stages` contains a compiled program, this program is used. `cores` are the CPU cores of this process.
-    If an error occurs, `Attempt.ended` is true.
+    `stages` is the program if it is already compiled. `cores` are the CPU cores of this process. If an error
+    occurs, `Attempt.ended` is true.
     """
     devices = jax.devices()[: case.devices]
     group = ProcessGroup(devices, devices[0].platform, cores=list(cores) if cores else None)

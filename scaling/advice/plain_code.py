@@ -146,8 +146,8 @@ def execute_code(problem: Problem, code: str) -> Callable[..., Any]:
 def compile_with(function: Callable[..., Any], xla_options: Mapping[str, str]) -> Callable[..., Any]:
     """Return a copy of `function` that is compiled with `xla_options`.
 
-    Within another transformation, JAX does not accept compiler options. There, the function is compiled
-    without options, with a warning.
+    Within another transformation, JAX does not accept compiler options. In this case, the function is
+    compiled without options, and a warning is issued.
     """
     if not xla_options:
         return function
@@ -191,15 +191,15 @@ def _as_flags(xla_options: Mapping[str, str]) -> str:
 def name_in_code(problem: Problem) -> str:
     """Return the name of the user's function in the code that `write_code` returns.
 
-    If the code uses the name of the function for something else, the name is "function".
+    The name is "function" if the code defines or uses the original name for something else.
     """
     return "function" if problem.name in _RESERVED_NAMES else problem.name
 
 
 def _write_batch(case: Case, has_points_axis: Mapping[str, bool], derivative: str) -> tuple[str, str]:
-    """Return code of a function of all points as (definitions, expression).
+    """Return code for a function of all points as (definitions, expression).
 
-    The expression evaluates to the function. It may use the definitions, which are statements, or "".
+    The expression evaluates to the function. The definitions are statements that it needs, or "".
     `derivative` is an expression for a function that computes the derivative at one point. `has_points_axis`
     states for each argument whether it has an axis of points.
     """
@@ -224,10 +224,10 @@ def _write_batch(case: Case, has_points_axis: Mapping[str, bool], derivative: st
 def _write_derivative(
     problem: Problem, case: Case, coloring: Coloring | None, names: list[str]
 ) -> tuple[str, str]:
-    """Return code of a function that computes the derivative at one point, as (definitions, expression).
+    """Return code for a function that computes the derivative at one point, as (definitions, expression).
 
-    The expression evaluates to the function. It may use the definitions, which are statements, or "".
-    `names` are the names of the inputs in the code.
+    The expression evaluates to the function. The definitions are statements that it needs, or "". `names` are
+    the names of the inputs in the code.
     """
     is_single, function = len(problem.wrt) == 1, name_in_code(problem)
     argnums: Any = problem.argnums[0] if is_single else problem.argnums
@@ -258,14 +258,14 @@ def _write_derivative(
 def _write_product(problem: Problem, case: Case) -> str:
     structs = problem.input_structs(), problem.output_structs()
     inputs, outputs = (sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in structs)
-    by_shape = problem.transforms[0 if inputs <= outputs else -1]  # equal if only one transform is possible
+    by_shape = problem.transforms[0 if inputs <= outputs else -1]  # the same if only one is possible
     return _PRODUCT_CODE[problem.target, case.mode].format(transform=by_shape)
 
 
 def _write_jacobian(problem: Problem, case: Case, coloring: Coloring | None) -> tuple[str, str]:
-    """Write a function that computes a Jacobian: with `coloring` if it is given, otherwise in chunks.
+    """Return code for a function that computes a Jacobian, as (definitions before the function, body).
 
-    Return its source code as (definitions before the function, body).
+    The body uses `coloring` if it is not None. Otherwise, it computes the Jacobian in chunks.
     """
     is_reverse, definitions = case.mode in _REVERSE_MODES, ""
     seed, template = "jax.nn.one_hot(i, flat.size, dtype=flat.dtype)", _CHUNKED

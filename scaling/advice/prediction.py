@@ -1,4 +1,4 @@
-"""Compile the candidates of `scaling.advise` in threads, to predict their memory and run times.
+"""Compile the candidates of `scaling.advise` in threads, and predict their memory and run times.
 
 Processes are not used, because a function defined in a notebook cannot be sent to another process.
 """
@@ -31,10 +31,10 @@ _FIRST_PLAIN, _FIRST_BLOCKED = 2, 1
 
 
 def start_compile_threads(cores: Sequence[int]) -> None:
-    """Start the threads with which XLA compiles, and bind them to the CPU cores `cores`.
+    """Start the threads in which XLA compiles, and bind them to the CPU cores `cores`.
 
-    Threads that already exist keep their cores. Call `jax.devices()` first to start the threads that execute
-    programs, because these threads should not be bound.
+    Threads that already exist keep their cores. Call `jax.devices()` first, so that the threads that execute
+    programs already exist and are not bound.
     """
     threads, bound = os.listdir("/proc/self/task"), os.sched_getaffinity(0)
     _bind(threads, cores)
@@ -59,10 +59,10 @@ def predict_candidates(
 ) -> tuple[dict[Case, RecordFields], dict[Case, Stages]]:
     """Compile cases, predict their times, and return ({case: record fields}, {case: compiled program}).
 
-    The field `predicted` contains the predicted time. If the field `status` is not "planned", `text` contains
-    the reason, for example that the case does not fit into memory. If the machine is not a CPU, the second
-    dict is empty. After Ctrl-C, the cases that are not compiled yet are omitted. If no case is compiled,
-    `KeyboardInterrupt` is raised.
+    The field `predicted` contains the predicted time. If the field `status` is not "planned", the field
+    `text` contains the reason, for example that the case does not fit into memory. If the machine is not a
+    CPU, the second dict is empty. After Ctrl-C, the cases that are not compiled yet are omitted. If no case
+    is compiled, `KeyboardInterrupt` is raised.
 
     Args:
         model: the machine. If it is this CPU, the peak rates that limit the programs are measured.

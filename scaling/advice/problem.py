@@ -1,7 +1,7 @@
 """Check the arguments of `scaling.advise` (`Problem`), and register the function as a temporary workload.
 
-A function that is defined in a notebook cannot be imported by name. Therefore a workload module is added to
-`sys.modules`, and removed when the candidate cases have been compiled and measured.
+A function that is defined in a notebook cannot be imported by name. Therefore, a temporary module is added to
+`sys.modules`. It is removed when the candidates have been compiled and measured.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ class Problem:
 
     @property
     def name(self) -> str:
-        """Return the name that `import_line` imports. Without an import line, return the function's name.
+        """Return the name that `import_line` imports. Without an import line, return the function's own name.
 
         If this name is not a valid identifier, as for a lambda, return "f".
         """
@@ -148,7 +148,7 @@ def make_problem(
 def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
     """Return `inputs` with all leaves converted to arrays of JAX dtypes.
 
-    Raise `Refusal` if a leaf cannot be converted. `group`, such as "points", names the inputs in its message.
+    Raise `Refusal` if a leaf cannot be converted. `group` names the inputs in the message, such as "points".
     """
     if not isinstance(inputs, Mapping) or not all(isinstance(name, str) for name in inputs):
         raise Refusal(
@@ -169,7 +169,7 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
 
 
 def _read_leaf(path: Any, leaf: Any) -> Any:
-    """Return a leaf of an input as an array of a JAX dtype, or raise `Refusal`. `path` is its key path."""
+    """Convert a leaf of an input to an array of a JAX dtype. Raise `Refusal` if this is not possible."""
     for kind, fix in _UNREADABLE.items():
         if isinstance(leaf, kind):
             raise Refusal(f"input {_leaf_name(path)!r} is a {kind.__name__}: {fix}")
@@ -207,7 +207,7 @@ def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the inputs in the order of the parameters, or raise `Refusal` on a mismatch."""
+    """Return the names of the inputs in the order of the parameters. Raise `Refusal` if the names differ."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a built-in function has no signature
@@ -285,12 +285,11 @@ def _name_copy(problem: Problem, name: str, kind: str) -> str:
 def _gauss_newton_workload(
     problem: Problem, workload: Workload, whole_mode: Callable[..., Any] | None
 ) -> Workload:
-    """Return a workload that computes Gauss-Newton products J^T J v.
+    """Return a workload that computes Gauss-Newton products J^T J v, where J is the Jacobian of a function f.
 
-    `workload` evaluates a function f, and J is the Jacobian of f. The returned workload evaluates the
-    function g(z) = J(x)^T f(z), where x is an additional input with the same values as z. Only z is
-    differentiated. The derivative of g in direction v is J^T J v. `whole_mode` is a function that computes
-    J^T J v at all points in one call, or None.
+    `workload` evaluates f. The returned workload evaluates the function g(z) = J(x)^T f(z), where x is an
+    additional input with the same values as z. Only z is differentiated. The derivative of g in direction v
+    is J^T J v. `whole_mode` is a function that computes J^T J v at all points in one call, or None.
     """
     copies = {_name_copy(problem, name, "fixed"): name for name in problem.wrt}
 
