@@ -58,9 +58,9 @@ class Advice:
     def _rank(self, case: Case) -> tuple[Any, ...]:
         """Return a sort key that puts the best case first.
 
-        Cases with a measured time come first, then those with a predicted time, an unknown time, and a
-        failure. Cases in the same group are sorted by time. If nothing was measured, doubtful predictions
-        come after the others.
+        Cases with a measured time come first, then cases with a predicted time, cases with an unknown time,
+        and failed cases. Cases in the same group are sorted by time. If nothing was measured, doubtful
+        predictions come after the others.
         """
         seconds, fields = self.seconds(case), self.fields.get(case, {})
         has_failed = fields.get("status") == "failed" or fields.get("reason") == "not_offered"

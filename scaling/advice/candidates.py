@@ -111,11 +111,11 @@ def _list_modes(derivative: Derivative) -> list[str]:
 
 
 def find_coloring(base: Case, modes: Sequence[str] = ("jacfwd", "jacrev")) -> Coloring | None:
-    """Return a coloring of the columns or rows of the Jacobian, or None if a coloring is not useful.
+    """Return a coloring of the columns or rows of the Jacobian, or None if there is no useful coloring.
 
     If `modes` contains "jacfwd", the columns are colored. If it contains "jacrev", the rows are colored. The
-    coloring with fewer colors is returned. It is useful if it saves at least half of the seeds of a first
-    derivative, and if the sparsity pattern can be detected quickly.
+    coloring with fewer colors is returned. It must save at least half of the seeds. Second derivatives are
+    not colored, nor are functions whose sparsity pattern takes long to detect.
     """
     base = completion.complete(base)
     built = workload.build(base)

@@ -78,7 +78,7 @@ def add_rates(model: Hardware, fields: Mapping[Case, RecordFields], cores: Seque
 
 
 def _needed_peaks(fields: Mapping[Case, RecordFields]) -> list[Case]:
-    """Return the benchmark cases of the peak rates from which the times of compiled cases are predicted.
+    """Return the benchmark cases that measure the peak rates needed for predictions.
 
     `fields` maps each compiled case to its record fields, which describe its kernels and collectives.
     """

@@ -78,7 +78,7 @@ def check_case(case: Case, cores: Sequence[int] | None = None, stages: Stages | 
 def _order_by_prediction(fields: Mapping[Case, RecordFields]) -> list[Case]:
     """Return the cases to measure, in the order of measurement.
 
-    Cases whose predicted time is more than 20 times the shortest one are omitted.
+    Cases whose predicted time is more than 20 times the shortest predicted time are omitted.
     """
     planned = {case: each for case, each in fields.items() if each["status"] == "planned"}
     seconds = {case: _predicted_seconds(each) for case, each in planned.items()}
@@ -110,7 +110,7 @@ def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callabl
 
 
 def _select_undecided(records: Mapping[Case, Record]) -> list[Case]:
-    """Return the cases to measure again: the fastest case and its rivals.
+    """Return the fastest case and its rivals, which are measured again.
 
     After the first round, the rivals are the cases that take at most four times as long as the fastest case.
     After later rounds, they are the cases that may be as fast (`_may_be_as_fast`). Return [] if there are no

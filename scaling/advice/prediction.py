@@ -61,8 +61,8 @@ def predict_candidates(
 
     The field `predicted` contains the predicted time. If the field `status` is not "planned", the field
     `text` contains the reason, for example that the case does not fit into memory. If the machine is not a
-    CPU, the second dict is empty. After Ctrl-C, the cases that are not compiled yet are omitted. If no case
-    is compiled, `KeyboardInterrupt` is raised.
+    CPU, the second dict is empty. Ctrl-C omits the cases that are not compiled yet. It raises
+    `KeyboardInterrupt` if no case is compiled.
 
     Args:
         model: the machine. If it is this CPU, the peak rates that limit the programs are measured.

@@ -207,7 +207,7 @@ def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the inputs in the order of the parameters. Raise `Refusal` if the names differ."""
+    """Return the names of the inputs in the order of the parameters. Raise `Refusal` if they do not match."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a built-in function has no signature
@@ -315,8 +315,8 @@ def _make_specs(name: str, arrays: Any, point_axes: int = 0) -> Any:
     """Return a pytree with one `InputSpec` for each array in `arrays`, the pytree of the input `name`.
 
     An `InputSpec` produces the values of an array. For a `jax.ShapeDtypeStruct`, it produces random numbers,
-    or zeros if the dtype is an integer. Inputs that share an `InputSpec` have the same values. `point_axes`
-    is 1 if the arrays have a leading axis of points, otherwise 0.
+    or zeros if the dtype is an integer. `point_axes` is 1 if the arrays have a leading axis of points,
+    otherwise 0.
     """
 
     def make_spec(path: Any, array: Any) -> InputSpec:

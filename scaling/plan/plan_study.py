@@ -239,7 +239,7 @@ def plan_lines(study: PlannedStudy, findings: Findings, deadline: float | None) 
     """Return sentences about the predicted call times, and about the device-hours to measure the study.
 
     `findings` is the analysis of the results folder. `deadline` is the longest allowed time of a call in
-    seconds. By default, it is twice the shortest predicted time.
+    seconds. If it is None, twice the shortest predicted time is allowed.
     """
     folder_forecast = next((f for f in findings.forecasts if f.hardware == study.hardware.name), None)
     if folder_forecast is None:

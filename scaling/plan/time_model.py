@@ -194,9 +194,9 @@ def collective_cost(
 ) -> np.ndarray:
     """Return the predicted (latency, transfer time) of one execution of a collective, in seconds.
 
-    `kind` is the HLO opcode, a key of `PARTS_OF_ALL_REDUCE`. `nbytes` is the size of the input or output of a
-    device, whichever is larger. `levels` are the network levels, innermost first. `shape` is the shape of the
-    torus in chips, or () without a torus. Raise `UnknownTime` if the collective is of another kind.
+    `kind` is the HLO opcode, a key of `PARTS_OF_ALL_REDUCE`. Any other opcode raises `UnknownTime`. `nbytes`
+    is the size of the input or output of a device, whichever is larger. `levels` are the network levels,
+    innermost first. `shape` is the shape of the torus in chips, or () without a torus.
     """
     if kind not in PARTS_OF_ALL_REDUCE:
         raise UnknownTime(f"the time of {kind} between devices is not modeled")

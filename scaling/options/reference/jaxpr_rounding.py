@@ -107,7 +107,7 @@ class _JaxprAnalysis:
         self.width = 1  # the number of elements of the largest intermediate result
 
     def longest_path(self, jaxpr: Any) -> float:
-        """Return the largest total number of summed terms on a path from an input to an output of a jaxpr."""
+        """Return the number of terms that are summed on the longest path from an input to an output."""
         return max(self._terms_to_outputs(jaxpr), default=0.0)
 
     def _terms_to_outputs(self, jaxpr: Any, input_terms: Sequence[float | None] | None = None) -> list[float]:

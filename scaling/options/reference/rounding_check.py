@@ -264,7 +264,7 @@ def _estimate_size(suspect: _Suspect, points_of_block: np.ndarray, shape: tuple[
 
 
 def _stated_terms(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
-    """Return the sum of the absolute values of the terms of a closed form at each point.
+    """Return the sum of |term| over all terms of a closed form at each point.
 
     With mode=value, the terms are those of an output, otherwise those of an entry of the derivative. The
     shape is (points, 1). If the closed form does not state the sum, return 0 in the shape (1, 1).
