@@ -185,9 +185,9 @@ def to_dense(pattern: Pattern, entries: np.ndarray) -> np.ndarray:
 class DevicePosition(NamedTuple):
     """The position of a device in the mesh, and what the device needs in addition to the inputs."""
 
-    points: Any = 0  # the index of the device along the axis of the points
-    seeds: Any = 0  # the index of the device along the axis of the seeds
-    start: Any = 0  # the index of the first seed of this step, if storage=host computes seeds in steps
+    point_index: Any = 0  # the index of the device along the axis of the points
+    seed_index: Any = 0  # the index of the device along the axis of the seeds
+    first_seed: Any = 0  # the index of the first seed of this step, if storage=host computes seeds in steps
     # With seeds=colored, two arrays for each linear map: the color of each column or row of the Jacobian, and
     # the flat index of each nonzero in the compressed Jacobian, which has one slice per color.
     colorings: Sequence[tuple[Any, Any]] = ()
@@ -213,13 +213,13 @@ class SeedRange:
 
 
 class Slices(NamedTuple):
-    """The rows or columns of the Jacobian that a device computes with one linear map."""
+    """The rows or columns of the Jacobian that a device will compute with one linear map (not an array)."""
 
     part: LinearMapPart
     # Maps the index of a seed to a row or column. For the Laplacian, maps an array of seed indices to the sum
     # of v^T H v over these seeds v, where H is the Hessian.
     compute: Callable[[Any], Any]
-    seeds: SeedRange
+    seed_range: SeedRange
     x: tuple[Any, ...]  # the differentiated inputs
 
 
@@ -260,11 +260,11 @@ def _value_or_slices(
     if position.colorings:
         nonzeros = []
         for part, (colors, positions) in zip(derivative.parts, position.colorings, strict=True):
-            slices = apply_linear_map(case, part, function, inputs, position, colors)
+            slices = make_slices(case, part, function, inputs, position, colors)
             nonzeros.append(load_option("sparse_jacobians").read_nonzeros(slices, colors, positions))
         return tuple(nonzeros)
     batch = case.points if case.batch == "whole" and not derivative.summed else None
-    slices_of_parts = (apply_linear_map(case, part, function, inputs, position) for part in derivative.parts)
+    slices_of_parts = (make_slices(case, part, function, inputs, position) for part in derivative.parts)
     arguments = derivative.workload.reduction, derivative.outputs, derivative.inputs, batch
     return tuple(reduce_slices(slices, *arguments) for slices in slices_of_parts)
 
@@ -283,7 +283,7 @@ def _workload_derivative(derivative: Derivative, inputs: NamedArrays, position: 
     return workload.reduction.of_jacobians(J, jnp.concatenate(x, axis=1))
 
 
-def apply_linear_map(
+def make_slices(
     case: Case,
     part: LinearMapPart,
     function: Callable[..., Any],
@@ -291,7 +291,7 @@ def apply_linear_map(
     position: DevicePosition,
     colors: Any = None,
 ) -> Slices:
-    """Return the columns or rows of the Jacobian that one device computes with the linear map `part`.
+    """Describe the columns or rows of the Jacobian that one device computes with the linear map `part`.
 
     `position` selects the seeds of the device. `colors` contains the color of each column or row, or is None.
     """
@@ -299,13 +299,13 @@ def apply_linear_map(
 
     def f(*z: Any) -> Any:
         y = function(**{**inputs, **dict(zip(part.names, z, strict=True))})
-        return jnp.sum(y) if mode.sums_outputs else y
+        return jnp.sum(y) if mode.differentiates_sum else y
 
     if case.remat and mode.uses_reverse:
         f = jax.checkpoint(f, policy=getattr(jax.checkpoint_policies, case.remat))
     count = ceil_div(part.seeds, case.mesh_shape[1])
     chunk = case.chunk if isinstance(case.chunk, int) else None
-    seeds = SeedRange(position.start + position.seeds * count, count, chunk)
+    seeds = SeedRange(position.first_seed + position.seed_index * count, count, chunk)
     if case.target == LAPLACIAN:
         sum_forms = load_option("laplacian").sum_quadratic_forms(mode, f, x)
         return Slices(part, lambda indices: sum_forms(jax.vmap(lambda n: make_seed(x, n))(indices)), seeds, x)
@@ -383,10 +383,10 @@ def reduce_slices(
 
 def _reduce_columns(slices: Slices, reduction: Reduction, inputs: int, batch: int | None) -> Any:
     if reduction is TRACE:
-        return sum_over_seeds(slices.compute, slices.seeds)
+        return sum_over_seeds(slices.compute, slices.seed_range)
     shape = (-1,) if batch is None else (batch, -1)
     column = lambda seed_index: slices.compute(seed_index).reshape(shape)  # noqa: E731
-    step, function, seeds = reduction.columns, reduction.columns.function, slices.seeds
+    step, function, seeds = reduction.columns, reduction.columns.function, slices.seed_range
     if slices.part.along:
         return column(0)
     if step.products:
@@ -400,7 +400,7 @@ def _reduce_columns(slices: Slices, reduction: Reduction, inputs: int, batch: in
 
 
 def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int | None) -> Any:
-    step, seeds = reduction.rows, slices.seeds
+    step, seeds = reduction.rows, slices.seed_range
     if step.products:
         return load_option("gram").multiply_rows(slices.compute, seeds)
     function, row = step.function, slices.compute

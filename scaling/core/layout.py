@@ -105,8 +105,8 @@ def _device_function(derivative: Derivative, names: list[str]) -> OnDevice:
             (named[f"{COLORS} {map_index}"], named[f"{POSITIONS} {map_index}"][0])
             for map_index in range(len(derivative.parts) if derivative.coloring is not None else 0)
         ]
-        start = named.get(START, 0)
-        return compute(points, shared, position._replace(start=start, colorings=colorings))
+        first_seed = named.get(START, 0)
+        return compute(points, shared, position._replace(first_seed=first_seed, colorings=colorings))
 
     return on_device
 

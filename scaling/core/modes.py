@@ -59,7 +59,7 @@ class Mode:
         return self.seed is None and self.order > 0
 
     @property
-    def sums_outputs(self) -> bool:
+    def differentiates_sum(self) -> bool:
         """Return whether the mode differentiates the scalar sum of the outputs."""
         return self.single_seed or self.order == 2
 
@@ -69,14 +69,14 @@ class Mode:
         return self.order == 2 and self.linear_map is None
 
 
-def jacfwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
+def jvp_map(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     """Return the function v -> J v (a JVP), where J is the Jacobian of f at x."""
     import jax
 
     return lambda v: jax.jvp(f, x, v)[1]
 
 
-def jacrev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
+def vjp_map(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     """Return the function w -> w^T J (a VJP) for the Jacobian J. All its calls share one forward pass."""
     import jax
 
@@ -115,23 +115,23 @@ def ravel(x: tuple[Any, ...]) -> Any:
 
 def fwd_over_rev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     """Return the function v -> H v, computed as the JVP of the reverse-mode gradient. H is the Hessian."""
-    return jacfwd(gradient(f), x)
+    return jvp_map(gradient(f), x)
 
 
 def rev_over_fwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     """Return the function v -> H v, computed as the reverse-mode gradient of a JVP. H is the Hessian."""
-    return lambda v: gradient(lambda *z: jacfwd(f, z)(v))(*x)
+    return lambda v: gradient(lambda *z: jvp_map(f, z)(v))(*x)
 
 
 def rev_over_rev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     """Return the function v -> H v, computed as the VJP of the reverse-mode gradient. H is the Hessian."""
-    vjp = jacrev(gradient(f), x)  # a row of H, which is a column by symmetry
+    vjp = vjp_map(gradient(f), x)  # a row of H, which is a column by symmetry
     return lambda v: ravel(vjp(ravel(v)))
 
 
 def fwd_over_fwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     """Return the function v -> H v, computed as the JVP of the forward-mode gradient. H is the Hessian."""
-    return jacfwd(gradient(f, forward=True), x)
+    return jvp_map(gradient(f, forward=True), x)
 
 
 def _laplacian_function(name: str) -> MakeLinearMap:
@@ -140,11 +140,11 @@ def _laplacian_function(name: str) -> MakeLinearMap:
 
 
 _ALL_MODES = (
-    Mode("jacfwd", 1, TANGENT, jacfwd),
+    Mode("jacfwd", 1, TANGENT, jvp_map),
     Mode("linearize", 1, TANGENT, linearize),
     Mode("finite_difference", 1, TANGENT, finite_difference, finite_step=True),
-    Mode("jacrev", 1, COTANGENT, jacrev, uses_reverse=True),
-    Mode("grad_of_sum", 1, COTANGENT, jacrev, single_seed=True, uses_reverse=True),
+    Mode("jacrev", 1, COTANGENT, vjp_map, uses_reverse=True),
+    Mode("grad_of_sum", 1, COTANGENT, vjp_map, single_seed=True, uses_reverse=True),
     Mode("fwd_over_rev", 2, TANGENT, fwd_over_rev, uses_reverse=True),
     Mode("rev_over_fwd", 2, TANGENT, rev_over_fwd, uses_reverse=True),
     Mode("rev_over_rev", 2, TANGENT, rev_over_rev, uses_reverse=True),

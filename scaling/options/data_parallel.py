@@ -25,8 +25,8 @@ from scaling.core.derivative import (
     LinearMapPart,
     NamedArrays,
     SeedRange,
-    apply_linear_map,
     ceil_div,
+    make_slices,
     reduce_slices,
     sum_over_devices,
     sum_over_seeds,
@@ -70,7 +70,7 @@ def sum_derivative(
         def sum_of_block(rows: Any) -> Any:
             rows_of = lambda x: jax.lax.dynamic_slice_in_dim(x, rows[0], len(rows))  # noqa: E731
             block = {name: rows_of(x) for name, x in points.items()} if case.block else points
-            valid = position.points * count + rows < case.points if has_padding else None
+            valid = position.point_index * count + rows < case.points if has_padding else None
             return transform(lambda **shared: _loss(derivative, block, shared, valid))
 
         return sum_over_devices(case, sum_over_seeds(sum_of_block, SeedRange(0, count, case.block)))
@@ -83,7 +83,7 @@ def sum_derivative(
         )
     return sum_over_points(
         lambda loss: tuple(
-            reduce_slices(apply_linear_map(case, part, loss, shared, position)) for part in derivative.parts
+            reduce_slices(make_slices(case, part, loss, shared, position)) for part in derivative.parts
         )
     )
 
@@ -113,9 +113,9 @@ def _derivative_in_pieces(
     """
 
     def piece_for_seeds(start: int, stop: int, loss: Loss) -> Any:
-        slices = apply_linear_map(case, part, loss, shared, position)
-        seeds = SeedRange(slices.seeds.first + start, stop - start, slices.seeds.chunk)
-        return reduce_slices(slices._replace(seeds=seeds)).reshape(-1)
+        slices = make_slices(case, part, loss, shared, position)
+        seeds = SeedRange(slices.seed_range.first + start, stop - start, slices.seed_range.chunk)
+        return reduce_slices(slices._replace(seed_range=seeds)).reshape(-1)
 
     def piece_by_elements(name: str, start: int, stop: int, loss: Loss) -> Any:
         flat_input = shared[name].reshape(-1)
@@ -126,7 +126,7 @@ def _derivative_in_pieces(
 
         arrays = dict(shared) | {_PIECE: flat_input[start:stop]}
         piece = dataclasses.replace(part, names=(_PIECE,))
-        return reduce_slices(apply_linear_map(case, piece, loss_of_piece, arrays, position))[0]
+        return reduce_slices(make_slices(case, piece, loss_of_piece, arrays, position))[0]
 
     def join_pieces(count: int, derivative: Callable[..., Any]) -> Any:
         ends = [count * k // _PIECES for k in range(_PIECES + 1)]

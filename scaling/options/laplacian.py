@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from jax.experimental import jet as taylor
 
 from scaling.core.case import Refusal
-from scaling.core.modes import LinearMap, Mode, jacfwd, ravel
+from scaling.core.modes import LinearMap, Mode, jvp_map, ravel
 from scaling.core.reductions import ReferenceTerms, SizedEntries
 from scaling.options.program_stats import CUSTOM_CALLS, TRANSCENDENTAL, bind, evaluate_inlined
 
@@ -74,7 +74,7 @@ def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
     H is the Hessian of f at x. V is a tuple of arrays with a leading axis of directions.
     """
-    return _sum_over_directions(lambda v: jacfwd(lambda *z: jacfwd(f, z)(v), x)(v))
+    return _sum_over_directions(lambda v: jvp_map(lambda *z: jvp_map(f, z)(v), x)(v))
 
 
 class NoRule(Refusal, NotImplementedError):

@@ -68,13 +68,13 @@ def read_nonzeros(slices: Slices, colors: Any, positions: Any) -> Any:
     column or row of the Jacobian. The colors do not affect the result, but prevent XLA from computing
     `slices` repeatedly.
     """
-    compute = lambda: jax.tree.leaves(map_seeds(slices.compute, slices.seeds))  # noqa: E731
+    compute = lambda: jax.tree.leaves(map_seeds(slices.compute, slices.seed_range))  # noqa: E731
     # The condition is always true, but XLA cannot know that and does not fuse across a conditional. Without a
     # conditional, XLA fuses the slices into the gather and recomputes them for each entry. The conditional
     # reduces the time on a CPU with 1e6 unknowns from four times to twice the time of handwritten code.
     unused = [jnp.full(a.shape, jnp.nan, a.dtype) for a in jax.eval_shape(compute)]
     computed = jax.lax.cond(colors[0] >= -1, compute, lambda: unused)
-    count = slices.seeds.count
+    count = slices.seed_range.count
     flat_slices = computed[0] if len(computed) == 1 else jnp.hstack([a.reshape(count, -1) for a in computed])
     return jnp.take(flat_slices.reshape(-1), positions, mode="clip")
 

@@ -36,7 +36,7 @@ def run_example(module, table, block, monkeypatch):
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_a_mode_is_added_by_one_value(layout, monkeypatch):
     name = run_example(modes, "MODES", 0, monkeypatch)
-    exact = dataclasses.replace(modes.MODES[name], linear_map=modes.jacfwd)
+    exact = dataclasses.replace(modes.MODES[name], linear_map=modes.jvp_map)
     case = completion.complete(
         Case("linear", points=4, sizes={"p": 8, "o": 4}, mode=name, dtype="float64", **layout)
     )
