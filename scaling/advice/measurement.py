@@ -131,8 +131,8 @@ def _select_undecided(records: Mapping[Case, Record]) -> list[Case]:
 def _may_be_as_fast(record: Record, best: Record) -> bool:
     """Return whether a case may be as fast as the fastest case, whose record is `best`.
 
-    Its median time must be at most twice as long. The 95 % confidence interval of the ratio of the two
-    medians must begin at or below 1, or be unknown.
+    The median time of the case must be at most twice that of `best`. The lower limit of the 95 % confidence
+    interval of their ratio must be unknown or at most 1.
     """
     ratio = ratio_interval(record.seconds, best.seconds)
     is_near = statistics.median(record.seconds) <= _MAX_MEASURED_RATIO * statistics.median(best.seconds)

@@ -96,9 +96,10 @@ class Recommendation(NamedTuple):
 
 
 def join_certainties(of_method: str, of_devices: str) -> str:
-    """Join the certainties of a method and of its device count, such as 'sure; device count not sure: ...'.
+    """Join two texts that state how certain a method and its device count are.
 
-    The second one is omitted if it is '' or equal to the first one.
+    The result is text such as 'sure; device count not sure: ...'. `of_devices` is omitted if it is '' or
+    equals `of_method`.
     """
     return of_method if of_devices in ("", of_method) else f"{of_method}; device count {of_devices}"
 

@@ -95,10 +95,10 @@ class _LinearLaw(NamedTuple):
 
 
 def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
-    """Fit Amdahl's or Gustafson's law and the universal law to a scaling curve. `best` marks the best fit.
+    """Fit Amdahl's or Gustafson's law and the universal scalability law to a scaling curve.
 
-    A law with p parameters needs at least p + 2 device counts. Times that may be those of an empty call are
-    omitted; see `is_empty_call`.
+    The attribute `best` of the best fit is true. A law with p parameters needs at least p + 2 device counts.
+    Times that may be those of an empty call (`is_empty_call`) are omitted.
     """
     points = [point for point in curve.points if not is_empty_call(point.timing)]
     devices = np.array([point.devices for point in points], float)

@@ -106,9 +106,9 @@ def near_floor(timing: Timing) -> float | None:
 
 
 def is_empty_call(timing: Timing) -> bool:
-    """Return whether the 95 % interval of a time begins at or below the time of an empty call.
+    """Return whether a time may be that of an empty call, a call of a program that computes nothing.
 
-    An empty call runs a compiled program that computes nothing.
+    This is so if the lower limit of its 95 % confidence interval does not exceed the time of an empty call.
     """
     return (timing.estimate.low or timing.median) <= dispatch_floor(timing)
 

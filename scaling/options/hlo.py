@@ -150,7 +150,7 @@ def read(text: str) -> HloProgram:
 
 
 def _list_executed(computations: Computations, entry: str, devices: int) -> list[Kernel | Collective]:
-    """Return the kernels and collectives that the computation `entry` executes, directly or in its calls.
+    """Return the kernels and collectives of the computation `entry` and of the computations that it calls.
 
     `devices` is the number of devices that run the program.
     """

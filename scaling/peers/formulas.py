@@ -46,7 +46,7 @@ def reason_to_skip_numpy(case: Case, modes: Iterable[str]) -> str | None:
 
 @dataclass(frozen=True)
 class Batch:
-    """The function of a case for all points at once, its inputs, and methods that compute the Jacobian."""
+    """The function of a case, vectorized over its points, with its inputs and methods for the Jacobian."""
 
     case: Case
     workload: Any

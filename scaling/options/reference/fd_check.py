@@ -357,7 +357,7 @@ def _measure_values(
 
 
 def _is_hidden(evaluation: Evaluation, measured: _MeasuredValues) -> np.ndarray:
-    """Return where rounding errors may hide a change of an output, as an array of shape (points, outputs).
+    """Return a boolean array of shape (points, outputs): whether rounding may hide changes of an output.
 
     This is possible if the rounding error exceeds a fraction of the largest |output| at the point. It is also
     possible if the output is not zero, but so small that this fraction of it underflows.
@@ -437,7 +437,7 @@ def _compare_steps(
 
 
 def _oscillates(values_at: ValuesAtStep, measured: _MeasuredValues) -> np.ndarray:
-    """Return where a value changes too fast for finite differences. The shape is (points, outputs)."""
+    """Return a boolean array of shape (points, outputs): whether an output changes too fast for a step."""
     # Short steps change the output by more than rounding errors, and almost as much as the longest step.
     center, least_noise, noise = measured
     change = np.max([np.abs(values_at(sign * _STEPS.flat[0]) - center) for sign in (-1, 1)], axis=0)

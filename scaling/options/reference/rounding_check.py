@@ -184,9 +184,10 @@ def _rounding_of_block(
 
 
 def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray, Columns]:
-    """Return the indices of the points and columns of the next block of pending entries.
+    """Return (point indices, column indices) of the next block of entries to evaluate again.
 
-    The columns are `slice(None)` if single columns cannot be evaluated.
+    `is_pending` marks the entries that remain. If single columns cannot be evaluated, the column indices are
+    `slice(None)`.
     """
     spec, comparison = suspect.spec, suspect.comparison
     has_columns = comparison.measure is None and spec.case.target != "hvp" and not spec.case.ad_mode.is_value
