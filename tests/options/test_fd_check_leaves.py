@@ -131,6 +131,21 @@ def test_a_rule_that_is_wrong_only_for_one_value_of_an_input_is_found(factor, is
     assert bool(verify(lambda x: ruled(x), points, points=500).wrong) == is_wrong
 
 
+@pytest.mark.parametrize(("factor", "is_wrong"), [(1.0, False), (1.1, True)])
+def test_a_rule_that_is_wrong_only_where_two_elements_tie_is_found(factor, is_wrong):
+    def draw(generator, rows):
+        return np.where(rows[:, None] == 13, [0.5, 0.5, 0.2, 0.3], generator.uniform(-1, 1, (len(rows), 4)))
+
+    ruled = with_rule(jnp.sin, lambda x: jnp.cos(x) * jnp.where(x == jnp.roll(x, 1), factor, 1.0))
+    assert bool(verify(lambda x: ruled(x), {"x": InputSpec((4,), draw)}).wrong) == is_wrong
+
+
+def test_a_right_derivative_is_not_refuted_where_three_elements_tie():
+    ties = InputSpec((6,), lambda generator, rows: generator.integers(-2, 3, (len(rows), 6)).astype(float))
+    computed = verify(lambda x: jnp.sort(x) * jnp.arange(6.0), {"x": ties}, points=60)
+    assert not (computed.wrong or computed.unsure)
+
+
 @pytest.mark.thin(2, "thorough")
 @pytest.mark.parametrize(("factor", "is_wrong"), [(1.3, True), (1.0, False)])
 def test_a_wrong_rule_is_found_at_a_point_where_other_outputs_cancel_less_than_elsewhere(factor, is_wrong):

@@ -177,14 +177,15 @@ def with_rounding(
 ) -> Iterator[tuple[Evaluation, InputArrays]]:
     """Yield `count` pairs (evaluation, inputs), each with different random rounding errors.
 
-    Each floating-point input element has the relative error `relative` or -`relative`. The evaluation adds
-    random rounding errors to all intermediate results.
+    Each floating-point input element has the relative error `relative` or -`relative`. The error is the same
+    for elements with equal magnitudes: a derivative rule that is wrong only where elements tie must not seem
+    to be a rounding error. The evaluation adds random rounding errors to all intermediate results.
     """
     for seed in range(1, count + 1):
-        rounded = dict(arrays)
+        rounded, frequency = dict(arrays), 1e15 * generator.uniform(1.0, 2.0)
         for name, x in arrays.items():
             if name not in evaluation.integers:
-                rounded[name] = x * (1 + relative * generator.choice([-1.0, 1.0], x.shape))
+                rounded[name] = x * (1 + relative * np.sign(np.cos(frequency * np.frexp(x)[0])))
         yield dataclasses.replace(evaluation, rounding_key=seed), rounded
 
 

@@ -40,6 +40,7 @@ _ROUNDINGS_OF_VALUE = 64  # the error of a derivative from rounding the value, i
 SCREENING_THRESHOLD = 1e-5  # a larger result of `screen` is examined by `confirm`
 _SCREENING_STEPS = (2.0**-9, 2.0**-15, 2.0**-21)
 _SHIFT = 2.0**-19  # the distance to a nearby point, relative to the size of an input
+_SHIFTS = 3  # the number of nearby points; where three elements tie, two points may have the same slopes
 _LEAST_RELATIVE_SIZE = 1e-3  # the minimum size of an element, relative to the root mean square of its input
 
 Groups = list[list[str]]  # groups of input names
@@ -103,14 +104,9 @@ def confirm(
     compare = functools.partial(_compare_along_all, evaluation, generator, directions)
     derivatives, comparison, is_nonzero = compare(arrays)
     if comparison.is_wrong.any():
-        # Where elements tie, as in a median, the function is not differentiable: its slopes jump nearby.
-        shift = random_direction(evaluation, arrays, generator, is_relative=True)
-        shifted = {name: arrays[name] + _SHIFT * x for name, x in shift.items()}
-        slopes, nearby, _ = compare({**arrays, **shifted})
-        jumps = np.any(np.abs(slopes - comparison.expected) > _CONFIRMING_ERROR * comparison.size, axis=0)
-        is_wrong = comparison.is_wrong & (nearby.is_wrong.any(axis=0) | ~jumps)
-        is_unresolved = comparison.is_unresolved | comparison.is_wrong & ~is_wrong
-        comparison = comparison._replace(is_wrong=is_wrong, is_unresolved=is_unresolved)
+        shifts = [random_direction(evaluation, arrays, generator, is_relative=True) for _ in range(_SHIFTS)]
+        nearby = [{**arrays, **{x: arrays[x] + _SHIFT * shift[x] for x in shift}} for shift in shifts]
+        comparison = _exempt_ties(comparison, [compare(shifted)[:2] for shifted in nearby])
     is_confirmed = np.asarray(comparison.is_confirmed.any(axis=0))
     share = float(np.mean(is_confirmed[is_nonzero])) if is_nonzero.any() else 1.0
     # An output with enough points has a share of its own, because other outputs must not hide it.
@@ -123,6 +119,20 @@ def confirm(
     is_unresolved = comparison.is_unresolved.any(axis=(0, 2))
     unresolved = int(points[np.argmax(is_unresolved)]) if is_unresolved.any() else None
     return Confirmation(is_wrong, share, worst, unresolved)
+
+
+def _exempt_ties(comparison: _Comparison, nearby: Sequence[tuple[np.ndarray, _Comparison]]) -> _Comparison:
+    """Return `comparison` with wrong derivatives changed to unresolved where the slopes jump nearby.
+
+    Where elements tie, as in a median, the function is not differentiable. `nearby` contains the derivatives
+    and their comparison at several nearby points.
+    """
+    least_change = _CONFIRMING_ERROR * comparison.size
+    jumps = np.any([np.abs(slopes - comparison.expected) > least_change for slopes, _ in nearby], axis=(0, 1))
+    is_wrong_nearby = np.all([compared.is_wrong.any(axis=0) for _, compared in nearby], axis=0)
+    is_wrong = comparison.is_wrong & (is_wrong_nearby | ~jumps)
+    is_unresolved = comparison.is_unresolved | comparison.is_wrong & ~is_wrong
+    return comparison._replace(is_wrong=is_wrong, is_unresolved=is_unresolved)
 
 
 def _compare_along_all(
