@@ -132,6 +132,14 @@ def test_a_rule_that_is_wrong_only_for_one_value_of_an_input_is_found(factor, is
 
 
 @pytest.mark.parametrize(("factor", "is_wrong"), [(1.0, False), (1.1, True)])
+def test_a_rule_that_is_wrong_only_for_unit_vectors_is_found(factor, is_wrong):
+    ruled = jax.custom_jvp(jnp.sin)
+    is_unit = lambda v: jnp.sum(v != 0) == 1  # noqa: E731
+    ruled.defjvp(lambda x, v: (ruled(*x), jnp.cos(*x) * v[0] * jnp.where(is_unit(v[0]), factor, 1.0)))
+    assert bool(verify(lambda x: ruled(x), {"x": normal(3)}).wrong) == is_wrong
+
+
+@pytest.mark.parametrize(("factor", "is_wrong"), [(1.0, False), (1.1, True)])
 def test_a_rule_that_is_wrong_only_where_two_elements_tie_is_found(factor, is_wrong):
     def draw(generator, rows):
         return np.where(rows[:, None] == 13, [0.5, 0.5, 0.2, 0.3], generator.uniform(-1, 1, (len(rows), 4)))

@@ -16,14 +16,17 @@ import numpy as np
 
 from scaling.core.formatting import list_first
 from scaling.core.inputs import InputArrays
+from scaling.core.reference import flatten_inputs
 from scaling.options.reference.evaluations import (
     Evaluation,
     directional_derivative,
+    jacobian,
     measure_with_noise,
     values,
 )
 
 _DIRECTIONS = 4  # the number of random directions
+_MAX_COLUMNS = 32  # limit on the number of columns of a Jacobian whose columns are confirmed
 _MAX_GROUPS = 32  # the maximum number of inputs, or groups of inputs, that are also changed one at a time
 _NOISE_RUNS = 3  # evaluations with random rounding errors; a single one may change nothing by chance
 # Step lengths relative to the size of an input, along the first axis of the arrays of differences.
@@ -148,12 +151,22 @@ def _compare_along_all(
     along a direction is much larger than its error, or where rounding errors may hide it. It is false where
     the function is not finite, unless the function is finite nowhere.
 
-    The first `_DIRECTIONS` directions must be random. Their derivatives determine the typical size of a
-    derivative. The last direction must be a result of `random_direction` with `is_relative=True`.
+    A rule for tangents may be wrong only for unit vectors. If the Jacobian has few columns, some derivatives
+    are products of these columns, which are compared with results, and a direction. The others are JVPs.
+
+    The first `_DIRECTIONS` directions must be random. The root mean square of the derivatives along these
+    directions is used as the typical size of a derivative. The last direction must be a result of
+    `random_direction` with `is_relative=True`.
     """
 
     def derivatives_along(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
-        return np.array([directional_derivative(evaluation, arrays, direction) for direction in directions])
+        derivatives = np.array([directional_derivative(evaluation, arrays, x) for x in directions])
+        if evaluation.inputs <= _MAX_COLUMNS and not evaluation.rounding_key:
+            J, names, batched = jacobian(evaluation, arrays), evaluation.names, evaluation.per_point
+            for k in (0, *range(_DIRECTIONS, len(directions) - 1)):  # a random direction, and its groups
+                direction = flatten_inputs(names, batched, directions[k], len(J))
+                derivatives[k] = (J @ direction[:, :, None])[:, :, 0]
+        return derivatives
 
     derivatives, noise = measure_with_noise(
         derivatives_along, evaluation, arrays, 4 * evaluation.roundoff, generator, _NOISE_RUNS
