@@ -208,6 +208,20 @@ def test_a_rule_for_reverse_mode_only_is_checked(coverage, monkeypatch):
         assert measure(built, monkeypatch, mode="jacrev").reason == reason
 
 
+@pytest.mark.default
+@pytest.mark.parametrize(("factor", "reason"), [(1.0, None), (1.1, "wrong_answer")])
+def test_a_wrong_rule_for_vmap_is_found(factor, reason, monkeypatch):
+    def with_batching_rule(function):
+        ruled = jax.custom_batching.custom_vmap(function)
+        ruled.def_vmap(lambda size, is_batched, x: (factor * function(x), True))
+        return ruled
+
+    sine, cosine = with_batching_rule(jnp.sin), with_batching_rule(jnp.cos)
+    function = jax.custom_jvp(lambda x: sine(x))
+    function.defjvp(lambda x, v: (sine(*x), cosine(*x) * v[0]))
+    assert measure(Workload(function, {"x": normal(3)}, wrt="x"), monkeypatch).reason == reason
+
+
 @pytest.mark.parametrize(("factor", "reason"), [(1.0, None), (1.001, "wrong_answer")])
 def test_a_rule_that_is_wrong_at_one_of_many_points_is_found_and_kinks_are_not_taken_for_it(
     factor, reason, monkeypatch

@@ -220,6 +220,8 @@ def _make_unverified_reference(
     roundoff = max(ROUNDOFF[dtype], 2.0**-properties.bits)
     per_point = frozenset(workload.points)
     evaluation = Evaluation(function, names, per_point, integers, dtype, elements, roundoff, width)
+    # A rule for `vmap` may be wrong, so that the reference must not use it.
+    evaluation = dataclasses.replace(evaluation, one_by_one=properties.has_batching_rule)
     if dtype != case.dtype:  # a program in the dtype of the case has to round like the program of the case
         evaluation = evaluations.choose_optimization(evaluation, arrays)
     computed = ComputedReference(evaluation, evaluation, properties.terms)

@@ -50,6 +50,7 @@ class Evaluation:
     summed: bool = False  # whether the outputs are summed; the result then has the shape (1,)
     transposed: bool = False  # whether a JVP is computed from the VJP (for one output, from the gradient)
     rounding_key: int = 0  # if nonzero, the seed of random rounding errors in all intermediate results
+    one_by_one: bool = False  # whether points are evaluated in a loop, not by `vmap`
     optimized: bool = True  # whether LLVM optimizes the code of the programs, which may take long
 
 
@@ -251,6 +252,8 @@ def _compiled(evaluation: Evaluation, quantity: str) -> Callable[..., jax.Array]
 
         return _QUANTITIES[quantity](f, x, _make_jvp(evaluation, f, x), *seeds)
 
+    if evaluation.one_by_one:
+        at_point = jax.custom_batching.sequential_vmap(at_point)
     batched = jax.vmap(at_point, in_axes=(0, None, *seed_axes))
 
     def at_points(key: Any, *arguments: Any) -> jax.Array:

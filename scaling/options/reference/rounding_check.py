@@ -143,7 +143,7 @@ def describe_first_wrong(spec: ReferenceSpec, comparison: EntryComparison, is_wr
     structs = point_structs(spec.case, spec.workload)
     mode = spec.case.ad_mode
     if not (mode.is_value or mode.finite_step) and has_custom_rules(spec.workload.function, structs):
-        text += "; a custom_jvp or custom_vjp of the function may be wrong in this mode or dtype"
+        text += "; a custom_jvp, custom_vjp or custom_vmap of the function may be wrong in this mode or dtype"
     return text
 
 
