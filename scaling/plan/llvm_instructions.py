@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from scaling.core import environment
 
 _IR_FILES = "*ir-with-opt.ll"  # names of the files with optimized IR that XLA writes
@@ -27,13 +29,23 @@ _CONDITIONAL_BRANCH = re.compile(r"br i1 (%[^,]+), label (%[^,]+), label (%[^,]+
 _ASSIGNMENT = re.compile(r"(%[^ ]+) = (.*)")
 _COMPARISON = re.compile(r"icmp (?:samesign )?(\w+) i\d+ (%[^,]+), (-?\d+|%\S+)")
 _MINIMUM_WITH_CONSTANT = re.compile(r"@llvm\.[su]min\.i\d+\(i\d+ %[^,]+, i\d+ (\d+)\)")
-_SUM_WITH_CONSTANT = re.compile(r"(?:add|or disjoint) (?:nuw |nsw )*i\d+ (%[^,]+), (-?\d+)")
+_SUM_WITH_CONSTANT = re.compile(r"(?:add|or disjoint) [^%]*(%[^,]+), (?:splat \(i\d+ )?(-?\d+)")
+# A sum of two indices, or of a pointer and an index that is multiplied by the bytes of an element.
+_SUM = re.compile(
+    r"(?:add|or disjoint|getelementptr) .*?(?:\[(\d+) x i8\], ptr )?(%[^,]+), "
+    r"(?:i64 |splat \(i\d+ )?(%[^,)]+|-?\d+)\)?$"
+)
+_MULTIPLE = re.compile(r"(mul|shl) [^%]*(%[^,]+), (?:splat \(i\d+ )?(\d+)")
+_SAME_VALUE = re.compile(
+    r"(?:zext|sext|extractelement|insertelement|shufflevector) [^%]*(%[^, ]+)(?:, i64 (\d+))?"
+)
 _CONSTANT_INPUT, _VARIABLE_INPUT = re.compile(r"\[ (-?\d+), "), re.compile(r"\[ (%[^,]+), ")
 _VECTOR_TYPE = re.compile(r"<(\d+) x ([a-z]+)(\d*)>")
 _REGISTER_WIDTH = re.compile(r'"prefer-vector-width"="(\d+)"')
 _MASK_CONVERSION = re.compile(r"uitofp <\d+ x i1> (%\S+) to")
 _WIDE_COMPARISON = re.compile(r"icmp .*<\d+ x i64>")
 _VECTOR_INSERTION = re.compile(r"insertelement .*, \w+ (%[^,]+), i64 [1-9]")
+_SCALAR_LOAD = re.compile(r"load \w+, ptr (%[^,]+)")
 _VECTOR_LOAD = re.compile(r".* = load <[^>]+>, ptr (%[^,]+)")
 # A store of one element, or a copy of a number of bytes that takes several stores.
 _PARTIAL_STORE = re.compile(
@@ -62,6 +74,11 @@ _FREE_OPCODES = {
 _COSTS = {"load": 0.5, "fdiv": 20, "frem": 40, "udiv": 20, "sdiv": 20, "urem": 20, "srem": 20, "br": 0.5}
 # An element that is loaded into a vector on its own, often from another cache line: 0.2 to 0.9 ns on a Xeon.
 _GATHER_COST = 1.5
+# The same if its cache line was evicted, because the lines that were loaded since then share the same few
+# sets of the cache, as in the transpose of a matrix with 128 columns: 0.5 to 1.2 ns on an AMD EPYC.
+_MISS_COST = 13
+_CACHE_SETS, _CACHE_WAYS, _LINE_BYTES = 64, 12, 64  # the cache of a core
+_MAX_LINES = 2**16  # a limit on the lines that are listed for a load
 # A mask of 64-bit comparisons that is converted to numbers, on an Intel CPU with AVX-512: 1.3 to 6.6 ns on a
 # Xeon. The instruction VPMOVM2D waits for the previous value of its register, so that vectors do not overlap.
 _MASK_COST = 10
@@ -150,6 +167,9 @@ class LlvmFunction:
         for label, lines in blocks.items():
             for match in filter(None, map(_ASSIGNMENT.match, lines)):
                 self.definitions[match[1]], self.block_of[match[1]] = match[2], label
+        inserted = filter(None, map(_VECTOR_INSERTION.search, itertools.chain(*blocks.values())))
+        loads = {match[1]: _SCALAR_LOAD.match(self.definitions.get(match[1], "")) for match in inserted}
+        self.gathered = {name: load[1] for name, load in loads.items() if load}  # element -> its pointer
         stores = filter(None, map(_PARTIAL_STORE.search, itertools.chain(*blocks.values())))
         self.stored_in_parts = {match[1] or match[2] for match in stores}  # pointers to vectors
         self.shuffled_elements = Counter[str]()  # vector -> elements that shuffle instructions read from it
@@ -159,6 +179,7 @@ class LlvmFunction:
         self.order, self.back_edges = _order_blocks(self.successors)
         self.loops = _find_loops(self.order, self.successors, self.back_edges)
         self.trips = {header: self._count_trips(header) for header in self.loops}
+        self.gather_cost = _GATHER_COST + _MISS_COST * self._estimate_miss_share()
 
     def total_cost(self, bits: int, has_slow_masks: bool = False) -> float:
         """Return the total cost of all executed instructions. An addition of `bits`-bit vectors costs 1.
@@ -175,7 +196,7 @@ class LlvmFunction:
     def _operand_cost(self, line: str, has_slow_masks: bool) -> float:
         """Return the additional cost of a line of LLVM IR that depends on how its operand was computed.
 
-        `_GATHER_COST`        if the line inserts a loaded element into a vector
+        `gather_cost`         if the line inserts a loaded element into a vector
         `_STORED_PARTS_COST`  if the line loads a vector from the stack that was stored in parts
         a negative cost       if the line calls a function of a vector, and only some elements of the result
                               are used. The function is assumed to be computed for these elements only.
@@ -184,7 +205,7 @@ class LlvmFunction:
         0                     otherwise
         """
         if match := _VECTOR_INSERTION.search(line):
-            return _GATHER_COST if self.definitions.get(match[1], "").startswith("load ") else 0
+            return self.gather_cost if match[1] in self.gathered else 0
         if match := _VECTOR_LOAD.match(line):
             is_on_stack = self.definitions.get(match[1], "").startswith("alloca ")
             return _STORED_PARTS_COST if is_on_stack and match[1] in self.stored_in_parts else 0
@@ -321,11 +342,58 @@ class LlvmFunction:
             text, block = self.definitions.get(value, ""), self.block_of.get(value, "")
             if match := _SUM_WITH_CONSTANT.match(text):
                 pending.append((match[1], offset + int(match[2])))
-            elif text.startswith("phi i") and block in self.loops and header in (None, block):
+            elif text.startswith(("phi i", "phi <")) and block in self.loops and header in (None, block):
                 phis.append((value, offset))
             elif text.startswith("phi i"):
                 pending += [(name, offset) for name in reversed(_VARIABLE_INPUT.findall(text))]
         return phis
+
+    def _estimate_miss_share(self) -> float:
+        """Return the share of the elements in `gathered` whose cache line is evicted before it is read again.
+
+        A line is read again in the next iteration of the innermost loop in which the address changes by less
+        than a line. Until then, each set of the cache keeps `_CACHE_WAYS` lines.
+        """
+        offsets = defaultdict[frozenset[str], int](itertools.count(step=2**40).__next__)  # of the arrays
+        lines = list[np.ndarray]()  # of each load
+        for name, pointer in self.gathered.items():
+            terms = self._expand_address(pointer)
+            counters = {variable: next(self._find_counters(variable), None) for variable in terms}
+            array = frozenset(variable for variable, counter in counters.items() if not counter)
+            strides = {counter[0]: terms[x] * counter[2] for x, counter in counters.items() if counter}
+            addresses = np.array([offsets[array] + terms[""]])
+            enclosing = [header for header, body in self.loops.items() if self.block_of[name] in body]
+            for header in sorted(enclosing, key=lambda header: len(self.loops[header])):
+                if abs(stride := strides.get(header, 0)) < _LINE_BYTES:
+                    lines.append(addresses // _LINE_BYTES)
+                    break
+                trips = min(self.trips[header] or _UNKNOWN_TRIPS, math.ceil(_MAX_LINES / len(addresses)))
+                addresses = np.add.outer(stride * np.arange(trips), addresses).ravel()
+        if not lines:
+            return 0.0
+        lines_of_set = np.bincount(np.unique(np.concatenate(lines)) % _CACHE_SETS)
+        return float(np.maximum(0, lines_of_set - _CACHE_WAYS).sum()) / sum(map(len, lines))
+
+    def _expand_address(self, value: str, element: int = 0) -> Counter[str]:
+        """Return {variable: factor, "": constant} whose sum of products is a pointer or an integer.
+
+        `value` is a variable or a constant. If it is a vector, the result is for the element with the index
+        `element`.
+        """
+        text, terms = self.definitions.get(value, ""), Counter[str]()
+        if match := _SAME_VALUE.match(text):
+            return self._expand_address(match[1], int(match[2] or element))
+        if match := _SUM.match(text):
+            summands = [(match[2], 1), (match[3], int(match[1] or 1))]
+        elif match := _MULTIPLE.match(text):
+            summands = [(match[2], int(match[3]) if match[1] == "mul" else 2 ** int(match[3]))]
+        else:
+            is_vector = text.startswith("phi <")  # the indices of consecutive elements
+            return Counter({value: 1, "": is_vector * element} if value.startswith("%") else {"": int(value)})
+        for summand, factor in summands:
+            for variable, number in self._expand_address(summand, element).items():
+                terms[variable] += factor * number
+        return terms
 
     def _initial_value(self, phi: str) -> int:
         """Return the initial value of the loop counter `phi`, or the largest of several initial values."""

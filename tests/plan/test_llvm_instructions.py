@@ -80,6 +80,47 @@ def test_an_element_that_is_loaded_into_a_vector_on_its_own_takes_longer(tmp_pat
     assert three < two, "one number for all elements of a vector is one load"
 
 
+TRANSPOSE = """
+define ptr @kernel(ptr %0) {{
+  br label %column
+
+column:
+  %i = phi i64 [ 0, %1 ], [ %i.next, %last ]
+  %first = getelementptr [4 x i8], ptr %0, i64 %i
+  br label %row
+
+row:
+  %k = phi i64 [ 0, %column ], [ %k.next, %row ]
+  %offset = mul nuw nsw i64 %k, {bytes_of_row}
+  %pointer = getelementptr i8, ptr %first, i64 %offset
+  %x = load float, ptr %pointer, align 4
+  %v = insertelement <8 x float> %u, float %x, i64 3
+  %k.next = add nuw nsw i64 %k, 1
+  %k.done = icmp eq i64 %k.next, {rows}
+  br i1 %k.done, label %last, label %row
+
+last:
+  %i.next = add nuw nsw i64 %i, 1
+  %i.done = icmp eq i64 %i.next, 10
+  br i1 %i.done, label %exit, label %column
+
+exit:
+  ret ptr null
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "bytes_of_row", "evicted"), [(48, 1024, 0), (96, 1024, 48), (96, 1040, 0), (800, 1040, 32)]
+)
+def test_an_element_whose_cache_line_was_evicted_takes_longer_to_load(rows, bytes_of_row, evicted, tmp_path):
+    """Rows of 1,024 bytes share 4 of the 64 sets of 12 lines each. Rows of 1,040 bytes use all of them."""
+    cost, cost_of_cached = (
+        count(TRANSPOSE.format(rows=rows, bytes_of_row=size), tmp_path) for size in (bytes_of_row, 4)
+    )
+    assert cost - cost_of_cached == pytest.approx(10 * 13 * evicted)
+
+
 @pytest.mark.parametrize(("stored", "excess"), [("12", 180), ("16", 0)])
 def test_a_vector_on_the_stack_that_was_stored_in_parts_takes_longer_to_load(stored, excess, tmp_path):
     copy = f"call void @llvm.memcpy.p0.p0.i64(ptr align 16 %v, ptr align 4 %0, i64 {stored}, i1 false)"
