@@ -58,14 +58,13 @@ class Advice:
     def _rank(self, case: Case) -> tuple[Any, ...]:
         """Return a sort key that puts the best case first.
 
-        Cases with a measured time come first, then cases with a predicted time, cases with an unknown time,
-        and failed cases. Cases in the same group are sorted by time. If nothing was measured, doubtful
-        predictions come after the others.
+        The key puts measured times before predicted times, then unknown times, then failed cases. Shorter
+        times come first.
         """
         seconds, fields = self.seconds(case), self.fields.get(case, {})
         has_failed = fields.get("status") == "failed" or fields.get("reason") == "not_offered"
-        is_doubtful = case not in self.records and (bool(self.records) or self.reason(case) is not None)
-        return seconds is None, has_failed, is_doubtful, seconds or 0.0, *_complexity(case)
+        is_predicted = bool(self.records) and case not in self.records
+        return seconds is None, has_failed, is_predicted, seconds or 0.0, *_complexity(case)
 
     def _find_plainest(self, ranked: Sequence[Case]) -> Case:
         """Return the simplest of the candidates whose predicted times are within 3 % of the shortest.
@@ -161,7 +160,7 @@ class Advice:
         return (self.fields.get(case, {}).get("predicted") or {}).get("seconds")
 
     def reason(self, case: Case) -> str | None:
-        """Return why a case failed, was not run, or has a doubtful prediction. Otherwise, return None."""
+        """Return why a case failed or was not run, or None for any other case."""
         record = self.records.get(case)
         text = record.text if record else self.fields.get(case, {}).get("text")
         if self.records and not record:

@@ -86,9 +86,8 @@ def _order_by_prediction(fields: Mapping[Case, RecordFields]) -> list[Case]:
     ordered = sorted(planned, key=lambda case: (seconds[case], planned[case].get("flops") or 0.0))
     ordered = [case for case in ordered if seconds[case] <= longest]
     first = {(case.mode, case.devices): case for case in reversed(ordered)}
-    is_doubtful = lambda case: bool(seconds[case] and planned[case].get("text"))  # noqa: E731
-    # The fastest case of each mode and device count is first. Cases with a doubtful prediction are last.
-    return sorted(ordered, key=lambda case: (is_doubtful(case), first[case.mode, case.devices] != case))
+    # The fastest case of each mode and device count is first.
+    return sorted(ordered, key=lambda case: first[case.mode, case.devices] != case)
 
 
 def _predicted_seconds(fields: RecordFields) -> float:

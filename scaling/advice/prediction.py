@@ -101,7 +101,7 @@ def _compile_candidates(
     try:
         ordered = [built[case] for case in _order_to_compile(work, excess) if case in built]
         for number, (case, compiled) in enumerate(_compile_in_threads(ordered, cores, seconds), 1):
-            fields[case] = ({"text": excess[case]} if case in excess else {}) | compiled
+            fields[case] = compiled
             note(f"compiled {number} of {len(built)} candidates")
     except KeyboardInterrupt:
         if all(each["status"] != "planned" for each in fields.values()):
@@ -117,7 +117,7 @@ def _order_to_compile(work: Mapping[Case, float], excess: Collection[Case]) -> l
     2. the cheapest case with a chunk or block
     3. the remaining cases without a chunk or block
     4. the remaining cases with a chunk or block
-    5. the cases in `excess`, which are too expensive to be among the fastest
+    5. the cases in `excess`, which are unlikely to be among the fastest
 
     The cost of a case is its number of operations, `work[case]`. Each group is sorted by cost. A chunk or
     block is assumed not to change the cost.
@@ -167,7 +167,7 @@ def _compile_in_threads(
 
 
 def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
-    """Return {case: explanation} for the cases that need too many operations to be among the fastest.
+    """Return {case: explanation} for the cases that need many more operations than the cheapest case.
 
     `work` maps each case to its number of operations. The limit is ten times the smallest number.
     """
