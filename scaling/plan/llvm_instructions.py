@@ -13,7 +13,7 @@ import math
 import operator
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,6 +55,7 @@ _SHUFFLE = re.compile(r"shufflevector <\d+ x \w+> (%[^,]+), .*, <(\d+) x i32>")
 _NEGATION = re.compile(r"fneg <.*> (%.+)")
 _DIVISION_BY_CONSTANT = re.compile(r"[us](?:div|rem) .*, (?:splat \(i\d+ )?\d+\)?$")
 _CALLED_FUNCTION = re.compile(r'@"?(?:llvm\.)?(\w+)(?:\.v(\d+)f)?')
+_CALLEE = re.compile(r'call [^@]*@"?([\w.\-]+)')
 _COPIED_BYTES = re.compile(r"i64 (\d+)")  # the number of bytes of a memcpy
 
 _COMPARISON_OPERATORS = {
@@ -119,13 +120,22 @@ def count_operations(folder: Path) -> dict[str, float]:
     """
     operations, has_slow_masks = dict[str, float](), _has_slow_masks()
     for path in folder.glob(_IR_FILES):
-        text = path.read_text()
-        match = _REGISTER_WIDTH.search(text)
-        bits = int(match[1]) if match else 128
-        for name, blocks in parse_functions(text):
-            kernel = name.removesuffix("_kernel")  # the ending of a kernel that is not a fusion
-            operations[kernel] = LlvmFunction(blocks).total_cost(bits, has_slow_masks) * bits / 32
+        for name, count in _count_in_module(path.read_text(), has_slow_masks).items():
+            operations[name.removesuffix("_kernel")] = count  # the ending of a kernel that is not a fusion
     return operations
+
+
+def _count_in_module(text: str, has_slow_masks: bool) -> dict[str, float]:
+    """Return {function name: weighted number of operations in one execution} for a module in LLVM IR."""
+    match = _REGISTER_WIDTH.search(text)
+    bits = int(match[1]) if match else 128
+    functions = {name: LlvmFunction(blocks) for name, blocks in parse_functions(text)}
+
+    @functools.cache
+    def find_cost(name: str) -> float:  # 0 for a function of a library
+        return functions[name].total_cost(bits, has_slow_masks, find_cost) if name in functions else 0.0
+
+    return {name: find_cost(name) * bits / 32 for name in functions}
 
 
 @functools.cache
@@ -159,8 +169,11 @@ class LlvmFunction:
 
     def __init__(self, blocks: dict[str, list[str]]) -> None:
         self.blocks = blocks
+        reachable = {label for label, lines in blocks.items() if lines != ["unreachable"]}
         self.successors = {
-            label: [target for line in lines for target in _BRANCH_TARGET.findall(line) if target in blocks]
+            label: [
+                target for line in lines for target in _BRANCH_TARGET.findall(line) if target in reachable
+            ]
             for label, lines in blocks.items()
         }
         self.definitions, self.block_of = dict[str, str](), dict[str, str]()
@@ -181,14 +194,21 @@ class LlvmFunction:
         self.trips = {header: self._count_trips(header) for header in self.loops}
         self.gather_cost = _GATHER_COST + _MISS_COST * self._estimate_miss_share()
 
-    def total_cost(self, bits: int, has_slow_masks: bool = False) -> float:
+    def total_cost(
+        self,
+        bits: int,
+        has_slow_masks: bool = False,
+        find_cost: Callable[[str], float] = lambda name: 0.0,
+    ) -> float:
         """Return the total cost of all executed instructions. An addition of `bits`-bit vectors costs 1.
 
         `has_slow_masks` states whether the CPU converts Boolean vectors (masks) to numbers slowly.
+        `find_cost` returns the additional cost of a call of the function with a name.
         """
         executions = self.count_executions()
         return self._count_work_groups() * sum(
             executions[label] * (instruction_cost(line, bits) + self._operand_cost(line, has_slow_masks))
+            + executions[label] * sum(map(find_cost, _CALLEE.findall(line)))
             for label in self.order
             for line in self.blocks[label]
         )

@@ -80,6 +80,37 @@ def test_an_element_that_is_loaded_into_a_vector_on_its_own_takes_longer(tmp_pat
     assert three < two, "one number for all elements of a vector is one load"
 
 
+def test_each_call_of_a_function_of_the_module_executes_its_instructions(tmp_path):
+    counts = []
+    for length in (1, 50):
+        lines = "\n".join(f"  %x{k} = fadd float %a, 1.0" for k in range(length))
+        function = f"\ndefine internal float @shared.1(float %a) {{\n{lines}\n  ret float %x0\n}}\n"
+        body = "%x = tail call fastcc float @shared.1(float 1.0)"
+        (tmp_path / "kernel.ir-with-opt.ll").write_text(
+            LOOP.format(start=0, step=1, end=7, body=body) + function
+        )
+        counts.append(llvm_instructions.count_operations(tmp_path)["kernel"] * 32 / 128)
+    assert counts[1] - counts[0] == 7 * 49
+
+
+def test_a_block_that_is_unreachable_is_never_executed():
+    text = """
+define ptr @kernel(ptr %0) {
+  switch i64 %i, label %none [
+    i64 1, label %one
+  ]
+
+one:
+  ret ptr null
+
+none:
+  unreachable
+}
+"""
+    ((_, blocks),) = llvm_instructions.parse_functions(text)
+    assert llvm_instructions.LlvmFunction(blocks).count_executions()["%one"] == 1
+
+
 TRANSPOSE = """
 define ptr @kernel(ptr %0) {{
   br label %column
