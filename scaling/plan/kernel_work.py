@@ -50,6 +50,8 @@ KERNEL_START_IN_LOOP = 36_000  # the same in a while loop, when the code is in t
 PRODUCT_START = 500_000  # the start of the library for a product or a batch of them
 PRODUCT = 400_000  # each product of a batch: 0.4 us; a single product takes 0.5 to 1.3 us
 PACKED_ELEMENT = 60  # an element of the operands or the result of a product in the library: 0.04 to 0.3 ns
+NARROW_PRODUCT_ELEMENT = 200  # the same for the left operand if the right one is narrow: 0.17 to 0.29 ns
+NARROW_COLUMNS = 7  # the largest number of columns of a narrow matrix
 CONVOLUTION_PATCH = 30_000  # an output position of a convolution with a one-dimensional window: 15 to 80 ns
 CONVOLUTION_ROW = 10_000  # each further row of the window, for each output position: 3 to 35 ns
 # A convolution of a dilated image is a matrix product whose results are added to the output: 1.3 to 2 ns for
@@ -295,7 +297,10 @@ def _library_overhead(kernel: hlo.Kernel, arithmetic: int) -> int:
         return patch * instruction.size // max(1, instruction.dims[-1])
     if instruction.opcode == "dot":
         batch = math.prod(operands[0].dims[axis] for axis in instruction.axes("lhs_batch_dims") or ())
-        return PRODUCT_START + PRODUCT * batch + PACKED_ELEMENT * (instruction.size + operand_size)
+        is_narrow = instruction.dims[-1:] <= (NARROW_COLUMNS,)
+        left = operands[0].size * (NARROW_PRODUCT_ELEMENT if is_narrow else PACKED_ELEMENT)
+        other_elements = instruction.size + operand_size - operands[0].size
+        return PRODUCT_START + PRODUCT * batch + left + PACKED_ELEMENT * other_elements
     if instruction.opcode == "custom-call":
         matrices = math.prod(operands[0].dims[:-2]) if operands else 0
         elements = ROUTINE_ELEMENTS.get(_routine_name(instruction), 0) * operand_size

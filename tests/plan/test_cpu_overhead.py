@@ -64,12 +64,16 @@ def test_a_small_loop_that_xla_compiles_to_one_function_starts_once(tmp_path):
 
 PRODUCTS = {  # result, operands, attributes -> overhead
     "two matrices": (
+        "f32[5,8]{1,0}", "f32[5,7]{1,0}", "f32[7,8]{1,0}", "lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+        kernel_work.PRODUCT_START + kernel_work.PRODUCT + kernel_work.PACKED_ELEMENT * (5 * 7 + 7 * 8 + 5 * 8)),
+    "a narrow matrix": (
         "f32[5,3]{1,0}", "f32[5,7]{1,0}", "f32[7,3]{1,0}", "lhs_contracting_dims={1}, rhs_contracting_dims={0}",
-        kernel_work.PRODUCT_START + kernel_work.PRODUCT + kernel_work.PACKED_ELEMENT * (5 * 7 + 7 * 3 + 5 * 3)),
+        kernel_work.PRODUCT_START + kernel_work.PRODUCT + kernel_work.NARROW_PRODUCT_ELEMENT * 5 * 7
+        + kernel_work.PACKED_ELEMENT * (7 * 3 + 5 * 3)),
     "a batch of them": (
-        "f32[9,5,3]{2,1,0}", "f32[9,5,7]{2,1,0}", "f32[9,7,3]{2,1,0}",
+        "f32[9,5,8]{2,1,0}", "f32[9,5,7]{2,1,0}", "f32[9,7,8]{2,1,0}",
         "lhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_batch_dims={0}, rhs_contracting_dims={1}",
-        kernel_work.PRODUCT_START + 9 * kernel_work.PRODUCT + 9 * kernel_work.PACKED_ELEMENT * (5 * 7 + 7 * 3 + 5 * 3)),
+        kernel_work.PRODUCT_START + 9 * kernel_work.PRODUCT + 9 * kernel_work.PACKED_ELEMENT * (5 * 7 + 7 * 8 + 5 * 8)),
     "a convolution": (
         "f32[7,9,4]{2,1,0}", "f32[7,9,2]{2,1,0}", "f32[3,2,4]{2,1,0}", "window={size=3 pad=1_1}, dim_labels=b0f_0io->b0f",
         7 * 9 * kernel_work.CONVOLUTION_PATCH),
