@@ -37,10 +37,13 @@ OVERSUBSCRIBE_ADVICE = "oversubscribe=true allows it (results are checked, scali
 _CGROUPS = Path("/sys/fs/cgroup")
 _VARIABLES_AT_START = dict(os.environ)
 _MIN_SECRET_CHARACTERS = 6  # a shorter value, such as "true", occurs in ordinary text
-_SECRET = re.compile(
-    r"(?i)key|token|secret|passw|passphrase|credential|auth(?!or)|cookie|private|_(?:pwd|pass|pat|dsn)$"
+_SECRET_WORD = (
+    r"(?:key|token|secret|passw|passphrase|credential|auth(?!or)|cookie|private|_(?:pwd|pass|pat|dsn)\b)"
 )
-_ASSIGNMENT = re.compile(r"""\b(\w+)=(?!=)("[^"]*"|'[^']*'|\S+)""")
+_SECRET = re.compile(_SECRET_WORD, re.IGNORECASE)
+_SECRET_ASSIGNMENT = re.compile(  # a word that contains a secret word, and a value that is not a number
+    rf"""\b(?=\w*{_SECRET_WORD})(\w+)=(?!=|\d+(?!\S))("[^"]{{4,}}"|'[^']{{4,}}'|\S{{6,}})""", re.IGNORECASE
+)
 _ABSOLUTE_PATH = re.compile(
     r"(?:(?<=-[A-Za-z])|(?<![\w./])(?<!:/))/(?:[^\s/:'\"<>|,;()]+/)+([^\s/:'\"<>|,;()]*)"
 )
@@ -218,10 +221,7 @@ def hide_secrets(text: str) -> str:
     """Hide secrets: values of variables, assignments such as HF_TOKEN=abcdef, and passwords in URLs."""
     for value, name in _secrets():
         text = text.replace(value, f"<{name}>")
-    for name, value in _ASSIGNMENT.findall(text):
-        if _SECRET.search(name) and len(value) >= _MIN_SECRET_CHARACTERS and not value.isdecimal():
-            text = text.replace(f"{name}={value}", f"{name}=<{name}>")
-    return re.sub(r"//[^/@\s]+@", "//", text)
+    return re.sub(r"//[^/@\s]+@", "//", _SECRET_ASSIGNMENT.sub(r"\1=<\1>", text))
 
 
 def _secrets() -> list[tuple[str, str]]:

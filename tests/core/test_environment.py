@@ -65,6 +65,20 @@ def test_scrub_hides_a_value_that_a_text_assigns_to_a_secret(value):
     assert "HF_TOKEN=<HF_TOKEN>" in line and value.split()[0] not in line and "HF_HOME=somewhere" in line
 
 
+def test_scrub_hides_a_secret_within_the_value_of_another_assignment():
+    text = "srun --export=ALL,HF_TOKEN=hf_abcdef123 --time=10"
+    assert environment.scrub(text) == "srun --export=ALL,HF_TOKEN=<HF_TOKEN> --time=10"
+
+
+def test_scrub_reads_each_of_many_assignments_once(monkeypatch):
+    class Text(str):
+        def replace(self, *_):
+            raise AssertionError("the whole text is read again for an assignment")
+
+    monkeypatch.setattr(environment, "_secrets", list)
+    assert environment.hide_secrets(Text("A_KEY=abcdef B_KEY=bcdefg")) == "A_KEY=<A_KEY> B_KEY=<B_KEY>"
+
+
 def test_scrub_hides_a_secret_that_is_not_valid_utf_8(monkeypatch):
     monkeypatch.setenv("A_TOKEN", os.fsdecode(b"\xff\xfe-value"))
     assert environment.scrub("at ?t=%FF%FE-value") == "at ?t=<A_TOKEN>"
