@@ -8,7 +8,7 @@ import codecs
 import contextlib
 import errno
 import fcntl
-import glob
+import functools
 import json
 import os
 import shlex
@@ -231,9 +231,10 @@ def replace_file(path: Path, content: bytes) -> None:
     Also remove temporary files that a killed process left more than an hour ago.
     """
     temporary_path = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
-    for leftover in path.parent.glob(f".{glob.escape(path.name)}-{'[0-9a-f]' * 8}"):
+    for leftover in _find_temporary_files(path.parent):
         with contextlib.suppress(OSError):
-            if time.time() - leftover.stat().st_mtime > _LEFTOVER_SECONDS:
+            is_own = leftover.name[: -len("-01234567")] == f".{path.name}"
+            if is_own and time.time() - leftover.stat().st_mtime > _LEFTOVER_SECONDS:
                 leftover.unlink()
     try:
         with temporary_path.open("wb") as file:
@@ -248,3 +249,9 @@ def replace_file(path: Path, content: bytes) -> None:
     finally:
         with contextlib.suppress(OSError):  # does not exist, or the file system is read-only
             temporary_path.unlink()
+
+
+@functools.cache
+def _find_temporary_files(folder: Path) -> list[Path]:
+    """Return the paths of the temporary files of `replace_file` that a folder contains at the first call."""
+    return list(folder.glob(f".*-{'[0-9a-f]' * 8}"))

@@ -309,6 +309,14 @@ def test_a_temporary_file_of_a_killed_process_is_removed_at_the_next_write_after
     assert set(tmp_path.iterdir()) == {path, new, *others}
 
 
+def test_a_folder_is_searched_for_temporary_files_once_however_many_files_are_written(tmp_path, monkeypatch):
+    searched, glob = [], type(tmp_path).glob
+    monkeypatch.setattr(type(tmp_path), "glob", lambda *of: searched.append(of) or glob(*of))
+    for name in ("a.json", "b.json", "c.json"):
+        store.write_json(tmp_path / name, {})
+    assert len(searched) == 1
+
+
 def test_json_files_are_replaced_atomically(tmp_path, monkeypatch):
     path = tmp_path / "study.json"
     store.write_json(path, {"a": [1]})
