@@ -192,7 +192,7 @@ def _read_leaf(path: Any, leaf: Any) -> Any:
 
 def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of inputs in `wrt`. Raise `Refusal` if an input is unknown or not floating point."""
-    if not isinstance(wrt, str):
+    if not isinstance(wrt, str) or "," in wrt:
         raise Refusal(f"wrt must be names joined by '+', such as {'+'.join(inputs)}, not {describe(wrt)}")
     names = tuple(wrt.split("+"))
     if len(set(names)) < len(names):

@@ -330,7 +330,7 @@ def _top_level_names(names: Iterable[str]) -> list[str]:
 
 def _wrt_or_default(case: Case, workload: Workload) -> str:
     wrt = case.wrt or workload.wrt or _top_level_names(workload.inputs)[0]
-    what = f"floating-point input to differentiate {case.workload} with respect to (wrt)"
+    what = f"floating-point input to differentiate {case.workload} with respect to (wrt, joined by +)"
     leaves = set(select_leaves("wrt", what, wrt, _float_leaves(workload.inputs)))
     shared = _top_level_names(_float_leaves(workload.shared))
     # A sum over points is differentiated with respect to all shared inputs by default.

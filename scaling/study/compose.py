@@ -110,6 +110,7 @@ def _split_sweep(overrides: list[str]) -> list[list[str]]:
     from hydra.core.override_parser.types import RangeSweep
 
     parser = OverridesParser.create(GlobalHydra.instance().config_loader())
+    given = " ".join(override.removeprefix("++") for override in overrides)  # see `_in_hydra_syntax`
     parsed = parser.parse_overrides(overrides)
     sweeps = [  # `sweep_iterator` of shuffle(range(1,1e9)) would make a list of all values
         value.range() if isinstance(value := override.value(), RangeSweep) else override.sweep_iterator()
@@ -118,11 +119,11 @@ def _split_sweep(overrides: list[str]) -> list[list[str]]:
     ]
     if math.prod(sum(1 for _ in islice(sweep, _MAX_STUDIES + 1)) for sweep in sweeps) > _MAX_STUDIES:
         fix = "sweep less, or write a list such as points=[8,16], which sweeps within one study"
-        raise Refusal(f"--multirun {' '.join(overrides)} is more than {_MAX_STUDIES} studies: {fix}")
+        raise Refusal(f"--multirun {given} is more than {_MAX_STUDIES} studies: {fix}")
     (combinations,) = BasicSweeper.split_arguments(parsed, None)
     if not combinations:  # such as points=range(1,1) or study=glob(x*)
         example = "write one or more values for each field, such as study=rbf,linear"
-        raise Refusal(f"--multirun {' '.join(overrides)} sweeps over no value: {example}")
+        raise Refusal(f"--multirun {given} sweeps over no value: {example}")
     return combinations
 
 
@@ -287,6 +288,9 @@ def _explain_unknown_key(key: str) -> Refusal:
         if name.partition(".")[0] in ("", *group_keys):
             return _explain_key_without_choice("tracking", "wandb")
         return unknown_name("key of tracking", name, group_keys)
+    if root == "study":
+        check_names("key", [name], known_keys())
+        return Refusal(f"unknown key {key!r}: write {name} without the prefix study.")
     return Refusal(f"unknown key {key!r}: `scaling run --help` and the files in conf list every key")
 
 

@@ -41,6 +41,7 @@ async def force_later(x, k):
             ["dtype key<fry>", "bind other values by functools.partial"],
         ),
         ((force, {"x": X}, {"k": K}, 0), ["wrt must be names", "such as x+k", "the number 0"]),
+        ((force, {"x": X}, {"k": K}, "x,k"), ["wrt must be names joined by '+', such as x+k", "'x,k'"]),
         ((force, {}), ["one at least in points"]),
         ((force, {"x": X}, {"x": K}), ["in both: x"]),
         ((force_later, {"x": X}, {"k": K}), ["defined by `async def`", "use `def`"]),
