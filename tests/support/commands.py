@@ -6,9 +6,7 @@ from pathlib import Path
 
 COMMAND = Path(sys.executable).parent / "scaling"
 COMMAND_TIMEOUT = 600.0  # seconds, timeout of every command that tests start
-# Studies on two devices are refused on a machine with one core, before any other fault is found.
-ONE_CORE = () if len(os.sched_getaffinity(0)) > 1 else ("devices=1",)
-RBF = ("run", "study=rbf", *ONE_CORE)
+RBF = ("run", "study=rbf")
 QUICK = ("sampling.seconds=0.05", "sampling.least=7", "sampling.most=7", "sampling.warm_up=0.001")
 
 

@@ -11,7 +11,11 @@ import pytest
 from scaling.cli import main
 from scaling.core.case import user_modules
 from scaling.study import preflight
+from scaling.workers import cores
 from tests.support.commands import command_environment
+
+CORES = cores.usable_cores()
+TWO_CORES = CORES if CORES[1:] else [*CORES, CORES[0] + 1]
 
 
 @pytest.fixture
@@ -30,6 +34,8 @@ def preflight_in_this_process(monkeypatch):
         return problems.clear()
 
     monkeypatch.setattr(preflight._Examination, "_answer_in_order", answer_in_order)
+    # With one core, studies on two devices would be refused before any other fault is found.
+    monkeypatch.setattr(cores, "usable_cores", lambda: TWO_CORES)
 
 
 @pytest.fixture
