@@ -18,7 +18,14 @@ from scaling.results import store
 from scaling.workers import cores, worker_group
 from scaling.workers.machine import AllocationLost
 from scaling.workers.run_settings import RunSettings
-from scaling.workers.schedule import Schedule, ScheduledCase, group_by_problem, process_shape
+from scaling.workers.schedule import (
+    Environment,
+    Environments,
+    Schedule,
+    ScheduledCase,
+    group_by_problem,
+    process_shape,
+)
 from scaling.workers.transport import Transport
 from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup
 
@@ -27,6 +34,8 @@ _FINISH_SECONDS = 60.0  # minimum time to finish or discard a case, even if `cas
 _STATE_AFTER_REPLY = {  # reply of a worker -> state of the case
     "ready": "prepared", "turn": "prepared", "end": "ended", "later": "postponed", "forgotten": "postponed",
 }  # fmt: skip
+# The entries of an environment that depend on the program, not on the machine.
+_FIELDS_OF_PROGRAM = ("versions", "xla_flags", "commit", "dirty", "source", "workload_digest")
 Listener = Callable[[dict[str, Any]], None]  # called with events such as {"event": "begin", "key": ...}
 
 
@@ -84,7 +93,10 @@ def run_schedule(
     options = options or WorkerOptions()
     variants = [(Variant(python=options.python), folder), *([baseline] if baseline else [])]
     environments = {key: env | dict(options.environment) for key, env in schedule.environments.items()}
-    results = [VariantResults(variant, path, Writer(path), dict(environments)) for variant, path in variants]
+    results = [
+        VariantResults(variant, path, Writer(path), _expect(environments, variant))
+        for variant, path in variants
+    ]
     run = _Run(schedule, settings, lock, listener, results, options)
     for item in (*schedule.skips, *schedule.failures):
         assert item.preflight.outcome is not None
@@ -92,6 +104,17 @@ def run_schedule(
             run.record_end(WorkItem(item, variant), *item.preflight.outcome)
     for session in schedule.sessions:
         run.supervise(session)
+
+
+def _expect(environments: Environments, variant: Variant) -> dict[tuple, Environment]:
+    """Return the environments of the records of `variant` before its workers have reported theirs.
+
+    `environments` are those of this program. What may differ in another program is None.
+    """
+    if variant.name in (Variant.name, "self"):
+        return dict(environments)
+    unknown = dict.fromkeys(_FIELDS_OF_PROGRAM) | dict.fromkeys(("digest", "setting"), variant.name)
+    return {key: environment | unknown for key, environment in environments.items()}
 
 
 @dataclass

@@ -179,6 +179,17 @@ def test_a_dying_worker_of_one_variant_does_not_fail_the_other_variant(monkeypat
     assert workers.counts["this", "finish", item.case.key] == 1
 
 
+def test_a_baseline_that_dies_before_its_first_event_is_not_recorded_with_the_environment_of_this_program(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setitem(ENVIRONMENT, "source", "c" * 12)
+    FakeWorkers(monkeypatch, lambda group, *_: WorkerDied("killed", "") if group == "other" else None)
+    run(tmp_path, make_items("jacfwd"), baseline=True)
+    [record] = load(tmp_path / "other").records
+    assert (record.reason, record.environment["platform"]) == ("killed", "cpu")
+    assert record.environment["source"] is None and record.setting != ENVIRONMENT["setting"]
+
+
 def test_a_case_that_does_not_fit_in_memory_with_others_runs_again_alone(monkeypatch, tmp_path):
     items = make_items("jacfwd", "jacrev", "vmap_grad")
     large = items[1].case.key
