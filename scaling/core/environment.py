@@ -40,7 +40,6 @@ _MIN_SECRET_CHARACTERS = 6  # a shorter value, such as "true", occurs in ordinar
 _SECRET_WORD = (
     r"(?:key|token|secret|passw|passphrase|credential|auth(?!or)|cookie|private|_(?:pwd|pass|pat|dsn)\b)"
 )
-_SECRET = re.compile(_SECRET_WORD, re.IGNORECASE)
 _SECRET_ASSIGNMENT = re.compile(  # a word that contains a secret word, and a value that is not a number
     rf"""\b(?=\w*{_SECRET_WORD})(\w+)=(?!=|\d+(?!\S))("[^"]{{4,}}"|'[^']{{4,}}'|\S{{6,}})""", re.IGNORECASE
 )
@@ -182,18 +181,19 @@ def available_bytes() -> int | None:
     host_free = re.search(r"^MemAvailable:\s+(\d+) kB", contents("/proc/meminfo") or "", re.MULTILINE)
     free_bytes = [int(host_free.group(1)) * 1024] if host_free else []
     for folder in cgroup_folders():  # Slurm limits a job in a parent folder
-        limit, used = contents(f"{folder}/memory.max"), contents(f"{folder}/memory.current")
+        limit = contents(f"{folder}/memory.max") or contents(f"{folder}/memory.limit_in_bytes")
+        used = contents(f"{folder}/memory.current") or contents(f"{folder}/memory.usage_in_bytes")
         if limit and limit.isdigit() and used:
-            cached = re.search(r"^inactive_file (\d+)", contents(f"{folder}/memory.stat") or "", re.MULTILINE)
-            free_bytes.append(int(limit) - int(used) + (int(cached.group(1)) if cached else 0))
+            cached = re.findall(r"inactive_file (\d+)", contents(f"{folder}/memory.stat") or "") or [0]
+            free_bytes.append(int(limit) - int(used) + int(cached[-1]))
     return min(free_bytes, default=None)
 
 
 def cgroup_folders() -> list[Path]:
-    """Return the cgroup (v2) folder of this process and all parent folders. Some may not exist."""
-    cgroup = re.search(r"^0::/(.*)", contents("/proc/self/cgroup") or "", re.MULTILINE)
-    folder = _CGROUPS / (cgroup.group(1) if cgroup else "")  # absent if a container has no cgroup namespace
-    return [folder, *folder.parents]
+    """Return the cgroup folders of this process (v2, and v1 for CPU and memory), and all parent folders."""
+    cgroups = re.findall(r"^\d+:(|memory|cpu|cpu,cpuacct):/(.*)", contents("/proc/self/cgroup") or "", re.M)
+    folders = [_CGROUPS / mount / path for mount, path in cgroups or [("", "")]]  # some may not exist
+    return [parent for folder in folders for parent in (folder, *folder.parents)]
 
 
 def limit_process() -> None:
@@ -229,7 +229,7 @@ def _secrets() -> list[tuple[str, str]]:
     names: dict[str, str] = {}
     # A variable may have been deleted since the start of the process.
     for name, value in [*_VARIABLES_AT_START.items(), *os.environ.items()]:
-        if not _SECRET.search(name) or value.strip().isdecimal():
+        if not re.search(_SECRET_WORD, name, re.IGNORECASE) or value.strip().isdecimal():
             continue
         quoted = (repr(value)[1:-1], dumps(value)[1:-1], urllib.parse.quote_plus(os.fsencode(value)))
         for text in (value, " ".join(value.split()), *quoted, *value.splitlines()):

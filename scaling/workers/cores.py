@@ -8,6 +8,7 @@ not visible in another network namespace, such as the namespace of a container.
 import contextlib
 import os
 import random
+import re
 import socket
 import sys
 import time
@@ -35,8 +36,9 @@ def usable_cores() -> list[int]:
     lowest_core = {group: core for core, group in reversed(siblings.items())}
     ordered = sorted(siblings, key=lambda core: lowest_core[siblings[core]] != core)
     for folder in environment.cgroup_folders():
-        quota, _, period = (contents(f"{folder}/cpu.max") or "max").partition(" ")
-        ordered = ordered[: max(1, int(quota) // int(period)) if quota != "max" else None]
+        version_1 = " ".join(str(contents(f"{folder}/cpu.cfs_{name}_us")) for name in ("quota", "period"))
+        if limit := re.fullmatch(r"(\d+) (\d+)", contents(f"{folder}/cpu.max") or version_1):
+            ordered = ordered[: max(1, int(limit[1]) // int(limit[2]))]
     return ordered
 
 

@@ -17,6 +17,15 @@ def cgroup(folder, limit, used, cached=0):
     }
 
 
+VERSION_1 = {
+    "/sys/fs/cgroup/memory/job/memory.limit_in_bytes": "90000",
+    "/sys/fs/cgroup/memory/job/memory.usage_in_bytes": "40000",
+    "/sys/fs/cgroup/memory/job/memory.stat": "cache 20000\ninactive_file 0\ntotal_inactive_file 10000",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
+    "/sys/fs/cgroup/memory/memory.usage_in_bytes": "40000",
+}
+
+
 @pytest.mark.parametrize(
     "files, free",
     [
@@ -28,8 +37,9 @@ def cgroup(folder, limit, used, cached=0):
         (HOST | {"/proc/self/cgroup": "0::/"} | cgroup("/sys/fs/cgroup", "90000", "20000"), 70_000),
         (HOST | {"/proc/self/cgroup": f"0::{JOB[14:]}/step_0/user/task_0"} | cgroup(JOB, "80000", "30000"), 50_000),
         (HOST | {"/proc/self/cgroup": "4:memory:/job\n0::/of/the/host"} | cgroup("/sys/fs/cgroup", "9", "2"), 7),
+        (HOST | {"/proc/self/cgroup": "4:memory:/job\n1:cpu:/\n0::/"} | VERSION_1, 60_000),
     ],
-    ids=["unknown", "host", "container", "page cache", "no limit", "root", "job of Slurm", "no namespace"],
+    ids=["unknown", "host", "container", "page cache", "no limit", "root", "job of Slurm", "no namespace", "version 1"],
 )  # fmt: skip
 def test_the_least_limit_of_the_host_and_all_cgroups_holds(monkeypatch, files, free):
     monkeypatch.setattr(environment, "contents", files.get)

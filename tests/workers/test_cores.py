@@ -62,6 +62,20 @@ def test_the_quota_of_every_parent_of_the_own_cgroup_applies(monkeypatch):
     assert cores.usable_cores() == [2, 3, 5]
 
 
+@pytest.mark.parametrize(("quota", "usable"), [("-1", 4), ("200000", 2), ("50000", 1)])
+@pytest.mark.parametrize("mount", ["cpu", "cpu,cpuacct"])
+def test_the_quota_of_a_cgroup_of_version_1_applies_too(monkeypatch, mount, quota, usable):
+    files = {
+        "/proc/self/cgroup": f"4:memory:/\n2:{mount}:/job\n0::/",
+        f"/sys/fs/cgroup/{mount}/job/cpu.cfs_quota_us": quota,
+        f"/sys/fs/cgroup/{mount}/job/cpu.cfs_period_us": "100000",
+    }
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3, 5, 7})
+    for module in (cores, environment):
+        monkeypatch.setattr(module, "contents", files.get)
+    assert cores.usable_cores() == [2, 3, 5, 7][:usable]
+
+
 @pytest.fixture(autouse=True)
 def separate_claims(monkeypatch):
     """Use names of claims that differ from those of studies that run at the same time."""
