@@ -86,6 +86,11 @@ def _oversubscribed(timing: Timing) -> str | bool:
     return not timing.honest and f"{timing.devices_text}, {cores_text}"
 
 
+def _shared_cores(timing: Timing) -> str | bool:
+    shared = any((record.before or {}).get("siblings") for record in timing.records)
+    return shared and f"{timing.devices_text}, some on the same core"
+
+
 def _few_samples(timing: Timing) -> str | bool:
     least = min(len(record.seconds) for record in timing.records)
     return (least < _LEAST_SAMPLES or timing.estimate.low is None) and format_count(least, "sample")
@@ -211,6 +216,8 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
      "replicates=3 adds to what is there"),
     (WARNING, "load of other processes, or throttling", _check_each(_disturbed),
      f"stop what else runs there, or raise a CPU quota; {_RERUN}"),
+    (WARNING, "devices that are hardware threads of one core", _check_each(_shared_cores),
+     "as many devices as physical cores at most"),
     (WARNING, "trend within a process", _check_each(_trend),
      f"sampling.warm_up=0.5, a machine at rest; {_RERUN}"),
     (WARNING, "chunk=auto: other blocks in other processes", _check_each(_varying_blocks),

@@ -2,7 +2,7 @@
 
 The values come from /proc, cpufreq and, for NVIDIA GPUs, the management library NVML. Unknown values are
 None. A disturbance is throttling, or a large load by other processes. Other processes are not detected if
-they run on the GPU, or on the second hardware thread (SMT sibling) of a core that this process is bound to.
+they run on the GPU.
 """
 
 import ctypes
@@ -32,7 +32,10 @@ _THROTTLE_REASONS = {  # bit in NVML -> name. Idling and clocks set by the user 
 
 @dataclass(frozen=True)
 class HostReading:
-    """CPU times and event counts of this process, the GPUs and the monitored CPU cores at one time."""
+    """CPU times and event counts of this process, the GPUs and the monitored CPU cores at one moment.
+
+    The monitored cores are the hardware threads of all cores that this process may run on.
+    """
 
     platform: str  # the JAX platform: "cpu", "gpu" or "tpu"
     bound_to: tuple[int, ...] | None  # the cores that this process is bound to, or None if it is not bound
@@ -47,19 +50,23 @@ class HostReading:
 
 
 def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
-    """Return a dict with the host load, the clock rates and governor of CPU cores, and the GPU states.
+    """Return a dict with the load, the clock rates, governor and siblings of CPU cores, and the GPU states.
 
-    `bound_to` lists the CPU cores. If it is None, the clock rates are None, and the governor is that of all
-    cores that this process may run on. The dict has GPU states only if platform="gpu".
+    `bound_to` contains the CPU cores. If it is None, the governor is that of all cores that this process may
+    run on, and the clock rates are None. The siblings are the cores of `bound_to` that are hardware threads
+    of one physical core, in groups, or None if there are none. Only platform="gpu" has GPU states.
     """
     gpus = {"gpus": [_gpu_state(handle) for handle in _gpus()]} if platform == "gpu" else {}
     path = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
     kilohertz = [environment.contents(path.format(core)) for core in bound_to or ()]
     megahertz = [int(text) / 1000 if text and text.isdigit() else None for text in kilohertz]
+    bound = set(bound_to or ())
+    groups = {tuple(sorted(bound.intersection(_sibling_threads(core)))) for core in bound}
     return {
         "load": round(os.getloadavg()[0], 2),
         "core_mhz": megahertz or None,
         "governor": environment.governor(bound_to),
+        "siblings": sorted(list(group) for group in groups if len(group) > 1) or None,
         **gpus,
     }
 
@@ -67,9 +74,12 @@ def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
 def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
     """Read the current CPU times, context switches, and throttling of the CPU cores and the GPUs.
 
-    `bound_to` lists the monitored CPU cores. None means all cores that this process may run on.
+    `bound_to` contains the CPU cores. If it is None, they are all cores that this process may run on. Their
+    other hardware threads, which slow them down, are monitored too.
     """
-    cores = sorted(bound_to or os.sched_getaffinity(0))
+    cores = sorted(
+        {thread for core in bound_to or os.sched_getaffinity(0) for thread in _sibling_threads(core)}
+    )
     times, usage = _core_times(cores), resource.getrusage(resource.RUSAGE_SELF)
     path, units = "/sys/devices/system/cpu/cpu{}/thermal_throttle/{}_throttle_count", ("core", "package")
     throttle_counts = [environment.contents(path.format(core, unit)) for core in cores for unit in units]
@@ -78,7 +88,7 @@ def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
     gpus = _gpus() if platform == "gpu" else ()
     return HostReading(
         platform,
-        tuple(cores) if bound_to else None,
+        tuple(bound_to) if bound_to else None,
         core_count=len(times),
         idle_seconds=sum(ticks[3] + ticks[4] for ticks in times) * _TICK_SECONDS,
         stolen_seconds=sum(ticks[7] for ticks in times) * _TICK_SECONDS,
@@ -103,12 +113,21 @@ def find_disturbances(start: HostReading) -> list[str]:
     # Linux may attribute the time of the hypervisor to this process.
     foreign = max(elapsed * cores - idle - process, now.stolen_seconds - start.stolen_seconds)
     # A load below the resolution of the idle times counts only if it preempted this process on a single core.
-    was_preempted = cores == 1 and now.preemptions > start.preemptions
+    is_single = len(start.bound_to or os.sched_getaffinity(0)) == 1
+    was_preempted = is_single and now.preemptions > start.preemptions
     is_significant = foreign > _TICK_SECONDS * math.sqrt(cores) or was_preempted
     is_throttled = start.throttled or now.throttled or now.slowdowns > start.slowdowns
     # If this process is bound to cores, a tenth of one core suffices: devices wait for the slowest core.
     is_loaded = is_significant and foreign > _FOREIGN_SHARE * elapsed * (1 if start.bound_to else cores)
     return [mark for mark, is_set in zip(MARKS, (is_throttled, is_loaded), strict=True) if is_set]
+
+
+@functools.cache
+def _sibling_threads(core: int) -> tuple[int, ...]:
+    """Return the logical cores that are hardware threads of the same physical core, such as (0, 4)."""
+    path = f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"
+    ranges = re.findall(r"(\d+)(?:-(\d+))?", environment.contents(path) or str(core))
+    return tuple(thread for first, last in ranges for thread in range(int(first), int(last or first) + 1))
 
 
 def _core_times(cores: Sequence[int]) -> list[list[int]]:

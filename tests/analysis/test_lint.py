@@ -99,6 +99,8 @@ FAULTS = [  # rule, severity, study with that fault from (study, clean), words o
     ("load of other processes, or throttling", "warning",
      lambda s, _: change(s(), 2, marked={"foreign_load": [0, 1], "throttled": [1]}),
      "22 % of its samples, load of other processes and throttled"),
+    ("devices that are hardware threads", "warning", lambda s, _: change(s(), 2, before={"siblings": [[0, 4]]}),
+      "some on the same core"),
     ("trend within", "warning", lambda s, _: change(s(), 2, seconds=SHIFTED), "+4.9 % from the first third to the last"),
     ("chunk=auto: other blocks", "warning", lambda s, _: change(change(s(), 0, blocks={"chunk": 4}), 1, blocks={"chunk": 2}),
      "4 seeds and all points at a time; 2 seeds and all points at a time"),

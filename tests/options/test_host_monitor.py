@@ -174,9 +174,35 @@ def test_an_nvml_that_is_missing_or_fails_to_initialize_is_none(monkeypatch, sta
 def test_readings_are_json_values_and_on_a_cpu_only_of_the_bound_cores(install):
     install(Nvml())
     on_cpu = host_monitor.read_host("cpu", [CORE])
-    assert set(on_cpu) == {"load", "core_mhz", "governor"} and len(on_cpu["core_mhz"]) == 1
+    assert set(on_cpu) == {"load", "core_mhz", "governor", "siblings"} and len(on_cpu["core_mhz"]) == 1
     on_gpu = host_monitor.read_host("gpu", None)
     assert json.loads(json.dumps(on_gpu, allow_nan=False)) == on_gpu
+
+
+@pytest.fixture
+def hardware_threads(monkeypatch):
+    """Let the cores 0 to 3 be the hardware threads (0, 2) and (1, 3) of two physical cores, of which 2 and 3 are busy."""
+    files = {"/proc/stat": "".join(f"cpu{core} 5 0 0 {90 * (core < 2)} 0 0 0 0 0 0\n" for core in range(4))}
+    for core, text in enumerate(("0,2", "1,3", "0,2", "1,3")):
+        files[f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"] = text
+    monkeypatch.setattr(environment, "contents", files.get)
+    host_monitor._sibling_threads.cache_clear()
+    yield
+    host_monitor._sibling_threads.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("bound_to", "siblings"),
+    [([0, 1], None), ([0, 1, 2], [[0, 2]]), ([0, 1, 2, 3], [[0, 2], [1, 3]]), (None, None)],
+)
+def test_a_reading_names_the_devices_on_hardware_threads_of_one_core(hardware_threads, bound_to, siblings):
+    assert host_monitor.read_host("cpu", bound_to)["siblings"] == siblings
+
+
+def test_the_other_hardware_threads_of_a_core_are_monitored_too(hardware_threads):
+    reading = host_monitor.read_counters("cpu", [0])
+    assert (reading.bound_to, reading.core_count) == ((0,), 2)
+    assert reading.idle_seconds == pytest.approx(90 * host_monitor._TICK_SECONDS)
 
 
 @pytest.mark.parametrize(
