@@ -33,11 +33,14 @@ def print_table(table: Table, console: Console) -> None:
             _print_wrapped(f"{first_cell}: {', '.join(named)}", console)
         return
     rich_table = RichTable()
-    for name in header:
-        rich_table.add_column(Text(name), no_wrap=True)
-    for row in text_rows:
-        wrapped_cells = (wrap_text(cell, width) for cell, width in zip(row, widths, strict=True))
-        rich_table.add_row(*(Text("\n".join(lines)) for lines in wrapped_cells))
+    names, *rows = (
+        [Text("\n".join(wrap_text(cell, width))) for cell, width in zip(row, widths, strict=True)]
+        for row in (header, *text_rows)
+    )
+    for name in names:
+        rich_table.add_column(name, no_wrap=True)
+    for row in rows:
+        rich_table.add_row(*row)
     console.print(rich_table)
 
 

@@ -100,6 +100,18 @@ def test_numbers_in_tables_are_never_broken_and_lines_fit_the_width(request, nam
         assert any(row[2] in line for line in lines), row
 
 
+@pytest.mark.parametrize("width", [40, 50, 60, 80])
+def test_a_long_header_does_not_clip_the_cells_of_other_columns(width):
+    columns, row = (
+        ("a very long header of a column", "another long header", "n"),
+        ("1.00 s", "12345.678 µs", "17"),
+    )
+    file = io.StringIO()
+    terminal.print_table(tables.Table("a", "title", "", columns, [row]), Console(file=file, width=width))
+    text = " ".join(file.getvalue().replace("\N{NO-BREAK SPACE}", " ").split())
+    assert all(cell in text for cell in row), text
+
+
 def test_ascii_terminal_gets_only_ascii_text(small_study):
     assert "?" not in print_to_text(small_study, encoding="ascii")
     assert "ms" in print_to_text(small_study, encoding="ascii")
