@@ -29,6 +29,7 @@ from scaling.study.compose import compose
 from scaling.study.grid import expand_study
 from scaling.worker import die_with_parent
 from scaling.workers import cores
+from scaling.workers.child_process import last_informative_line, rejects_variable
 from scaling.workers.machine import local_machine
 
 HELP = """\
@@ -224,7 +225,7 @@ def _run_in_process(
 
     The reply is the time per call of the best method in seconds, or a `Refusal`. It is None if a signal
     stopped the process before it found a method. If `is_bound` is true, the process uses one CPU core per
-    device.
+    device. Its standard error is printed when it ends; if it dies, the refusal has the last line.
     """
     variables = environment.variables("cpu" if is_bound else "gpu") | {"TF_CPP_MIN_LOG_LEVEL": "2"}
     if not isinstance(problem, Case):
@@ -238,9 +239,11 @@ def _run_in_process(
         # A new session gets no signals of the terminal. The process unblocks signals when it is ready.
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
         command = [sys.executable, "-P", "-c", "from scaling.cli.advise import main; main()", folder]
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, env=os.environ | variables, start_new_session=True
-        )
+        with Path(folder, "errors").open("w") as errors:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stderr=errors, env=os.environ | variables,
+                start_new_session=True,
+            )  # fmt: skip
         while process.returncode is None:
             try:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
@@ -248,13 +251,18 @@ def _run_in_process(
             except KeyboardInterrupt:
                 is_stopped = True
                 process.send_signal(signal.SIGINT)  # it prints its advice so far
+        error_text = Path(folder, "errors").read_text(errors="replace")
         if (reply_file := Path(folder, "reply")).exists():
+            sys.stderr.write(error_text)
             return pickle.loads(reply_file.read_bytes()), is_stopped
-    if is_stopped:
-        return None, is_stopped
-    text = "the process that compiles and measures the function died"
-    fix = "if it printed no reason, it may have run out of memory: try fewer points, or hardware=NAME"
-    return Refusal(f"{text}; {fix}"), False
+    return (None if is_stopped else _explain_death(error_text)), is_stopped
+
+
+def _explain_death(error_text: str) -> Refusal:
+    reason = last_informative_line(error_text.splitlines())
+    text = f"the process that compiles and measures the function died{f': {reason}' if reason else ''}"
+    fix = "if it ran out of memory, try fewer points, or hardware=NAME"
+    return Refusal(f"{text}; {'correct or unset it' if rejects_variable(reason) else fix}")
 
 
 def main() -> None:

@@ -247,3 +247,11 @@ def test_dotted_names_of_inputs_are_entries_of_nested_dicts():
     shapes = advise._parse_shapes("shared", ["p.w=5,3", "p.deep.b=5", "k=2:int32"])
     nested = advise._nest(shapes)
     assert nested == {"p": {"w": ((5, 3), "float32"), "deep": {"b": ((5,), "float32")}}, "k": ((2,), "int32")}
+
+
+@pytest.mark.process
+def test_a_process_that_dies_is_explained_in_one_line(scaling_command):
+    words = ["advise", "workload=linear", "budget=0"]
+    done = scaling_command(words, env={"XLA_FLAGS": "--nothing"}, fresh=True)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2 and "died: Unknown flag in XLA_FLAGS: --nothing; correct or unset it" in line
