@@ -15,6 +15,7 @@ from scaling.core.case import Refusal
 from scaling.core.environment import git
 from scaling.core.formatting import last_line
 from scaling.worker import PROTOCOL
+from scaling.workers.child_process import last_informative_line
 from scaling.workers.worker_group import Variant
 
 FORMS = ("self", "commit:REV", "jax:VERSION", "python:PATH", "xla:FLAGS")
@@ -131,7 +132,8 @@ def _check_variant(versus: str, variant: Variant) -> None:
     except OSError as error:
         raise Refusal(f"versus={versus}: {error.strerror}: name a Python interpreter that has JAX") from None
     if process.returncode:
-        raise Refusal(f"versus={versus} cannot run a worker: {last_line(process.stderr)}")
+        reason = last_informative_line(process.stderr.splitlines()) or f"status {process.returncode}"
+        raise Refusal(f"versus={versus} cannot run a worker: {reason}")
     if process.stdout.split()[-1:] != [str(PROTOCOL)]:
         problem = f"its worker uses another protocol (not {PROTOCOL})"
         raise Refusal(f"versus={versus}: {problem}; run its own study instead")

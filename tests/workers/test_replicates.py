@@ -184,12 +184,22 @@ def test_a_module_in_a_folder_on_the_python_path_comes_from_the_revision(command
     assert current.environment["workload_digest"] != variant.environment["workload_digest"]
 
 
-def test_unknown_xla_flags_of_a_variant_are_rejected_before_anything_is_written(
-    command, scaling_command, tmp_path
+@pytest.mark.parametrize(
+    ("flag", "reason"),
+    [
+        ("--xla_no_such_flag=1", "Unknown flag in XLA_FLAGS: --xla_no_such_flag=1"),
+        (
+            "--xla_cpu_enable_fast_math=maybe",
+            "XLA_FLAGS: Couldn't interpret value maybe for flag xla_cpu_enable_fast",
+        ),
+    ],
+)
+def test_wrong_xla_flags_of_a_variant_are_rejected_before_anything_is_written(
+    flag, reason, command, scaling_command, tmp_path
 ):
-    done = scaling_command([*command(mode="jacfwd"), "versus=xla:--xla_no_such_flag=1"])
+    done = scaling_command([*command(mode="jacfwd"), f"versus=xla:{flag}"])
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
-    assert "cannot run a worker" in done.stderr and not results(tmp_path).exists()
+    assert f"cannot run a worker: {reason}" in done.stderr and not results(tmp_path).exists()
 
 
 @pytest.mark.thorough
