@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import os
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -73,13 +74,16 @@ def _advise_several(name: str) -> str:
 def _check_override(word: str, fields: Sequence[str]) -> None:
     if word.startswith("-"):
         raise _unknown_option(word, fields)
-    name, equals_sign, _ = word.lstrip("+~").partition("=")
+    name, equals_sign, value = word.lstrip("+~").partition("=")
     top_level_key = name.partition(".")[0]
     if not name or not (equals_sign or word.startswith("~")):
         raise Refusal(f"{word!r} is not an override: write FIELD=VALUE, such as {_example(word, fields)}")
     if top_level_key.startswith("hydra"):
         fix = "results=PATH names the folder, and --multirun runs several studies"
         raise Refusal(f"{word} has no effect: {fix}")
+    keys = re.findall(r"[{,]\s*(\w+)\s*:", value) if name in ("sizes", "sampling") else []
+    if repeated := [key for key in keys if keys.count(key) > 1]:
+        raise Refusal(f"{word} has {repeated[0]} twice: write each key once")
     if len(name) == 1:  # a size, such as p
         raise Refusal(f"unknown key {name!r}: a size is written sizes.{word}")
     check_names("key", [top_level_key], fields)

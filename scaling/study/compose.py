@@ -49,6 +49,8 @@ _EXPLANATIONS = {
         "{selected!r} names no file: study, cluster, tracking and hardware need a name, such as study=smoke",
     r"more than once in the final defaults|Multiple values for":
         "{selected!r} adds a second file: write it without the +",
+    r"Sweep parameters '\+*([^=']+)=(.*)' requires":
+        "{0}={1} needs --multirun; several values in one study are a list, such as 'points=[8,16]'",
     r"In '(\S+)': Could not load '(\S+)'":
         "{0}.yaml names {1} in `defaults`, and there is no such file: correct the name, or leave it out",
     r"(.*(?:nterpolation|viable alternative|mismatched input).*) full_key: (\S+)":
