@@ -40,7 +40,7 @@ class Findings:
     fastest_mode_maps: list[size_series.FastestModeMap]
     baselines: list[Baseline]
     weak_refusals: list[str]  # see `curves.weak_refusals`
-    scaling_fits: list[tuple[Curve, tuple[ScalingFit, ...]]]  # only curves with enough device counts
+    scaling_fits: list[ScalingFit]  # only curves with enough device counts
     # Only curves with a breakdown on at least one device count.
     efficiency_breakdowns: list[tuple[Curve, tuple[EfficiencyBreakdown, ...]]]
     pareto_fronts: list[list[ranking.MemoryPoint]]  # only programs with several memory settings
@@ -113,9 +113,9 @@ class Findings:
         return group_by(lost, lambda record: (record.setting, problem(record.case), record.case.devices))
 
     @functools.cached_property
-    def best_fits(self) -> list[tuple[Curve, ScalingFit]]:
-        """Return (curve, `ScalingFit`) pairs, with the best-fitting scaling law of each curve."""
-        return [(curve, law) for curve, laws in self.scaling_fits for law in laws if law.best]
+    def best_fits(self) -> list[ScalingFit]:
+        """Return the best-fitting scaling law of each curve."""
+        return [fit for fit in self.scaling_fits if fit.best]
 
     @functools.cached_property
     def environments(self) -> list[str]:
@@ -179,7 +179,7 @@ def read(
         fastest_mode_maps=size_series.fastest_mode_maps(fastest, timings),
         baselines=find_baselines(timings),
         weak_refusals=curves.weak_refusals(studied) if "weak" in kinds else [],
-        scaling_fits=[(curve, fits) for curve in scaling_curves if (fits := fit_laws(curve))],
+        scaling_fits=[fit for curve in scaling_curves for fit in fit_laws(curve)],
         efficiency_breakdowns=[
             (curve, losses) for curve in scaling_curves if (losses := efficiency_breakdowns(curve, rates))
         ],

@@ -4,7 +4,7 @@ The logarithm of the time is fitted by unweighted least squares. A good fit does
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ _ROUNDING = 1e-10  # a `descent` at 0 of at most this size is attributed to roun
 class ScalingFit:
     """A scaling law fitted to one scaling curve."""
 
+    curve: Curve
     name: str  # AMDAHL, GUSTAFSON or UNIVERSAL
     parameters: Mapping[str, Estimate]  # "serial", or "contention" (sigma) and "coherency" (kappa)
     seconds: float  # fitted time on one device
@@ -97,8 +98,9 @@ class _LinearLaw(NamedTuple):
 def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
     """Fit Amdahl's or Gustafson's law and the universal scalability law to a scaling curve.
 
-    The attribute `best` of the best fit is true. A law with p parameters needs at least p + 2 device counts.
-    Times that may be those of an empty call (`is_empty_call`) are omitted.
+    The attribute `best` is true for the simpler law, unless an F test at the 5 % level rejects it. A law with
+    p parameters needs at least p + 2 device counts. Times that may be those of an empty call are omitted; see
+    `is_empty_call`.
     """
     points = [point for point in curve.points if not is_empty_call(point.timing)]
     devices = np.array([point.devices for point in points], float)
@@ -106,12 +108,14 @@ def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
     if curve.kind == "strong":
         log_times += np.log(devices)  # the time of all devices, which is constant without losses
     laws = (law for law in _applicable_laws(devices, curve.kind) if len(devices) > len(law.parameters) + 1)
-    fits = [_fit_law(law, log_times) for law in laws]
-    best = _best_fit(fits, len(devices))
-    return tuple(
-        replace(fit, best=fit is best, general=general)
-        for fit, general in zip(fits, [*fits, None][1:], strict=True)
-    )
+    fits = [_fit_law(curve, law, log_times) for law in laws]
+    if len(fits) < 2:
+        return tuple(replace(fit, best=True) for fit in fits)
+    simple, general = fits
+    freedom = len(devices) - 3  # of the universal law, which has two parameters and the time on one device
+    limit = _acceptance_limit(general.residual**2 * freedom, freedom)
+    is_rejected = simple.residual**2 * (freedom + 1) > limit
+    return replace(simple, best=not is_rejected, general=general), replace(general, best=is_rejected)
 
 
 def _applicable_laws(devices: Any, kind: str) -> list[_LinearLaw]:
@@ -123,19 +127,6 @@ def _applicable_laws(devices: Any, kind: str) -> list[_LinearLaw]:
     return [simple, _LinearLaw(UNIVERSAL, ("contention", "coherency"), both, 1)]
 
 
-def _best_fit(fits: Sequence[ScalingFit], count: int) -> ScalingFit | None:
-    """Return the fit of the law that describes the times best, or None if `fits` is empty.
-
-    `fits` contains at most two fits, with the simpler law first. The simpler law is preferred, unless an F
-    test at the 5 % level rejects it. `count` is the number of fitted times.
-    """
-    if len(fits) < 2:
-        return next(iter(fits), None)
-    freedoms = [count - len(fit.parameters) - 1 for fit in fits]
-    simple, squares = (fit.residual**2 * freedom for fit, freedom in zip(fits, freedoms, strict=True))
-    return fits[1] if simple > _acceptance_limit(squares, freedoms[1]) else fits[0]
-
-
 def _acceptance_limit(squares: float, freedom: int) -> float:
     """Return the largest sum of squared residuals that an F test at the 5 % level accepts.
 
@@ -144,7 +135,7 @@ def _acceptance_limit(squares: float, freedom: int) -> float:
     return squares + float(stdtrit(freedom, 0.975)) ** 2 * max(squares / freedom, LEAST_VARIANCE)
 
 
-def _fit_law(law: _LinearLaw, log_times: Any) -> ScalingFit:
+def _fit_law(curve: Curve, law: _LinearLaw, log_times: Any) -> ScalingFit:
     """Return the fit of a law, with a 95 % profile-likelihood interval of each parameter.
 
     `log_times` is an array of log(time in seconds), or of log(time * device count) for strong scaling.
@@ -158,7 +149,7 @@ def _fit_law(law: _LinearLaw, log_times: Any) -> ScalingFit:
         low, high = (_profile_end(law, target, index, value, end, limit) for end in (0.0, 1.0))
         parameters[name] = Estimate(value, low, high)
     seconds = math.exp(law.sign * float(np.mean(target - np.log1p(law.columns @ best))))
-    return ScalingFit(law.name, parameters, seconds, math.sqrt(squares / freedom), best=False)
+    return ScalingFit(curve, law.name, parameters, seconds, math.sqrt(squares / freedom), best=False)
 
 
 def _residuals(law: _LinearLaw, target: Any, parameters: Any) -> Any:

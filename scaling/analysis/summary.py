@@ -121,36 +121,36 @@ def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]
     texts = (
         (curve, curve.kind, (curve.points[-1].seconds,),
          f"{curve.family} at {curve.size}, {curve.method.name}: of the laws of {curve.kind} "
-         f"scaling, {describe_fit(curve, law)}"
+         f"scaling, {describe_fit(fit)}"
          + (f"; not sure: {SHORT}" if any(near_floor(point.timing) for point in curve.points) else ""))
         for kind in kinds
-        for curve, law in findings.best_fits
-        if curve.kind == kind and curve.case.engine == "jax"
+        for fit in findings.best_fits
+        if (curve := fit.curve).kind == kind and curve.case.engine == "jax"
     )  # fmt: skip
     return _select_largest(findings, texts)
 
 
-def describe_fit(curve: Curve, law: ScalingFit) -> str:
+def describe_fit(fit: ScalingFit) -> str:
     """Return a clause that states the parameters of a fitted scaling law and the largest speed-up.
 
     The largest speed-up is omitted if it is unbounded, or if the parameters are too uncertain. If the fit is
     inaccurate because a measured efficiency exceeds 1, the clause states only this.
     """
-    highest = max(point.efficiency.low or 0.0 for point in curve.points)
-    if _LARGE_ERROR < law.residual < highest - 1:
-        best = f"{law.name}, the best, is off by {format_percentage(law.residual)}"
+    highest = max(point.efficiency.low or 0.0 for point in fit.curve.points)
+    if _LARGE_ERROR < fit.residual < highest - 1:
+        best = f"{fit.name}, the best, is off by {format_percentage(fit.residual)}"
         return f"no law describes it, because its efficiency exceeds 1: {best}"
-    parameters = ", ".join(f"{name} {format_share(*value)}" for name, value in law.parameters.items())
-    error = f", though off by {format_percentage(law.residual)}" if law.residual > _LARGE_ERROR else ""
-    text = f"{law.name} describes it best{error}: {parameters}"
-    limit = law.limit_estimate
-    if limit is None or not law.determined:
+    parameters = ", ".join(f"{name} {format_share(*value)}" for name, value in fit.parameters.items())
+    error = f", though off by {format_percentage(fit.residual)}" if fit.residual > _LARGE_ERROR else ""
+    text = f"{fit.name} describes it best{error}: {parameters}"
+    limit = fit.limit_estimate
+    if limit is None or not fit.determined:
         return text
     if not limit.is_determined:
         return f"{text}; its largest speed-up is {format_ratio(*limit)}"
-    has_peak = law.peak is not None and bool(law.parameters["coherency"].low)
-    devices = format_count(round(law.peak or 1), "device") if has_peak else "any number of devices"
-    reference = "" if curve.baseline_devices == 1 else " as one device by this law"
+    has_peak = fit.peak is not None and bool(fit.parameters["coherency"].low)
+    devices = format_count(round(fit.peak or 1), "device") if has_peak else "any number of devices"
+    reference = "" if fit.curve.baseline_devices == 1 else " as one device by this law"
     return f"{text}; no more than {format_ratio(*limit)} as fast{reference} on {devices}"
 
 

@@ -293,20 +293,18 @@ def _describe_memory(record: Record) -> str:
 
 
 def _law_rows(findings: Findings) -> Iterator[Row]:
-    for curve, laws in findings.scaling_fits:
-        for law in laws:
-            parameters = {name: format_share(*estimate) for name, estimate in law.parameters.items()}
-            speedup_limit = law.limit_estimate if law.determined else None
-            has_limit = speedup_limit is not None and speedup_limit.is_determined
-            yield {
-                "curve": f"{curve.name}{findings.suffix(curve.environment)}",
-                "kind": curve.kind,
-                "law": law.name + (", best" if law.best else ""),
-                **{name: parameters.get(name) for name in ("serial", "contention", "coherency")},
-                "largest speed-up": speedup_limit and format_ratio(*speedup_limit),
-                "at devices": format_number(law.peak) if has_limit and law.peak else "",
-                "off by": f"{law.residual:.1%}",
-            }
+    for fit in findings.scaling_fits:
+        parameters = {name: format_share(*estimate) for name, estimate in fit.parameters.items()}
+        limit = fit.limit_estimate if fit.determined else None
+        yield {
+            "curve": f"{fit.curve.name}{findings.suffix(fit.curve.environment)}",
+            "kind": fit.curve.kind,
+            "law": fit.name + (", best" if fit.best else ""),
+            **{name: parameters.get(name) for name in ("serial", "contention", "coherency")},
+            "largest speed-up": limit,
+            "at devices": format_number(fit.peak) if limit and limit.is_determined and fit.peak else "",
+            "off by": f"{fit.residual:.1%}",
+        }
 
 
 def _efficiency_rows(findings: Findings) -> Iterator[Row]:

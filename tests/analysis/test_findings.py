@@ -34,13 +34,11 @@ def test_folder_yields_scaling_fits_efficiency_breakdowns_and_exponents(findings
         for d in counts
         for p in sizes
     )
-    assert [curve for curve, _ in study.scaling_fits] == [
+    assert [fit.curve for fit in study.best_fits] == [
         curve for curve, _ in study.efficiency_breakdowns
     ] == study.curves and len(study.curves) == 3
-    for _, fitted in study.scaling_fits:
-        assert next(law for law in fitted if law.best).parameters["serial"].value == pytest.approx(
-            0.1, abs=1e-4
-        )
+    for fit in study.best_fits:
+        assert fit.parameters["serial"].value == pytest.approx(0.1, abs=1e-4)
     assert [[loss.devices for loss in breakdowns] for _, breakdowns in study.efficiency_breakdowns] == [
         [2, 4, 8]
     ] * 3
@@ -56,7 +54,8 @@ def test_rejected_weak_series_has_no_scaling_fit_and_no_breakdown(findings_of, g
         for d in (1, 2, 4)
     ]
     study = findings_of(rows, ["weak"])
-    kinds = [curve.kind for curve, _ in [*study.scaling_fits, *study.efficiency_breakdowns]]
+    curves = [*(fit.curve for fit in study.best_fits), *(curve for curve, _ in study.efficiency_breakdowns)]
+    kinds = [curve.kind for curve in curves]
     assert (kinds, len(study.weak_refusals)) == (([], 1) if grows else (["weak"] * 2, 0))
 
 

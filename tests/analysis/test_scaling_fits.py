@@ -132,11 +132,11 @@ def test_exact_curve_recovers_the_parts_the_limit_and_the_peak(curve_of, kind):
         ),
     ],
 )
-def test_limit_has_an_interval_from_those_of_the_parts(name, parts, low, high):
-    general = scaling_fits.ScalingFit(
-        UNIVERSAL, {"contention": next(iter(parts.values())), "coherency": Estimate(0.0, 0.0, 0.0)}, 1.0, 0.01, best=False
-    )  # fmt: skip
-    fit = scaling_fits.ScalingFit(name, parts, 1.0, 0.01, True, general if name == AMDAHL else None)
+def test_limit_has_an_interval_from_those_of_the_parts(name, parts, low, high, curve_of):
+    curve = curve_of(AMDAHL, (0.1,), (1, 2))
+    universal = {"contention": next(iter(parts.values())), "coherency": Estimate(0.0, 0.0, 0.0)}
+    general = scaling_fits.ScalingFit(curve, UNIVERSAL, universal, 1.0, 0.01, best=False)
+    fit = scaling_fits.ScalingFit(curve, name, parts, 1.0, 0.01, True, general if name == AMDAHL else None)
     assert fit.limit_estimate == pytest.approx((fit.limit, low, high))
 
 

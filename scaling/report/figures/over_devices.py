@@ -22,7 +22,6 @@ _TITLES = {
     "strong": "Strong scaling: the same problem on more devices",
     "weak": "Weak scaling: as many points for each device",
 }
-_Fits = Sequence[tuple[Curve, ScalingFit]]  # curves with their best scaling laws
 _RATIO_NAMES = {  # from ratio field of a `CurvePoint` to its name in a figure
     "speedup": "speed-up",
     "efficiency": "efficiency",
@@ -91,12 +90,12 @@ def _draw_curves(
     problems = curves_of_largest_problems(curves, mixed="seconds" in fields)  # times have no baseline
     problems.sort(key=_drawing_order)
     curves_by_problem = [_limit_curves(problem_curves) for problem_curves in problems[: marks.MAX_PANELS]]
-    best_laws = {id(curve): law for curve, law in findings.best_fits}
+    best_fits = {id(fit.curve): fit for fit in findings.best_fits}
     case_of_line = {curve.program_name: curve.case for curve in itertools.chain(*curves_by_problem)}
     styles, panels = line_styles(case_of_line), []
     for problem_curves in curves_by_problem:
         rows = _measurement_rows(problem_curves)
-        fits = [(curve, best_laws[id(curve)]) for curve in problem_curves if id(curve) in best_laws]
+        fits = [best_fits[id(curve)] for curve in problem_curves if id(curve) in best_fits]
         for field in fields:
             if any(row[field] is not None for row in rows):
                 panel_title = marks.panel_title(findings, problem_curves[0], problem_curves[0].size)
@@ -110,7 +109,11 @@ def _drawing_order(problem: Sequence[Curve]) -> tuple[bool, int]:
 
 
 def _draw_chart(
-    curves: Sequence[Curve], rows: Sequence[Row], styles: Sequence[LineStyle], field: str, fits: _Fits
+    curves: Sequence[Curve],
+    rows: Sequence[Row],
+    styles: Sequence[LineStyle],
+    field: str,
+    fits: Sequence[ScalingFit],
 ) -> Spec:
     names = ("line", "tip", "devices", field, f"{field}_low", f"{field}_high")
     rows = [{name: row[name] for name in names} for row in rows]
@@ -120,7 +123,7 @@ def _draw_chart(
     values = [*marks.values_with_bounds(rows, field), *ideal.values()]
     y = _value_axis(curves[0], field, values, device_counts)
     has_law = field in ("speedup", "efficiency")
-    law_rows = [row for curve, law in fits if has_law for row in _law_rows(curve, law, field)]
+    law_rows = [row for fit in fits if has_law for row in _law_rows(fit, field)]
     law_lines = marks.draw_lines(styles, law_rows, strokeWidth=6, strokeOpacity=0.2)
     layers = [law_lines, *marks.draw_ideal(ideal, x, y), *marks.draw_series(rows, y, styles)]
     return marks.make_chart(rows, x, y, styles, layers)
@@ -167,16 +170,16 @@ def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
     return rows
 
 
-def _law_rows(curve: Curve, law: ScalingFit, field: str) -> list[Row]:
+def _law_rows(fit: ScalingFit, field: str) -> list[Row]:
     """Return data rows with a fitted scaling law, evaluated at 12 device counts.
 
     `field` is 'speedup' or 'efficiency'.
     """
-    baseline, rows = curve.points[0], []
+    curve, baseline, rows = fit.curve, fit.curve.points[0], []
     # The values are relative to the measured time of the baseline.
-    scale = baseline.seconds / law.seconds / (baseline.devices if curve.kind == "weak" else 1)
+    scale = baseline.seconds / fit.seconds / (baseline.devices if curve.kind == "weak" else 1)
     for devices in np.geomspace(baseline.devices, curve.points[-1].devices, 12):
-        value = scale * law.speedup(devices) / (devices / baseline.devices if field == "efficiency" else 1)
+        value = scale * fit.speedup(devices) / (devices / baseline.devices if field == "efficiency" else 1)
         rows.append({"line": curve.program_name, "devices": round(float(devices), 4), field: float(value)})
     return rows
 
