@@ -161,13 +161,12 @@ def series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
 
 def keep_fastest_meshes(timings: Iterable[Timing]) -> list[Timing]:
     """Return the timing with the fastest device mesh for each program and device count."""
-    timings_by_program = group_by(
-        timings, lambda timing: (timing.environment, timing.honest, with_fields(timing.case, mesh=None))
+    fastest = least_by(
+        timings,
+        lambda timing: (timing.environment, timing.honest, with_fields(timing.case, mesh=None)),
+        lambda timing: timing.median,
     )
-    return [
-        min(program_timings, key=lambda timing: timing.median)
-        for program_timings in timings_by_program.values()
-    ]
+    return list(fastest.values())
 
 
 def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
