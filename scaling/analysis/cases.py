@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -245,15 +246,10 @@ def _study_facts(records: Iterable[Record]) -> dict[str, str]:
 
     If the records have several values of a field, the text joins them with 'or'.
     """
-    name_text_pairs = set[tuple[str, str]]()
+    texts = defaultdict[str, set[str]](set)
     for record in records:
         for name in record.environment.keys() - OF_THE_CASE:
             value = record.environment[name]
-            name_text_pairs.update(
-                environment_columns(value if isinstance(value, Mapping) else {name: value})
-            )
-    by_name = group_by(name_text_pairs, lambda pair: pair[0])
-    return {
-        name: " or ".join(sorted(BOOLEAN_WORDS.get(text, text) or "none" for _, text in pairs))
-        for name, pairs in by_name.items()
-    }
+            for fact, text in environment_columns(value if isinstance(value, Mapping) else {name: value}):
+                texts[fact].add(BOOLEAN_WORDS.get(text, text) or "none")
+    return {fact: " or ".join(sorted(texts_of_fact)) for fact, texts_of_fact in texts.items()}
