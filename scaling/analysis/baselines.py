@@ -17,7 +17,7 @@ from scaling.analysis.estimate import Estimate
 from scaling.analysis.timings import Timing, dispatch_floor, least_time, time_ratio
 from scaling.core.case import CEILING
 from scaling.core.environment import OF_THE_CASE
-from scaling.core.grouping import group_by
+from scaling.core.grouping import group_by, least_by
 from scaling.options import machine_peaks
 
 # (target, dtype, precision, machine) -> (work, work per second) pairs
@@ -50,31 +50,26 @@ class Baseline(NamedTuple):
 def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
     """Compare each time with handwritten code, with the fastest JAX method and with the peak rates.
 
-    Measurements of peak rates and latencies are omitted.
+    Measurements of peak rates and latencies are omitted. Function values (mode=value) are not compared with
+    handwritten code.
     """
     derivative_timings = (timing for timing in timings if timing.case.workload != CEILING)
     groups = group_by(derivative_timings, lambda timing: timing.comparison_key)
     rates, baselines = measured_rates(timings), []
     for problem_timings in groups.values():
         jax_timings = [timing for timing in problem_timings if timing.case.engine == "jax"]
-        handwritten = [timing for timing in jax_timings if timing.case.ad_mode.closed_form]
         fastest = least_time(timing for timing in jax_timings if not timing.case.ad_mode.closed_form)
+        handwritten = (timing for timing in jax_timings if timing.case.ad_mode.closed_form)
+        # With colored seeds, a handwritten derivative computes only the nonzeros.
+        fastest_by_hand = least_by(
+            handwritten, lambda timing: timing.case.seeds, lambda timing: timing.median
+        )
         for timing in problem_timings:
-            by_hand, bound = _compare_with_handwritten(timing, handwritten), _limiting_peak(timing, rates)
+            by_hand = None if timing.case.ad_mode.is_value else fastest_by_hand.get(timing.case.seeds)
             jax = fastest if timing.case.engine != "jax" else None
-            baselines.append(Baseline(timing, by_hand, bound, jax, time_ratio(timing, jax) if jax else None))
+            over_hand, over_jax = (time_ratio(timing, other) if other else None for other in (by_hand, jax))
+            baselines.append(Baseline(timing, over_hand, _limiting_peak(timing, rates), jax, over_jax))
     return baselines
-
-
-def _compare_with_handwritten(timing: Timing, handwritten: Iterable[Timing]) -> Estimate | None:
-    """Return the time of `timing` divided by the time of the fastest handwritten derivative.
-
-    Only handwritten derivatives with the same `seeds` (plain or colored) count. Return None if there are
-    none, or if `timing` is the time of a function value (mode=value).
-    """
-    # With colored seeds, a handwritten derivative computes only the nonzeros.
-    fastest = least_time(other for other in handwritten if other.case.seeds == timing.case.seeds)
-    return time_ratio(timing, fastest) if fastest and not timing.case.ad_mode.is_value else None
 
 
 def _limiting_peak(timing: Timing, rates: Rates) -> Bound | None:
@@ -129,26 +124,27 @@ def _machine_key(timing: Timing) -> tuple:
 class EfficiencyBreakdown(NamedTuple):
     """The efficiency lost to each cause at one device count. The losses sum to 1 - efficiency."""
 
-    devices: int
+    curve: Curve
+    point: CurvePoint
     communication: float | None  # None if the bytes were not counted or no all-reduce was timed
     imbalance: float | None  # None if a single process drives all devices and times them together
     dispatch: float | None  # None if no empty call was timed
     serial: float  # the remainder: serial work, contention, and the losses that are None
 
 
-def efficiency_breakdowns(curve: Curve, rates: Rates) -> tuple[EfficiencyBreakdown, ...]:
+def efficiency_breakdowns(curve: Curve, rates: Rates) -> list[EfficiencyBreakdown]:
     """Return a breakdown of the lost efficiency at each device count above one of a scaling curve.
 
-    `rates` is the result of `measured_rates`. Times up to the dispatch latency are omitted. Return () if the
+    `rates` is the result of `measured_rates`. Times up to the dispatch latency are omitted. Return [] if the
     curve has no other time on one device.
     """
     points = [point for point in curve.points if dispatch_floor(point.timing) < point.seconds]
     if not points or points[0].devices > 1:
-        return ()
-    return tuple(_break_down(point, points[0].timing, rates) for point in points[1:])
+        return []
+    return [_break_down(curve, point, points[0].timing, rates) for point in points[1:]]
 
 
-def _break_down(point: CurvePoint, single: Timing, rates: Rates) -> EfficiencyBreakdown:
+def _break_down(curve: Curve, point: CurvePoint, single: Timing, rates: Rates) -> EfficiencyBreakdown:
     timing, efficiency = point.timing, point.efficiency.value
     all_reduce = _least_seconds("all_reduce", timing.record.collective_bytes, timing, rates)
     lost_seconds = (all_reduce, _waiting_seconds(timing))
@@ -159,7 +155,7 @@ def _break_down(point: CurvePoint, single: Timing, rates: Rates) -> EfficiencyBr
     if latency and single_latency:
         dispatch = latency / timing.median - efficiency * single_latency / single.median
     serial = 1 - efficiency - sum(loss or 0.0 for loss in (communication, imbalance, dispatch))
-    return EfficiencyBreakdown(timing.case.devices, communication, imbalance, dispatch, serial)
+    return EfficiencyBreakdown(curve, point, communication, imbalance, dispatch, serial)
 
 
 def _waiting_seconds(timing: Timing) -> float | None:

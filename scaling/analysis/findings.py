@@ -41,11 +41,8 @@ class Findings:
     baselines: list[Baseline]
     weak_refusals: list[str]  # see `curves.weak_refusals`
     scaling_fits: list[ScalingFit]  # only curves with enough device counts
-    # Only curves with a breakdown on at least one device count.
-    efficiency_breakdowns: list[tuple[Curve, tuple[EfficiencyBreakdown, ...]]]
-    pareto_fronts: list[list[ranking.MemoryPoint]]  # only programs with several memory settings
+    efficiency_breakdowns: list[EfficiencyBreakdown]
     comparisons: list[ranking.SettingComparison]
-    coloring_gains: list[ranking.ColoringGain]
     forecasts: list[forecast.Forecast]  # one per planned hardware
     plan_scores: list[forecast.PlanScore]  # one per planned hardware that was also measured
     efficiency: float = EFFICIENCY  # smallest acceptable parallel efficiency
@@ -181,11 +178,9 @@ def read(
         weak_refusals=curves.weak_refusals(studied) if "weak" in kinds else [],
         scaling_fits=[fit for curve in scaling_curves for fit in fit_laws(curve)],
         efficiency_breakdowns=[
-            (curve, losses) for curve in scaling_curves if (losses := efficiency_breakdowns(curve, rates))
+            each for curve in scaling_curves for each in efficiency_breakdowns(curve, rates)
         ],
-        pareto_fronts=ranking.pareto_fronts(studied),
         comparisons=ranking.compare_settings(timings),
-        coloring_gains=ranking.coloring_gains(timings),
         forecasts=forecast.forecasts(loaded.plans, plan_files),
         plan_scores=forecast.plan_scores(loaded.plans, timings),
         efficiency=efficiency,

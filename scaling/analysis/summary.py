@@ -18,7 +18,7 @@ from scaling.analysis.estimate import (
 )
 from scaling.analysis.findings import Findings, read
 from scaling.analysis.lint import lint_findings
-from scaling.analysis.ranking import MemoryPoint, Ranking, SettingComparison
+from scaling.analysis.ranking import MemoryPoint, Ranking, SettingComparison, pareto_fronts
 from scaling.analysis.scaling_fits import ScalingFit
 from scaling.analysis.size_series import Crossover
 from scaling.analysis.timings import SHORT, describe_slower, format_time, is_empty_call, near_floor
@@ -196,7 +196,7 @@ def _describe_weak_scaling(findings: Findings) -> list[str]:
 def _describe_variants(findings: Findings) -> list[str]:
     """Return sentences that compare different settings of one program, such as memory settings."""
     texts: list[tuple[Subject, str, tuple, str]] = []
-    for front in findings.pareto_fronts:
+    for front in pareto_fronts(findings.case_timings):
         timing = front[-1].timing
         texts.append((timing, "memory", (timing.median,), _describe_memory(front)))
     for comparison in findings.comparisons:

@@ -16,7 +16,7 @@ from scaling.analysis.curves import Curve, CurvePoint, derivative_curves, format
 from scaling.analysis.estimate import Estimate, format_percentage, format_ratio, format_share
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast, format_efficiency
-from scaling.analysis.ranking import Ranking, best_device_counts, join_certainties
+from scaling.analysis.ranking import Ranking, best_device_counts, coloring_gains, join_certainties
 from scaling.analysis.summary import answer_sentences
 from scaling.analysis.timings import Timing, format_time
 from scaling.core.case import PEAKS, label
@@ -308,23 +308,22 @@ def _law_rows(findings: Findings) -> Iterator[Row]:
 
 
 def _efficiency_rows(findings: Findings) -> Iterator[Row]:
-    for curve, breakdowns in findings.efficiency_breakdowns:
-        efficiency = {point.devices: point.efficiency.value for point in curve.points}
-        for breakdown in breakdowns:
-            yield {
-                "curve": f"{curve.name}{findings.suffix(curve.environment)}",
-                "kind": curve.kind,
-                "devices": breakdown.devices,
-                "efficiency": efficiency[breakdown.devices],
-                "communication": breakdown.communication,
-                "imbalance": breakdown.imbalance,
-                "dispatch": breakdown.dispatch,
-                "the rest": breakdown.serial,
-            }
+    for breakdown in findings.efficiency_breakdowns:
+        curve, point = breakdown.curve, breakdown.point
+        yield {
+            "curve": f"{curve.name}{findings.suffix(curve.environment)}",
+            "kind": curve.kind,
+            "devices": point.devices,
+            "efficiency": point.efficiency.value,
+            "communication": breakdown.communication,
+            "imbalance": breakdown.imbalance,
+            "dispatch": breakdown.dispatch,
+            "the rest": breakdown.serial,
+        }
 
 
 def _sparse_rows(findings: Findings) -> Iterator[Row]:
-    for gain in findings.coloring_gains:
+    for gain in coloring_gains(findings.timings):
         timing = gain.timing
         yield {
             "case": label(timing.case) + findings.suffix(timing.environment),

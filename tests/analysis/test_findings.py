@@ -35,13 +35,11 @@ def test_folder_yields_scaling_fits_efficiency_breakdowns_and_exponents(findings
         for p in sizes
     )
     assert [fit.curve for fit in study.best_fits] == [
-        curve for curve, _ in study.efficiency_breakdowns
+        losses.curve for losses in study.efficiency_breakdowns[::3]
     ] == study.curves and len(study.curves) == 3
     for fit in study.best_fits:
         assert fit.parameters["serial"].value == pytest.approx(0.1, abs=1e-4)
-    assert [[loss.devices for loss in breakdowns] for _, breakdowns in study.efficiency_breakdowns] == [
-        [2, 4, 8]
-    ] * 3
+    assert [losses.point.devices for losses in study.efficiency_breakdowns] == [2, 4, 8] * 3
     assert [e.value for sweep in study.size_sweeps for e in sweep.exponents.values()] == pytest.approx(
         [2] * len(counts)
     )
@@ -54,9 +52,8 @@ def test_rejected_weak_series_has_no_scaling_fit_and_no_breakdown(findings_of, g
         for d in (1, 2, 4)
     ]
     study = findings_of(rows, ["weak"])
-    curves = [*(fit.curve for fit in study.best_fits), *(curve for curve, _ in study.efficiency_breakdowns)]
-    kinds = [curve.kind for curve in curves]
-    assert (kinds, len(study.weak_refusals)) == (([], 1) if grows else (["weak"] * 2, 0))
+    kinds = [each.curve.kind for each in [*study.best_fits, *study.efficiency_breakdowns]]
+    assert (kinds, len(study.weak_refusals)) == (([], 1) if grows else (["weak"] * 3, 0))
 
 
 def test_two_device_counts_and_two_sizes_have_no_fit_and_no_exponent(findings_of):
