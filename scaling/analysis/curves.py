@@ -97,17 +97,14 @@ def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong"
     Timings on shared CPU cores are omitted. A weak curve is omitted if its work per device is not constant.
     """
     timings = [timing for timing in timings if timing.honest]
-    jit_timings = (timing for timing in timings if _is_plain_jit(timing.case))
+    on_one_device = (timing for timing in timings if timing.case.api == "jit" and timing.case.devices == 1)
+    jit_timings = (timing for timing in on_one_device if timing.case.jit and is_candidate(timing.case))
     plain_jit = least_by(jit_timings, lambda timing: timing.problem_key, lambda timing: timing.median)
     return [
         build_curve(kind, series, time_ratio, plain_jit)
         for kind, series in select_series(timings, scaling)
         if kind == "strong" or _describe_unequal_work(series) is None
     ]
-
-
-def _is_plain_jit(case: Case) -> bool:
-    return case.api == "jit" and case.jit and case.devices == 1 and is_candidate(case)
 
 
 def select_series(timings: Sequence[Timing], kinds: Sequence[str]) -> list[tuple[str, list[Timing]]]:

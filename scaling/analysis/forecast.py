@@ -46,14 +46,17 @@ class Forecast:
 
 
 def forecasts(plans: Iterable[Record], files: Mapping[str, Any]) -> list[Forecast]:
-    """Return the predictions for each type of hardware, from the records of planned cases.
+    """Return the predictions for each type of hardware, from the newest plan of each workload.
 
     `files` maps each hardware name to the content of its plan file, which may be invalid.
     """
     results = []
     by_hardware = group_by(latest(plans), lambda record: str(record.environment["hardware"]["name"]))
     for name, records in by_hardware.items():
-        plan_file, newest = _mapping(files.get(name)), _newest_plan(records)
+        plan_file, newest = _mapping(files.get(name)), keep_newest_environments(records)
+        # All records of a plan have the same environment. The records of the newest plan come first.
+        newest_start = {record.setting: record.started_at or "" for record in sort_by_start(newest)}
+        newest.sort(key=lambda record: newest_start[record.setting], reverse=True)
         hardware, kinds = _mapping(plan_file.get("hardware")), stated_kinds(plan_file)
         title, price = str(hardware.get("title") or name), hardware.get("price")
         curves = tuple(_predicted_curves(newest, kinds))
@@ -70,16 +73,6 @@ def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
     records = tuple(record for record in forecast.records if record.key in keys)
     kinds = list(dict.fromkeys(curve.kind for curve in forecast.curves))
     return replace(forecast, records=records, curves=tuple(_predicted_curves(records, kinds)))
-
-
-def _newest_plan(records: Sequence[Record]) -> list[Record]:
-    """Return the records of the newest plan of each workload, with the newest plan first.
-
-    All records of a plan have the same environment.
-    """
-    newest_records = keep_newest_environments(records)
-    newest_start = {record.setting: record.started_at or "" for record in sort_by_start(newest_records)}
-    return sorted(newest_records, key=lambda record: newest_start[record.setting], reverse=True)
 
 
 def _predicted_curves(records: Sequence[Record], kinds: Sequence[str]) -> list[Curve]:

@@ -104,11 +104,6 @@ def join_certainties(of_method: str, of_devices: str) -> str:
     return of_method if of_devices in ("", of_method) else f"{of_method}; device count {of_devices}"
 
 
-def best_device_counts(rankings: Iterable[Ranking]) -> list[Recommendation]:
-    """Return the recommended device count of each problem."""
-    return [recommend_ranking(rows) for rows in group_by(rankings, lambda row: row.problem_key).values()]
-
-
 def recommend_ranking(rankings: Sequence[Ranking]) -> Recommendation:
     """Return the recommended device count of a problem, from one `Ranking` per device count.
 

@@ -79,15 +79,12 @@ def describe_crossovers(findings: Findings) -> list[str]:
     return _select_largest(findings, texts)
 
 
-def _format_size(size: float) -> str:
-    return f"{size:,.0f}" if size >= 1000 else format_number(size)
-
-
 def _describe_crossover(crossovers: Sequence[Crossover], swept: str) -> str:
     first, name = crossovers[0], swept.split()[0]
     devices = ", ".join(str(crossover.devices) for crossover in crossovers)
-    sizes = sorted(crossover.at for crossover in crossovers)
-    between = " to ".join(dict.fromkeys(map(_format_size, (sizes[0], sizes[-1]))))
+    sizes = [crossover.at for crossover in crossovers]
+    ends = [f"{at:,.0f}" if at >= 1000 else format_number(at) for at in (min(sizes), max(sizes))]
+    between = " to ".join(dict.fromkeys(ends))
     doubts = dict.fromkeys(doubt for crossover in crossovers for doubt in crossover.doubts)
     return (
         f"{first.before.name} is fastest up to {name} = {first.below:,}, "

@@ -246,8 +246,3 @@ def name_with_blocks(timing: Timing) -> str:
     """Return the name of a method, followed by the block sizes in parentheses if chunk=auto chose them."""
     auto = automatic_blocks(timing.record)
     return f"{timing.method.name} ({auto})" if auto else timing.method.name
-
-
-def padding_share(timing: Timing) -> float:
-    """Return the fraction of (point, seed) pairs that are padding, the largest one of all processes."""
-    return max((record.padding or 0.0 for record in timing.records), default=0.0)

@@ -74,11 +74,7 @@ def _short_table(cases: Sequence[ComparedCase]) -> Table:
 def case_table(cases: Sequence[ComparedCase], anchor: str = "changed", title: str = "Changed cases") -> Table:
     """Return a table of compared cases for the HTML page, with both times, their ratio and the verdict."""
     rows = ({"case": "", **_format_row(compared)} for compared in cases)  # the first column has the links
-    return make_table(anchor, title, _NOTE, rows, list(map(_anchor, cases)))
-
-
-def _anchor(compared: ComparedCase) -> str:
-    return f"case-{compared.case.key}"
+    return make_table(anchor, title, _NOTE, rows, [f"case-{compared.case.key}" for compared in cases])
 
 
 def _format_row(compared: ComparedCase) -> dict[str, object]:
@@ -125,7 +121,7 @@ def write_comparison(comparison: FolderComparison) -> Path:
     counts = Counter(row.verdict for row in comparison.rows)
     badges = [(_BADGE_CLASSES.get(verdict, ""), f"{count} {verdict}") for verdict, count in counts.items()]
     title = f"{comparison.b.name} against {comparison.a.name}"
-    panels = case_panels({_anchor(row): {"A, ": row.a, "B, ": row.b} for row in comparison.rows})
+    panels = case_panels({f"case-{row.case.key}": {"A, ": row.a, "B, ": row.b} for row in comparison.rows})
     target = comparison.b / "report" / "comparison.html"
     target.parent.mkdir(exist_ok=True)
     replace_file(target, render_page(title, summary, badges, sections, panels).encode())

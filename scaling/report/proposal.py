@@ -46,7 +46,8 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
         for curve in curves
         for forecast, planned in by_program.get(curve.program, [])
     ]
-    long_curves = [curve for curve in findings.curves if len(curve.points) > 1]
+    long_curves, lint = [curve for curve in findings.curves if len(curve.points) > 1], lint_findings(findings)
+    remarks = [f"{remark.severity.capitalize()}: {remark.rule} ({remark.count})." for remark in lint]
     text = render_markdown(
         "proposal.md.jinja", **{function.__name__: function for function in _TEMPLATE_FUNCTIONS},
         findings=findings, curves=curves, figures=figures, calls=CALLS,
@@ -54,7 +55,7 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
         other_baselines=sorted({curve.baseline_devices for curve in long_curves} - {1}),
         has_weak_curve=any(curve.kind == "weak" for curve in long_curves),
         planned_machines=[f.title for f in findings.forecasts if any(r.predicted for r in f.records)],
-        limitations=_list_limitations(findings), verdict=verdict(lint_findings(findings)),
+        limitations=[*findings.weak_refusals, *count_unmeasured(findings), *remarks], verdict=verdict(lint),
         environments=environment_table(findings), commands=_list_commands(folder),
     )  # fmt: skip
     replace_file(proposal_folder / "proposal.md", text.encode())
@@ -105,9 +106,3 @@ def _list_commands(folder: Path) -> list[str]:
         for hardware, plan in sorted(plans.items())
         if isinstance(plan, dict) and plan.get("study")
     ]
-
-
-def _list_limitations(findings: Findings) -> list[str]:
-    lint = lint_findings(findings)
-    remarks = [f"{remark.severity.capitalize()}: {remark.rule} ({remark.count})." for remark in lint]
-    return [*findings.weak_refusals, *count_unmeasured(findings), *remarks]

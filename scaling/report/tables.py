@@ -16,7 +16,7 @@ from scaling.analysis.curves import Curve, CurvePoint, derivative_curves, format
 from scaling.analysis.estimate import Estimate, format_percentage, format_ratio, format_share
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast, format_efficiency
-from scaling.analysis.ranking import Ranking, best_device_counts, coloring_gains, join_certainties
+from scaling.analysis.ranking import Ranking, coloring_gains, join_certainties, recommend_ranking
 from scaling.analysis.summary import answer_sentences
 from scaling.analysis.timings import Timing, format_time
 from scaling.core.case import PEAKS, label
@@ -76,10 +76,10 @@ _NUMBER_FORMATS: Mapping[str, Callable[[Any], str]] = {  # column -> function th
 
 def answer_table(findings: Findings) -> Table:
     """Return a table with the fastest AD mode, its device count and the runner-up for each problem."""
-    best = best_device_counts(findings.fastest)
+    problems = group_by(findings.fastest, lambda ranking: ranking.problem_key).values()
     table_rows = (
         _fastest_row(findings, ranking, join_certainties(ranking.certainty, of_devices))
-        for ranking, of_devices, _ in best
+        for ranking, of_devices, _ in map(recommend_ranking, problems)
     )
     return _table("fastest", "Fastest mode of each problem", table_rows)
 
@@ -226,8 +226,12 @@ def _format_ratios(points: Mapping[str, CurvePoint], field: str, unit: str) -> s
 
 
 def _describe_remarks(findings: Findings, timing: Timing) -> str:
-    record, dispatch, padding = timing.record, timings.near_floor(timing), timings.padding_share(timing)
-    blocks = timings.automatic_blocks(record)
+    record, dispatch, blocks = (
+        timing.record,
+        timings.near_floor(timing),
+        timings.automatic_blocks(timing.record),
+    )
+    padding = max(process.padding or 0.0 for process in timing.records)  # share of the (point, seed) pairs
     counts = (record.collectives or {}).items()
     collectives = " and ".join(format_count(count, name) for name, count in counts if count)
     return join_words(

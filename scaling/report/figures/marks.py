@@ -101,7 +101,7 @@ def log_axis(field: str, title: str, values: Iterable[float], unit: str = "", co
     with_prefix = f"format(datum.value, '~s') + '{unit}'"
     tick_label = with_prefix if unit else f"datum.value < 1e5 ? format(datum.value, ',~g') : {with_prefix}"
     scale = {"type": "log", "domain": (low, high), "nice": False}
-    return _axis(field, title, scale, {"labelExpr": tick_label, "values": ticks})
+    return make_axis(field, title, scale, {"labelExpr": tick_label, "values": ticks})
 
 
 def _round_ticks(low: float, high: float) -> list[float]:
@@ -115,12 +115,8 @@ def _round_ticks(low: float, high: float) -> list[float]:
     return ticks[:: math.ceil(len(ticks) / _MAX_ROUND_TICKS)]
 
 
-def linear_axis(field: str, title: str, high: float) -> Spec:
-    """Return a linear axis from 0 to `high`."""
-    return _axis(field, title, {"domain": (0, high), "nice": False}, {"tickCount": 6})
-
-
-def _axis(field: str, title: str, scale: Spec, axis: Spec) -> Spec:
+def make_axis(field: str, title: str, scale: Spec, axis: Spec) -> Spec:
+    """Return an axis with numbers. `scale` and `axis` are properties of Vega-Lite."""
     return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": axis}
 
 

@@ -88,7 +88,7 @@ def _draw_curves(
     values (mode=value) come last. A field is the quantity on the y-axis, such as 'seconds' or 'speedup'.
     """
     problems = curves_of_largest_problems(curves, mixed="seconds" in fields)  # times have no baseline
-    problems.sort(key=_drawing_order)
+    problems.sort(key=lambda curves: (curves[0].case.ad_mode.is_value, -max(len(c.points) for c in curves)))
     curves_by_problem = [_limit_curves(problem_curves) for problem_curves in problems[: marks.MAX_PANELS]]
     best_fits = {id(fit.curve): fit for fit in findings.best_fits}
     case_of_line = {curve.program_name: curve.case for curve in itertools.chain(*curves_by_problem)}
@@ -102,10 +102,6 @@ def _draw_curves(
                 panel_title += (_RATIO_NAMES[field],) if field == "against_jit" else ()
                 panels.append(Panel(panel_title, _draw_chart(problem_curves, rows, styles, field, fits)))
     return make_figure(name, title, caption, panels, styles, len(problems))
-
-
-def _drawing_order(problem: Sequence[Curve]) -> tuple[bool, int]:
-    return problem[0].case.ad_mode.is_value, -max(len(curve.points) for curve in problem)
 
 
 def _draw_chart(
@@ -150,7 +146,8 @@ def _value_axis(curve: Curve, field: str, values: Sequence[float], device_counts
         return marks.log_axis(field, "time", values, "s")
     title = "speed-up" if field == "against_jit" else _RATIO_NAMES[field] + curve.points[0].relative
     if field == "efficiency" or device_counts[-1] <= 4 * device_counts[0]:
-        return marks.linear_axis(field, title, 1.08 * max(values))
+        scale = {"domain": (0, 1.08 * max(values)), "nice": False}
+        return marks.make_axis(field, title, scale, {"tickCount": 6})
     return marks.log_axis(field, title, values)
 
 
