@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from scaling.analysis.cases import method_of
+from scaling.analysis.cases import largest_problems, method_of
 from scaling.analysis.curves import Curve
 from scaling.analysis.estimate import format_ratio
 from scaling.analysis.findings import Findings
@@ -14,7 +14,6 @@ from scaling.analysis.ranking import (
     Recommendation,
     find_runner_up,
     join_certainties,
-    largest_problems,
     recommend_ranking,
 )
 from scaling.analysis.timings import (
@@ -66,13 +65,14 @@ class FastestAnswer(NamedTuple):
 
 def measured_answers(findings: Findings) -> list[FastestAnswer]:
     """Return the fastest AD mode of the largest measured problem, for each function and environment."""
-    return [_describe_problem(findings, rankings) for rankings in largest_problems(findings.fastest)]
+    problems = largest_problems(findings.fastest, lambda ranking: ranking.family_key, len)
+    return [_describe_problem(findings, rankings) for rankings in problems]
 
 
 def _describe_problem(findings: Findings, rankings: Sequence[Ranking]) -> FastestAnswer:
     """Return the fastest AD mode and the recommended device count of a problem as a `FastestAnswer`.
 
-    `rankings` contains one `Ranking` per device count, in ascending order of time.
+    `rankings` contains one `Ranking` per device count.
     """
     recommendation = recommend_ranking(rankings)
     ranking, fastest = recommendation.ranking, recommendation.ranking.fastest
@@ -137,10 +137,11 @@ def _describe_devices(
 ) -> list[str]:
     """Return sentences on the speed-up, the efficiency, and which device count is best.
 
-    `rankings` contains one `Ranking` per device count, in ascending order of time.
+    `rankings` contains one `Ranking` per device count.
     """
     recommended = recommendation.ranking.fastest
-    fastest, *other_timings = [ranking.fastest for ranking in rankings]
+    timings = (ranking.fastest for ranking in rankings)
+    fastest, *other_timings = sorted(timings, key=lambda timing: timing.median)
     if not other_timings:
         return [f"Measured on {fastest.devices_text} only"]
     curve, _ = findings.curves_of(recommended).get("strong", (None, None))

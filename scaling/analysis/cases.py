@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from scaling.core.case import AUTO, VIEWS, Case, defaults, problem
 from scaling.core.environment import OF_THE_CASE
@@ -15,6 +15,7 @@ from scaling.core.grouping import T, group_by
 from scaling.core.modes import MODES
 from scaling.core.record import Record
 
+S = TypeVar("S", bound="Subject")
 ENOUGH_COUNTS = 3  # a problem with this many device counts is preferred to a larger one with fewer
 # Fields of a case that trade memory for time and change neither the result nor the AD mode. Default: None.
 MEMORY_FIELDS = ("chunk", "block", "memory_limit", "storage", "remat")
@@ -137,14 +138,6 @@ class Subject:
         """Return the product of the number of points and all sizes."""
         return math.prod(self.all_sizes.values())
 
-    def rank_among_problems(self, device_counts: int) -> tuple[int, int]:
-        """Return a sort key that prefers more device counts, then larger problems. The largest key is best.
-
-        `device_counts` is the number of device counts on which the problem was measured. Numbers above three
-        count as three. The size of a problem is `volume`.
-        """
-        return min(device_counts, ENOUGH_COUNTS), self.volume
-
     @property
     def family(self) -> str:
         """Return the name of a function and its derivative, such as 'rbf grad float64'.
@@ -204,6 +197,22 @@ class Subject:
     def comparison_key(self) -> tuple:
         """Return a key that is equal for all cases of one problem, device count and environment."""
         return *self.problem_key, self.case.devices
+
+
+def largest_problems(
+    subjects: Iterable[S], family: Callable[[S], Hashable], count_devices: Callable[[list[S]], int]
+) -> list[list[S]]:
+    """Return one list for each family (subjects with equal `family`): the subjects of its largest problem.
+
+    A problem with three or more device counts takes precedence over a larger problem with fewer.
+    `count_devices` returns the number of device counts of the subjects of a problem.
+    """
+
+    def rank(problem: list[S]) -> tuple[int, int]:
+        return min(count_devices(problem), ENOUGH_COUNTS), problem[0].volume
+
+    families = group_by(subjects, family).values()
+    return [max(group_by(each, lambda s: s.problem_key).values(), key=rank) for each in families]
 
 
 def environment_columns(environment: Mapping[str, Any]) -> list[tuple[str, str]]:

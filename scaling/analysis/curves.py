@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scaling.analysis.cases import Subject, curve_case, is_candidate, size_name, with_fields
+from scaling.analysis.cases import Subject, curve_case, is_candidate, largest_problems, size_name, with_fields
 from scaling.analysis.estimate import Estimate, format_ratio
 from scaling.analysis.timings import Timing, time_ratio
 from scaling.core.case import Case, label
@@ -237,19 +237,15 @@ def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> 
     """Return the scaling curves of the largest problem, for each function and kind ("strong" or "weak").
 
     The curves of a list belong to one problem, and start at the same device count unless `mixed` is true.
-    Curves with one device count are omitted. A problem that was measured on three or more device counts takes
-    precedence over a larger problem that was measured on two. Lists with mode=value come last.
+    Curves with one device count are omitted. `largest_problems` selects the problems. Lists with mode=value
+    come last.
     """
     long_curves = (curve for curve in curves if len(curve.points) > 1)
-    families = group_by(
-        long_curves, lambda curve: (curve.kind, mixed or curve.baseline_devices, curve.family_key)
-    ).values()
-    problems_by_family = (group_by(family, lambda curve: curve.problem_key).values() for family in families)
-
-    def rank(problem_curves: Sequence[Curve]) -> tuple[int, int]:
-        return problem_curves[0].rank_among_problems(max(len(curve.points) for curve in problem_curves))
-
-    largest = (max(problems, key=rank) for problems in problems_by_family)
+    largest = largest_problems(
+        long_curves,
+        lambda curve: (curve.kind, mixed or curve.baseline_devices, curve.family_key),
+        lambda problem_curves: max(len(curve.points) for curve in problem_curves),
+    )
     return sorted(largest, key=lambda problem_curves: problem_curves[0].case.ad_mode.is_value)
 
 

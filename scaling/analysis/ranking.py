@@ -121,19 +121,6 @@ def recommend_ranking(rankings: Sequence[Ranking]) -> Recommendation:
     return Recommendation(recommended, "" if doubt else across_counts.certainty, doubt)
 
 
-def largest_problems(fastest: Iterable[Ranking]) -> list[list[Ranking]]:
-    """Return one list for each function: the rankings of its largest problem, sorted by time.
-
-    A problem with three or more device counts takes precedence over a larger problem with fewer.
-    """
-    largest = []
-    for family in group_by(fastest, lambda ranking: ranking.family_key).values():
-        problems = group_by(family, lambda ranking: ranking.problem_key).values()
-        rankings = max(problems, key=lambda rankings: rankings[0].rank_among_problems(len(rankings)))
-        largest.append(sorted(rankings, key=lambda ranking: ranking.fastest.median))
-    return largest
-
-
 @dataclass(frozen=True)
 class SettingComparison(Ranking):
     """The fastest timing and the runner-up among cases that differ only in the field `field`.

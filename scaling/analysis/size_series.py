@@ -9,12 +9,11 @@ import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 from scipy.special import stdtrit
 
-from scaling.analysis.cases import Method, Subject, join_words, with_fields
+from scaling.analysis.cases import Method, S, Subject, join_words, with_fields
 from scaling.analysis.curves import keep_fastest_meshes
 from scaling.analysis.estimate import Estimate
 from scaling.analysis.ranking import Ranking
@@ -23,7 +22,6 @@ from scaling.analysis.timings import Timing, is_empty_call, near_floor, reasons_
 from scaling.core.formatting import format_count
 from scaling.core.grouping import group_by, least_by
 
-S = TypeVar("S", bound=Subject)
 _LEAST_SIZES = 3  # a line through two sizes has no residuals
 _FALSE_CROSSOVERS = 0.05  # largest probability that a map shows a crossover without doubts by chance
 _ROUNDING = 1e-6  # a quadratic coefficient up to this size is attributed to rounding

@@ -60,7 +60,7 @@ def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, tupl
     `texts` contains (subject, topic, sort key, text) tuples. A topic is text such as "strong" or "memory". Of
     several texts about this problem, the one with the smallest sort key is returned.
     """
-    # The number of device counts is ignored, unlike in `Subject.rank_among_problems`: every law is fitted to
+    # The number of device counts is ignored, unlike in `cases.largest_problems`: every law is fitted to
     # at least three, and the other topics do not compare device counts.
     largest = least_by(texts, lambda row: (row[0].family_key, row[1]), lambda row: (-row[0].volume, row[2]))
     return [f"{text}{findings.suffix(s.environment, s.honest)}." for s, *_, text in largest.values()]
