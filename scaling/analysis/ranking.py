@@ -18,7 +18,6 @@ from scaling.analysis.timings import (
 from scaling.core.case import defaults
 from scaling.core.formatting import format_count
 from scaling.core.grouping import group_by
-from scaling.core.record import bytes_while_running
 
 OUT_OF_MEMORY_REASONS = ("too_large", "dominated", "out_of_memory")
 _COMPARED_FIELDS = ("mesh", "forward", "overlap")  # fields of a case that `compare_settings` compares
@@ -186,34 +185,22 @@ def coloring_gains(timings: Iterable[Timing]) -> list[ColoringGain]:
     return gains
 
 
-class MemoryPoint(NamedTuple):
-    """The memory per device, in bytes, and the timing of a program with one memory setting."""
-
-    memory: int
-    timing: Timing
-
-    @property
-    def name(self) -> str:
-        """Return the memory setting as text, such as '4 seeds at a time' or 'all at once'."""
-        return self.timing.method.memory_setting or "all at once"
-
-
-def pareto_fronts(timings: Iterable[Timing]) -> list[list[MemoryPoint]]:
+def pareto_fronts(timings: Iterable[Timing]) -> list[list[Timing]]:
     """Return the Pareto front of memory and time of each program with several memory settings.
 
     A front contains the settings that are faster than all settings with less memory, in ascending order of
-    memory. Function values, timings on shared CPU cores, and timings with unknown memory are omitted.
+    memory (`requested_bytes`). Function values, timings on shared CPU cores, and timings with unknown memory
+    are omitted.
     """
     derivatives = (timing for timing in timings if timing.honest and not timing.case.ad_mode.is_value)
-    points = [MemoryPoint(bytes_while_running(vars(timing.record)) or 0, timing) for timing in derivatives]
-    measured = (point for point in points if point.memory)
-    by_program = group_by(measured, lambda p: (p.timing.environment, without_memory_setting(p.timing.case)))
+    measured = (timing for timing in derivatives if timing.requested_bytes)
+    by_program = group_by(measured, lambda t: (t.environment, without_memory_setting(t.case)))
     fronts = []
-    for program_points in by_program.values():
-        front: list[MemoryPoint] = []
-        for point in sorted(program_points, key=lambda point: (point.memory, point.timing.median)):
-            if not front or point.timing.median < front[-1].timing.median:
-                front.append(point)
-        if len(program_points) > 1:
+    for settings in by_program.values():
+        front: list[Timing] = []
+        for timing in sorted(settings, key=lambda timing: (timing.requested_bytes, timing.median)):
+            if not front or timing.median < front[-1].median:
+                front.append(timing)
+        if len(settings) > 1:
             fronts.append(front)
     return fronts

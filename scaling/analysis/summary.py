@@ -18,10 +18,10 @@ from scaling.analysis.estimate import (
 )
 from scaling.analysis.findings import Findings, read
 from scaling.analysis.lint import lint_findings
-from scaling.analysis.ranking import MemoryPoint, Ranking, SettingComparison, pareto_fronts
+from scaling.analysis.ranking import Ranking, SettingComparison, pareto_fronts
 from scaling.analysis.scaling_fits import ScalingFit
 from scaling.analysis.size_series import Crossover
-from scaling.analysis.timings import SHORT, describe_slower, format_time, is_empty_call, near_floor
+from scaling.analysis.timings import SHORT, Timing, describe_slower, format_time, is_empty_call, near_floor
 from scaling.core.case import Case, problem
 from scaling.core.formatting import format_bytes, format_count, format_number, format_value, list_first
 from scaling.core.grouping import group_by, least_by
@@ -194,8 +194,7 @@ def _describe_variants(findings: Findings) -> list[str]:
     """Return sentences that compare different settings of one program, such as memory settings."""
     texts: list[tuple[Subject, str, tuple, str]] = []
     for front in pareto_fronts(findings.case_timings):
-        timing = front[-1].timing
-        texts.append((timing, "memory", (timing.median,), _describe_memory(front)))
+        texts.append((front[-1], "memory", (front[-1].median,), _describe_memory(front)))
     for comparison in findings.comparisons:
         order = (-comparison.case.devices, comparison.fastest.median)
         texts.append((comparison.fastest, comparison.field, order, _describe_comparison(comparison)))
@@ -207,17 +206,18 @@ def _describe_program(subject: Subject) -> str:
     return f"{subject.family}: {program}, {subject.devices_text}"
 
 
-def _describe_memory(front: Sequence[MemoryPoint]) -> str:
-    first, smallest = front[-1], front[0]
-    memory = format_bytes(first.memory)
-    text = f"{first.name} has the shortest time, {format_time(first.timing)} in {memory} of a device"
-    smaller = next(point for point in front if point.timing.median <= _SMALL_FACTOR * first.timing.median)
-    other_points = {id(point): point for point in (smaller, smallest) if point is not first}
-    for point in other_points.values():
-        share = format_percentage(point.memory / first.memory)
-        text += f"; {point.name}: {share} of the memory, {describe_slower('it', point.timing, first.timing)}"
-    text += "" if other_points else ", and nothing is smaller"
-    return f"Memory against time of {_describe_program(first.timing)}: {text}"
+def _describe_memory(front: Sequence[Timing]) -> str:
+    fastest, smallest = front[-1], front[0]
+    names = {id(timing): timing.method.memory_setting or "all at once" for timing in front}
+    memory = format_bytes(fastest.requested_bytes)
+    text = f"{names[id(fastest)]} has the shortest time, {format_time(fastest)} in {memory} of a device"
+    smaller = next(timing for timing in front if timing.median <= _SMALL_FACTOR * fastest.median)
+    others = {id(timing): timing for timing in (smaller, smallest) if timing is not fastest}
+    for timing in others.values():
+        share = format_percentage(timing.requested_bytes / fastest.requested_bytes)
+        text += f"; {names[id(timing)]}: {share} of the memory, {describe_slower('it', timing, fastest)}"
+    text += "" if others else ", and nothing is smaller"
+    return f"Memory against time of {_describe_program(fastest)}: {text}"
 
 
 def _describe_comparison(comparison: SettingComparison) -> str:

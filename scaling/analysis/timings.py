@@ -57,6 +57,11 @@ class Timing(Subject):
         """Return the number of replicates: the processes in which the case was measured."""
         return len(self.records)
 
+    @property
+    def requested_bytes(self) -> int:
+        """Return the memory per device in bytes that the compiler reports, or 0 if it is unknown."""
+        return bytes_while_running(vars(self.record)) or 0
+
 
 def nodes_of(record: Record) -> int | None:
     """Return the number of nodes on which a case ran, or None if it was not recorded."""
@@ -228,8 +233,7 @@ def break_even_calls(timing: Timing, other: Timing) -> int | None:
 
 def memory_of(timing: Timing) -> int | None:
     """Return the peak memory per device in bytes, measured or estimated by XLA, or None if it is unknown."""
-    record = timing.record
-    return record.peak_bytes or bytes_while_running(vars(record)) or None
+    return timing.record.peak_bytes or timing.requested_bytes or None
 
 
 def automatic_blocks(record: Record) -> str:
