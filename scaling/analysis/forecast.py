@@ -231,16 +231,14 @@ def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[Plan
     """Compare predicted with measured times, for each type of hardware that has both."""
     # Dispatch latency dominates times shorter than ten empty calls.
     reliable = [timing for timing in timings if timing.honest and near_floor(timing) is None]
-    predictions = (record for record in plans if record.predicted is not None)
-    newest_last = sort_by_start(predictions)
-    scores = []
+    newest_last, scores = sort_by_start(record for record in plans if record.predicted), []
     by_hardware = group_by(newest_last, lambda record: record.environment["hardware"]["name"])
     for hardware, records in by_hardware.items():
         planned = {(plan.key, plan.environment.get("device_kind")): plan.predicted for plan in records}
-        case_keys = [(timing.case.key, timing.record.environment.get("device_kind")) for timing in reliable]
+        case_keys = ((timing.case.key, timing.record.environment.get("device_kind")) for timing in reliable)
         matches = zip(reliable, map(planned.get, case_keys), strict=True)
-        if predicted_timings := [(timing, predicted) for timing, predicted in matches if predicted]:
-            scores.append(_score_hardware(hardware, predicted_timings))
+        if pairs := [(timing, predicted) for timing, predicted in matches if predicted]:
+            scores.append(_score_hardware(hardware, pairs))
     return scores
 
 
