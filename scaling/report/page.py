@@ -73,15 +73,10 @@ def render_report(findings: Findings, title: str, folded_tables: Iterable[Table]
             section._replace(opened=section.opened or bool(section.sentences)) for section in sections
         ]
     panels = case_panels({tables.case_anchor(t): {"": t.records} for t in findings.case_timings})
-    provenance, badges = files.describe_provenance(findings), _list_badges(findings)
+    provenance, counts = files.describe_provenance(findings), tables.count_statuses(findings)
+    badges = [(status, f"{counts[status]:,} {status}") for status in (*STATUSES, "missing") if counts[status]]
+    badges.append(("review", f"lint: {verdict(lint_findings(findings))}"))
     return render_page(title, provenance, badges, sections, panels, measured_answers(findings))
-
-
-def _list_badges(findings: Findings) -> list[tuple[str, str]]:
-    status_counts = tables.count_statuses(findings)
-    statuses = [status for status in (*STATUSES, "missing") if status_counts[status]]
-    badges = [(status, f"{status_counts[status]:,} {status}") for status in statuses]
-    return [*badges, ("review", f"lint: {verdict(lint_findings(findings))}")]
 
 
 def _figure_sections(findings: Findings) -> list[Section]:
