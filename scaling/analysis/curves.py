@@ -247,16 +247,3 @@ def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> 
         lambda problem_curves: max(len(curve.points) for curve in problem_curves),
     )
     return sorted(largest, key=lambda problem_curves: problem_curves[0].case.ad_mode.is_value)
-
-
-def derivative_curves(curves: Iterable[Curve]) -> list[list[Curve]]:
-    """Return the lists of `curves_of_largest_problems`, without the curves of function values (mode=value).
-
-    In each list, the curve with the largest device count is first. Of several curves with this device count,
-    the fastest is first.
-    """
-    derivatives = (curve for curve in curves if not curve.case.ad_mode.is_value)
-    return [
-        sorted(problem_curves, key=lambda curve: (-curve.points[-1].devices, curve.points[-1].seconds))
-        for problem_curves in curves_of_largest_problems(derivatives)
-    ]

@@ -8,7 +8,7 @@ from pathlib import Path
 from scaling.analysis import forecast
 from scaling.analysis.answers import describe_efficiency, measured_answers
 from scaling.analysis.cases import Subject, is_candidate
-from scaling.analysis.curves import KINDS, Curve, derivative_curves
+from scaling.analysis.curves import KINDS, Curve, curves_of_largest_problems
 from scaling.analysis.estimate import (
     UNDETERMINED,
     format_exponent,
@@ -152,16 +152,17 @@ def describe_fit(fit: ScalingFit) -> str:
 
 
 def fastest_curves(curves: Iterable[Curve], rankings: Iterable[Ranking]) -> list[Curve]:
-    """Return the best scaling curve for each problem and kind of scaling.
+    """Return the best scaling curve for the largest problem of each function and for each kind of scaling.
 
-    The best curve is the first of `derivative_curves(curves)` in this order:
+    Curves of function values (mode=value) are omitted. The best curve is the first one in this order:
 
     1. JAX methods before other AD systems, handwritten derivatives and mode=auto
     2. the largest device count
     3. curves whose last timing is the fastest of one of the `rankings`
     4. the shortest time on the largest device count
     """
-    largest = itertools.chain(*derivative_curves(curves))
+    derivatives = (curve for curve in curves if not curve.case.ad_mode.is_value)
+    largest = itertools.chain(*curves_of_largest_problems(derivatives))
     fastest_ids = {id(ranking.fastest) for ranking in rankings}
 
     def rank(curve: Curve) -> tuple[bool, int, bool, float]:

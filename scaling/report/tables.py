@@ -12,7 +12,7 @@ from typing import Any
 from scaling.analysis import lint, timings
 from scaling.analysis.answers import problem_name
 from scaling.analysis.cases import BOOLEAN_WORDS, environment_columns, join_words
-from scaling.analysis.curves import Curve, CurvePoint, derivative_curves, format_relative
+from scaling.analysis.curves import Curve, CurvePoint, curves_of_largest_problems, format_relative
 from scaling.analysis.estimate import Estimate, format_percentage, format_ratio, format_share
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast, format_efficiency
@@ -102,8 +102,12 @@ def _name_with_time(timing: Timing) -> str:
 
 
 def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
-    """Return a table of times and speed-ups. Rows are scaling curves, and columns are device counts."""
+    """Return a table of times and speed-ups. Rows are scaling curves, and columns are device counts.
+
+    The curves with the largest device count come first, and of these the fastest.
+    """
     first, device_counts = curves[0], sorted({point.devices for curve in curves for point in curve.points})
+    curves = sorted(curves, key=lambda curve: (-curve.points[-1].devices, curve.points[-1].seconds))
     kind = "scaled speed-up, weak scaling" if first.kind == "weak" else "speed-up, strong scaling"
     title = f"{first.family}, {first.size}{findings.suffix(first.environment)}: time and {kind}"
     table_rows = (
@@ -123,8 +127,9 @@ def _curve_cell(point: CurvePoint) -> str:
 
 def terminal_report(findings: Findings) -> TerminalReport:
     """Return the tables and sentences that `scaling report` prints on a console."""
-    fastest, problems = answer_table(findings), derivative_curves(findings.curves)
-    tables = [*([fastest] if fastest.rows else []), *(curve_table(findings, each) for each in problems)]
+    derivatives = (curve for curve in findings.curves if not curve.case.ad_mode.is_value)
+    curve_tables = (curve_table(findings, curves) for curves in curves_of_largest_problems(derivatives))
+    tables = [table for table in (answer_table(findings), *curve_tables) if table.rows]
     return TerminalReport(tables, answer_sentences(findings), describe_totals(findings))
 
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from scaling.analysis import findings
-from scaling.analysis.curves import derivative_curves
+from scaling.analysis.curves import curves_of_largest_problems
 from scaling.analysis.estimate import format_ratio
 from scaling.core.formatting import format_duration
 from scaling.core.record import to_line
@@ -54,7 +54,7 @@ def test_answer_and_curves_are_shown(small_study):
 
 
 def test_curve_table_has_times_and_speedups_and_the_fastest_curve_first(large_study):
-    for curves in derivative_curves(large_study.curves):
+    for curves in curves_of_largest_problems(large_study.curves):
         table = tables.curve_table(large_study, curves)
         assert table.columns[0] == "on devices" and len(table.rows) <= 6
         most = max(point.devices for curve in curves for point in curve.points)
