@@ -147,42 +147,32 @@ def compare_settings(timings: Sequence[Timing]) -> list[SettingComparison]:
     return comparisons
 
 
-class ColoringGain(NamedTuple):
-    """The time of a derivative with colored seeds, compared with the shortest time without coloring.
+def pair_colored(timings: Iterable[Timing]) -> list[tuple[Timing, Timing | None]]:
+    """Return each JAX timing with colored seeds, with the fastest one of its problem without coloring.
 
-    With colored seeds, one seed computes several columns or rows of a sparse Jacobian.
+    With colored seeds, one seed computes several columns or rows of a sparse Jacobian. The second timing is
+    None if the problem was not measured without coloring.
     """
-
-    timing: Timing
-    uncolored: Timing | None  # the fastest timing without coloring; None if it was not measured
-    ratio: Estimate | None  # time of `uncolored` divided by the time of `timing`
-    seeds: int | None  # the number of seeds after coloring; None if it is unknown
-    break_even: int | None  # calls until coloring takes less time in total; see `break_even_calls`
-
-    @property
-    def pays_after(self) -> str:
-        """Return the number of evaluations after which coloring saves time, such as '3 evaluations'.
-
-        Return 'never' if coloring is significantly slower, 'not distinguished' if no difference is
-        significant, and '' if the number is unknown.
-        """
-        if self.ratio is None or self.ratio.above_one:
-            return format_count(self.break_even, "evaluation") if self.break_even else ""
-        return "never" if (self.ratio.high or 1) < 1 else "not distinguished"
-
-
-def coloring_gains(timings: Iterable[Timing]) -> list[ColoringGain]:
-    """Compare the time of each JAX case with colored seeds to the shortest time without coloring."""
     seeded = (timing for timing in timings if timing.case.ad_mode.has_seeds and timing.case.engine == "jax")
-    gains = []
+    pairs: list[tuple[Timing, Timing | None]] = []
     for problem_timings in group_by(seeded, lambda timing: timing.comparison_key).values():
-        uncolored = least_time(other for other in problem_timings if other.case.seeds == "identity")
-        for timing in (other for other in problem_timings if other.case.seeds != "identity"):
-            seeds = sum(count or 0 for count in (timing.record.colors or {}).values()) or None
-            ratio = time_ratio(uncolored, timing) if uncolored else None
-            break_even = break_even_calls(timing, uncolored) if uncolored else None
-            gains.append(ColoringGain(timing, uncolored, ratio, seeds, break_even))
-    return gains
+        by_coloring = group_by(problem_timings, lambda timing: timing.case.seeds != "identity")
+        uncolored = least_time(by_coloring.get(False, []))
+        pairs += [(timing, uncolored) for timing in by_coloring.get(True, [])]
+    return pairs
+
+
+def describe_break_even(colored: Timing, uncolored: Timing) -> str:
+    """Return the number of evaluations after which coloring saves time, such as '3 evaluations'.
+
+    The total times include compilation. Return 'never' if coloring is significantly slower, 'not
+    distinguished' if no difference is significant, and '' if the number is unknown.
+    """
+    ratio = time_ratio(uncolored, colored)
+    if ratio.above_one:
+        calls = break_even_calls(colored, uncolored)
+        return format_count(calls, "evaluation") if calls else ""
+    return "never" if (ratio.high or 1) < 1 else "not distinguished"
 
 
 def pareto_fronts(timings: Iterable[Timing]) -> list[list[Timing]]:

@@ -16,7 +16,13 @@ from scaling.analysis.curves import Curve, CurvePoint, curves_of_largest_problem
 from scaling.analysis.estimate import Estimate, format_percentage, format_ratio, format_share
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast, format_efficiency
-from scaling.analysis.ranking import Ranking, coloring_gains, join_certainties, recommend_ranking
+from scaling.analysis.ranking import (
+    Ranking,
+    describe_break_even,
+    join_certainties,
+    pair_colored,
+    recommend_ranking,
+)
 from scaling.analysis.summary import answer_sentences
 from scaling.analysis.timings import Timing, format_time
 from scaling.core.case import PEAKS, label
@@ -332,18 +338,18 @@ def _efficiency_rows(findings: Findings) -> Iterator[Row]:
 
 
 def _sparse_rows(findings: Findings) -> Iterator[Row]:
-    for gain in coloring_gains(findings.timings):
-        timing = gain.timing
+    for timing, uncolored in pair_colored(findings.timings):
+        colors = (timing.record.colors or {}).values()
         yield {
             "case": label(timing.case) + findings.suffix(timing.environment),
             "nonzeros": timing.record.nonzeros,
-            "seeds": gain.seeds,
+            "seeds": sum(count or 0 for count in colors) or None,
             "detecting and coloring": timings.stage_seconds(timing, *timings.SPARSITY_STAGES),
             "compiling": timings.stage_seconds(timing, *COMPILING_STAGES),
             "time": format_time(timing),
-            "all seeds": _name_with_time(gain.uncolored) if gain.uncolored else "not measured",
-            "times as long": gain.ratio,
-            "pays after": gain.pays_after,
+            "all seeds": _name_with_time(uncolored) if uncolored else "not measured",
+            "times as long": uncolored and timings.time_ratio(uncolored, timing),
+            "pays after": uncolored and describe_break_even(timing, uncolored),
         }
 
 

@@ -7,7 +7,13 @@ import pytest
 from scaling.analysis import findings, ranking, summary
 from scaling.analysis.baselines import find_baselines
 from scaling.analysis.ranking import fastest_methods
-from scaling.analysis.timings import SPARSITY_STAGES, first_call_seconds, pool_processes, stage_seconds
+from scaling.analysis.timings import (
+    SPARSITY_STAGES,
+    break_even_calls,
+    first_call_seconds,
+    pool_processes,
+    stage_seconds,
+)
 from scaling.core.record import COMPILING_STAGES
 from scaling.report import tables as report_tables
 from tests.support import made_up
@@ -24,8 +30,9 @@ STAGES = {"trace_seconds": 0.5, "compile_seconds": 1.5, "first_seconds": 1.0}
 GRADIENT = {"split": "data", "reduce": "points", "mode": "grad_of_sum"}
 
 
-def gain_of(*records):
-    return only(ranking.coloring_gains(pool_processes(records)))
+def pair_of(*records):
+    """Return the timing with colored seeds and the fastest one without."""
+    return only(ranking.pair_colored(pool_processes(records)))
 
 
 def report(folder, records, head):
@@ -49,37 +56,37 @@ def test_sparsity_detection_and_coloring_count_toward_the_first_call():
 
 
 def test_colored_seeds_are_compared_with_the_fastest_method_that_uses_all_seeds():
-    gain = gain_of(
+    colored, uncolored = pair_of(
         record(seconds=0.5, **COLORED),
         record(seconds=6.0),
         record(seconds=2.0, mode="jacrev"),
         record(seconds=1.0, mode="analytic"),
     )
-    assert (gain.uncolored.case.mode, gain.ratio[0], gain.seeds) == ("jacrev", 4.0, 9)
+    assert (colored.case.seeds, uncolored.case.mode, uncolored.median) == ("colored", "jacrev", 2.0)
 
 
 @pytest.mark.parametrize(
     "elsewhere", [{"points": 24}, {"devices": 2}, {"digest": "two"}, {"dtype": "float64"}], ids=str
 )
 def test_colored_seeds_are_not_compared_across_problems_devices_or_environments(elsewhere):
-    assert gain_of(record(seconds=0.5, **COLORED), record(seconds=6.0, **elsewhere)).uncolored is None
+    assert pair_of(record(seconds=0.5, **COLORED), record(seconds=6.0, **elsewhere))[1] is None
 
 
 def test_break_even_is_the_first_evaluation_at_which_the_total_time_is_no_longer():
+    def break_even(*records):
+        return break_even_calls(*pair_of(*records))
+
     # The first evaluation takes 7 s and each later one 0.5 s, against 3 s and 2.5 s: equal after two later ones.
     colored, uncolored = record(seconds=0.5, **COLORED, **STAGES), record(seconds=2.5, **STAGES)
-    assert gain_of(colored, uncolored).break_even == 3
-    assert gain_of(dataclasses.replace(colored, detect_seconds=3.5), uncolored).break_even == 4
-    assert (
-        gain_of(dataclasses.replace(colored, detect_seconds=0.0, color_seconds=0.0), uncolored).break_even
-        == 1
-    )
-    assert gain_of(colored, dataclasses.replace(uncolored, compile_seconds=90.0)).break_even == 1
-    assert gain_of(record(seconds=4.0, **COLORED, **STAGES), uncolored).break_even is None
+    assert break_even(colored, uncolored) == 3
+    assert break_even(dataclasses.replace(colored, detect_seconds=3.5), uncolored) == 4
+    assert break_even(dataclasses.replace(colored, detect_seconds=0.0, color_seconds=0.0), uncolored) == 1
+    assert break_even(colored, dataclasses.replace(uncolored, compile_seconds=90.0)) == 1
+    assert break_even(record(seconds=4.0, **COLORED, **STAGES), uncolored) is None
 
 
-def test_hand_written_derivatives_have_no_gain_of():
-    assert ranking.coloring_gains(pool_processes([record(mode="analytic", seeds="colored")])) == []
+def test_hand_written_derivatives_with_colored_seeds_are_not_compared():
+    assert ranking.pair_colored(pool_processes([record(mode="analytic", seeds="colored")])) == []
 
 
 def test_sparse_and_dense_derivatives_have_separate_hand_written_baselines():
