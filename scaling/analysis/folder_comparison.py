@@ -165,7 +165,7 @@ def _decide_verdicts(compared_cases: Sequence[ComparedCase], margin: float) -> l
     p_values = dict(zip(uncorrected, corrected, strict=True))
     decided_cases = list(compared_cases)
     for index, ratio in moderated.items():
-        verdict = SLOWER if ratio.value > 1 else FASTER
+        verdict = SLOWER if ratio.estimate.value > 1 else FASTER
         if p_values.get(index, 1.0) > FALSE_DISCOVERIES:
             verdict = SAME if index in p_values else UNDECIDED
         decided_cases[index] = compared_cases[index]._replace(
@@ -175,5 +175,5 @@ def _decide_verdicts(compared_cases: Sequence[ComparedCase], margin: float) -> l
 
 
 def _sort_key(compared: ComparedCase) -> tuple:
-    difference = abs(math.log(compared.ratio.value)) if compared.ratio else 0.0
+    difference = abs(math.log(compared.ratio.estimate.value)) if compared.ratio else 0.0
     return VERDICTS.index(compared.verdict), -difference, label(compared.case)

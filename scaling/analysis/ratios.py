@@ -34,23 +34,16 @@ _SIGNIFICANCE = 1e-3  # significance level of the tests for trend and autocorrel
 
 @dataclass(frozen=True)
 class Ratio:
-    """The ratio of two times with its 95 % interval. The limits are None if there are too few samples."""
+    """The ratio of two times. The limits of its interval are None if there are too few samples."""
 
-    value: float
-    low: float | None = None
-    high: float | None = None
-    pairs: int = 0  # number of pairs of processes that were sampled in turns
-    variance: float = 0.0  # squared standard error of log(value)
+    estimate: Estimate
+    pairs: int  # number of pairs of processes that were sampled in turns
+    variance: float = 0.0  # squared standard error of log(estimate.value)
     freedom: float = 0.0  # degrees of freedom of the variance
     # number of processes, jobs or pairs (harmonic mean for both times); 0 for one process: no p-value
     count: float = 0.0
     # (0 or 1 for numerator or denominator, process or job) -> log(time) minus the mean log(time)
     deviations: Mapping[Hashable, float] = field(default_factory=dict)
-
-    @property
-    def estimate(self) -> Estimate:
-        """Return the ratio with the limits of its 95 % confidence interval."""
-        return Estimate(self.value, self.low, self.high)
 
 
 class _LevelEstimate(NamedTuple):
@@ -103,7 +96,7 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
     value = levels[0].value / math.prod(level.value for level in levels[1:])
     variances = [level.variance for level in levels if level.variance is not None]
     if len(variances) < len(levels):
-        return Ratio(value, pairs=len(pairs))
+        return Ratio(Estimate(value, None, None), len(pairs))
     floored = [max(variance, LEAST_VARIANCE) for variance in variances]
     terms = (variance**2 / level.freedom for variance, level in zip(floored, levels, strict=True))
     freedom, has_members = sum(floored) ** 2 / sum(terms), all(level.members for level in levels)
@@ -114,8 +107,8 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
     }
     count = statistics.harmonic_mean([len(level.members) for level in levels]) if has_members else 0.0
     variance = sum(floored if has_members else variances)
-    _, low, high = _t_interval(value, variance, freedom)
-    return Ratio(value, low, high, len(pairs), variance, freedom, count, deviations)
+    estimate = _t_interval(value, variance, freedom)
+    return Ratio(estimate, len(pairs), variance, freedom, count, deviations)
 
 
 @functools.lru_cache(maxsize=16_384)
@@ -187,7 +180,7 @@ def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
     """
     if not ratio.count:
         return None
-    distance, error = abs(math.log(ratio.value)), math.sqrt(ratio.variance)
+    distance, error = abs(math.log(ratio.estimate.value)), math.sqrt(ratio.variance)
     limits = (math.log1p(margin), -math.log1p(margin))
     return float(sum(stdtr(ratio.freedom, (limit - distance) / error) for limit in limits))
 
@@ -216,8 +209,8 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
     def moderate(ratio: Ratio) -> Ratio:
         total = prior_freedom + ratio.freedom
         variance = (prior_freedom * common_variance / ratio.count + ratio.freedom * ratio.variance) / total
-        _, low, high = _t_interval(ratio.value, variance, total)
-        return replace(ratio, low=low, high=high, variance=variance, freedom=total)
+        estimate = _t_interval(ratio.estimate.value, variance, total)
+        return replace(ratio, estimate=estimate, variance=variance, freedom=total)
 
     return [moderate(ratio) if ratio.count else ratio for ratio in ratios]
 

@@ -232,7 +232,7 @@ def _crossover_between(
         doubts.append("another mode is not distinguished")
     if any((p_value(ratio) or 0.0) * comparisons > _FALSE_CROSSOVERS for _, ratio in slower):
         doubts.append(f"chance may explain it among {format_count(comparisons, 'comparison')}")
-    gap_below, gap_above = (math.log(ratio.value) for _, ratio in slower)
+    gap_below, gap_above = (math.log(ratio.estimate.value) for _, ratio in slower)
     at = below[0] * (above[0] / below[0]) ** (gap_below / (gap_below + gap_above))
     before, after = (ranking.fastest.base_method for ranking in rankings)
     return Crossover(

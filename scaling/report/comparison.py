@@ -87,7 +87,7 @@ def _format_row(compared: ComparedCase) -> dict[str, object]:
         "case": label(compared.case),
         "A": format_duration(estimate_time(compared.a).value) if compared.a else None,
         "B": format_duration(estimate_time(compared.b).value) if compared.b else None,
-        "B over A": ratio and format_ratio(ratio.value, ratio.low, ratio.high),
+        "B over A": ratio and format_ratio(*ratio.estimate),
         "p": None if compared.p is None else f"{compared.p:.2g}",
         "remarks": remarks,
     }

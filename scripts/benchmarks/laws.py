@@ -122,7 +122,7 @@ def print_ratio_coverage() -> None:
         for _ in range(RATIOS):
             ratio = ratios.estimate_ratio(
                 *(make_processes(generator, count, between, samples, jobs) for _ in range(2))
-            )
+            ).estimate
             rows.append((ratio.low <= 1 <= ratio.high, math.log(ratio.high / ratio.low) / 2))
         fraction, half = np.mean([held for held, _ in rows]), np.median([half for _, half in rows])
         title = f"processes a side: {count}" + (f" in {jobs} jobs" if jobs else f" of {samples} samples")

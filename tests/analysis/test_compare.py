@@ -93,7 +93,7 @@ def test_one_process_per_folder_leaves_every_case_undecided(simulate):
     result = compare(a, b)
     assert set(verdicts(result)) == {UNDECIDED} and not result.has_regression
     # The samples of the two processes differ.
-    assert sum(row.ratio.low > 1 for row in result.rows) > CASES / 2
+    assert sum(row.ratio.estimate.low > 1 for row in result.rows) > CASES / 2
     assert comparison_lines(result)[-1].startswith(
         "0 slower, 0 faster, 200 undecided, 0 no difference shown (of 200;"
     )
@@ -148,7 +148,7 @@ def test_every_verdict_has_a_row_and_changes_come_first(make_record, tmp_path):
         (4, "slower"), (2, "slower"), (5, "failed in B"), (8, "failed in both"), (6, "out of memory in B"), (3, "faster"),
         (7, "failed in A"), (9, "only in B"), (12, "oversubscribed"), (11, "undecided"), (1, "no difference shown"),
     ]  # fmt: skip
-    assert result.has_regression and result.rows[0].ratio.value == pytest.approx(2)
+    assert result.has_regression and result.rows[0].ratio.estimate.value == pytest.approx(2)
     rows = changed_table(result).rows
     assert "too_large: needs 9 GB" in rows[4][-1] and rows[0][-1] == "3 + 3 processes, 3 in turns"
     assert len(rows) == 9

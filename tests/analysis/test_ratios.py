@@ -66,7 +66,7 @@ def test_ratio_of_two_cases_is_the_quotient_of_their_times_unless_only_some_proc
     ]
     top, bottom = (ratios.estimate_time(side).value for side in sides)
     is_partly_paired = blocks == ("b", "b") and counts[0] != counts[1] and min(counts) > 1
-    is_quotient = ratios.estimate_ratio(*sides).value == pytest.approx(top / bottom, rel=1e-12)
+    is_quotient = ratios.estimate_ratio(*sides).estimate.value == pytest.approx(top / bottom, rel=1e-12)
     assert is_quotient is not is_partly_paired
 
 
@@ -75,9 +75,9 @@ def test_single_process_has_an_interval_of_its_samples_but_no_p_value():
     assert ratios.estimate_time([one])[1:] == median_interval(one.seconds)
     for top in ([other], [other, process([15.0] * 9, 1)]):
         ratio = ratios.estimate_ratio(top, [one])
-        assert ratio.value == pytest.approx(10) and ratio.low < 10 < ratio.high
+        assert ratio.estimate.value == pytest.approx(10) and ratio.estimate.low < 10 < ratio.estimate.high
         assert ratios.p_value(ratio) is None and ratio.count == 0
-    assert ratios.estimate_ratio([process([1.0] * 3)], [one]).low is None
+    assert ratios.estimate_ratio([process([1.0] * 3)], [one]).estimate.low is None
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 6, 10])
@@ -100,8 +100,10 @@ def test_paired_comparison_matches_a_paired_t_test_on_logarithms():
     ratio = ratios.estimate_ratio(processes(top, "b"), processes(bottom, "b")[::-1])
     expected = stats.ttest_rel(np.log(top), np.log(bottom))
     assert ratios.p_value(ratio) == pytest.approx(expected.pvalue) and ratio.pairs == 4
-    assert np.log([ratio.low, ratio.high]) == pytest.approx(tuple(expected.confidence_interval()))
-    assert ratio.value == pytest.approx(math.exp(statistics.fmean(np.log(top) - np.log(bottom))))
+    assert np.log([ratio.estimate.low, ratio.estimate.high]) == pytest.approx(
+        tuple(expected.confidence_interval())
+    )
+    assert ratio.estimate.value == pytest.approx(math.exp(statistics.fmean(np.log(top) - np.log(bottom))))
 
 
 @pytest.mark.parametrize("blocks", [(None, None), ("a", "b"), (None, "b")])
@@ -110,13 +112,15 @@ def test_unpaired_comparison_matches_the_welch_test(blocks):
     ratio = ratios.estimate_ratio(processes(top, blocks[0]), processes(bottom, blocks[1]))
     expected = stats.ttest_ind(np.log(top), np.log(bottom), equal_var=False)
     assert ratios.p_value(ratio) == pytest.approx(expected.pvalue) and ratio.pairs == 0
-    assert np.log([ratio.low, ratio.high]) == pytest.approx(tuple(expected.confidence_interval()))
+    assert np.log([ratio.estimate.low, ratio.estimate.high]) == pytest.approx(
+        tuple(expected.confidence_interval())
+    )
 
 
 def test_noise_common_to_a_pair_cancels():
     drift, noise = np.array([1.0, 1.5, 0.8, 2.0, 1.2]), np.array([1.0, 1.002, 0.999, 1.001, 0.998])
-    paired = ratios.estimate_ratio(processes(1.05 * drift * noise, "b"), processes(drift, "b"))
-    unpaired = ratios.estimate_ratio(processes(1.05 * drift * noise, "a"), processes(drift, "b"))
+    paired = ratios.estimate_ratio(processes(1.05 * drift * noise, "b"), processes(drift, "b")).estimate
+    unpaired = ratios.estimate_ratio(processes(1.05 * drift * noise, "a"), processes(drift, "b")).estimate
     assert 1 < paired.low < 1.05 < paired.high and unpaired.low < 0.7
 
 
@@ -124,7 +128,7 @@ def test_differences_within_the_margin_are_not_significant():
     ratio = ratios.estimate_ratio(processes([1.005, 1.0051, 1.0049], "b"), processes([1.0] * 3, "b"))
     assert ratios.p_value(ratio) < 0.001 and ratios.p_value(ratio, 0.01) > 0.5
     same = ratios.estimate_ratio(processes([1.0] * 3, "b"), processes([1.0] * 3, "b"))
-    assert same.value == 1 and ratios.p_value(same) == 1
+    assert same.estimate.value == 1 and ratios.p_value(same) == 1
 
 
 # Moderated variances: processes with noise of 3 %, or of 1 to 10 % depending on the case (two orders of variance).
@@ -204,4 +208,4 @@ def test_variances_are_not_moderated_for_few_cases_or_undecidable_ratios():
     moderated = ratios.moderate_variances([single, *estimates, *estimates])
     assert moderated[0] == single
     assert moderated[1].freedom > estimates[0].freedom
-    assert moderated[1].value == pytest.approx(estimates[0].value)
+    assert moderated[1].estimate.value == pytest.approx(estimates[0].estimate.value)
