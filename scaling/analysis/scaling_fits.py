@@ -56,17 +56,16 @@ class ScalingFit:
         """
         if self.limit is None or (self.name != UNIVERSAL and self.general is None):
             return None
-        ends = [end for fit in (self, self.general) if fit for end in fit._limit_ends()]
+        fits = (self, self.general) if self.general else (self,)
+        ends = [fit._limit_at(index) for fit in fits for index in (1, 2)]
         return Estimate(self.limit, min(ends), max(ends))
 
-    def _limit_ends(self) -> tuple[float, float]:
-        """Return the smallest and the largest `limit` for parameters in their intervals, inf if unbounded."""
-        lows, highs = (
-            {name: Estimate(ends[index] or 0.0, None, None) for name, ends in self.parameters.items()}
-            for index in (1, 2)
-        )
-        low, high = (replace(self, parameters=extreme).limit or math.inf for extreme in (highs, lows))
-        return low, high
+    def _limit_at(self, index: int) -> float:
+        """Return `limit` for the lower (1) or upper (2) ends of the intervals, inf if it is unbounded."""
+        parameters = {
+            name: Estimate(ends[index] or 0.0, None, None) for name, ends in self.parameters.items()
+        }
+        return replace(self, parameters=parameters).limit or math.inf
 
     @property
     def peak(self) -> float | None:
