@@ -61,9 +61,7 @@ def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
         fastest = least_time(timing for timing in jax_timings if not timing.case.ad_mode.closed_form)
         handwritten = (timing for timing in jax_timings if timing.case.ad_mode.closed_form)
         # With colored seeds, a handwritten derivative computes only the nonzeros.
-        fastest_by_hand = least_by(
-            handwritten, lambda timing: timing.case.seeds, lambda timing: timing.median
-        )
+        fastest_by_hand = least_by(handwritten, lambda other: other.case.seeds, lambda other: other.median)
         for timing in problem_timings:
             by_hand = None if timing.case.ad_mode.is_value else fastest_by_hand.get(timing.case.seeds)
             jax = fastest if timing.case.engine != "jax" else None
@@ -73,11 +71,10 @@ def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
 
 
 def _limiting_peak(timing: Timing, rates: Rates) -> Bound | None:
-    least_times = {
-        name: _least_seconds(target, getattr(timing.record, field), timing, rates)
-        for target, (name, field) in _PEAKS.items()
-    }
-    bounds = (Bound(name, least / timing.median) for name, least in least_times.items() if least)
+    bounds = []
+    for target, (name, field) in _PEAKS.items():
+        if least := _least_seconds(target, getattr(timing.record, field), timing, rates):
+            bounds.append(Bound(name, least / timing.median))
     return max(bounds, key=lambda bound: bound.fraction, default=None)
 
 

@@ -146,22 +146,16 @@ def series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
     `kind` is "strong" or "weak". If several meshes were measured on a device count, only the fastest is
     included. A weak curve omits cases whose points do not divide evenly over their devices.
     """
-    divisible = (
-        timing for timing in timings if kind == "strong" or timing.case.points % timing.case.devices == 0
-    )
+    divisible = (t for t in timings if kind == "strong" or t.case.points % t.case.devices == 0)
     groups = group_by(divisible, lambda timing: (timing.environment, curve_case(timing.case, kind))).values()
-    return [
-        sorted(keep_fastest_meshes(program_timings), key=lambda timing: timing.case.devices)
-        for program_timings in groups
-    ]
+    fastest = map(keep_fastest_meshes, groups)
+    return [sorted(series, key=lambda timing: timing.case.devices) for series in fastest]
 
 
 def keep_fastest_meshes(timings: Iterable[Timing]) -> list[Timing]:
     """Return the timing with the fastest device mesh for each program and device count."""
     fastest = least_by(
-        timings,
-        lambda timing: (timing.environment, timing.honest, with_fields(timing.case, mesh=None)),
-        lambda timing: timing.median,
+        timings, lambda t: (t.environment, t.honest, with_fields(t.case, mesh=None)), lambda t: t.median
     )
     return list(fastest.values())
 
@@ -175,17 +169,12 @@ def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
     if len(series) < 2:
         return None
     for name, attribute in (("flops", "flops"), ("compulsory_bytes", "compulsory")):
-        counts = [
-            (timing.case.devices, getattr(record, attribute))
-            for timing in series
-            for record in timing.records
-        ]
+        counts = [(t.case.devices, getattr(record, attribute)) for t in series for record in t.records]
         if unknown := sorted({devices for devices, count in counts if count is None}):
             where = ", ".join(map(str, unknown))
             return f"{name} per device were not counted on {where} devices, so constant work cannot be shown"
-        (least_on, least), (most_on, most) = (
-            select(counts, key=lambda pair: pair[1]) for select in (min, max)
-        )
+        least_on, least = min(counts, key=lambda pair: pair[1])
+        most_on, most = max(counts, key=lambda pair: pair[1])
         if most > least * (1 + _WORK_TOLERANCE):
             more = f", {most / least - 1:.1%} more" if least else ""
             values = f"{least:.6g} on {least_on} and {most:.6g} on {most_on} devices"
@@ -212,9 +201,8 @@ def build_curve(
         speedup, efficiency = gain.scaled(relative_work), gain.scaled(relative_work / ideal)
         against_jit = ratio(jit_timing, timing) if jit_timing else None
         points.append(CurvePoint(timing, baseline.case.devices, speedup, efficiency, against_jit))
-    return Curve(
-        with_fields(baseline.case, mesh=None), baseline.environment, baseline.honest, kind, tuple(points)
-    )
+    case = with_fields(baseline.case, mesh=None)
+    return Curve(case, baseline.environment, baseline.honest, kind, tuple(points))
 
 
 def curve_name(kind: str, case: Case) -> str:

@@ -110,9 +110,8 @@ def typed_columns(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> 
     more than 64 bits.
     """
     names_in_rows = dict.fromkeys(name for row in rows for name in row)
-    sizes, environment = (
-        [name for name in names_in_rows if name.startswith(prefix)] for prefix in ("sizes.", "environment.")
-    )
+    sizes = [name for name in names_in_rows if name.startswith("sizes.")]
+    environment = [name for name in names_in_rows if name.startswith("environment.")]
     names = [name for column in columns for name in (sizes if column == "sizes" else [column])]
     table = {}
     for name in (*names, *environment):

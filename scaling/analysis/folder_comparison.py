@@ -98,18 +98,13 @@ def compare(old_folder: Path, new_folder: Path, margin: float = MARGIN) -> Folde
         counts = f"{old_folder} ({len(old_records)} of its own) and {new_folder} ({len(new_records)})"
         notes = "".join(f"; {note}" for note in (*old_notes, *new_notes)).rstrip(".")
         raise Refusal(f"no case is in both {counts}; run the same study for both{notes}")
-    compared_cases = [
-        compared
-        for key in old_records | new_records
-        if (compared := _compare_case(old_records.get(key, []), new_records.get(key, [])))
-    ]
-    environment_fields = environment_differences(
+    pairs = ((old_records.get(key, []), new_records.get(key, [])) for key in old_records | new_records)
+    compared_cases = [compared for pair in pairs if (compared := _compare_case(*pair))]
+    differences = environment_differences(
         [record for key in common_keys for record in by_case[key]] for by_case in (old_records, new_records)
     )
-    decided_cases = sorted(_decide_verdicts(compared_cases, margin), key=_sort_key)
-    return FolderComparison(
-        old_folder, new_folder, margin, decided_cases, environment_fields, old_notes + new_notes
-    )
+    rows = sorted(_decide_verdicts(compared_cases, margin), key=_sort_key)
+    return FolderComparison(old_folder, new_folder, margin, rows, differences, old_notes + new_notes)
 
 
 def _load_newest_records(name: str, folder: Path) -> tuple[dict[str, list[Record]], list[str]]:
@@ -158,9 +153,7 @@ def _decide_verdicts(compared_cases: Sequence[ComparedCase], margin: float) -> l
     for paired in (True, False):  # ratios from unpaired processes have a larger variance
         group = {index: ratio for index, ratio in moderated.items() if (ratio.pairs > 1) is paired}
         moderated |= zip(group, ratios.moderate_variances(list(group.values())), strict=True)
-    uncorrected = {
-        index: p for index, ratio in moderated.items() if (p := ratios.p_value(ratio, margin)) is not None
-    }
+    uncorrected = {index: ratios.p_value(ratio, margin) for index, ratio in moderated.items() if ratio.count}
     corrected = map(float, false_discovery_control(list(uncorrected.values())))
     p_values = dict(zip(uncorrected, corrected, strict=True))
     decided_cases = list(compared_cases)

@@ -28,7 +28,6 @@ from scaling.core.record import Record, is_number
 from scaling.results.store import keep_newest_environments, latest, sort_by_start
 
 _INTERVAL_PERCENTILES = (2.5, 97.5)
-_TIME_FIELDS = ("seconds", "low", "high")  # of a predicted time
 _HALF_EFFICIENCY = 0.5  # parallel efficiency below which more devices are not worthwhile
 _DEADLINE_FACTOR = 2.0  # default deadline, as a multiple of the least predicted time
 _ORDER_FACTOR = 2.0  # the order of two times is scored only if their measured ratio exceeds this
@@ -77,13 +76,11 @@ def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
 
 def _predicted_curves(records: Sequence[Record], kinds: Sequence[str]) -> list[Curve]:
     """Return the predicted scaling curves of the given kinds ("strong" or "weak")."""
-    timings = [
-        Timing(
-            record.case, record.setting, True, (record,), Estimate(*(times[field] for field in _TIME_FIELDS))
-        )
-        for record in records
-        if (times := record.predicted) is not None
-    ]
+    timings = []
+    for record in records:
+        if (times := record.predicted) is not None:
+            estimate = Estimate(times["seconds"], times["low"], times["high"])
+            timings.append(Timing(record.case, record.setting, True, (record,), estimate))
     series = select_series(timings, kinds)
     return [build_curve(kind, curve_timings, _predicted_ratio, {}) for kind, curve_timings in series]
 
@@ -200,11 +197,7 @@ def _describe_memory(forecast: Forecast) -> list[str]:
         more = f"; {format_count(len(too_large), 'case')} do not fit in all" if len(too_large) > 1 else ""
         devices = format_count(largest.case.devices, "device")
         return [f"Out of memory on up to {devices}: {label(largest.case)}: {largest.text}{more}."]
-    usages = [
-        (record.peak_bytes or 0, record.capacity_bytes, record.case)
-        for record in forecast.records
-        if record.capacity_bytes
-    ]
+    usages = [(r.peak_bytes or 0, r.capacity_bytes, r.case) for r in forecast.records if r.capacity_bytes]
     used, capacity, fullest = max(usages, key=lambda usage: usage[0] / usage[1], default=(0, 0, None))
     if not fullest or not used:
         return []

@@ -223,11 +223,9 @@ def _crossover_between(
     Bonferroni correction.
     """
     rankings = below[1], above[1]
-    doubts = [
-        reason
-        for ranking, (slower_timing, _) in zip(rankings, slower, strict=True)
-        for reason in reasons_for_doubt(ranking.fastest, slower_timing)
-    ]
+    doubts = list[str]()
+    for ranking, (slower_timing, _) in zip(rankings, slower, strict=True):
+        doubts += reasons_for_doubt(ranking.fastest, slower_timing)
     if not all(ranking.distinguished for ranking in rankings):
         doubts.append("another mode is not distinguished")
     if any((p_value(ratio) or 0.0) * comparisons > _FALSE_CROSSOVERS for _, ratio in slower):
@@ -235,6 +233,5 @@ def _crossover_between(
     gap_below, gap_above = (math.log(ratio.estimate.value) for _, ratio in slower)
     at = below[0] * (above[0] / below[0]) ** (gap_below / (gap_below + gap_above))
     before, after = (ranking.fastest.base_method for ranking in rankings)
-    return Crossover(
-        rankings[0].case.devices, before, after, below[0], above[0], at, tuple(dict.fromkeys(doubts))
-    )
+    devices, reasons = rankings[0].case.devices, tuple(dict.fromkeys(doubts))
+    return Crossover(devices, before, after, below[0], above[0], at, reasons)

@@ -69,9 +69,7 @@ def render_report(findings: Findings, title: str, folded_tables: Iterable[Table]
     if answer_table.rows:
         sections.insert(0, table_section(answer_table, opened=True))
     else:
-        sections = [
-            section._replace(opened=section.opened or bool(section.sentences)) for section in sections
-        ]
+        sections = [each._replace(opened=each.opened or bool(each.sentences)) for each in sections]
     panels = case_panels({tables.case_anchor(t): {"": t.records} for t in findings.case_timings})
     provenance, counts = files.describe_provenance(findings), tables.count_statuses(findings)
     badges = [(status, f"{counts[status]:,} {status}") for status in (*STATUSES, "missing") if counts[status]]

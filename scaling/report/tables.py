@@ -228,20 +228,16 @@ def _format_ratios(points: Mapping[str, CurvePoint], field: str, unit: str) -> s
     `field` is such as 'speedup'. `points` maps "strong" and "weak" to curve points. `unit` follows each
     number.
     """
-    return ", ".join(
-        ("" if kind == "strong" else f"{kind} ")
-        + format_relative(point, getattr(point, field), unit)
-        + point.relative
-        for kind, point in points.items()
-    )
+    texts = []
+    for kind, point in points.items():
+        text = f"{format_relative(point, getattr(point, field), unit)}{point.relative}"
+        texts.append(text if kind == "strong" else f"{kind} {text}")
+    return ", ".join(texts)
 
 
 def _describe_remarks(findings: Findings, timing: Timing) -> str:
-    record, dispatch, blocks = (
-        timing.record,
-        timings.near_floor(timing),
-        timings.automatic_blocks(timing.record),
-    )
+    record, dispatch = timing.record, timings.near_floor(timing)
+    blocks = timings.automatic_blocks(record)
     padding = max(process.padding or 0.0 for process in timing.records)  # share of the (point, seed) pairs
     counts = (record.collectives or {}).items()
     collectives = " and ".join(format_count(count, name) for name, count in counts if count)

@@ -187,8 +187,6 @@ def draw_plan(findings: Findings, forecast: Forecast) -> Figure | None:
         "Predicted, not measured: the line is the median of the prediction, the bars are its 95 % intervals. "
         f"{_LIMITED}"
     )
-    name, title = (
-        f"plan-{file_stem(forecast.hardware)}",
-        f"Planned for {forecast.title}: time against devices",
-    )
+    name = f"plan-{file_stem(forecast.hardware)}"
+    title = f"Planned for {forecast.title}: time against devices"
     return _draw_curves(name, title, caption, findings, forecast.curves, ("seconds",))
