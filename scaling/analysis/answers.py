@@ -40,14 +40,9 @@ class FastestAnswer(NamedTuple):
     layout: str  # such as 'shard_map, points split'
     ratio: str  # a clause on the ratio of the runner-up's time to `time`, or ''
     certainty: str  # `Ranking.certainty`
-    device_certainty: str  # `Recommendation.certainty`
+    device_certainty: str  # `Recommendation.certainty`, '' if no device count is recommended
     details: tuple[str, ...]  # sentences, without a period, such as 'Speed-up: ...' or 'Efficiency: ...'
     is_fastest: bool = False  # whether the runner-up is significantly slower
-
-    @property
-    def recommended(self) -> str:
-        """Return the recommended device count, such as '1 device', or '' if none is recommended."""
-        return self.devices if self.device_certainty else ""
 
     @property
     def headline(self) -> str:

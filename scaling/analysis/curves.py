@@ -36,11 +36,6 @@ class CurvePoint:
         return self.timing.median
 
     @property
-    def ideal(self) -> float:
-        """Return the ideal speed-up over the smallest device count: `devices` / `baseline_devices`."""
-        return self.devices / self.baseline_devices
-
-    @property
     def is_baseline(self) -> bool:
         """Return whether the device count is the smallest of the curve."""
         return self.devices == self.baseline_devices

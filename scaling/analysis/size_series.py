@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
-from scaling.analysis.cases import Method, S, Subject, join_words, with_fields
+from scaling.analysis.cases import Method, S, Subject, with_fields
 from scaling.analysis.curves import keep_fastest_meshes
 from scaling.analysis.estimate import Estimate
 from scaling.analysis.ranking import Ranking
@@ -41,12 +41,6 @@ class SizeSweep(_SizeSeries):
     """
 
     lines: Mapping[Method, tuple[tuple[int, Timing], ...]]  # method -> (size, timing) pairs, sorted by size
-
-    @property
-    def constants(self) -> str:
-        """Return the settings that all timings share as text, such as 'width=8, 1 device, jit'."""
-        oversubscribed = "" if self.honest else "oversubscribed"
-        return join_words(self.fixed_sizes, self.devices_text, self.call, oversubscribed)
 
     @functools.cached_property
     def exponents(self) -> dict[Method, Estimate]:

@@ -69,7 +69,9 @@ def test_speedup_baseline_is_the_smallest_measured_device_count():
     )
     by_api = {curve.case.api: curve for curve in result}
     points = by_api["shard_map"].points
-    assert [(p.devices, p.speedup.value, p.ideal, p.efficiency.value) for p in points] == [
+    assert [
+        (p.devices, p.speedup.value, p.devices / p.baseline_devices, p.efficiency.value) for p in points
+    ] == [
         (2, 1, 1, 1),
         (4, 2, 2, 1),
         (8, 2, 4, 0.5),
@@ -81,9 +83,9 @@ def test_speedup_baseline_is_the_smallest_measured_device_count():
 
 def test_scaled_speedup_of_a_weak_curve_from_two_devices_is_relative_to_two():
     curve = only(curves.scaling_curves(pool_processes(weak()[1:]), ("weak",)))
-    assert [(p.speedup.value, p.ideal, p.efficiency.value) for p in curve.points] == [
-        (1, 1, 1),
-        (1.25, 2, 0.625),
+    assert [(p.devices, p.speedup.value, p.efficiency.value) for p in curve.points] == [
+        (2, 1, 1),
+        (4, 1.25, 0.625),
     ]
     assert curve.size.endswith("points=6 for each device")
 

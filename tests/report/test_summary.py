@@ -146,7 +146,8 @@ def test_an_answer_compares_the_device_counts_and_states_each_number_once(second
     ]
     (answer,) = answers.measured_answers(read_study(tmp_path, rows))
     fastest = min(seconds, key=seconds.get)
-    assert answer.recommended == (f"{fastest} device{'s' * (fastest > 1)}" if len(seconds) > 1 else "")
+    assert answer.devices == f"{fastest} device{'s' * (fastest > 1)}"
+    assert bool(answer.device_certainty) is (len(seconds) > 1)
     assert list(answer.details) == expected
     assert answer.sentence == f"{answer.headline}. {'. '.join(expected)}."
 

@@ -31,7 +31,9 @@ def draw_sizes(findings: Findings) -> Figure | None:
             rows += [marks.timing_row(method.name, timing, growth, size=float(size)) for size, timing in line]
         x = marks.log_axis("size", sweep.swept, (row["size"] for row in rows), counts=True)
         y = marks.log_axis("seconds", "time", marks.values_with_bounds(rows, "seconds"), "s")
-        title = marks.panel_title(findings, sweep, sweep.constants)
+        oversubscribed = not sweep.honest and "oversubscribed"
+        constants = join_words(sweep.fixed_sizes, sweep.devices_text, sweep.call, oversubscribed)
+        title = marks.panel_title(findings, sweep, constants)
         chart = marks.make_chart(rows, x, y, styles, marks.draw_series(rows, y, styles))
         panels.append(Panel(title, chart))
     caption = (
