@@ -4,6 +4,7 @@ import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from scaling.analysis import curves, forecast, ranking, size_series
 from scaling.analysis.baselines import (
@@ -45,8 +46,9 @@ class Findings:
     comparisons: list[ranking.SettingComparison]
     forecasts: list[forecast.Forecast]  # one per planned hardware
     plan_scores: list[forecast.PlanScore]  # one per planned hardware that was also measured
-    efficiency: float = EFFICIENCY  # smallest acceptable parallel efficiency
-    study_problem: str = ""  # why study.json or some of its cases cannot be read
+    efficiency: float  # smallest acceptable parallel efficiency
+    study: store.Study
+    plan_files: Mapping[str, Any]  # hardware -> content of its plan file, which may be invalid
 
     def curves_of(self, timing: Timing) -> dict[str, tuple[Curve, CurvePoint]]:
         """Return {"strong" or "weak": (curve, point)} for the scaling curves that contain a timing."""
@@ -184,7 +186,8 @@ def read(
         forecasts=forecast.forecasts(loaded.plans, plan_files),
         plan_scores=forecast.plan_scores(loaded.plans, timings),
         efficiency=efficiency,
-        study_problem=study.problem,
+        study=study,
+        plan_files=plan_files,
     )
 
 

@@ -204,7 +204,7 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
     (WARNING, "failed cases", lambda f: _failed_cases(f, False),
      "fix the cause, then repeat the command; on a cluster with retry=true"),
     (WARNING, "missing cases", lambda f: f.missing, "repeat the command, which runs them"),
-    (WARNING, "study.json that cannot be read", lambda f: [f.study_problem] if f.study_problem else [],
+    (WARNING, "study.json that cannot be read", lambda f: [f.study.problem] if f.study.problem else [],
      "repeat the `scaling run` command, which writes study.json again"),
     (WARNING, "damaged lines", lambda f: f.damaged,
      "repeat the command to run their cases, and delete the lines to end this warning"),

@@ -56,7 +56,7 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
         has_weak_curve=any(curve.kind == "weak" for curve in long_curves),
         planned_machines=[f.title for f in findings.forecasts if any(r.predicted for r in f.records)],
         limitations=[*findings.weak_refusals, *count_unmeasured(findings), *remarks], verdict=verdict(lint),
-        environments=environment_table(findings), commands=_list_commands(folder),
+        environments=environment_table(findings), commands=_list_commands(findings),
     )  # fmt: skip
     replace_file(proposal_folder / "proposal.md", text.encode())
     return proposal_folder / "proposal.md"
@@ -97,12 +97,11 @@ def _format_range(values: Iterable[int], noun: str) -> str:
     return f"{bounds} {noun if distinct == [1] else plural}"
 
 
-def _list_commands(folder: Path) -> list[str]:
+def _list_commands(findings: Findings) -> list[str]:
     """Return the commands that measured or planned the studies of a results folder."""
-    names = str(store.read_study(folder).content.get("study") or "").split(store.NAME_SEPARATOR)
-    plans = {path.stem.removeprefix("plan-"): store.read_json(path) for path in folder.glob("plan-*.json")}
+    names = str(findings.study.content.get("study") or "").split(store.NAME_SEPARATOR)
     return [f"scaling run study={name}" for name in names if name] + [
         f"scaling plan study={plan['study']} hardware={hardware}"
-        for hardware, plan in sorted(plans.items())
+        for hardware, plan in findings.plan_files.items()
         if isinstance(plan, dict) and plan.get("study")
     ]

@@ -32,9 +32,7 @@ def write_report(folder: Path, findings: "Findings | None" = None) -> Path:
     from scaling.report.markdown import render_markdown
 
     findings = findings or read(folder)
-    study = store.read_json(folder / "study.json")
-    title = study.get("title") if isinstance(study, dict) else None
-    folded = tables.folded_tables(findings)
+    title, folded = findings.study.content.get("title"), tables.folded_tables(findings)
     markdown = render_markdown(
         "table.md.jinja", findings=findings, answer=answer_sentences(findings),
         tables=[table for table in (tables.answer_table(findings), *folded) if table.rows],

@@ -97,6 +97,6 @@ def test_cases_of_the_study_that_cannot_be_read_are_counted(findings_of, tmp_pat
     known = {"key": timing.case.key, "case": {}}
     write_json(tmp_path / "study.json", {"cases": [known, known, {"key": "newer", "case": {"field": 1}}, 3]})
     study = read(tmp_path)
-    assert study.missing == [] and study.study_problem.startswith("2 cases in study.json cannot be read")
+    assert study.missing == [] and study.study.problem.startswith("2 cases in study.json cannot be read")
     write_json(tmp_path / "study.json", {"cases": [known]})
-    assert read(tmp_path).study_problem == ""
+    assert read(tmp_path).study.problem == ""
