@@ -145,25 +145,17 @@ def record_columns(findings: Findings) -> Columns:
         if record.status == "ok":
             row |= zip(("median", "low", "high"), ratios.estimate_time([record]), strict=True)
             row["certainty"] = certainties.get((record.setting, record.case))
-            row |= {"samples": len(record.seconds)} | _scaling_cells(findings, record)
+            row["samples"] = len(record.seconds)
+            pairs = findings.curves_by_case.get((record.setting, record.case), {}) if record.honest else {}
+            if pairs:  # the longest scaling curve that contains the record
+                curve, point = max(pairs.values(), key=lambda p: (len(p[0].points), p[0].kind == "strong"))
+                row |= {"kind": curve.kind} | _ratio_cells(point)
         rows.append(row)
     columns = (
         *_CASE_KEYS, *fields, *_NESTED_COLUMNS, "samples", "median", "low", "high", "kind",
         "baseline_devices", *_RATIO_COLUMNS, "certainty", "honest", "nodes",
     )  # fmt: skip
     return typed_columns(columns, rows)
-
-
-def _scaling_cells(findings: Findings, record: Record) -> dict[str, Any]:
-    """Return the kind of scaling and the ratios of a record, such as its speed-up, as {column: cell}.
-
-    The values are from the longest scaling curve that contains the record. Return {} without such a curve.
-    """
-    curves = findings.curves_by_case.get((record.setting, record.case), {}) if record.honest else {}
-    if not curves:
-        return {}
-    curve, point = max(curves.values(), key=lambda pair: (len(pair[0].points), pair[0].kind == "strong"))
-    return {"kind": curve.kind} | _ratio_cells(point)
 
 
 def _ratio_cells(point: CurvePoint) -> dict[str, Any]:
