@@ -55,6 +55,7 @@ RENAMED_TEXTS = {
     "one process": "measured in one process",
     "under ten empty calls": "under 10x the overhead of a call",
     "an empty call": "not distinguished from an empty call",
+    "they differ by less": "the times differ by less",
 }
 
 
