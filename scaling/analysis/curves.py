@@ -1,6 +1,6 @@
 """Build scaling curves (`Curve`, `CurvePoint`), check weak scaling, and select the largest problems."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,7 +96,7 @@ def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong"
     jit_timings = (timing for timing in on_one_device if timing.case.jit and is_candidate(timing.case))
     plain_jit = least_by(jit_timings, lambda timing: timing.problem_key, lambda timing: timing.median)
     return [
-        build_curve(kind, series, time_ratio, plain_jit)
+        build_curve(kind, series, plain_jit)
         for kind, series in select_series(timings, scaling)
         if kind == "strong" or _describe_unequal_work(series) is None
     ]
@@ -177,24 +177,18 @@ def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
     return None
 
 
-def build_curve(
-    kind: str,
-    series: Sequence[Timing],
-    ratio: Callable[[Timing, Timing], Estimate],
-    plain_jit: Mapping[tuple, Timing],
-) -> Curve:
+def build_curve(kind: str, series: Sequence[Timing], plain_jit: Mapping[tuple, Timing]) -> Curve:
     """Return the scaling curve of one program from timings in ascending order of device count.
 
-    `ratio(a, b)` returns the time of a divided by the time of b. `plain_jit` maps each `Timing.problem_key`
-    to the fastest timing with api=jit on one device.
+    `plain_jit` maps each `Timing.problem_key` to the fastest timing with api=jit on one device.
     """
     baseline, points = series[0], []
     for timing in series:
         ideal = timing.case.devices / baseline.case.devices
         relative_work = ideal if kind == "weak" else 1.0  # total work relative to the baseline
-        gain, jit_timing = ratio(baseline, timing), plain_jit.get(timing.problem_key)
+        gain, jit_timing = time_ratio(baseline, timing), plain_jit.get(timing.problem_key)
         speedup, efficiency = gain.scaled(relative_work), gain.scaled(relative_work / ideal)
-        against_jit = ratio(jit_timing, timing) if jit_timing else None
+        against_jit = time_ratio(jit_timing, timing) if jit_timing else None
         points.append(CurvePoint(timing, baseline.case.devices, speedup, efficiency, against_jit))
     case = with_fields(baseline.case, mesh=None)
     return Curve(case, baseline.environment, baseline.honest, kind, tuple(points))

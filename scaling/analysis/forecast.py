@@ -8,13 +8,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from scaling.analysis.cases import size_name
 from scaling.analysis.curves import Curve, CurvePoint, build_curve, select_series, stated_kinds
 from scaling.analysis.estimate import Estimate, format_percentage, format_ratio
 from scaling.analysis.ranking import OUT_OF_MEMORY_REASONS
-from scaling.analysis.timings import Timing, format_time, near_floor
+from scaling.analysis.timings import Timing, format_time, near_floor, time_ratio
 from scaling.core.case import label, problem
 from scaling.core.formatting import (
     format_bytes,
@@ -27,7 +25,6 @@ from scaling.core.grouping import group_by
 from scaling.core.record import Record, is_number
 from scaling.results.store import keep_newest_environments, latest, sort_by_start
 
-_INTERVAL_PERCENTILES = (2.5, 97.5)
 _HALF_EFFICIENCY = 0.5  # parallel efficiency below which more devices are not worthwhile
 _DEADLINE_FACTOR = 2.0  # default deadline, as a multiple of the least predicted time
 _ORDER_FACTOR = 2.0  # the order of two times is scored only if their measured ratio exceeds this
@@ -82,18 +79,7 @@ def _predicted_curves(records: Sequence[Record], kinds: Sequence[str]) -> list[C
             estimate = Estimate(times["seconds"], times["low"], times["high"])
             timings.append(Timing(record.case, record.setting, True, (record,), estimate))
     series = select_series(timings, kinds)
-    return [build_curve(kind, curve_timings, _predicted_ratio, {}) for kind, curve_timings in series]
-
-
-def _predicted_ratio(top: Timing, bottom: Timing) -> Estimate:
-    """Return the predicted time of `top` divided by the predicted time of `bottom`."""
-    value = top.median / bottom.median
-    top_draws, bottom_draws = ((timing.record.predicted or {}).get("draws") or [] for timing in (top, bottom))
-    if not top_draws or len(top_draws) != len(bottom_draws):
-        return Estimate(value, None, None)
-    # The i-th draws of both times assume the same machine parameters.
-    low, high = np.percentile(np.divide(top_draws, bottom_draws), _INTERVAL_PERCENTILES)
-    return Estimate(value, float(low), float(high))
+    return [build_curve(kind, curve_timings, {}) for kind, curve_timings in series]
 
 
 def describe_plan(forecast: Forecast) -> str:
@@ -160,7 +146,7 @@ def _describe_fastest(timings: Sequence[Timing], fastest_on_most: Timing, kind: 
     fastest = min(timings, key=lambda timing: timing.median)
     text = f"{_describe_time(fastest)}, the fastest planned method"
     on_fewer_devices = (timing for timing in timings if timing.case.devices < fastest.case.devices)
-    not_slower = [t for t in on_fewer_devices if not _predicted_ratio(t, fastest).above_one]
+    not_slower = [t for t in on_fewer_devices if not time_ratio(t, fastest).above_one]
     if not_slower:
         fewest = min(not_slower, key=lambda timing: (timing.case.devices, timing.median))
         text += f", not distinguished from {_describe_time(fewest)}"

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from scaling.analysis import ratios
 from scaling.analysis.cases import MEMORY_FIELDS, Subject
 from scaling.analysis.estimate import Estimate, format_ratio
@@ -167,7 +169,18 @@ def reasons_for_doubt(fast: Timing, slow: Timing) -> tuple[str, ...]:
 
 
 def time_ratio(top: Timing, bottom: Timing) -> Estimate:
-    """Return the time of `top` divided by the time of `bottom`, with its 95 % confidence interval."""
+    """Return the time of `top` divided by the time of `bottom`, with its 95 % confidence interval.
+
+    The ratio of two predicted times has an interval if the prediction contains equally many draws of both.
+    """
+    if top.record.predicted and bottom.record.predicted:
+        value = top.median / bottom.median
+        draws, bottom_draws = ((t.record.predicted or {}).get("draws") or [] for t in (top, bottom))
+        if not draws or len(draws) != len(bottom_draws):
+            return Estimate(value, None, None)
+        # The i-th draws of both times assume the same machine parameters.
+        low, high = np.percentile(np.divide(draws, bottom_draws), (2.5, 97.5))
+        return Estimate(value, float(low), float(high))
     if top is bottom:
         return Estimate(1.0, 1.0, 1.0)
     return ratios.estimate_ratio(top.records, bottom.records).estimate
