@@ -1,11 +1,14 @@
 """Define and run one case, and import the optional modules that only some cases need (`load_option`).
 
-scaling/study makes cases from the files in conf/study. A worker (scaling/worker.py) passes each case to
-run_case, which returns a record. In analysis/curves.py, records that differ only in devices form a curve.
+The way from a study in conf/ to a scaling curve:
 
-Read the modules in this order: case, modes, reductions, workload, inputs, derivative, layout, compile_case,
-reference, check, timing, record, run_case. The docstring of run_case lists the calls. The modules import no
-other folder of the package, except through `load_option`.
+    study/compose.py, study/grid.py      make a `Case` of each combination of values
+    workers/schedule.py, supervise.py    send the cases without a result to worker processes
+    jax_worker.py                        calls prepare_case, take_turn and finish_case of run_case.py
+    analysis/timings.py, curves.py       pool the records of a case, and join cases that differ in devices
+
+Read the modules of this folder in this order: case, modes, reductions, workload, inputs, derivative, layout,
+compile_case, reference, check, timing, record, run_case. They import other folders by `load_option` only.
 """
 
 import importlib

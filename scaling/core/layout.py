@@ -60,8 +60,7 @@ def lay_out(derivative: Derivative, devices: Sequence[Any], has_start: bool = Fa
         seed_arguments = nonzero_indices.arguments | seed_arguments
     arguments = _program_arguments(derivative, seed_arguments)
     on_device = _device_function(derivative, list(arguments))
-    # A function that wraps `on_device`, and the number of leading mesh axes of a result.
-    wrappers = {"jit": (_wrap_jit, 0), "shard_map": (_wrap_shard_map, 2)}
+    wrappers = {"jit": (_wrap_jit, 0), "shard_map": (_wrap_shard_map, 2)}  # 0, 2: the mesh axes of a result
     wrap, mesh_axes = wrappers.get(case.api) or (load_option("pmap").wrap_in_pmap, 1)
     function, structs = wrap(case, on_device, arguments, devices)
     host_shape = derivative.result_shape
