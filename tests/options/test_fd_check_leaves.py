@@ -131,6 +131,17 @@ def test_a_rule_that_is_wrong_only_for_one_value_of_an_input_is_found(factor, is
     assert bool(verify(lambda x: ruled(x), points, points=500).wrong) == is_wrong
 
 
+@pytest.mark.parametrize(("factor", "is_wrong"), [(1.0, False), (1.001, True)])
+def test_a_small_error_for_elements_near_zero_is_found_beside_large_elements(factor, is_wrong):
+    def draw(generator, rows):
+        x = generator.uniform(0.3, 1, (len(rows), 4))
+        return np.where((rows[:, None] == 321) & (np.arange(4) < 2), [0.0, 1e-5, 0, 0], x)
+
+    ruled = with_rule(jnp.sin, lambda x: jnp.cos(x) * jnp.where(jnp.abs(x) < 1e-4, factor, 1.0))
+    points = {"x": InputSpec((4,), draw)}
+    assert bool(verify(lambda x: jnp.sum(ruled(x)), points, points=500).wrong) == is_wrong
+
+
 @pytest.mark.parametrize(("factor", "is_wrong"), [(1.0, False), (1.1, True)])
 def test_a_rule_that_is_wrong_only_for_unit_vectors_is_found(factor, is_wrong):
     ruled = jax.custom_jvp(jnp.sin)

@@ -103,6 +103,7 @@ def confirm(
     if len(evaluation.names) > 1:
         groups = group_inputs(evaluation, arrays, generator)
         directions += split_direction(directions[0], groups)
+    directions.append(_keep_small_elements(directions[0], arrays))
     directions.append(random_direction(evaluation, arrays, generator, is_relative=True))
     compare = functools.partial(_compare_along_all, evaluation, generator, directions)
     derivatives, comparison, is_nonzero = compare(arrays)
@@ -267,10 +268,11 @@ def _compare_along(
 def screen(
     evaluation: Evaluation, generator: np.random.Generator, arrays: InputArrays, groups: Groups
 ) -> np.ndarray:
-    """Return estimates of the relative errors of directional derivatives, of shape (groups + 1, points).
+    """Return estimates of the relative errors of directional derivatives, of shape (groups + 2, points).
 
-    Row k is for a direction that changes only the inputs in `groups[k]`. The last row is for a direction that
-    changes all inputs, each element in proportion to its magnitude.
+    Row k is for a direction that changes only the inputs in `groups[k]`. The next row is for a direction that
+    changes only small elements. The last row is for a direction that changes all inputs, each element in
+    proportion to its magnitude.
 
     The relative error of a derivative d is max(0, |d - f| - rounding error) / (|d| + |f|), where f is a
     finite difference. The step size with the smallest error is used. At a kink, the error is 0 if d is
@@ -278,7 +280,8 @@ def screen(
     """
     center, errors_by_group = values(evaluation, arrays), []
     noise = _ROUNDINGS_OF_VALUE * evaluation.roundoff * np.abs(center)
-    directions = split_direction(random_direction(evaluation, arrays, generator), groups)
+    random = random_direction(evaluation, arrays, generator)
+    directions = [*split_direction(random, groups), _keep_small_elements(random, arrays)]
     for direction in [*directions, random_direction(evaluation, arrays, generator, is_relative=True)]:
         derivative = directional_derivative(evaluation, arrays, direction)
         smallest_error, error_at_kink, distance = np.full((3, *derivative.shape), np.inf)
@@ -322,6 +325,16 @@ def random_direction(
         signs = generator.choice([-1.0, 1.0], size.shape)
         direction[name] = size * signs * generator.uniform(0.5, 1.0, size.shape)
     return direction
+
+
+def _keep_small_elements(direction: InputArrays, arrays: InputArrays) -> dict[str, np.ndarray]:
+    """Return a copy of `direction` with zeros for the elements that are at least as large as their size.
+
+    Zeros and other small elements change little, so that an error in a derivative with respect to them is
+    small compared with the derivative along a direction that also changes large elements.
+    """
+    is_small = {name: np.abs(arrays[name]) < element_sizes(arrays[name]) for name in direction}
+    return {name: np.where(is_small[name], x, 0.0) for name, x in direction.items()}
 
 
 def element_sizes(x: np.ndarray, axes: tuple[int, ...] | None = None) -> np.ndarray:
