@@ -537,6 +537,18 @@ def test_the_product_with_a_small_input_is_checked_if_another_input_has_large_de
     assert check.verdict(derivative, got, "cpu").reason == "wrong_answer"
 
 
+@pytest.mark.default
+@pytest.mark.parametrize(("factor", "reason"), [(1.0, None), (1.01, "wrong_answer")])
+def test_the_products_of_a_long_forward_mode_are_checked_without_a_rule_for_reverse_mode(
+    factor, reason, monkeypatch, compute_result
+):
+    monkeypatch.setattr(references, "BUDGET_SECONDS", 0.0)
+    built = Workload(jax.vmap(newton), {"x": uniform(20, low=0.5)}, wrt="x")
+    derivative, got = compute_result(built, reduce="gram", mode="jacfwd")
+    got[-1, 7, 7] *= factor
+    assert check.verdict(derivative, got, "cpu").reason == reason
+
+
 @pytest.mark.parametrize("reduce", ["outputs", "inputs", "gram"])
 def test_the_vectors_of_a_sampled_check_do_not_depend_on_the_ranges_of_points(
     reduce, monkeypatch, compute_result
