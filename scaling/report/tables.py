@@ -38,6 +38,7 @@ from scaling.core.grouping import group_by
 from scaling.core.record import COMPILING_STAGES, REASONS, STATUSES, Record
 from scaling.options import machine_peaks
 from scaling.report.text import Table, TerminalReport, file_stem, make_table
+from scaling.results.store import sort_by_start
 
 Row = dict[str, object]  # a table row, from column name to cell
 _LINT_COLUMNS = ("severity", "what", "how many", "which", "how to fix it")
@@ -387,19 +388,17 @@ def _format_rate(peak: Timing) -> str:
 def environment_table(findings: Findings) -> Table:
     """Return a table of the recorded hardware and software, with one column per environment."""
     rows: dict[str, Row] = {}
-    groups = group_by(findings.records, lambda record: record.setting)
-    for digest in findings.environments:
-        records = groups[digest]
+    groups = group_by(sort_by_start(findings.records), lambda record: record.setting)
+    for digest, records in groups.items():
         columns = (column for record in records for column in environment_columns(record.environment))
         fields = [(name, text) for name, text in columns if text and name != "load"]
-        start_times = sorted(record.started_at or "" for record in records)
         fields += [
             ("records", str(len(records))),
-            ("first case started", start_times[0]),
-            ("last case started", start_times[-1]),
+            ("first case started", records[0].started_at or ""),
+            ("last case started", records[-1].started_at or ""),
         ]
         for name, same_field in group_by(dict.fromkeys(fields), lambda cell: cell[0]).items():
-            row = rows.setdefault(name, {"environment": name, **dict.fromkeys(findings.environments)})
+            row = rows.setdefault(name, {"environment": name, **dict.fromkeys(groups)})
             texts = [BOOLEAN_WORDS.get(text, text) for _, text in same_field]
             row[digest] = list_first(texts, _MAX_VALUES, "; ")
     return make_table("environments", "Where it was measured", "", rows.values())
