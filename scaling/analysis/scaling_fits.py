@@ -82,7 +82,7 @@ class ScalingFit:
 
 
 class _LinearLaw(NamedTuple):
-    """A scaling law: a formula that predicts the time on n devices from the time T on one device.
+    """A scaling law, which predicts the time on n devices from the time T on one device, and its data.
 
     Let F = 1 + `columns` @ (parameter values). For strong scaling, the predicted time is T * F / n. For weak
     scaling, it is T * F if `sign` is 1, and T / F if `sign` is -1.
@@ -92,6 +92,7 @@ class _LinearLaw(NamedTuple):
     parameters: tuple[str, ...]  # the names of the fitted parameters
     columns: Any  # functions of the device count, an array of shape (device counts, parameters)
     sign: int  # -1 if the time is divided by (1 + columns @ parameters), or 1 if it is multiplied
+    target: Any  # `sign` * log(measured time, times the device count for strong scaling), an array
 
 
 def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
@@ -106,8 +107,8 @@ def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
     log_times = np.log([point.seconds for point in points])
     if curve.kind == "strong":
         log_times += np.log(devices)  # the time of all devices, which is constant without losses
-    laws = (law for law in _applicable_laws(devices, curve.kind) if len(devices) > len(law.parameters) + 1)
-    fits = [_fit_law(curve, law, log_times) for law in laws]
+    laws = _applicable_laws(devices, log_times, curve.kind)
+    fits = [_fit_law(curve, law) for law in laws if len(devices) > len(law.parameters) + 1]
     if len(fits) < 2:
         return tuple(replace(fit, best=True) for fit in fits)
     simple, general = fits
@@ -117,13 +118,13 @@ def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
     return replace(simple, best=not is_rejected, general=general), replace(general, best=is_rejected)
 
 
-def _applicable_laws(devices: Any, kind: str) -> list[_LinearLaw]:
+def _applicable_laws(devices: Any, log_times: Any, kind: str) -> list[_LinearLaw]:
     contention, coherency = devices - 1, devices * (devices - 1)
     both = np.stack([contention, coherency], 1)
-    simple = _LinearLaw(AMDAHL, ("serial",), contention[:, None], 1)
+    simple = _LinearLaw(AMDAHL, ("serial",), contention[:, None], 1, log_times)
     if kind == "weak":
-        simple = _LinearLaw(GUSTAFSON, ("serial",), -(contention / devices)[:, None], -1)
-    return [simple, _LinearLaw(UNIVERSAL, ("contention", "coherency"), both, 1)]
+        simple = _LinearLaw(GUSTAFSON, ("serial",), -(contention / devices)[:, None], -1, -log_times)
+    return [simple, _LinearLaw(UNIVERSAL, ("contention", "coherency"), both, 1, log_times)]
 
 
 def _acceptance_limit(squares: float, freedom: int) -> float:
@@ -134,38 +135,33 @@ def _acceptance_limit(squares: float, freedom: int) -> float:
     return squares + float(stdtrit(freedom, 0.975)) ** 2 * max(squares / freedom, LEAST_VARIANCE)
 
 
-def _fit_law(curve: Curve, law: _LinearLaw, log_times: Any) -> ScalingFit:
-    """Return the fit of a law, with a 95 % profile-likelihood interval of each parameter.
-
-    `log_times` is an array of log(time in seconds), or of log(time * device count) for strong scaling.
-    """
-    target, freedom = law.sign * log_times, len(log_times) - len(law.parameters) - 1
-    best = _least_squares(law, target, {})
-    squares = _sum_of_squares(law, target, best)
+def _fit_law(curve: Curve, law: _LinearLaw) -> ScalingFit:
+    """Return the fit of a law, with a 95 % profile-likelihood interval of each parameter."""
+    best, freedom = _least_squares(law, {}), len(law.target) - len(law.parameters) - 1
+    squares = _sum_of_squares(law, best)
     limit = _acceptance_limit(squares, freedom)
     parameters = {}
     for index, (name, value) in enumerate(zip(law.parameters, map(float, best), strict=True)):
-        low, high = (_profile_end(law, target, index, value, end, limit) for end in (0.0, 1.0))
+        low, high = (_profile_end(law, index, value, end, limit) for end in (0.0, 1.0))
         parameters[name] = Estimate(value, low, high)
-    seconds = math.exp(law.sign * float(np.mean(target - np.log1p(law.columns @ best))))
+    seconds = math.exp(law.sign * float(np.mean(law.target - np.log1p(law.columns @ best))))
     return ScalingFit(curve, law.name, parameters, seconds, math.sqrt(squares / freedom), best=False)
 
 
-def _residuals(law: _LinearLaw, target: Any, parameters: Any) -> Any:
-    residuals = target - np.log1p(law.columns @ parameters)
+def _residuals(law: _LinearLaw, parameters: Any) -> Any:
+    residuals = law.target - np.log1p(law.columns @ parameters)
     return residuals - residuals.mean()  # the mean is `law.sign` * log(time on one device)
 
 
-def _sum_of_squares(law: _LinearLaw, target: Any, parameters: Any) -> float:
-    residuals = _residuals(law, target, parameters)
+def _sum_of_squares(law: _LinearLaw, parameters: Any) -> float:
+    residuals = _residuals(law, parameters)
     return float(residuals @ residuals)
 
 
-def _least_squares(law: _LinearLaw, target: Any, fixed: Mapping[int, float]) -> Any:
+def _least_squares(law: _LinearLaw, fixed: Mapping[int, float]) -> Any:
     """Return the array of parameters between 0 and 1 that minimizes the sum of squared residuals.
 
-    `target` is `law.sign` * log(time), an array with one value per device count. `fixed` maps the indices of
-    constant parameters to their values.
+    `fixed` maps the indices of constant parameters to their values.
     """
     free = [index for index in range(len(law.parameters)) if index not in fixed]
     if not free:
@@ -176,19 +172,19 @@ def _least_squares(law: _LinearLaw, target: Any, fixed: Mapping[int, float]) -> 
 
         The derivative is with respect to the first free parameter. The sum is minimized over the others.
         """
-        parameters = _least_squares(law, target, {**fixed, free[0]: value})
+        parameters = _least_squares(law, {**fixed, free[0]: value})
         slopes = law.columns[:, free[0]] / (1 + law.columns @ parameters)
-        return float(_residuals(law, target, parameters) @ slopes)
+        return float(_residuals(law, parameters) @ slopes)
 
     best = 1.0
     if descent(0.0) <= _ROUNDING:
         best = 0.0
     elif descent(1.0) < 0:
         best = _find_root(descent, 0.0, 1.0)
-    return _least_squares(law, target, {**fixed, free[0]: best})
+    return _least_squares(law, {**fixed, free[0]: best})
 
 
-def _profile_end(law: _LinearLaw, target: Any, index: int, best: float, end: float, limit: float) -> float:
+def _profile_end(law: _LinearLaw, index: int, best: float, end: float, limit: float) -> float:
     """Return one end of the profile-likelihood interval of the parameter with the given index.
 
     `best` is the fitted value, and `end` is the smallest or the largest allowed value. The result is the
@@ -197,7 +193,7 @@ def _profile_end(law: _LinearLaw, target: Any, index: int, best: float, end: flo
     """
 
     def distance(value: float) -> float:
-        return limit - _sum_of_squares(law, target, _least_squares(law, target, {index: value}))
+        return limit - _sum_of_squares(law, _least_squares(law, {index: value}))
 
     return end if distance(end) >= 0 else _find_root(distance, best, end)
 
