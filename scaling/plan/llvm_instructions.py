@@ -79,7 +79,7 @@ _GATHER_COST = 1.5
 # sets of the cache, as in the transpose of a matrix with 128 columns: 0.5 to 1.2 ns on an AMD EPYC.
 _MISS_COST = 13
 _CACHE_SETS, _CACHE_WAYS, _LINE_BYTES = 64, 12, 64  # the cache of a core
-_MAX_LINES = 2**16  # a limit on the lines that are listed for a load
+_MAX_LINES = 2**12  # a limit on the lines that are listed for a load
 # A mask of 64-bit comparisons that is converted to numbers, on an Intel CPU with AVX-512: 1.3 to 6.6 ns on a
 # Xeon. The instruction VPMOVM2D waits for the previous value of its register, so that vectors do not overlap.
 _MASK_COST = 10
