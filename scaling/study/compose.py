@@ -214,10 +214,10 @@ def _in_hydra_syntax(word: str) -> str:
         return f"++{word}"
     if name == "results" and value.startswith("~/"):  # which some shells do not expand after =
         value = os.path.expanduser(value)
-    if name in ("versus", "results") and value not in ("", "null") and value[0] not in "'\"~[{":
-        return f"{name}='{value}'"  # a revision may contain ~, flags contain =, and 1e3 may be a folder
-    if name == "where" and re.search("[=<>]", value) and value[0] not in "'\"~[{":
-        return "where='{}'".format(value.replace("'", "\\'"))
+    # A revision may contain ~, flags contain =, and 1e3 may be a folder.
+    is_text = name in ("versus", "results") or (name == "where" and re.search("[=<>]", value))
+    if is_text and value not in ("", "null") and value[0] not in "'\"~[{":
+        return "{}='{}'".format(name, value.replace("'", "\\'"))
     if name in _GROUPS:
         return re.sub(r"\.yaml\b", "", word)
     return word

@@ -42,7 +42,7 @@ def test_a_new_folder_and_one_with_results_are_accepted(names, tmp_path):
     assert [parse_results(str(path)) for path in (tmp_path, tmp_path / "new")] == [tmp_path, tmp_path / "new"]
 
 
-@pytest.mark.parametrize("path", ["2024_11_26", "1e3", "010", "0x10", "true", "a=b", "größe", "a(b)"])
+@pytest.mark.parametrize("path", ["2024_11_26", "1e3", "010", "0x10", "true", "a=b", "it's", "größe", "a(b)"])
 def test_the_name_of_a_results_folder_stays_as_it_is_written(path):
     ((config, _),) = compose(["study=linear", f"results={path}"])
     assert config["results"] == path
