@@ -135,7 +135,7 @@ def make_problem(
             "in shared, and a list of numbers is no array: use np.array(list)"
         )
     inputs = {**points, **shared}
-    names = _read_wrt(wrt if wrt not in (None, "") else next(iter(points)), inputs)
+    names = _read_wrt(next(iter(points)) if wrt is None else wrt, inputs)
     dtypes = {str(a.dtype) for a in jax.tree.leaves(inputs) if _is_floating(a)}
     if len(dtypes) > 1 or not dtypes <= set(DTYPES):
         raise Refusal(

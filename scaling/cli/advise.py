@@ -159,7 +159,7 @@ def _parse_words(words: Sequence[str]) -> tuple[str, _Problem, _Options]:
     }  # fmt: skip
     if not functions:
         return config["workload"], _read_case(config), options
-    options |= {"wrt": config["wrt"], "target": config["target"] or "jacobian"}
+    options |= {"wrt": config["wrt"], "target": "jacobian" if config["target"] is None else config["target"]}
     return functions[0], (points, shared), options
 
 

@@ -87,6 +87,7 @@ async def force_later(x, k):
             ["'k' has integers from 0 to 2147483648", "32 bits"],
         ),
         ((force, {"x": X}, {"k": K}, "y"), ["(wrt) 'y'", "x, k"]),
+        ((force, {"x": X}, {"k": K}, ""), ["(wrt) ''", "x, k"]),
         ((force, {"x": X}, {"k": {"a": K}}, "k.a"), ["(wrt) 'k.a'", "x, k"]),
         ((force, {"x": X}, {"k": np.arange(2)}, "k"), ["wrt=k contains int"]),
         ((force, {"x": X}, {"k": K.astype(np.float64)}), ["float32, float64", "use one of"]),
