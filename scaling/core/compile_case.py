@@ -247,12 +247,10 @@ def program_bytes(compiled: Any) -> dict[str, int | None]:
     }
 
 
-def describe_shortage(
-    compiled: CompiledCase, device: Any, devices_per_node: int, platform: str
-) -> str | None:
+def describe_shortage(compiled: CompiledCase, device: Any, per_node: int, platform: str) -> str | None:
     """Return text such as 'needs 96.0 GB, has 80.0 GB' if memory is too small for a case, otherwise None.
 
-    `device` is a device of this process. On a CPU, the devices of a node share its memory.
+    `device` is a device of this process. On a CPU, the `per_node` devices of a node share its memory.
     """
     needed, limit, available = compiled.bytes_while_running, compiled.derivative.case.memory_limit, None
     if needed is None:
@@ -260,9 +258,9 @@ def describe_shortage(
     if limit is not None and needed > limit:
         return f"needs {format_bytes(needed)}, may have {format_bytes(limit)} (memory_limit)"
     if platform == "cpu":
-        result_copy = devices_per_node * (compiled.needs.get("output_bytes") or 0)  # for the check
+        result_copy = per_node * (compiled.needs.get("output_bytes") or 0)  # for the check
         on_host = compiled.offload.host_bytes if compiled.offload else result_copy
-        needed = needed * devices_per_node + on_host
+        needed = needed * per_node + on_host
         available = available_bytes()
     elif "bytes_limit" in (statistics := _call_if_supported(device, "memory_stats") or {}):
         available = statistics["bytes_limit"] - statistics["bytes_in_use"]
