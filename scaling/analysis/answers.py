@@ -108,14 +108,15 @@ def problem_name(findings: Findings, timing: Timing | Ranking) -> str:
     return f"{timing.family} {timing.size}{findings.suffix(timing.environment, timing.honest)}"
 
 
-def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
+def _describe_speedup(findings: Findings, timing: Timing, is_sure: bool) -> list[str]:
     curve, point = findings.curves_of(timing).get("strong", (None, None))
     if curve is None or point is None or point.is_baseline:
         return []
     too_large = findings.too_large_on(timing, "strong")
     fewest = ", the fewest that it fits on" if too_large and too_large < point.baseline_devices else ""
     pays = (point.against_jit or point.speedup).above_one
-    label = f"{timing.devices_text} pay: speed-up" if pays else "Speed-up:"
+    conclusion = f"{timing.devices_text} pay{'' if is_sure else ' (not sure)'}: speed-up"
+    label = conclusion if pays else "Speed-up:"
     same = f"{format_ratio(*point.speedup)} over the same program on {curve.baseline}{fewest}"
     efficiency = f"Efficiency: {format_ratio(*point.efficiency, sign='')}"
     if point.against_jit is None:
@@ -137,7 +138,9 @@ def _describe_devices(
     if not other_timings:
         return [f"Measured on {fastest.devices_text} only"]
     curve, _ = findings.curves_of(recommended).get("strong", (None, None))
-    *sentences, efficiency = _describe_speedup(findings, recommended) or [""]
+    *sentences, efficiency = _describe_speedup(findings, recommended, recommendation.certainty == "sure") or [
+        ""
+    ]
     if recommended is not fastest:
         shortest = f"The shortest time, {format_time(fastest)} of {fastest.method_on_devices},"
         slower = describe_slower(recommended.method_on_devices, recommended, fastest)

@@ -168,9 +168,9 @@ def _least_squares(law: _LinearLaw, fixed: Mapping[int, float]) -> Any:
         return np.array([fixed[index] for index in range(len(law.parameters))])
 
     def descent(value: float) -> float:
-        """Return -1/2 times the derivative of the sum of squared residuals at `value`.
+        """Return -1/2 times the derivative of the sum of squared residuals by the first free parameter.
 
-        The derivative is with respect to the first free parameter. The sum is minimized over the others.
+        The first free parameter has the given value. The sum is minimized over the others.
         """
         parameters = _least_squares(law, {**fixed, free[0]: value})
         slopes = law.columns[:, free[0]] / (1 + law.columns @ parameters)

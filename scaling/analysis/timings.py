@@ -171,7 +171,7 @@ def reasons_for_doubt(fast: Timing, slow: Timing) -> tuple[str, ...]:
 def time_ratio(top: Timing, bottom: Timing) -> Estimate:
     """Return the time of `top` divided by the time of `bottom`, with its 95 % confidence interval.
 
-    The ratio of two predicted times has an interval if the prediction contains equally many draws of both.
+    The interval of predicted times comes from their random draws. It is unknown if their numbers differ.
     """
     if top.record.predicted and bottom.record.predicted:
         value = top.median / bottom.median

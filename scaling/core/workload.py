@@ -214,7 +214,7 @@ def select_leaves(field_name: str, what: str, joined: str, leaves: Collection[st
     """Return the names of the input leaves that `joined` selects. A pytree name selects all its leaves.
 
     `joined` contains names separated by "+". Raise `Refusal` if a name is unknown or a leaf is named twice.
-    `what` is the kind of name in the message, such as "input". `field_name` is the field in the message.
+    Its message contains `field_name`, or `what` for the kind of name, such as "input".
     """
     selected: list[str] = []
     for name in joined.split("+"):

@@ -286,8 +286,8 @@ class LlvmFunction:
     def _find_comparison(self, condition: str) -> Comparison | None:
         """Return the comparison that computes the variable `condition`, or None if there is none.
 
-        Only comparisons with a constant, or with the minimum of a variable and a constant, are considered.
-        The bound is this constant.
+        Only comparisons with a constant, or with the minimum of a variable and a constant, are recognized.
+        The constant becomes the bound of the result.
         """
         match = _COMPARISON.match(self.definitions.get(condition, ""))
         if match is None:

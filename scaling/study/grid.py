@@ -218,7 +218,10 @@ def _count_cells(swept: dict[str, list[Any]]) -> int:
 
 
 def _choose_meshes(devices: Any, mesh: Any) -> list[Any]:
-    """Return all meshes for `devices` devices if `mesh` is "all" and `devices` is valid, otherwise [mesh]."""
+    """Return every mesh of `devices` devices if `mesh` is "all", otherwise [mesh].
+
+    If `devices` is not a valid count, the result is [mesh], too.
+    """
     is_count = isinstance(devices, int) and 0 < devices <= LARGEST
     return list_meshes(devices) if mesh == EVERY and is_count else [mesh]
 
@@ -363,8 +366,8 @@ def parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
 def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
     """Check the syntax tree of a condition, and yield each field that it compares with a constant.
 
-    In `tree`, replace `is` by == and `is not` by !=, because Python warns of `is` with a string. Raise
-    `Refusal` if the condition is invalid. `text` is the condition, for error messages.
+    `tree` is modified: `is` becomes == and `is not` becomes !=, because Python emits a SyntaxWarning for `is`
+    with a string. Raise `Refusal` if the condition is invalid. `text` is the condition, for error messages.
     """
     for node in ast.walk(tree):
         if not isinstance(node, _ALLOWED_NODES):

@@ -108,7 +108,10 @@ class _Examination:
     answers: dict[int, Answer] = field(default_factory=dict)  # cell index -> answer
 
     def examine(self, cell_indices: list[int]) -> None:
-        """Check the cases with the given indices in a child process, and in a new one after each failure."""
+        """Check the cases with the given indices in a child process.
+
+        If the process fails, so does its current case, and a new process checks the next cases.
+        """
         # Each list in `layout_groups` contains the indices of cells that differ only in layout.
         layout_groups = list(
             group_by(cell_indices, lambda index: without_layout(self.cells[index].case)).values()

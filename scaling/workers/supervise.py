@@ -107,9 +107,9 @@ def run_schedule(
 
 
 def _expect(environments: Environments, variant: Variant) -> dict[tuple, Environment]:
-    """Return the environments of the records of `variant` before its workers have reported theirs.
+    """Return the environments to record for `variant` until its workers report the actual ones.
 
-    `environments` are those of this program. What may differ in another program is None.
+    `environments` are those of this program. In another program, the fields that may differ are None.
     """
     if variant.name in (Variant.name, "self"):
         return dict(environments)

@@ -110,7 +110,7 @@ class _JaxprAnalysis:
         self.has_batching_rule = False  # whether a function with a custom rule for `vmap` is called
 
     def longest_path(self, jaxpr: Any) -> float:
-        """Return the number of terms that are summed on the longest path from an input to an output."""
+        """Return the largest number of terms that are summed on a path from an input to an output."""
         return max(self._terms_to_outputs(jaxpr), default=0.0)
 
     def _terms_to_outputs(self, jaxpr: Any, input_terms: Sequence[float | None] | None = None) -> list[float]:
