@@ -50,7 +50,7 @@ def require_known_schema(value: Any, path: Path) -> None:
     needed = f"ad-scaling {version} or newer" if is_known else "the version of ad-scaling that wrote it"
     raise Refusal(
         f"{path} has schema {schema}, ad-scaling {scaling.__version__} reads schema {SCHEMA}: "
-        f"install {needed}, or give another folder; nothing was changed"
+        f"install {needed}, or give another folder; the file was not changed"
     )
 
 
