@@ -89,7 +89,7 @@ def _describe_problem(findings: Findings, rankings: Sequence[Ranking]) -> Fastes
 
 
 def _list_untimed(findings: Findings, ranking: Ranking) -> list[str]:
-    """Return a sentence on the AD modes that failed or ran out of memory, or [] if every mode was timed.
+    """Return a sentence that names the AD modes that could not be timed, or [] if every mode was timed.
 
     Only the problem and the device count of `ranking` are considered.
     """
@@ -128,7 +128,7 @@ def _describe_speedup(findings: Findings, timing: Timing, is_sure: bool) -> list
 def _describe_devices(
     findings: Findings, rankings: Sequence[Ranking], recommendation: Recommendation
 ) -> list[str]:
-    """Return sentences on the speed-up, the efficiency, and which device count is best.
+    """Return sentences that state the speed-up, the efficiency and the best device count.
 
     `rankings` contains one `Ranking` per device count.
     """
@@ -177,7 +177,7 @@ def _name_fastest(timing: Timing) -> str:
 def describe_efficiency(findings: Findings, curve: Curve, known_doubts: str = "") -> str:
     """Return the device counts on which a curve is efficient as text, such as 'on up to 8 devices'.
 
-    The text ends with the reasons why it may be wrong, except those that the text `known_doubts` contains.
+    The text ends with the reasons why it may be wrong. Reasons in the text `known_doubts` are omitted.
     """
     required = findings.efficiency
     if not all(point.efficiency.is_determined for point in curve.points):

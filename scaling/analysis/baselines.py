@@ -1,7 +1,7 @@
 """Compare times with peak rates and handwritten code (`Baseline`); find lost parallel efficiency.
 
 The work of a program (bytes and operations) is counted, and the peak rates of the machine are measured.
-The memory traffic includes only the inputs and the result, so its fraction of the peak is a lower bound.
+Only the inputs and the result count as memory traffic. The fraction of the peak is thus a lower bound.
 
 All communication counts as lost efficiency, because its overlap with computation is unknown. The remaining
 loss can therefore be negative. It can also be negative if the speed-up is super-linear.
@@ -31,7 +31,7 @@ _PEAKS = {  # target -> (name in the output, record field with the counted work)
 
 
 class Bound(NamedTuple):
-    """The measured peak rate that limits a program most, and the fraction of it that the program reaches."""
+    """The peak rate that limits a program most, and the fraction of this rate that the program reaches."""
 
     name: str  # "memory", "arithmetic", "transcendentals" or "communication"
     fraction: float  # (lower bound on the time) / (measured time)
@@ -79,10 +79,10 @@ def _limiting_peak(timing: Timing, rates: Rates) -> Bound | None:
 
 
 def measured_rates(timings: Iterable[Timing]) -> Rates:
-    """Return {(target, dtype, precision, machine): list of (work, work per second)}.
+    """Return {(target, dtype, precision, machine): list of (work, work per second)} for peak benchmarks.
 
-    Each timing of a peak benchmark yields one pair. The unit of work depends on the target, such as bytes or
-    floating-point operations; see `machine_peaks.peak_work`.
+    `target` is the name of a benchmark, such as "matmul". `machine_peaks.peak_work` defines its unit of work,
+    such as bytes or floating-point operations.
     """
     rates: dict[tuple, list[tuple[int, float]]] = {}
     for timing in timings:
@@ -132,8 +132,8 @@ class EfficiencyBreakdown(NamedTuple):
 def efficiency_breakdowns(curve: Curve, rates: Rates) -> list[EfficiencyBreakdown]:
     """Return a breakdown of the lost efficiency at each device count above one of a scaling curve.
 
-    `rates` is the result of `measured_rates`. Times up to the dispatch latency are omitted. Return [] if the
-    curve has no other time on one device.
+    `rates` is the result of `measured_rates`. A time that does not exceed the dispatch latency is omitted.
+    Return [] if there is no time on one device.
     """
     points = [point for point in curve.points if dispatch_floor(point.timing) < point.seconds]
     if not points or points[0].devices > 1:

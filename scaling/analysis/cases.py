@@ -97,22 +97,22 @@ def size_name(case: Case) -> str:
 
 
 def curve_case(case: Case, kind: str) -> Case:
-    """Return a copy of a case with one device and no mesh. It is equal for all cases of a scaling curve.
+    """Return a copy of a case with one device and no mesh. All cases of a scaling curve have equal copies.
 
-    `kind` is "strong" or "weak". If it is "weak", `points` of the copy is the number of points per device.
+    `kind` is "strong" or "weak". For "weak", `points` of the copy is the number of points per device.
     """
     points = case.points if kind == "strong" else case.points // case.devices
     return with_fields(case, devices=1, mesh=None, points=points)
 
 
 def is_candidate(case: Case) -> bool:
-    """Return whether a case is ranked: it uses JAX, is not handwritten, and does not use mode=auto."""
+    """Return whether a case uses JAX and is neither handwritten nor mode=auto. Only such cases are ranked."""
     return case.engine == "jax" and not case.ad_mode.closed_form and case.mode != AUTO
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A case in one environment (hardware and software): the base class of timings, curves and rankings."""
+    """The base class of timings, curves and rankings, which have a case and an environment."""
 
     case: Case
     environment: str  # the digest of hardware and software; only times with equal digests are compared
@@ -202,10 +202,11 @@ class Subject:
 def largest_problems(
     subjects: Iterable[S], family: Callable[[S], Hashable], count_devices: Callable[[list[S]], int]
 ) -> list[list[S]]:
-    """Return one list for each family (subjects with equal `family`): the subjects of its largest problem.
+    """Return the subjects of the largest problem of each family, as one list per family.
 
-    A problem with three or more device counts takes precedence over a larger problem with fewer.
-    `count_devices` returns the number of device counts of the subjects of a problem.
+    Subjects with equal values of `family` form a family. A problem with three or more device counts takes
+    precedence over a larger problem with fewer. `count_devices` returns the number of device counts of the
+    subjects of a problem.
     """
 
     def rank(problem: list[S]) -> tuple[int, int]:

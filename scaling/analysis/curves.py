@@ -62,7 +62,7 @@ class Curve(Subject):
 
     @property
     def program(self) -> tuple[str, Case]:
-        """Return (kind, case on one device), equal for measured and predicted curves of one program."""
+        """Return a key (kind, case on one device). Measured and predicted curves of a program share it."""
         return self.kind, curve_case(self.case, self.kind)
 
     @property
@@ -105,8 +105,8 @@ def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong"
 def select_series(timings: Sequence[Timing], kinds: Sequence[str]) -> list[tuple[str, list[Timing]]]:
     """Return (kind, timings) pairs for the scaling curves of the given kinds ("strong" or "weak").
 
-    The timings of a curve are in ascending order of device count. A single timing is a curve of the kind
-    `kinds[0]`, unless it is on several devices and part of a longer curve.
+    The timings of a curve are in ascending order of device count. A curve of one timing has the kind
+    `kinds[0]`. It is omitted if the timing is on several devices and also belongs to a longer curve.
     """
     kinds_and_series = [(kind, series) for kind in kinds for series in series_of_kind(timings, kind)]
     longer_series = (series for _, series in kinds_and_series if len(series) > 1)
@@ -126,7 +126,7 @@ def stated_kinds(study: Mapping[str, Any]) -> list[str]:
 
 
 def weak_refusals(timings: Iterable[Timing]) -> list[str]:
-    """Return a sentence with the reason for each weak curve whose work per device varies or is unknown."""
+    """Return one sentence per omitted weak curve. Its work per device varies or is unknown."""
     honest = [timing for timing in timings if timing.honest]
     return [
         f"Not weak scaling: {curve_name('weak', series[0].case)}: {reason}."

@@ -94,7 +94,7 @@ def to_frame(table: Columns) -> "DataFrame":
 
 
 def to_csv(table: Columns) -> str:
-    """Return a table as CSV text, which is equal to `to_frame(table).to_csv(index=False)`."""
+    """Return a table as CSV text. The text equals that of `to_frame(table).to_csv(index=False)`."""
     text = io.StringIO()  # without pandas, because its import is slow
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(table)

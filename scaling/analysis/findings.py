@@ -67,8 +67,8 @@ class Findings:
     def too_large_on(self, timing: Timing, kind: str) -> int | None:
         """Return the smallest device count on which the program of `timing` ran out of memory, or None.
 
-        `kind` is the kind of scaling. If it is "strong", all device counts have the same number of points. If
-        it is "weak", they have the same number of points per device.
+        `kind` is "strong" or "weak". The number of points is constant for strong scaling. The number of
+        points per device is constant for weak scaling.
         """
         return self._too_large.get((timing.environment, kind, curve_case(timing.case, kind)))
 
@@ -81,16 +81,16 @@ class Findings:
         too_large = (record for record in self.records if record.reason in ranking.OUT_OF_MEMORY_REASONS)
         return {
             (record.setting, kind, curve_case(record.case, kind)): record.case.devices
-            # The smallest count is last.
+            # The smallest count comes last and replaces the others.
             for record in sorted(too_large, key=lambda record: -record.case.devices)
             for kind in curves.KINDS
-            # As in `curves.series_of_kind`.
+            # Other cases are on no weak curve; see `curves.series_of_kind`.
             if kind == "strong" or record.case.points % record.case.devices == 0
         }
 
     @functools.cached_property
     def newest_records(self) -> list[Record]:
-        """Return the record that started last, in any environment, for each replicate of each case."""
+        """Return the newest record of each replicate of each case, regardless of the environment."""
         return list(store.newest_by_replicate(self.records).values())
 
     @functools.cached_property
@@ -130,8 +130,8 @@ class Findings:
     def suffix(self, environment: str, honest: bool = True) -> str:
         """Return a suffix for the name of a result, such as ' [environment 1a2b, oversubscribed]'.
 
-        The suffix names the environment if any workload was measured in several environments. `honest` is
-        false for timings on shared CPU cores. Their suffix contains 'oversubscribed'.
+        The suffix names the environment if any workload was measured in several environments. It contains
+        'oversubscribed' if `honest` is false. This is the case for timings on shared CPU cores.
         """
         remarks = [f"environment {environment}"] if self.has_mixed_environments else []
         remarks += [] if honest else ["oversubscribed"]
@@ -150,7 +150,7 @@ def read(
     Args:
         folder: The results folder.
         only: The digests of the environments to include, or None for all environments.
-        unrecorded: Additional records for cases of lost jobs, which are not stored in the folder.
+        unrecorded: Records for the cases of lost jobs. The folder does not contain these records.
         loaded: The records of the folder. If None, they are read from the folder.
         efficiency: The smallest acceptable parallel efficiency.
     """

@@ -72,7 +72,6 @@ def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
 
 
 def _predicted_curves(records: Sequence[Record], kinds: Sequence[str]) -> list[Curve]:
-    """Return the predicted scaling curves of the given kinds ("strong" or "weak")."""
     timings = []
     for record in records:
         if (times := record.predicted) is not None:
@@ -102,7 +101,7 @@ def _describe_versions(environment: Mapping[str, Any]) -> str:
 
 
 def plan_answers(forecast: Forecast, deadline: float | None = None) -> list[str]:
-    """Return sentences on the predicted fastest method, the cheapest device count and the memory usage.
+    """Return sentences that state the predicted fastest method, cheapest device count and memory usage.
 
     `deadline` is the longest allowed time of a call in seconds. By default, it is twice the shortest
     predicted time.
@@ -234,7 +233,7 @@ def _score_hardware(hardware: str, pairs: Sequence[tuple[Timing, Mapping[str, An
 
 
 def describe_score(score: PlanScore) -> list[str]:
-    """Return sentences on the errors of the predicted times, and on how often their order was correct."""
+    """Return sentences that state the errors of predicted times, and how often their order was correct."""
     worst = max(score.ratios, key=lambda ratio: abs(math.log(ratio)))
     sentences = [
         f"Predicted against measured on {score.hardware}: the median prediction is "

@@ -114,10 +114,9 @@ def _disturbed(timing: Timing) -> str | bool:
 
 
 def _trend(timing: Timing) -> str | bool:
-    """Return how much the time changed within a process, such as '+5.2 % from the first third to the last'.
+    """Return the largest trend of a process as text, such as '+5.2 % from the first third to the last'.
 
-    The medians of both thirds are compared. The process with the largest change is described. Return False if
-    no process has a significant trend.
+    The number is the change of the median time. Return False if no process has a significant trend.
     """
     compilations = (samples_by_compilation(record)[0] for record in timing.records)
     change = max((trend(samples, _MAX_TREND) or 0.0 for samples in compilations), key=abs)

@@ -25,7 +25,7 @@ _COMPARED_FIELDS = ("mesh", "forward", "overlap")  # fields of a case that `comp
 
 @dataclass(frozen=True)
 class Ranking(Subject):
-    """The fastest timing of a problem, the next one (runner-up), and the ratio of their times."""
+    """The fastest timing of a problem, its runner-up, and the ratio of their times."""
 
     fastest: Timing
     runner_up: Timing | None  # with another method, or else another memory setting; see `find_runner_up`
@@ -33,7 +33,7 @@ class Ranking(Subject):
 
     @property
     def is_empty_call(self) -> bool:
-        """Return whether the shortest time may be mere overhead of a call; see `timings.is_empty_call`."""
+        """Return whether the shortest time may be only the overhead of a call (`timings.is_empty_call`)."""
         return is_empty_call(self.fastest)
 
     @property
@@ -79,8 +79,8 @@ def fastest_methods(timings: Iterable[Timing]) -> list[Ranking]:
 def find_runner_up(fastest: Timing, others: Iterable[Timing]) -> tuple[Timing | None, Estimate | None]:
     """Return (runner-up, its time divided by the time of `fastest`), or (None, None) if `others` is empty.
 
-    Timings that are significantly slower than `fastest` are excluded, unless all of `others` are. The
-    runner-up is the fastest remaining timing.
+    The runner-up is the fastest of `others` that is not significantly slower than `fastest`. If all of
+    `others` are significantly slower, it is the fastest of them.
     """
     ratios = ((timing, time_ratio(timing, fastest)) for timing in others)
     return min(ratios, key=lambda pair: (pair[1].above_one, pair[0].median), default=(None, None))
@@ -95,10 +95,10 @@ class Recommendation(NamedTuple):
 
 
 def join_certainties(of_method: str, of_devices: str) -> str:
-    """Join two texts that state how certain a method and its device count are.
+    """Join a text about the fastest method and a text about its device count.
 
-    The result is text such as 'sure; device count not sure: ...'. `of_devices` is omitted if it is '' or
-    equals `of_method`.
+    For example, 'sure' and 'not sure: ...' become 'sure; device count not sure: ...'. `of_devices` is omitted
+    if it is '' or equals `of_method`.
     """
     return of_method if of_devices in ("", of_method) else f"{of_method}; device count {of_devices}"
 
@@ -106,8 +106,8 @@ def join_certainties(of_method: str, of_devices: str) -> str:
 def recommend_ranking(rankings: Sequence[Ranking]) -> Recommendation:
     """Return the recommended device count of a problem, from one `Ranking` per device count.
 
-    None is recommended if there is a single device count, if devices are oversubscribed, if the times are too
-    uncertain, or if the shortest time may be that of an empty call.
+    No device count is recommended if only one was measured, if devices are oversubscribed, if the times are
+    too uncertain, or if the shortest time may be that of an empty call.
     """
     fastest = min(rankings, key=lambda ranking: ranking.fastest.median)
     if fastest.is_empty_call or not fastest.honest or len(rankings) == 1:
@@ -148,10 +148,10 @@ def compare_settings(timings: Sequence[Timing]) -> list[SettingComparison]:
 
 
 def pair_colored(timings: Iterable[Timing]) -> list[tuple[Timing, Timing | None]]:
-    """Return each JAX timing with colored seeds, with the fastest one of its problem without coloring.
+    """Return (colored, uncolored) pairs of timings, one pair for each JAX timing with colored seeds.
 
-    With colored seeds, one seed computes several columns or rows of a sparse Jacobian. The second timing is
-    None if the problem was not measured without coloring.
+    With colored seeds, one seed computes several columns or rows of a sparse Jacobian. `uncolored` is the
+    fastest timing of the same problem without coloring, or None if there is none.
     """
     seeded = (timing for timing in timings if timing.case.ad_mode.has_seeds and timing.case.engine == "jax")
     pairs: list[tuple[Timing, Timing | None]] = []

@@ -40,7 +40,7 @@ class Ratio:
     pairs: int  # number of pairs of processes that were sampled in turns
     variance: float = 0.0  # squared standard error of log(estimate.value)
     freedom: float = 0.0  # degrees of freedom of the variance
-    # number of processes, jobs or pairs (harmonic mean for both times); 0 for one process: no p-value
+    # number of processes, jobs or pairs (harmonic mean for both times); 0 for one process, without p-value
     count: float = 0.0
     # (0 or 1 for numerator or denominator, process or job) -> log(time) minus the mean log(time)
     deviations: Mapping[Hashable, float] = field(default_factory=dict)
@@ -216,9 +216,9 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
 
 
 def _effective_count(ratios: Sequence[Ratio]) -> float:
-    """Return the effective sample size: the number of independent ratios with the same information.
+    """Return the number of independent ratios that would contain as much information as `ratios`.
 
-    It is smaller than the number of ratios if times from the same process are correlated.
+    This effective sample size is below `len(ratios)` if times from the same process are correlated.
     """
     sums, cases = defaultdict[Hashable, float](float), Counter[Hashable]()
     for ratio in ratios:

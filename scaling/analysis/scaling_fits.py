@@ -52,7 +52,7 @@ class ScalingFit:
         """Return the largest speed-up (`limit`), with an interval from the intervals of the parameters.
 
         Return None if the speed-up is unbounded, or if the curve has too few device counts for the universal
-        law. The interval of a simpler law also contains the interval of the universal law.
+        law. The interval of a simpler law includes that of the universal law, because either may hold.
         """
         if self.limit is None or (self.name != UNIVERSAL and self.general is None):
             return None
@@ -61,7 +61,7 @@ class ScalingFit:
         return Estimate(self.limit, min(ends), max(ends))
 
     def _limit_at(self, index: int) -> float:
-        """Return `limit` for the lower (1) or upper (2) ends of the intervals, inf if it is unbounded."""
+        """Return `limit` at the lower (index 1) or upper (index 2) ends of all intervals, or inf."""
         parameters = {
             name: Estimate(ends[index] or 0.0, None, None) for name, ends in self.parameters.items()
         }
@@ -82,10 +82,10 @@ class ScalingFit:
 
 
 class _LinearLaw(NamedTuple):
-    """A scaling law, which predicts the time on n devices from the time T on one device, and its data.
+    """A scaling law that predicts the time on n devices, and the measured times to which it is fitted.
 
-    Let F = 1 + `columns` @ (parameter values). For strong scaling, the predicted time is T * F / n. For weak
-    scaling, it is T * F if `sign` is 1, and T / F if `sign` is -1.
+    Let F = 1 + `columns` @ (parameter values), and T the time on one device. For strong scaling, the
+    predicted time is T * F / n. For weak scaling, it is T * F if `sign` is 1, and T / F if `sign` is -1.
     """
 
     name: str
@@ -130,7 +130,7 @@ def _applicable_laws(devices: Any, log_times: Any, kind: str) -> list[_LinearLaw
 def _acceptance_limit(squares: float, freedom: int) -> float:
     """Return the largest sum of squared residuals that an F test at the 5 % level accepts.
 
-    `squares` is the sum of the best fit, and `freedom` its number of degrees of freedom.
+    `squares` is the sum of squared residuals of the best fit, which has `freedom` degrees of freedom.
     """
     return squares + float(stdtrit(freedom, 0.975)) ** 2 * max(squares / freedom, LEAST_VARIANCE)
 
@@ -168,9 +168,9 @@ def _least_squares(law: _LinearLaw, fixed: Mapping[int, float]) -> Any:
         return np.array([fixed[index] for index in range(len(law.parameters))])
 
     def descent(value: float) -> float:
-        """Return -1/2 times the derivative of the sum of squared residuals by the first free parameter.
+        """Return -1/2 times the derivative of the sum of squares with respect to the first free parameter.
 
-        The first free parameter has the given value. The sum is minimized over the others.
+        This parameter has the given value. The sum of squared residuals is minimized over the others.
         """
         parameters = _least_squares(law, {**fixed, free[0]: value})
         slopes = law.columns[:, free[0]] / (1 + law.columns @ parameters)

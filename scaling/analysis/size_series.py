@@ -212,9 +212,9 @@ def _crossover_between(
 ) -> Crossover:
     """Return the `Crossover` between two sizes. `below` and `above` are (size, `Ranking`) pairs.
 
-    `slower` contains a pair for `below` and a pair for `above`: the timing of the method that is fastest at
-    the other size, and its time divided by the fastest time. `comparisons` is the number of tests for the
-    Bonferroni correction.
+    At each of the two sizes, the method that is fastest at the other size is slower. `slower` contains its
+    timing at `below`, then at `above`, each with the ratio of its time to the fastest time. `comparisons` is
+    the number of tests for the Bonferroni correction.
     """
     rankings = below[1], above[1]
     doubts = list[str]()

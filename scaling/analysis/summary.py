@@ -55,7 +55,7 @@ def _describe_fastest(findings: Findings) -> list[str]:
 
 
 def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, tuple, str]]) -> list[str]:
-    """Return one text for each function and topic: the text about the largest problem.
+    """Return the text about the largest problem for each function and topic.
 
     `texts` contains (subject, topic, sort key, text) tuples. A topic is text such as "strong" or "memory". Of
     several texts about this problem, the one with the smallest sort key is returned.
@@ -94,7 +94,7 @@ def _describe_crossover(crossovers: Sequence[Crossover], swept: str) -> str:
 
 
 def describe_growth(findings: Findings) -> list[str]:
-    """Return sentences on how the time of each function grows with each size that was varied.
+    """Return sentences that state how the time of each function grows with each size that was varied.
 
     The other sizes have their largest values, and the device count is the smallest one.
     """
@@ -111,7 +111,7 @@ def describe_growth(findings: Findings) -> list[str]:
 
 
 def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]:
-    """Return a sentence on the best-fitting scaling law for each function and kind of scaling.
+    """Return a sentence that states the best-fitting scaling law for each function and kind of scaling.
 
     The sentence is about the fastest scaling curve of the largest problem that was measured with JAX.
     """
@@ -173,7 +173,7 @@ def fastest_curves(curves: Iterable[Curve], rankings: Iterable[Ranking]) -> list
 
 
 def _describe_weak_scaling(findings: Findings) -> list[str]:
-    """Return a sentence on the best weak scaling curve of each function that was measured with JAX.
+    """Return a sentence that describes the best weak scaling curve of each function measured with JAX.
 
     `fastest_curves` selects the curve. A curve is omitted if its time on the largest device count may be that
     of an empty call.
@@ -226,7 +226,7 @@ def _describe_comparison(comparison: SettingComparison) -> str:
     name, second_name = (_name_setting(timing.case, comparison.field) for timing in (fastest, slower_timing))
     slower = describe_slower(second_name, slower_timing, fastest)
     text = f"{name} takes {format_time(fastest)}; {slower}; {comparison.certainty}"
-    program = _describe_program(comparison).replace(", the fastest mesh", "")  # any mesh
+    program = _describe_program(comparison).replace(", the fastest mesh", "")  # two meshes are compared
     return f"Comparison by {comparison.field} of {program}: {text}"
 
 

@@ -56,7 +56,7 @@ class Timing(Subject):
 
     @property
     def replicates(self) -> int:
-        """Return the number of replicates: the processes in which the case was measured."""
+        """Return the number of replicates. A replicate is a process in which the case was measured."""
         return len(self.records)
 
     @property
@@ -121,7 +121,7 @@ def is_empty_call(timing: Timing) -> bool:
 
 
 def disturbed_samples(record: Record) -> list[bool]:
-    """Return a list of booleans that state whether each time sample was disturbed.
+    """Return whether each time sample was disturbed, as a list of booleans.
 
     A sample is disturbed if the device was throttled, or if other processes loaded the CPU.
     """
@@ -171,7 +171,8 @@ def reasons_for_doubt(fast: Timing, slow: Timing) -> tuple[str, ...]:
 def time_ratio(top: Timing, bottom: Timing) -> Estimate:
     """Return the time of `top` divided by the time of `bottom`, with its 95 % confidence interval.
 
-    The interval of predicted times comes from their random draws. It is unknown if their numbers differ.
+    The interval of two predicted times is computed from their random draws. It is unknown if a time has no
+    draws, or if the times have different numbers of draws.
     """
     if top.record.predicted and bottom.record.predicted:
         value = top.median / bottom.median
@@ -187,10 +188,10 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
 
 
 def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
-    """Return (timing on the recommended device count, ''), or (fastest timing, reason) if there is none.
+    """Return (timing on the recommended device count, ''), or (fastest timing, reason) if it is uncertain.
 
-    The recommended device count is the smallest one without a significant difference from the shortest time.
-    The reason is text, for example that the ratio of the two times is too uncertain.
+    The recommended device count is the smallest one whose time is not significantly longer than the shortest.
+    It is uncertain if there are too few samples, or if the ratio of these two times is not determined.
     """
     fastest = min(timings, key=lambda timing: timing.median)
     not_slower = (timing for timing in timings if not time_ratio(timing, fastest).above_one)

@@ -105,7 +105,7 @@ def log_axis(field: str, title: str, values: Iterable[float], unit: str = "", co
 
 
 def _round_ticks(low: float, high: float) -> list[float]:
-    """Return the ticks of a logarithmic axis: at most nine round numbers between `low` and `high`."""
+    """Return at most nine round numbers between `low` and `high` as ticks of a logarithmic axis."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
     for mantissas in ((1.0, 1.5, 2, 3, 4, 6, 8), (1, 2, 5), (1,)):
         ticks = [mantissa * 10.0**exponent for exponent in exponents for mantissa in mantissas]
@@ -116,7 +116,7 @@ def _round_ticks(low: float, high: float) -> list[float]:
 
 
 def make_axis(field: str, title: str, scale: Spec, axis: Spec) -> Spec:
-    """Return an axis with numbers. `scale` and `axis` are properties of Vega-Lite."""
+    """Return a numeric axis. `scale` and `axis` are the Vega-Lite properties with these names."""
     return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": axis}
 
 
@@ -159,7 +159,7 @@ def draw_lines(styles: Sequence[LineStyle], rows: Sequence[Row] | None = None, *
 def draw_series(rows: Sequence[Row], y: Spec, styles: Sequence[LineStyle]) -> list[Spec]:
     """Return layers of lines, error bars and markers that show the data rows on the axis `y`.
 
-    Each line is labeled with its AD mode if there are two to four lines, no two of them with the same mode.
+    If there are two to four lines with different AD modes, each line is labeled with its mode.
     """
     field = y["field"]
     bounds: Spec = {"y": {"field": f"{field}_low"}, "y2": {"field": f"{field}_high"}}
