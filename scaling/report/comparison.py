@@ -102,7 +102,7 @@ def _describe_doubts(compared: ComparedCase) -> str:
 
 
 def format_markdown(comparison: FolderComparison) -> str:
-    """Return a comparison in Markdown, such as for a pull request: a summary, up to 40 cases, and remarks."""
+    """Return a summary, up to 40 cases, and remarks in Markdown, for example for a pull request."""
     *remarks, summary = map(escape_markdown, comparison_lines(comparison))
     table = to_markdown_table(_short_table(comparison.rows))
     return "\n\n".join([f"**{summary}**", table, "\n".join(f"- {remark}" for remark in remarks)]) + "\n"

@@ -23,7 +23,7 @@ def write_exports(
     """Export a results folder to files, and return {format: paths of the written files}.
 
     `formats` are keys of FORMATS. `output` is the folder to write to, by default the subfolder `export`.
-    `loaded` is the result of `load(folder)`, if it is available.
+    `loaded` contains the records of the folder. If it is None, they are read from the folder.
 
     Raise `Refusal` and write no file if a format is unknown, a required package is not installed, there is
     nothing to export, or `output` cannot be created.

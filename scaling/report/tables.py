@@ -111,7 +111,7 @@ def _name_with_time(timing: Timing) -> str:
 def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
     """Return a table of times and speed-ups. Rows are scaling curves, and columns are device counts.
 
-    The curves with the largest device count come first, and of these the fastest.
+    Curves are sorted by their largest device count in descending order, then by the time on it.
     """
     first, device_counts = curves[0], sorted({point.devices for curve in curves for point in curve.points})
     curves = sorted(curves, key=lambda curve: (-curve.points[-1].devices, curve.points[-1].seconds))
@@ -226,8 +226,8 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
 def _format_ratios(points: Mapping[str, CurvePoint], field: str, unit: str) -> str:
     """Return the ratio `field` for each kind of scaling as text, such as '1.9x, weak 1.8x'.
 
-    `field` is such as 'speedup'. `points` maps "strong" and "weak" to curve points. `unit` follows each
-    number.
+    `points` maps "strong" and "weak" to curve points. `field` is an attribute of the points, such as
+    'speedup'. `unit` follows each number.
     """
     texts = []
     for kind, point in points.items():
