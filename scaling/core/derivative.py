@@ -183,7 +183,7 @@ def to_dense(pattern: Pattern, entries: np.ndarray) -> np.ndarray:
 
 
 class DevicePosition(NamedTuple):
-    """The position of a device in the mesh, and what the device needs in addition to the inputs."""
+    """The position of a device in the mesh, and the seeds and colors that the device uses."""
 
     point_index: Any = 0  # the index of the device along the axis of the points
     seed_index: Any = 0  # the index of the device along the axis of the seeds
@@ -213,7 +213,7 @@ class SeedRange:
 
 
 class Slices(NamedTuple):
-    """The rows or columns of the Jacobian that a device will compute with one linear map (not an array)."""
+    """A description of the rows or columns of the Jacobian that a device computes with one linear map."""
 
     part: LinearMapPart
     # Maps the index of a seed to a row or column. For the Laplacian, maps an array of seed indices to the sum

@@ -225,7 +225,7 @@ def hide_secrets(text: str) -> str:
 
 
 def _secrets() -> list[tuple[str, str]]:
-    """Return (secret, variable name) for all secret environment variables, also quoted, longest first."""
+    """Return (secret, variable name) pairs, longest first. They include the quoted forms of each secret."""
     names: dict[str, str] = {}
     # A variable may have been deleted since the start of the process.
     for name, value in [*_VARIABLES_AT_START.items(), *os.environ.items()]:

@@ -24,7 +24,7 @@ def format_number(value: float) -> str:
 
 
 def format_duration(seconds: float, low: float | None = None, high: float | None = None) -> str:
-    """Format a time in seconds and its interval, if given, such as '12.3 µs (12.1 to 12.6)'."""
+    """Format a time in seconds, with its interval if it is given, such as '12.3 µs (12.1 to 12.6)'."""
     units = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
     unit, size = next(((unit, size) for unit, size in units if seconds >= 0.9995 * size), units[-1])
     scaled = (low, high) if low is None or high is None else (low / size, high / size)

@@ -132,7 +132,7 @@ class Record:
 
     @property
     def identity(self) -> tuple[str, str, int]:
-        """Return (case key, environment hash, replicate number). Repeated attempts share it."""
+        """Return (case key, environment hash, replicate number), which is equal for repeated attempts."""
         return self.key, self.environment["digest"], self.replicate
 
     @property

@@ -57,7 +57,7 @@ class Jacobians:
     values: Array  # of shape (points, outputs, inputs), or (points, nonzeros) in `SparseJacobians`
 
     def by_input(self, values: Array) -> Array:
-        """Sum `values`, one per entry of J, over the outputs. Return an array of shape (points, inputs)."""
+        """Return the sum over the outputs of `values`, one per entry of J. The shape is (points, inputs)."""
         return values.sum(axis=1)
 
     def by_output(self, values: Array, x: Array | None = None) -> Array:
@@ -69,7 +69,7 @@ class Jacobians:
         return abs(self.values).max(axis=2)
 
     def entries_by_input(self) -> Array:
-        """Return the number of stored entries in each column of J, as an int if J is dense, else an array."""
+        """Return the number of stored entries in each column of J. A dense J has one int for all columns."""
         return self.values.shape[1]
 
 

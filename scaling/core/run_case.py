@@ -298,7 +298,7 @@ def _compile_program(group: ProcessGroup, program: layout.Program) -> Stages:
 
 
 def describe_memory_shortage(group: ProcessGroup, anywhere: bool, compiled: CompiledCase) -> str | None:
-    """Return an error message if this process (or any process) has too little memory, otherwise None."""
+    """Return a message if this process (any process if `anywhere`) has too little memory, else None."""
     device, devices_per_node = group.local_devices[0], len(group.devices) // group.nodes
     shortage = compile_case.describe_shortage(compiled, device, devices_per_node, group.platform)
     texts = timing.gather_text(group.gather, shortage or "") if anywhere else [shortage]

@@ -150,7 +150,7 @@ def _add_turn(
 
 
 def _warm_up(time_calls: Callable[[int], float], least: float, gather: Gather) -> float:
-    """Call a program until its calls get no faster, and return the median time of a call in seconds."""
+    """Call a program until it gets no faster, for `least` to 10 `least` seconds. Return its median time."""
     seconds: list[float] = []
     total = 0.0
     while True:

@@ -178,9 +178,9 @@ def with_rounding(
 ) -> Iterator[tuple[Evaluation, InputArrays]]:
     """Yield `count` pairs (evaluation, inputs), each with different random rounding errors.
 
-    Each floating-point input element has the relative error `relative` or -`relative`. The error is the same
-    for elements with equal magnitudes: a derivative rule that is wrong only where elements tie must not seem
-    to be a rounding error. The evaluation adds random rounding errors to all intermediate results.
+    Each floating-point input element has the relative error `relative` or -`relative`. Elements of equal
+    magnitude have the same error, so that they still tie. Otherwise, a derivative rule that is wrong only for
+    ties would look like a rounding error. The evaluation adds random rounding errors to intermediate results.
     """
     for seed in range(1, count + 1):
         rounded, frequency = dict(arrays), 1e15 * generator.uniform(1.0, 2.0)

@@ -126,7 +126,7 @@ def confirm(
 
 
 def _exempt_ties(comparison: _Comparison, nearby: Sequence[tuple[np.ndarray, _Comparison]]) -> _Comparison:
-    """Return `comparison` with wrong derivatives changed to unresolved where the slopes jump nearby.
+    """Return `comparison`, with wrong derivatives marked as unresolved where the slopes jump nearby.
 
     Where elements tie, as in a median, the function is not differentiable. `nearby` contains the derivatives
     and their comparison at several nearby points.
@@ -328,10 +328,10 @@ def random_direction(
 
 
 def _keep_small_elements(direction: InputArrays, arrays: InputArrays) -> dict[str, np.ndarray]:
-    """Return a copy of `direction` with zeros for the elements that are at least as large as their size.
+    """Return a copy of `direction` that changes only small inputs. All its other elements are zero.
 
-    Zeros and other small elements change little, so that an error in a derivative with respect to them is
-    small compared with the derivative along a direction that also changes large elements.
+    An input x is small if |x| is less than its size from `element_sizes`. Along a direction that also changes
+    large inputs, an error in a derivative with respect to a small input could be too small to detect.
     """
     is_small = {name: np.abs(arrays[name]) < element_sizes(arrays[name]) for name in direction}
     return {name: np.where(is_small[name], x, 0.0) for name, x in direction.items()}
@@ -393,7 +393,7 @@ def _measure_values(
 
 
 def _is_hidden(evaluation: Evaluation, measured: _MeasuredValues) -> np.ndarray:
-    """Return a boolean array of shape (points, outputs): whether rounding may hide changes of an output.
+    """Return a boolean array of shape (points, outputs), true where rounding may hide changes of an output.
 
     This is possible if the rounding error exceeds a fraction of the largest |output| at the point. It is also
     possible if the output is not zero, but so small that this fraction of it underflows.
@@ -473,7 +473,7 @@ def _compare_steps(
 
 
 def _oscillates(values_at: ValuesAtStep, measured: _MeasuredValues) -> np.ndarray:
-    """Return a boolean array of shape (points, outputs): whether an output changes too fast for a step."""
+    """Return a boolean array of shape (points, outputs), true where an output changes too fast for a step."""
     # Short steps change the output by more than rounding errors, and almost as much as the longest step.
     center, least_noise, noise = measured
     change = np.max([np.abs(values_at(sign * _STEPS.flat[0]) - center) for sign in (-1, 1)], axis=0)
