@@ -130,7 +130,7 @@ class EfficiencyBreakdown(NamedTuple):
 
 
 def efficiency_breakdowns(curve: Curve, rates: Rates) -> list[EfficiencyBreakdown]:
-    """Return a breakdown of the lost efficiency at each device count above one of a scaling curve.
+    """Return a breakdown of the lost efficiency for each device count of a curve, except for one device.
 
     `rates` is the result of `measured_rates`. A time that does not exceed the dispatch latency is omitted.
     Return [] if there is no time on one device.

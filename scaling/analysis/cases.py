@@ -23,7 +23,7 @@ BOOLEAN_WORDS = {"True": "yes", "False": "no"}  # text of a fact in `environment
 
 
 class Method(NamedTuple):
-    """A differentiation method: an AD mode with its options, independent of the devices."""
+    """A differentiation method, which is an AD mode with its options, regardless of the devices."""
 
     mode: str
     batch: str
@@ -204,7 +204,7 @@ def largest_problems(
 ) -> list[list[S]]:
     """Return the subjects of the largest problem of each family, as one list per family.
 
-    Subjects with equal values of `family` form a family. A problem with three or more device counts takes
+    Subjects with equal `family(subject)` form a family. A problem with three or more device counts takes
     precedence over a larger problem with fewer. `count_devices` returns the number of device counts of the
     subjects of a problem.
     """
@@ -229,7 +229,7 @@ def environment_columns(environment: Mapping[str, Any]) -> list[tuple[str, str]]
 
 
 def environment_differences(groups: Iterable[Iterable[Record]]) -> dict[str, list[str]]:
-    """Return the environment fields that differ between groups of records, as {name: one text per group}.
+    """Return {field: [text for each group]} for the environment fields that differ between groups.
 
     Fields that depend on the case are omitted.
     """
@@ -240,9 +240,9 @@ def environment_differences(groups: Iterable[Iterable[Record]]) -> dict[str, lis
 
 
 def describe_environments(records: Iterable[Record]) -> str:
-    """Return the number of environments and their differences as text, or "" for one environment.
+    """Return text that counts the environments and names their differences, or "" for one environment.
 
-    The text is such as "2 environments that differ in jax (0.10.2, 0.11.0)".
+    For example, the text is "2 environments that differ in jax (0.10.2, 0.11.0)".
     """
     groups = group_by(records, lambda record: record.setting)
     differences = environment_differences(groups.values())

@@ -131,7 +131,7 @@ class Findings:
         """Return a suffix for the name of a result, such as ' [environment 1a2b, oversubscribed]'.
 
         The suffix names the environment if any workload was measured in several environments. It contains
-        'oversubscribed' if `honest` is false. This is the case for timings on shared CPU cores.
+        'oversubscribed' if `honest` is false, as for timings on shared CPU cores.
         """
         remarks = [f"environment {environment}"] if self.has_mixed_environments else []
         remarks += [] if honest else ["oversubscribed"]

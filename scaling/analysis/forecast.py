@@ -206,7 +206,7 @@ class PlanScore(NamedTuple):
 
 
 def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[PlanScore]:
-    """Compare predicted with measured times, for each type of hardware that has both."""
+    """Return a score of the predicted times for each type of hardware that also has measured times."""
     # Dispatch latency dominates times shorter than ten empty calls.
     reliable = [timing for timing in timings if timing.honest and near_floor(timing) is None]
     newest_last, scores = sort_by_start(record for record in plans if record.predicted), []

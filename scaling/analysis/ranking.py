@@ -131,7 +131,7 @@ class SettingComparison(Ranking):
 
 
 def compare_settings(timings: Sequence[Timing]) -> list[SettingComparison]:
-    """Compare the times of cases that differ only in one field: `mesh`, `forward` or `overlap`.
+    """Compare the times of cases that differ only in the field `mesh`, `forward` or `overlap`.
 
     `mesh` is the shape of the device mesh. `forward` names the inputs that are differentiated in forward
     mode. `overlap` states whether an all-reduce overlaps the computation.

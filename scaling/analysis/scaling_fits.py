@@ -61,7 +61,7 @@ class ScalingFit:
         return Estimate(self.limit, min(ends), max(ends))
 
     def _limit_at(self, index: int) -> float:
-        """Return `limit` at the lower (index 1) or upper (index 2) ends of all intervals, or inf."""
+        """Return `limit` at the lower (index 1) or upper (index 2) end of all intervals, inf if unbounded."""
         parameters = {
             name: Estimate(ends[index] or 0.0, None, None) for name, ends in self.parameters.items()
         }

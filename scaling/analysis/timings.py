@@ -188,10 +188,10 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
 
 
 def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
-    """Return (timing on the recommended device count, ''), or (fastest timing, reason) if it is uncertain.
+    """Return the timing on the recommended device count and '', or the fastest timing and a reason.
 
     The recommended device count is the smallest one whose time is not significantly longer than the shortest.
-    It is uncertain if there are too few samples, or if the ratio of these two times is not determined.
+    A reason states why this count is uncertain, for example that there are too few samples.
     """
     fastest = min(timings, key=lambda timing: timing.median)
     not_slower = (timing for timing in timings if not time_ratio(timing, fastest).above_one)
@@ -251,7 +251,7 @@ def memory_of(timing: Timing) -> int | None:
 
 
 def automatic_blocks(record: Record) -> str:
-    """Return the block sizes of chunk=auto as text, such as '4 seeds and all points at a time', or ''."""
+    """Return the block sizes that chunk=auto chose, such as '4 seeds and all points at a time', or ''."""
     if record.blocks is None:
         return ""
     counts_and_nouns = ((record.blocks.get("chunk"), "seed"), (record.blocks.get("block"), "point"))

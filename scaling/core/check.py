@@ -60,7 +60,7 @@ class PointsComparison(NamedTuple):
 
 @dataclass
 class CheckProgress:
-    """The state of a check: the largest error, the first wrong point, and counts of compared entries."""
+    """The state of a check, with the largest error, the first wrong point and counts of entries."""
 
     spec: ReferenceSpec
     allowed: float  # the largest tolerance so far

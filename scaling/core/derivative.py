@@ -166,7 +166,7 @@ def _forward_inputs(case: Case, input_sizes: Mapping[str, int]) -> tuple[str, ..
 
 
 def sum_over_devices(case: Case, tree: Any) -> Any:
-    """Return the sum of a pytree over all devices with split=data, otherwise the pytree itself."""
+    """With split=data, return the sum of a pytree over all devices. Otherwise, return the pytree."""
     return jax.lax.psum(tree, POINTS) if case.split == "data" and case.devices > 1 else tree
 
 

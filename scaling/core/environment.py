@@ -190,7 +190,7 @@ def available_bytes() -> int | None:
 
 
 def cgroup_folders() -> list[Path]:
-    """Return the cgroup folders of this process (v2, and v1 for CPU and memory), and all parent folders."""
+    """Return the folders of this process in cgroup v2 and v1, and all parent folders."""
     cgroups = re.findall(r"^\d+:(|memory|cpu|cpu,cpuacct):/(.*)", contents("/proc/self/cgroup") or "", re.M)
     folders = [_CGROUPS / mount / path for mount, path in cgroups or [("", "")]]  # some may not exist
     return [parent for folder in folders for parent in (folder, *folder.parents)]
@@ -218,7 +218,7 @@ def scrub(text: str) -> str:
 
 
 def hide_secrets(text: str) -> str:
-    """Hide secrets: values of variables, assignments such as HF_TOKEN=abcdef, and passwords in URLs."""
+    """Hide the values of secret variables, assignments such as HF_TOKEN=abcdef, and passwords in URLs."""
     for value, name in _secrets():
         text = text.replace(value, f"<{name}>")
     return re.sub(r"//[^/@\s]+@", "//", _SECRET_ASSIGNMENT.sub(r"\1=<\1>", text))

@@ -49,7 +49,7 @@ class Argument(NamedTuple):
 
 
 def lay_out(derivative: Derivative, devices: Sequence[Any], has_start: bool = False) -> Program:
-    """Return the `Program` for a derivative. If `has_start`, its last argument is the first seed index."""
+    """Return the `Program` of a derivative. With `has_start`, its last argument is the first seed index."""
     case = derivative.case
     if len(devices) != case.devices:
         raise Refusal(f"the case needs {case.devices} devices, not {len(devices)}")

@@ -85,7 +85,7 @@ def vjp_map(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def linearize(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> J v for the Jacobian J, by `jax.linearize`. Calls share one forward pass."""
+    """Return the function v -> J v for the Jacobian J. `jax.linearize` runs the forward pass only once."""
     import jax
 
     _, jvp = jax.linearize(f, *x)

@@ -348,7 +348,7 @@ _TRACER_FIXES = {
 
 
 def evaluate_shape(case: Case, function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:
-    """Return the shape and dtype of a function's result. Raise `Refusal` or `TooLarge` if it fails."""
+    """Return the shape and dtype of a function's result. Raise `Refusal` or `TooLarge` on failure."""
     import jax
 
     try:

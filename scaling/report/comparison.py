@@ -60,7 +60,7 @@ def comparison_lines(comparison: FolderComparison) -> list[str]:
 
 
 def changed_table(comparison: FolderComparison) -> Table:
-    """Return a table of up to 40 changed cases. If there are more, the last row counts the omitted ones."""
+    """Return a table of up to 40 changed cases. If more cases changed, the last row counts the rest."""
     return _short_table([row for row in comparison.rows if row.verdict not in folder_comparison.UNCHANGED])
 
 

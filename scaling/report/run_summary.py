@@ -15,7 +15,7 @@ _MAX_WARNINGS = 4  # largest number of warnings in a summary
 
 
 def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[str]:
-    """Return a summary for one screen of `width` columns: fastest AD modes, warnings and next commands."""
+    """Return a summary of `width` columns that fits one screen. It ends with the commands to run next."""
     width = min(width, WIDTH)
     lint = lint_findings(findings)
     messages = [f"{finding.severity}: {finding.rule} ({finding.count}); {finding.fix}" for finding in lint]

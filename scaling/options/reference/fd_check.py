@@ -152,8 +152,8 @@ def _compare_along_all(
     along a direction is much larger than its error, or where rounding errors may hide it. It is false where
     the function is not finite, unless the function is finite nowhere.
 
-    A rule for tangents may be wrong only for unit vectors. If the Jacobian has few columns, some derivatives
-    are products of these columns, which are compared with results, and a direction. The others are JVPs.
+    Most derivatives are JVPs. If the Jacobian has few columns, it is computed, and some derivatives are its
+    products with a direction. They reveal a rule for tangents that is wrong only for unit vectors.
 
     The first `_DIRECTIONS` directions must be random. The root mean square of the derivatives along these
     directions is used as the typical size of a derivative. The last direction must be a result of

@@ -75,7 +75,7 @@ def _sample_indices(count: int, size: int, generator: np.random.Generator) -> np
 
 
 def _count_complete_points(spec: ReferenceSpec) -> int:
-    """Return the number of points whose entries can all be compared with the reference in time."""
+    """Return the number of points whose entries can all be compared within the time limit."""
     if _is_matrix_vector_product(spec) or spec.case.ad_mode.finite_step:
         return 0
     seconds_per_point = max(spec.computed.seconds / spec.case.points, _SECONDS_OF_COMPARISON)

@@ -78,7 +78,7 @@ def line_styles(cases: Mapping[str, Case]) -> list[LineStyle]:
 
 
 def to_css_variable(color: str) -> str:
-    """Return the CSS variable of a theme color, such as 'var(--x0072b2)'. Other text is unchanged."""
+    """Return the CSS variable of a theme color, such as 'var(--x0072b2)'. Return other text unchanged."""
     return f"var(--x{color[1:]})" if color in _DARK_COLORS else color
 
 
