@@ -26,7 +26,7 @@ NamedArrays = Mapping[str, Any]  # arrays or abstract arrays by name
 
 @dataclass(frozen=True)
 class LinearMapPart:
-    """A linear map from seeds to columns or rows of the Jacobian. With mode=mixed, there may be two maps."""
+    """A linear map from seeds to columns or rows of the Jacobian. A derivative in mode=mixed may have two."""
 
     mode: str  # the name of an AD mode, a key of `MODES`
     names: tuple[str, ...]  # the names of the differentiated inputs
@@ -416,7 +416,7 @@ def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int 
 
 
 def _sum_rows_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, outputs: int) -> Any:
-    """Return the sum of the Jacobian rows at each point, as an array of shape (batch, ...) for each input."""
+    """Return the sum of the Jacobian rows at each point. Each input has an array of shape (batch, ...)."""
     if seeds.is_one_chunk and seeds.count == batch * outputs:
         by_seed = jax.vmap(rows)(seeds.indices)
         return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in by_seed]

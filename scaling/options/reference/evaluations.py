@@ -164,10 +164,10 @@ def is_traceable(evaluation: Evaluation, arrays: InputArrays, quantity: str) -> 
 
 
 def with_pushforward(evaluation: Evaluation, arrays: InputArrays) -> Evaluation | None:
-    """Return an `Evaluation` of the same function whose JVPs JAX can compute, or None if there is none.
+    """Return an `Evaluation` of the same function whose JVPs JAX can compute, or None if it cannot.
 
-    It is `evaluation` or a copy with the opposite value of `transposed`. If this field is true, JVPs are
-    computed from VJPs.
+    The result is `evaluation`, or a copy with the opposite value of `transposed`. If `transposed` is true,
+    JVPs are computed from VJPs.
     """
     candidates = evaluation, dataclasses.replace(evaluation, transposed=not evaluation.transposed)
     return next((candidate for candidate in candidates if is_traceable(candidate, arrays, "columns")), None)
