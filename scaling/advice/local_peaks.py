@@ -51,9 +51,9 @@ def read_hardware(name: str) -> Hardware:
 
 
 def find_model() -> Hardware | None:
-    """Return the hardware model of this machine, or None if conf/hardware has no model of its GPU or TPU.
+    """Return the `Hardware` of this machine, or None if conf/hardware does not describe its GPU or TPU.
 
-    The model of a CPU has no rates. `add_rates` adds them.
+    For a CPU, the rates are empty. Call `add_rates` to add them.
     """
     device = jax.devices()[0]
     if device.platform == "cpu":

@@ -107,7 +107,7 @@ def dispatch_floor(timing: Timing) -> float:
 
 
 def near_floor(timing: Timing) -> float | None:
-    """Return the dispatch latency in seconds if the time is shorter than ten latencies, otherwise None."""
+    """Return the dispatch latency in seconds if the time is under ten times this latency, otherwise None."""
     floor = dispatch_floor(timing)
     return floor if timing.median < _LEAST_EMPTY_CALLS * floor else None
 
@@ -188,10 +188,10 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
 
 
 def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
-    """Return the timing on the recommended device count and '', or the fastest timing and a reason.
+    """Return (timing on the recommended device count, '').
 
     The recommended device count is the smallest one whose time is not significantly longer than the shortest.
-    A reason states why this count is uncertain, for example that there are too few samples.
+    If it is uncertain, return (fastest timing, reason). A reason is, for example, that samples are too few.
     """
     fastest = min(timings, key=lambda timing: timing.median)
     not_slower = (timing for timing in timings if not time_ratio(timing, fastest).above_one)

@@ -21,7 +21,7 @@ Coordinates = tuple[int, ...]  # a value for each parameter
 
 @dataclass(frozen=True)
 class Experiment:
-    """The content of an Extra-P file, with the run times of methods at the same parameter values."""
+    """The content of an Extra-P file: the run times of several methods for the same parameter values."""
 
     title: str  # the differentiated function and the environment
     constants: Mapping[str, int]  # the sizes that are equal in all timings, by name

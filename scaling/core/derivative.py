@@ -291,7 +291,7 @@ def make_slices(
     position: DevicePosition,
     colors: Any = None,
 ) -> Slices:
-    """Describe the columns or rows of the Jacobian that one device computes with the linear map `part`.
+    """Return the slices (columns or rows) of the Jacobian that one device computes with the map `part`.
 
     `position` selects the seeds of the device. `colors` contains the color of each column or row, or is None.
     """
@@ -416,7 +416,7 @@ def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int 
 
 
 def _sum_rows_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, outputs: int) -> Any:
-    """Return the sum of the Jacobian rows at each point. Each input has an array of shape (batch, ...)."""
+    """Sum the Jacobian rows of each point. Return one array of shape (batch, ...) for each input."""
     if seeds.is_one_chunk and seeds.count == batch * outputs:
         by_seed = jax.vmap(rows)(seeds.indices)
         return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in by_seed]

@@ -298,7 +298,7 @@ def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jacobians, np.ndarray | None]:
     """Return (Jacobians, floor) at the points [start, stop). `floor` has the shape (points,) or is None.
 
-    The check divides an error of an entry of J by max(|entry|, floor), or by |entry| if `floor` is None.
+    The check divides the error of a Jacobian entry by max(|entry|, floor), or by |entry| if `floor` is None.
     """
     workload, derivative, reduction = spec.workload, spec.derivative, spec.reduction
     if spec.nonzeros_pattern is not None:

@@ -238,6 +238,6 @@ def _residual(np, is_dot, is_scalar, d, m):
 
 
 def _poisson(np, log_gamma, c, lam):
-    """Return log(lam^c exp(-lam) / c!) of the count c and the rate lam, without c! if `log_gamma` is None."""
+    """Return log(lam^c exp(-lam) / c!) for the count c and rate lam. Omit c! if `log_gamma` is None."""
     log_factorial = log_gamma(c + 1.0) if log_gamma else 0.0
     return c * np.log(lam) - lam - log_factorial

@@ -146,7 +146,7 @@ def from_config(config: Mapping[str, Any]) -> Hardware:
 
 
 def _read_rates(config: Mapping[str, Any]) -> Rates:
-    """Return the rates of a GPU or TPU from its configuration. They apply to any number of devices."""
+    """Return the peak rates of a GPU or TPU from its configuration. They do not depend on device counts."""
     names = ("products", "arithmetic", "transcendental", "kernel_seconds")
     return Rates(
         **{name: config[name] for name in names}, devices=1, bandwidth=((0.0, config["bandwidth"]),),

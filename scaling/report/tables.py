@@ -111,7 +111,7 @@ def _name_with_time(timing: Timing) -> str:
 def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
     """Return a table of times and speed-ups. Rows are scaling curves, and columns are device counts.
 
-    Curves are sorted by their largest device count in descending order, then by the time on it.
+    Curves are sorted by their largest device count in descending order, then by the time there.
     """
     first, device_counts = curves[0], sorted({point.devices for curve in curves for point in curve.points})
     curves = sorted(curves, key=lambda curve: (-curve.points[-1].devices, curve.points[-1].seconds))

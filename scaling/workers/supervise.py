@@ -298,7 +298,7 @@ class _InterleavedCases:
         return [work for work in self.items if work.state == "prepared"]
 
     def _handle_death(self, death: WorkerDied) -> None:
-        """Record the case of a dead worker as failed, or postpone the case if it may fit in memory alone."""
+        """Record the case of a dead worker as failed, or postpone it if it may fit without other cases."""
         work = self.last_request
         if work.state == "ended":
             return

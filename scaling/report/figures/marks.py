@@ -50,8 +50,8 @@ def make_figure(
 ) -> Figure | None:
     """Return a figure with the given panels, or None if `panels` is empty.
 
-    `problems` is the number of problems with data. If it exceeds MAX_PANELS, the caption states that only
-    MAX_PANELS of them are drawn.
+    `problems` is the number of problems that could be drawn. If it exceeds MAX_PANELS, the caption states
+    that only MAX_PANELS of them are drawn.
     """
     if problems > MAX_PANELS:
         caption += f" {MAX_PANELS} of {problems} problems are drawn; the tables have all."
