@@ -138,9 +138,8 @@ def _describe_devices(
     if not other_timings:
         return [f"Measured on {fastest.devices_text} only"]
     curve, _ = findings.curves_of(recommended).get("strong", (None, None))
-    *sentences, efficiency = _describe_speedup(findings, recommended, recommendation.certainty == "sure") or [
-        ""
-    ]
+    speedup = _describe_speedup(findings, recommended, recommendation.certainty == "sure")
+    sentences = speedup[:1]
     if recommended is not fastest:
         shortest = f"The shortest time, {format_time(fastest)} of {fastest.method_on_devices},"
         slower = describe_slower(recommended.method_on_devices, recommended, fastest)
@@ -148,30 +147,37 @@ def _describe_devices(
     fewer_devices = (timing for timing in other_timings if 1 < timing.case.devices < recommended.case.devices)
     on_fewer, _ = find_runner_up(recommended, fewer_devices)
     if on_fewer:
-        slower = describe_slower(_name_fastest(on_fewer), on_fewer, recommended)
-        sentences.append(f"Fewer devices are slower: {slower}")
-    more_devices = (timing for timing in other_timings if timing.case.devices > fastest.case.devices)
-    on_more, ratio = find_runner_up(fastest, more_devices)
-    if on_more and ratio:
-        conclusion = f"More devices {'do not pay' if ratio.above_one else 'are not distinguished'}"
-        timed = {timing.base_method for timing in findings.timings_by_comparison[on_more.comparison_key]}
-        if fastest.base_method not in timed:  # such as a case that failed
-            conclusion = f"{fastest.method.name} has no time on {on_more.devices_text}"
-        slower = describe_slower(_name_fastest(on_more), on_more, fastest)
-        doubts = ", ".join(reasons_for_doubt(fastest, on_more)) if ratio.above_one else ""
-        is_new = doubts and recommendation.certainty != f"not sure: {doubts}"
-        sentences.append(f"{conclusion}: {slower}" + (f"; not sure: {doubts}" if is_new else ""))
+        sentences.append(f"Fewer devices are slower: {_describe_fastest_on(on_fewer, recommended)}")
+    more_devices = [timing for timing in other_timings if timing.case.devices > fastest.case.devices]
+    sentences += _describe_more_devices(findings, fastest, more_devices, recommendation.certainty)
     if recommendation.doubt:
         sentences.append(f"No number of devices can be recommended: {recommendation.doubt}")
-    sentences += [efficiency] if efficiency else []
+    sentences += speedup[1:]
     if curve and len(curve.points) > 1:
         efficient = describe_efficiency(findings, curve, recommendation.certainty)
         sentences.append(f"Efficiency of at least {findings.efficiency:g}: {efficient}")
     return sentences
 
 
-def _name_fastest(timing: Timing) -> str:
-    return f"the fastest on {timing.devices_text}, {timing.method.name},"
+def _describe_more_devices(
+    findings: Findings, fastest: Timing, more_devices: Sequence[Timing], known_certainty: str
+) -> list[str]:
+    on_more, ratio = find_runner_up(fastest, more_devices)
+    if on_more is None or ratio is None:
+        return []
+    conclusion = f"More devices {'do not pay' if ratio.above_one else 'are not distinguished'}"
+    timed = {timing.base_method for timing in findings.timings_by_comparison[on_more.comparison_key]}
+    if fastest.base_method not in timed:  # such as a case that failed
+        conclusion = f"{fastest.method.name} has no time on {on_more.devices_text}"
+    doubts = ", ".join(reasons_for_doubt(fastest, on_more)) if ratio.above_one else ""
+    is_new = doubts and known_certainty != f"not sure: {doubts}"
+    slower = _describe_fastest_on(on_more, fastest)
+    return [f"{conclusion}: {slower}" + (f"; not sure: {doubts}" if is_new else "")]
+
+
+def _describe_fastest_on(top: Timing, bottom: Timing) -> str:
+    """Return text such as 'the fastest on 2 devices, jacfwd, takes 1.41x as long' (as `bottom`)."""
+    return describe_slower(f"the fastest on {top.devices_text}, {top.method.name},", top, bottom)
 
 
 def describe_efficiency(findings: Findings, curve: Curve, known_doubts: str = "") -> str:
