@@ -109,7 +109,7 @@ def run_schedule(
 def _expect(environments: Environments, variant: Variant) -> dict[tuple, Environment]:
     """Return the environments to record for `variant` until its workers report the actual ones.
 
-    `environments` are those of this program. In another program, the fields that may differ are None.
+    `environments` describe this program. In the result, the fields that may differ in `variant` are None.
     """
     if variant.name in (Variant.name, "self"):
         return dict(environments)

@@ -219,9 +219,10 @@ def _make_unverified_reference(
     integers = frozenset(name for name, spec in workload.inputs.items() if spec.integer)
     roundoff = max(ROUNDOFF[dtype], 2.0**-properties.bits)
     per_point = frozenset(workload.points)
-    evaluation = Evaluation(function, names, per_point, integers, dtype, elements, roundoff, width)
-    # A rule for `vmap` may be wrong, so that the reference must not use it.
-    evaluation = dataclasses.replace(evaluation, one_by_one=properties.has_batching_rule)
+    evaluation = Evaluation(
+        function, names, per_point, integers, dtype, elements, roundoff, width,
+        one_by_one=properties.has_batching_rule,  # a rule for `vmap` may be wrong
+    )  # fmt: skip
     if dtype != case.dtype:  # a program in the dtype of the case has to round like the program of the case
         evaluation = evaluations.choose_optimization(evaluation, arrays)
     computed = ComputedReference(evaluation, evaluation, properties.terms)

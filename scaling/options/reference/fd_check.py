@@ -152,25 +152,13 @@ def _compare_along_all(
     along a direction is much larger than its error, or where rounding errors may hide it. It is false where
     the function is not finite, unless the function is finite nowhere.
 
-    Most derivatives are JVPs. If the Jacobian has few columns, it is computed, and some derivatives are its
-    products with a direction. They reveal a rule for tangents that is wrong only for unit vectors.
-
     The first `_DIRECTIONS` directions must be random. The root mean square of the derivatives along these
     directions is used as the typical size of a derivative. The last direction must be a result of
     `random_direction` with `is_relative=True`.
     """
-
-    def derivatives_along(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
-        derivatives = np.array([directional_derivative(evaluation, arrays, x) for x in directions])
-        if evaluation.inputs <= _MAX_COLUMNS and not evaluation.rounding_key:
-            J, names, batched = jacobian(evaluation, arrays), evaluation.names, evaluation.per_point
-            for k in (0, *range(_DIRECTIONS, len(directions) - 1)):  # a random direction, and its groups
-                direction = flatten_inputs(names, batched, directions[k], len(J))
-                derivatives[k] = (J @ direction[:, :, None])[:, :, 0]
-        return derivatives
-
+    differentiate = functools.partial(_differentiate_along, directions)
     derivatives, noise = measure_with_noise(
-        derivatives_along, evaluation, arrays, 4 * evaluation.roundoff, generator, _NOISE_RUNS
+        differentiate, evaluation, arrays, 4 * evaluation.roundoff, generator, _NOISE_RUNS
     )
     # Along the last direction, the derivative and its rounding error may be much smaller.
     rounding = [noise[:-1].max(axis=0)] * (len(directions) - 1) + [noise[-1]]
@@ -189,6 +177,28 @@ def _compare_along_all(
     is_nonzero = (rms > 8 * rounding[0]) | stacked.is_nonzero.any(axis=0) | _is_hidden(evaluation, measured)
     is_finite = np.isfinite(measured.center)
     return derivatives, stacked, is_nonzero & (is_finite | ~is_finite.any())
+
+
+def _differentiate_along(
+    directions: Sequence[InputArrays], evaluation: Evaluation, arrays: InputArrays
+) -> np.ndarray:
+    """Return the derivatives along each direction, of shape (directions, points, outputs).
+
+    Most derivatives are JVPs. If the Jacobian has few columns, it is computed, and some derivatives are its
+    products with a direction. They reveal a rule for tangents that is wrong only for unit vectors.
+    """
+    from_columns: set[int] = set()
+    if evaluation.inputs <= _MAX_COLUMNS and not evaluation.rounding_key:
+        from_columns = {0, *range(_DIRECTIONS, len(directions) - 1)}  # a random direction, and its groups
+        J = jacobian(evaluation, arrays)
+    derivatives = []
+    for k, direction in enumerate(directions):
+        if k in from_columns:
+            flat = flatten_inputs(evaluation.names, evaluation.per_point, direction, len(J))
+            derivatives.append((J @ flat[:, :, None])[:, :, 0])
+        else:
+            derivatives.append(directional_derivative(evaluation, arrays, direction))
+    return np.array(derivatives)
 
 
 def _describe_worst(
