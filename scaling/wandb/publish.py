@@ -83,11 +83,11 @@ def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
     is the file descriptor of the lock on the folder. The folder is locked until the child process ends.
     """
     passed_variables = [name for name in os.environ if not name.startswith("WANDB_") or name[6:] in _PASSED]
-    environ = {name: os.environ[name] for name in passed_variables} | _CHILD_ENVIRONMENT
     encoded_job = base64.b64encode(pickle.dumps(job)).decode()
     command = [sys.executable, "-P", "-m", "scaling.wandb.remote", str(folder.resolve() / "wandb")]
     timeout = _START_SECONDS + _GRACE_SECONDS
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work_folder:  # wandb logs this path
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work_folder:  # wandb leaves files in it
+        environ = {k: os.environ[k] for k in passed_variables} | _CHILD_ENVIRONMENT | {"TMPDIR": work_folder}
         child = ChildProcess(command, stdin_text=encoded_job, cwd=work_folder, env=environ, pass_fds=(lock,))
         with contextlib.closing(child):
             while (event := child.receive(timeout)) is not None:

@@ -6,6 +6,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -67,6 +68,15 @@ def test_rows_and_config_of_offline_copies_are_readable_by_wandb(published_folde
         history = [line["history"]["item"] for line in lines if line["type"] == "history"]
         shown = [{k: v for k, v in row.items() if not k.startswith("_")} for row in history]
         assert shown == run.rows
+
+
+def test_no_temporary_file_remains(copy, tmp_path, monkeypatch):
+    (temporary := tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # the tempfile module caches the folder
+    shutil.rmtree(copy / "wandb")
+    assert states(published(copy, OFFLINE)) == {"kept": 4}
+    assert not [*temporary.iterdir()]
 
 
 def test_second_offline_publish_adds_no_run(copy):
