@@ -28,6 +28,7 @@ SECOND = ("hessian", "hvp", LAPLACIAN)
 BATCHES = ("vmap", "whole")
 SPLITS = ("points", "seeds", "both", "data")  # data: the result is a sum over the points of all devices
 APIS = ("jit", "shard_map", "pmap")
+SCALINGS = ("strong", "weak")  # with weak scaling, each device has the points of the study
 DTYPES = ("float32", "float64", "bfloat16")
 PRECISIONS = ("highest", "high", "default")
 STORAGES = DEVICE, HOST = "device", "host"

@@ -7,11 +7,10 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from scaling.core.case import CEILING, CHOICES, OPTIONS, Case, built_in
+from scaling.core.case import CEILING, CHOICES, OPTIONS, SCALINGS, Case, built_in
 from scaling.core.grouping import group_by
 from scaling.peers import interface
 from scaling.study.arguments import FLAGS
-from scaling.study.grid import SCALINGS
 
 _WIDTH, _NAME_WIDTH = 79, 22  # characters in a line and in its first column
 # A key, its default, and its comment, which may continue on the following lines.

@@ -5,10 +5,10 @@ import os
 import pytest
 from omegaconf import OmegaConf
 
-from scaling.core.case import FIELDS, Refusal, to_dict
+from scaling.core.case import FIELDS, SCALINGS, Refusal, to_dict
 from scaling.study import arguments
 from scaling.study.compose import compose as compose_words
-from scaling.study.grid import SCALINGS, GridCell, expand_study, list_meshes
+from scaling.study.grid import GridCell, expand_study, list_meshes
 from tests.support.composed import compose, configuration
 from tests.support.paths import CONF
 
