@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from scaling.analysis.curves import Curve, CurvePoint
+from scaling.analysis.environments import OF_THE_CASE
 from scaling.analysis.estimate import Estimate
 from scaling.analysis.timings import Timing, dispatch_floor, least_time, time_ratio
 from scaling.core.case import CEILING
-from scaling.core.environment import OF_THE_CASE
 from scaling.core.grouping import group_by, least_by
 from scaling.options import machine_peaks
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scaling.analysis import curves, forecast, ranking, size_series
+from scaling.analysis import curves, forecast, method_settings, ranking, size_series
 from scaling.analysis.baselines import (
     Baseline,
     EfficiencyBreakdown,
@@ -14,7 +14,7 @@ from scaling.analysis.baselines import (
     find_baselines,
     measured_rates,
 )
-from scaling.analysis.cases import curve_case, is_candidate
+from scaling.analysis.cases import OUT_OF_MEMORY_REASONS, curve_case, is_candidate
 from scaling.analysis.curves import Curve, CurvePoint
 from scaling.analysis.scaling_fits import ScalingFit, fit_laws
 from scaling.analysis.timings import Timing, pool_processes
@@ -43,7 +43,7 @@ class Findings:
     weak_refusals: list[str]  # see `curves.weak_refusals`
     scaling_fits: list[ScalingFit]  # only curves with enough device counts
     efficiency_breakdowns: list[EfficiencyBreakdown]
-    comparisons: list[ranking.SettingComparison]
+    comparisons: list[method_settings.SettingComparison]
     forecasts: list[forecast.Forecast]  # one per planned hardware
     plan_scores: list[forecast.PlanScore]  # one per planned hardware that was also measured
     efficiency: float  # smallest acceptable parallel efficiency
@@ -78,7 +78,7 @@ class Findings:
 
         A key is (environment, kind of scaling, result of `curve_case`).
         """
-        too_large = (record for record in self.records if record.reason in ranking.OUT_OF_MEMORY_REASONS)
+        too_large = (record for record in self.records if record.reason in OUT_OF_MEMORY_REASONS)
         return {
             (record.setting, kind, curve_case(record.case, kind)): record.case.devices
             # The smallest count comes last and replaces the others.
@@ -107,7 +107,7 @@ class Findings:
     def lost_records(self) -> dict[tuple, list[Record]]:
         """Return {(environment, problem, device count): records of modes that failed or were too large}."""
         candidates = (record for record in self.newest_records if is_candidate(record.case))
-        reasons = ranking.OUT_OF_MEMORY_REASONS
+        reasons = OUT_OF_MEMORY_REASONS
         lost = (record for record in candidates if record.status == "failed" or record.reason in reasons)
         return group_by(lost, lambda record: (record.setting, problem(record.case), record.case.devices))
 
@@ -182,7 +182,7 @@ def read(
         efficiency_breakdowns=[
             each for curve in scaling_curves for each in efficiency_breakdowns(curve, rates)
         ],
-        comparisons=ranking.compare_settings(timings),
+        comparisons=method_settings.compare_settings(timings),
         forecasts=forecast.forecasts(loaded.plans, plan_files),
         plan_scores=forecast.plan_scores(loaded.plans, timings),
         efficiency=efficiency,

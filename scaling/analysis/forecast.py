@@ -8,10 +8,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from scaling.analysis.cases import size_name
+from scaling.analysis.cases import OUT_OF_MEMORY_REASONS, size_name
 from scaling.analysis.curves import Curve, CurvePoint, build_curve, select_series, stated_kinds
 from scaling.analysis.estimate import Estimate, format_percentage, format_ratio
-from scaling.analysis.ranking import OUT_OF_MEMORY_REASONS
 from scaling.analysis.timings import Timing, format_time, near_floor, time_ratio
 from scaling.core.case import label, problem
 from scaling.core.formatting import (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from scaling.analysis import timings
-from scaling.analysis.cases import describe_environments
+from scaling.analysis.environments import describe_environments
 from scaling.analysis.estimate import format_percentage
 from scaling.analysis.findings import Findings
 from scaling.analysis.ratios import samples_by_compilation, trend

@@ -1,26 +1,20 @@
-"""Rank AD methods (`Ranking`) and device counts; compare meshes, coloring, memory (`pareto_fronts`)."""
+"""Rank AD methods (`fastest_methods`), and recommend a device count (`recommend_devices`)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from scaling.analysis.cases import Subject, is_candidate, with_fields, without_memory_setting
+from scaling.analysis.cases import Subject, is_candidate
 from scaling.analysis.estimate import Estimate
 from scaling.analysis.timings import (
     Timing,
-    break_even_calls,
+    describe_slower,
     is_empty_call,
     least_time,
     reasons_for_doubt,
-    recommend_devices,
     time_ratio,
 )
-from scaling.core.case import defaults
-from scaling.core.formatting import format_count
 from scaling.core.grouping import group_by
-
-OUT_OF_MEMORY_REASONS = ("too_large", "dominated", "out_of_memory")
-_COMPARED_FIELDS = ("mesh", "forward", "overlap")  # fields of a case that `compare_settings` compares
 
 
 @dataclass(frozen=True)
@@ -86,6 +80,23 @@ def find_runner_up(fastest: Timing, others: Iterable[Timing]) -> tuple[Timing | 
     return min(ratios, key=lambda pair: (pair[1].above_one, pair[0].median), default=(None, None))
 
 
+def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
+    """Return (timing on the recommended device count, '').
+
+    The recommended device count is the smallest one whose time is not significantly longer than the shortest.
+    If it is uncertain, return (fastest timing, reason). A reason is, for example, that samples are too few.
+    """
+    fastest = min(timings, key=lambda timing: timing.median)
+    not_slower = (timing for timing in timings if not time_ratio(timing, fastest).above_one)
+    fewest = min(not_slower, key=lambda timing: timing.case.devices)
+    ratio = time_ratio(fewest, fastest)
+    if ratio.low is None:
+        return fastest, f"too few samples to compare {fastest.devices_text} with {fewest.devices_text}"
+    if not ratio.is_determined:
+        return fastest, describe_slower(fewest.method_on_devices, fewest, fastest)
+    return fewest, ""
+
+
 class Recommendation(NamedTuple):
     """The recommended device count of a problem. If none is recommended, `certainty` is ''."""
 
@@ -118,79 +129,3 @@ def recommend_ranking(rankings: Sequence[Ranking]) -> Recommendation:
     runner_up, ratio = find_runner_up(timing, (other for other in timings if other is not timing))
     across_counts = replace(recommended, runner_up=runner_up, ratio=ratio)
     return Recommendation(recommended, "" if doubt else across_counts.certainty, doubt)
-
-
-@dataclass(frozen=True)
-class SettingComparison(Ranking):
-    """The fastest timing and the runner-up among cases that differ only in the field `field`.
-
-    The attribute `case` is the case with the default value of this field.
-    """
-
-    field: str  # "mesh", "forward" or "overlap"
-
-
-def compare_settings(timings: Sequence[Timing]) -> list[SettingComparison]:
-    """Compare the times of cases that differ only in the field `mesh`, `forward` or `overlap`.
-
-    `mesh` is the shape of the device mesh. `forward` names the inputs that are differentiated in forward
-    mode. `overlap` states whether an all-reduce overlaps the computation.
-    """
-    comparisons = []
-    for field in _COMPARED_FIELDS:
-        cases = (with_fields(timing.case, **defaults([field])) for timing in timings)
-        pairs = group_by(zip(cases, timings, strict=True), lambda p: (p[0], p[1].environment, p[1].honest))
-        for subject, subject_pairs in pairs.items():
-            first, *others = sorted((timing for _, timing in subject_pairs), key=lambda timing: timing.median)
-            if others:
-                comparisons.append(SettingComparison(*subject, first, *find_runner_up(first, others), field))
-    return comparisons
-
-
-def pair_colored(timings: Iterable[Timing]) -> list[tuple[Timing, Timing | None]]:
-    """Return (colored, uncolored) pairs of timings, one pair for each JAX timing with colored seeds.
-
-    With colored seeds, one seed computes several columns or rows of a sparse Jacobian. `uncolored` is the
-    fastest timing of the same problem without coloring, or None if there is none.
-    """
-    seeded = (timing for timing in timings if timing.case.ad_mode.has_seeds and timing.case.engine == "jax")
-    pairs: list[tuple[Timing, Timing | None]] = []
-    for problem_timings in group_by(seeded, lambda timing: timing.comparison_key).values():
-        by_coloring = group_by(problem_timings, lambda timing: timing.case.seeds != "identity")
-        uncolored = least_time(by_coloring.get(False, []))
-        pairs += [(timing, uncolored) for timing in by_coloring.get(True, [])]
-    return pairs
-
-
-def describe_break_even(colored: Timing, uncolored: Timing) -> str:
-    """Return the number of evaluations after which coloring saves time, such as '3 evaluations'.
-
-    The total times include compilation. Return 'never' if coloring is significantly slower, 'not
-    distinguished' if no difference is significant, and '' if the number is unknown.
-    """
-    ratio = time_ratio(uncolored, colored)
-    if ratio.above_one:
-        calls = break_even_calls(colored, uncolored)
-        return format_count(calls, "evaluation") if calls else ""
-    return "never" if (ratio.high or 1) < 1 else "not distinguished"
-
-
-def pareto_fronts(timings: Iterable[Timing]) -> list[list[Timing]]:
-    """Return the Pareto front of memory and time of each program with several memory settings.
-
-    A front contains the settings that are faster than all settings with less memory, in ascending order of
-    memory (`requested_bytes`). Function values, timings on shared CPU cores, and timings with unknown memory
-    are omitted.
-    """
-    derivatives = (timing for timing in timings if timing.honest and not timing.case.ad_mode.is_value)
-    measured = (timing for timing in derivatives if timing.requested_bytes)
-    by_program = group_by(measured, lambda t: (t.environment, without_memory_setting(t.case)))
-    fronts = []
-    for settings in by_program.values():
-        front: list[Timing] = []
-        for timing in sorted(settings, key=lambda timing: (timing.requested_bytes, timing.median)):
-            if not front or timing.median < front[-1].median:
-                front.append(timing)
-        if len(settings) > 1:
-            fronts.append(front)
-    return fronts

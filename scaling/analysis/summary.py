@@ -18,7 +18,8 @@ from scaling.analysis.estimate import (
 )
 from scaling.analysis.findings import Findings, read
 from scaling.analysis.lint import lint_findings
-from scaling.analysis.ranking import Ranking, SettingComparison, pareto_fronts
+from scaling.analysis.method_settings import SettingComparison, pareto_fronts
+from scaling.analysis.ranking import Ranking
 from scaling.analysis.scaling_fits import ScalingFit
 from scaling.analysis.size_series import Crossover
 from scaling.analysis.timings import SHORT, Timing, describe_slower, format_time, is_empty_call, near_floor

@@ -3,7 +3,6 @@
 An empty call is a call of a compiled program that computes nothing. Its time is the dispatch latency.
 """
 
-import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -187,23 +186,6 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
     return ratios.estimate_ratio(top.records, bottom.records).estimate
 
 
-def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
-    """Return (timing on the recommended device count, '').
-
-    The recommended device count is the smallest one whose time is not significantly longer than the shortest.
-    If it is uncertain, return (fastest timing, reason). A reason is, for example, that samples are too few.
-    """
-    fastest = min(timings, key=lambda timing: timing.median)
-    not_slower = (timing for timing in timings if not time_ratio(timing, fastest).above_one)
-    fewest = min(not_slower, key=lambda timing: timing.case.devices)
-    ratio = time_ratio(fewest, fastest)
-    if ratio.low is None:
-        return fastest, f"too few samples to compare {fastest.devices_text} with {fewest.devices_text}"
-    if not ratio.is_determined:
-        return fastest, describe_slower(fewest.method_on_devices, fewest, fastest)
-    return fewest, ""
-
-
 def describe_slower(name: str, top: Timing, bottom: Timing) -> str:
     """Return text that compares two times, such as 'jacfwd takes 1.77x as long'.
 
@@ -230,19 +212,6 @@ def first_call_seconds(timing: Timing) -> float | None:
     if any(record.first_seconds is None for record in timing.records):
         return None
     return stage_seconds(timing, *SPARSITY_STAGES, *COMPILING_STAGES, "first_seconds")
-
-
-def break_even_calls(timing: Timing, other: Timing) -> int | None:
-    """Return the smallest number of calls at which the total time of `timing` is at most that of `other`.
-
-    Total times include compilation. Return None if a first call was not timed, or if it is uncertain that
-    `timing` is faster per call.
-    """
-    first, other_first = first_call_seconds(timing), first_call_seconds(other)
-    ratio, gain = time_ratio(other, timing), other.median - timing.median
-    if first is None or other_first is None or gain <= 0 or not (ratio.above_one and ratio.is_determined):
-        return None
-    return 1 + max(0, math.ceil((first - other_first) / gain))
 
 
 def memory_of(timing: Timing) -> int | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from scaling.analysis.cases import describe_environments
+from scaling.analysis.environments import describe_environments
 from scaling.cli.streams import print_lines
 from scaling.core.case import Refusal
 from scaling.core.formatting import format_count

@@ -18,8 +18,6 @@ import scaling
 from scaling.core import load_option
 
 _PACKAGE = Path(__file__).parents[1]
-# Fields that are derived from others, or that differ between the cases of one environment.
-OF_THE_CASE = ("digest", "setting", "load", "cores", "shape", "job", "restarts")
 # The fields that the digest hashes: records that differ in one of them are not comparable.
 DIGEST_FIELDS = (
     "versions", "platform", "device_kind", "xla_flags", "glibc_tunables", "jax_settings", "commit", "dirty",

@@ -14,8 +14,9 @@ from scaling.analysis.curves import format_relative
 from scaling.analysis.estimate import format_percentage, format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.lint import lint_findings, verdict
+from scaling.analysis.ranking import recommend_devices
 from scaling.analysis.summary import count_unmeasured, describe_fit, fastest_curves
-from scaling.analysis.timings import format_time, nodes_of, recommend_devices
+from scaling.analysis.timings import format_time, nodes_of
 from scaling.core.formatting import format_count, format_interval, format_number, list_first
 from scaling.core.grouping import group_by
 from scaling.report.figures import files, over_devices

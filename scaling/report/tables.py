@@ -11,18 +11,14 @@ from typing import Any
 
 from scaling.analysis import lint, timings
 from scaling.analysis.answers import problem_name
-from scaling.analysis.cases import BOOLEAN_WORDS, environment_columns, join_words
+from scaling.analysis.cases import join_words
 from scaling.analysis.curves import Curve, CurvePoint, curves_of_largest_problems, format_relative
+from scaling.analysis.environments import BOOLEAN_WORDS, environment_columns
 from scaling.analysis.estimate import Estimate, format_percentage, format_ratio, format_share
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast, format_efficiency
-from scaling.analysis.ranking import (
-    Ranking,
-    describe_break_even,
-    join_certainties,
-    pair_colored,
-    recommend_ranking,
-)
+from scaling.analysis.method_settings import describe_break_even, pair_colored
+from scaling.analysis.ranking import Ranking, join_certainties, recommend_ranking
 from scaling.analysis.summary import answer_sentences
 from scaling.analysis.timings import Timing, format_time
 from scaling.core.case import PEAKS, label

@@ -4,12 +4,12 @@ import dataclasses
 
 import pytest
 
-from scaling.analysis import findings, ranking, summary
+from scaling.analysis import findings, method_settings, summary
 from scaling.analysis.baselines import find_baselines
+from scaling.analysis.method_settings import break_even_calls
 from scaling.analysis.ranking import fastest_methods
 from scaling.analysis.timings import (
     SPARSITY_STAGES,
-    break_even_calls,
     first_call_seconds,
     pool_processes,
     stage_seconds,
@@ -32,7 +32,7 @@ GRADIENT = {"split": "data", "reduce": "points", "mode": "grad_of_sum"}
 
 def pair_of(*records):
     """Return the timing with colored seeds and the fastest one without."""
-    return only(ranking.pair_colored(pool_processes(records)))
+    return only(method_settings.pair_colored(pool_processes(records)))
 
 
 def report(folder, records, head):
@@ -86,7 +86,7 @@ def test_break_even_is_the_first_evaluation_at_which_the_total_time_is_no_longer
 
 
 def test_hand_written_derivatives_with_colored_seeds_are_not_compared():
-    assert ranking.pair_colored(pool_processes([record(mode="analytic", seeds="colored")])) == []
+    assert method_settings.pair_colored(pool_processes([record(mode="analytic", seeds="colored")])) == []
 
 
 def test_sparse_and_dense_derivatives_have_separate_hand_written_baselines():
@@ -139,7 +139,7 @@ def gradient(seconds, overlap, devices=2, **fields):
 
 def test_overlapped_all_reduce_is_compared_with_the_same_case_without_overlap():
     def compare(*records):
-        return ranking.compare_settings(pool_processes(records))
+        return method_settings.compare_settings(pool_processes(records))
 
     compared = only(compare(gradient(3.0, True), gradient(4.0, False), gradient(9.0, False, points=24)))
     assert compared.fastest.case.overlap and compared.runner_up.median == 4.0

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from scaling.analysis import curves, findings, ranking, summary
+from scaling.analysis import curves, findings, method_settings, summary
 from scaling.analysis import dataframe as one_table
 from scaling.analysis.size_series import size_sweeps
 from scaling.analysis.timings import pool_processes
@@ -75,7 +75,7 @@ def test_fastest_mesh_is_distinguished_only_if_the_intervals_do_not_overlap():
         [on_mesh("2x1", 1.0), on_mesh("1x2", noisy)],
     )
     assert [
-        only(ranking.compare_settings(pool_processes(records))).distinguished
+        only(method_settings.compare_settings(pool_processes(records))).distinguished
         for records in (different, overlapping)
     ] == [True, False]
 
@@ -86,7 +86,7 @@ def test_mesh_that_is_faster_in_pairs_is_the_fastest():
         for i, level in enumerate((1.0, 1.5, 2.0, 2.6, 3.3))
         for shape, factor in (("2x1", 1.0), ("1x2", 1.01 if i == 2 else 0.9))
     ]
-    comparison = only(ranking.compare_settings(pool_processes(records)))
+    comparison = only(method_settings.compare_settings(pool_processes(records)))
     assert (comparison.fastest.case.mesh, comparison.runner_up.case.mesh) == ("1x2", "2x1")
     assert comparison.distinguished
 
@@ -107,7 +107,8 @@ def test_fastest_mesh_must_be_distinguished_from_every_other(tmp_path):
 )
 def test_meshes_of_different_programs_are_not_compared(fields):
     assert (
-        ranking.compare_settings(pool_processes([on_mesh("2x1", 1.0), on_mesh("1x2", 2.0, **fields)])) == []
+        method_settings.compare_settings(pool_processes([on_mesh("2x1", 1.0), on_mesh("1x2", 2.0, **fields)]))
+        == []
     )
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from scaling.analysis import curves, findings, ranking, summary
+from scaling.analysis import curves, findings, method_settings, summary
 from scaling.analysis.ranking import fastest_methods
 from scaling.analysis.timings import automatic_blocks, pool_processes
 from tests.support import made_up
@@ -97,7 +97,7 @@ def test_blocks_chosen_by_chunk_auto_are_described(blocks, words):
 
 def pareto_fronts(records):
     """Return the Pareto fronts of the newest of these records."""
-    return ranking.pareto_fronts(pool_processes(records))
+    return method_settings.pareto_fronts(pool_processes(records))
 
 
 @pytest.fixture
