@@ -21,6 +21,7 @@ from scaling.results import results_folder, store
 from scaling.study import arguments, preflight, user_workload
 from scaling.study.compose import compose, configuration_folder, known_keys
 from scaling.workers import schedule as scheduling
+from scaling.workers.history import find_identities
 from scaling.workers.schedule import Schedule
 
 HELP = """\
@@ -121,7 +122,7 @@ def _report_and_publish(run: StudyRun, schedule: Schedule, loaded: store.Loaded,
     from scaling.cli import report
 
     planned = schedule.environments
-    settings = {record.setting for record in loaded.records if scheduling.find_identities(record, planned)}
+    settings = {record.setting for record in loaded.records if find_identities(record, planned)}
     study_findings = report.write_and_print(run.folder, console, settings, brief=True, loaded=loaded)
     if run.baseline:
         from scaling.cli.compare import print_comparison

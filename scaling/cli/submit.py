@@ -12,7 +12,8 @@ from scaling.cluster.cluster_settings import LOCAL
 from scaling.core.formatting import format_count, format_wait
 from scaling.results import store
 from scaling.workers import supervise
-from scaling.workers.schedule import REQUEST_NOT_MET, Schedule
+from scaling.workers.history import REQUEST_NOT_MET
+from scaling.workers.schedule import Schedule
 
 
 def submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded, bool]:

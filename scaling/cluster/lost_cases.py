@@ -14,7 +14,9 @@ from scaling.core.case import Refusal
 from scaling.core.formatting import format_count
 from scaling.core.record import Record
 from scaling.results import store
-from scaling.workers import child_process, schedule
+from scaling.workers import child_process
+from scaling.workers.history import History, build_history
+from scaling.workers.schedule import ScheduledCase
 
 # Final states of a job after which cases that never began are not recorded as failed.
 _NOT_RECORDED_BEFORE_START = ("CANCELLED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "LOST")
@@ -95,7 +97,7 @@ def make_failed_records_of_task(
 
 def remaining_cases(
     definition: submission_files.TaskDefinition, records: Iterable[Record]
-) -> list[schedule.ScheduledCase]:
+) -> list[ScheduledCase]:
     """Return the cases of a task that have no result and may be attempted again.
 
     The field `attempt` of a returned case is the number of its next attempt.
@@ -111,12 +113,10 @@ def remaining_cases(
     return remaining
 
 
-def _history_of_task(
-    definition: submission_files.TaskDefinition, records: Iterable[Record]
-) -> schedule.History:
+def _history_of_task(definition: submission_files.TaskDefinition, records: Iterable[Record]) -> History:
     keys = {item.case.key for item in definition.scheduled_cases}
     task_records = [record for record in records if record.key in keys]
-    return schedule.build_history(task_records, definition.environments)
+    return build_history(task_records, definition.environments)
 
 
 def explain_end(task: TaskState) -> tuple[str, str, bool] | None:

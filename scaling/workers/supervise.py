@@ -16,16 +16,10 @@ from scaling.core.grouping import group_by
 from scaling.core.record import Record, Writer, outcome_fields
 from scaling.results import store
 from scaling.workers import cores, worker_group
+from scaling.workers.history import Environment, Environments
 from scaling.workers.machine import AllocationLost
 from scaling.workers.run_settings import RunSettings
-from scaling.workers.schedule import (
-    Environment,
-    Environments,
-    Schedule,
-    ScheduledCase,
-    group_by_problem,
-    process_shape,
-)
+from scaling.workers.schedule import Schedule, ScheduledCase, group_by_problem, process_shape
 from scaling.workers.transport import Transport
 from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup
 
