@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from scaling.cli.streams import damaged_notes, print_lines
-from scaling.cluster import cluster_settings, job_state, lost_cases, slurm
+from scaling.cluster import cluster_settings, slurm
 from scaling.cluster.cluster_settings import LOCAL, NONE, SLURM, SUBMISSIONS, ClusterSettings
 from scaling.core.case import CEILING, FIELDS, Refusal
 from scaling.core.formatting import format_count
@@ -22,6 +22,7 @@ from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult, Schedule
 
 if TYPE_CHECKING:
+    from scaling.cluster.job_state import TaskState
     from scaling.wandb.job import TrackingSettings
     from scaling.workers.worker_group import Variant
 
@@ -162,6 +163,8 @@ def _settle_submissions(run: StudyRun, console: Console) -> set[tuple[str, int]]
 
     If `run.dry_run` is false, first write a "failed" record for each case that an ended job did not finish.
     """
+    from scaling.cluster import job_state, lost_cases
+
     tasks = find_task_states(run)
     if not run.dry_run and (lost := lost_cases.record_lost_cases(run.folder, tasks)):
         console.print(f"{format_count(lost, 'case')} of earlier jobs did not finish; the records say why")
@@ -171,7 +174,9 @@ def _settle_submissions(run: StudyRun, console: Console) -> set[tuple[str, int]]
     return job_state.queued_cases(tasks)
 
 
-def find_task_states(run: StudyRun) -> list[job_state.TaskState]:
+def find_task_states(run: StudyRun) -> "list[TaskState]":
     """Return the states of all tasks that were submitted for the results folder of a run."""
+    from scaling.cluster import job_state
+
     query = (run.cluster.name == SLURM and not run.dry_run) or shutil.which("squeue") is not None
     return job_state.find_tasks(run.folder, query)
