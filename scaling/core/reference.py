@@ -38,6 +38,7 @@ small derivative with respect to another leaf. The last term covers the rounding
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator
 from dataclasses import dataclass
@@ -283,7 +284,8 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
         return value[:, :, None], at_least(np.abs(value), floor)[:, :, None]
     J, floor = reference_jacobians(spec, start, stop)
     if spec.common is None:
-        return reduce_reference(spec, J, floor, inputs.exact_inputs(spec.case, spec.workload, start, stop))
+        draw_inputs = functools.partial(inputs.exact_inputs, spec.case, spec.workload, start, stop)
+        return reduce_reference(spec, J, floor, draw_inputs)
     assert spec.nonzeros_pattern is not None
     largest = at_least(J.largest_by_output(), floor)
     return J.values[:, None], largest[:, None, spec.nonzeros_pattern.rows]
@@ -352,7 +354,7 @@ def _evaluate_form(
 
 
 def reduce_reference(
-    spec: ReferenceSpec, J: Jacobians, floor: np.ndarray | None, arrays: InputArrays
+    spec: ReferenceSpec, J: Jacobians, floor: np.ndarray | None, draw_inputs: Callable[[], InputArrays]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Reduce the Jacobians J of the reference, and return (expected result, scale).
 
@@ -361,7 +363,7 @@ def reduce_reference(
     """
     if spec.case.target != "hvp" and not spec.reduction.along_point:
         return reduce_jacobians(spec.reduction, J, spec.rounding, floor)
-    x = flatten_inputs(spec.workload.direction_names, spec.workload.points, arrays, len(J.values))
+    x = flatten_inputs(spec.workload.direction_names, spec.workload.points, draw_inputs(), len(J.values))
     if spec.reduction.along_point:
         return reduce_jacobians(spec.reduction, J, spec.rounding, floor, x)
     scale = np.abs(J.values) @ np.abs(x)[:, :, None]

@@ -299,6 +299,22 @@ def test_a_sum_over_many_points_of_both_signs_is_accepted_in_any_order_and_refus
     workload.clear_cache()
 
 
+@pytest.mark.default
+def test_the_inputs_of_each_range_of_points_are_drawn_once_to_check_a_right_result(monkeypatch):
+    def reference(batch):
+        return Reference(batch["x"] ** 2, 2 * batch["x"][:, :, None] * np.eye(4))
+
+    built = Workload(lambda x: x**2, {"x": normal(4)}, wrt="x", reference=reference)
+    case = Case("poisson", target="jacobian", points=6, wrt="x", dtype="float64", api="jit")
+    right = reference(inputs.exact_inputs(case, built, 0, 6)).derivative
+    drawn, draw = [], inputs.draw_rows
+    monkeypatch.setattr(inputs, "draw_rows", lambda *words: drawn.append(words[-2:]) or draw(*words))
+    monkeypatch.setattr(reference_of_case, "_RANGE_ELEMENTS", 2 * 20)
+    assert check.verdict(describe_derivative(case, built), right, "cpu").reason is None
+    workload.clear_cache()
+    assert drawn == [(0, 2), (2, 4), (4, 6)]
+
+
 # Reductions of a Jacobian.
 
 REDUCTIONS = ("outputs", "inputs", "vector", "norm", "gram")

@@ -157,13 +157,10 @@ def _make_float64_reference(
     return dataclasses.replace(reference, float64_obstacle=difference)
 
 
-def native_evaluation(case: Case, workload: Workload, arrays: InputArrays) -> Evaluation:
-    """Return an `Evaluation` that computes the derivative of a workload in the dtype of the case.
-
-    JAX traces the function with `arrays`, the inputs at some points.
-    """
+def native_evaluation(case: Case, workload: Workload) -> Evaluation:
+    """Return an `Evaluation` that computes the derivative of a workload in the dtype of the case."""
     with evaluations.evaluation_context(case.dtype):
-        return _make_unverified_reference(case, workload, case.dtype, arrays).native
+        return _make_unverified_reference(case, workload, case.dtype, sample_inputs(case, workload)).native
 
 
 def _sample_points(case: Case) -> np.ndarray:

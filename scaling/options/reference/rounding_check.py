@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from scaling.core import inputs
 from scaling.core.check import CheckProgress, EntryComparison, PointsComparison
 from scaling.core.inputs import InputArrays, point_structs
 from scaling.core.reductions import WHOLE, Jacobians
@@ -50,14 +51,12 @@ def reevaluate_failures(progress: CheckProgress) -> None:
     Also record the first point with a wrong entry. Entries that are not evaluated before the time limit are
     counted as skipped.
     """
-    spec, arrays = progress.spec, progress.suspects[0][0].inputs
-    assert arrays is not None  # the spec is repeatable
-    native = spec.computed.native if spec.computed else native_evaluation(spec.case, spec.workload, arrays)
+    spec = progress.spec
+    native = spec.computed.native if spec.computed else native_evaluation(spec.case, spec.workload)
     deadline = time.monotonic() + _BUDGET_SECONDS
     for all_comparisons, comparison in progress.suspects:
-        assert all_comparisons.inputs is not None
-        suspect = _Suspect(spec, native, all_comparisons.inputs, comparison)
-        _reevaluate_suspect(progress, suspect, all_comparisons, deadline)
+        arrays = inputs.exact_inputs(spec.case, spec.workload, all_comparisons.start, all_comparisons.stop)
+        _reevaluate_suspect(progress, _Suspect(spec, native, arrays, comparison), all_comparisons, deadline)
 
 
 def _reevaluate_suspect(
@@ -299,4 +298,4 @@ def _evaluate_columns(
     J = evaluations.jacobian_in_few_passes(evaluation, arrays, spec.derivative.outputs)
     if spec.derivative.summed and spec.workload.reduce is not None:
         J = J.sum(axis=1, keepdims=True)
-    return reduce_reference(spec, Jacobians(J), None, arrays)[0]
+    return reduce_reference(spec, Jacobians(J), None, lambda: arrays)[0]

@@ -106,7 +106,7 @@ def _compare_block(
         scales = [comparison.scale.max(axis=(1, 2), keepdims=True) for comparison in comparisons]
         comparisons = [dataclasses.replace(x, scale=y) for x, y in zip(comparisons, scales, strict=True)]
         step_error = relative_error(result_bounds(spec, start, stop), np.min(scales, axis=0).ravel())
-    return PointsComparison(start, arrays, comparisons, step_error)
+    return PointsComparison(start, stop, comparisons, step_error)
 
 
 def _draw_numbers(spec: ReferenceSpec, start: int, stop: int, name: str, index: int) -> np.ndarray:
