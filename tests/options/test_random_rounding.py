@@ -55,6 +55,14 @@ def test_every_kind_of_operation_is_evaluated_with_small_errors_that_differ_by_s
     assert len(np.unique(rounded.sum(axis=-1))) > 1
 
 
+def test_equal_values_remain_equal_and_their_difference_is_zero():
+    def differences(x):
+        y = 3 * jnp.sin(x)
+        return y[:, None] - y[None]
+
+    assert (np.diagonal(results(differences, X), axis1=1, axis2=2) == 0).all()
+
+
 def test_a_loop_until_a_fixed_point_ends():
     def root(x):
         return jax.lax.while_loop(

@@ -245,7 +245,8 @@ class _Interpreter:
         mixed = jax.lax.bitcast_convert_type(_hash(bits ^ salt ^ (index * jnp.uint32(0x27D4EB2F))), jnp.int32)
         uniform = mixed.astype(jnp.float32) / 2.0**31  # in [-1, 1]
         error = ((uniform + jnp.sign(uniform)) / 2).astype(precision.dtype)  # large enough to change x
-        rounded = x * (1 + _ROUNDINGS * float(precision.eps) / 2 * error)
+        # A division, because a product in a difference x - x could be fused to an FMA, whose result is not 0.
+        rounded = x / (1 + _ROUNDINGS * float(precision.eps) / 2 * error)
         return jnp.where(x == jnp.round(x), x, rounded) if is_constant else rounded
 
     def _scan(self, equation: Any, operands: list[Any]) -> list[Any]:
