@@ -1,6 +1,7 @@
 """Implement `scaling compare`: parse its arguments, and print the result of analysis/folder_comparison.py."""
 
 import argparse
+import os
 from pathlib import Path
 
 from rich.console import Console
@@ -17,8 +18,9 @@ from scaling.results import results_folder
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Compare two results folders. Return exit status 1 if the second has a regression, otherwise 0."""
     if args.markdown not in (None, "-"):
-        markdown_file = Path(args.markdown)
-        if not args.markdown or markdown_file.is_dir() or not markdown_file.parent.is_dir():
+        folder = os.path.join(os.path.dirname(args.markdown), ".")
+        existing = args.markdown if os.path.lexists(args.markdown) else folder
+        if not args.markdown or os.path.isdir(args.markdown) or not os.access(existing, os.W_OK):
             raise Refusal(
                 f"--markdown {args.markdown!r} cannot be written: name a file in a folder that exists, or -"
             )

@@ -1,10 +1,13 @@
 """Tests of the comparison of two results folders: error rates of its verdicts in simulated studies, and its output."""
 
+import argparse
+
 import numpy as np
 import pytest
 
 from scaling.analysis.folder_comparison import SAME, SLOWER, UNDECIDED, compare, find_folders
 from scaling.analysis.ratios import ratio_interval
+from scaling.cli import compare as compare_command
 from scaling.core.case import Refusal
 from scaling.core.record import to_line
 from scaling.report.comparison import case_table, changed_table, comparison_lines, format_markdown
@@ -260,6 +263,18 @@ def test_table_of_many_cases_ends_with_the_number_of_the_others(make_record, tmp
     result = compare_pair(tmp_path, old, new)
     for rows in (changed_table(result).rows, format_markdown(result).split("\n\n")[1].splitlines()[2:]):
         assert len(rows) == 41 and "and 5 more" in str(rows[-1])
+
+
+@pytest.mark.parametrize(
+    "target", ["", "folder", "file/table.md", "nowhere/table.md", "loop", "loop/table.md"]
+)
+def test_a_table_that_cannot_be_written_is_refused_before_the_folders_are_read(target, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(Refusal, match="cannot be written: name a file in a folder that exists"):
+        compare_command.execute(argparse.Namespace(markdown=target), None)
 
 
 @pytest.mark.process
