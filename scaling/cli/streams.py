@@ -30,11 +30,11 @@ def print_lines(console: Console, lines: Iterable[str], style: str | None = None
 
 def damaged_notes(damaged: Sequence[str]) -> list[str]:
     """Return at most two notes on `damaged`, one about unreadable files and one about damaged lines."""
-    denied = [text for text in damaged if text.endswith(os.strerror(errno.EACCES))]
-    lines = [text for text in damaged if text not in denied]
+    files = [text for text in damaged if text.split(": ")[0].endswith(".jsonl")]  # without a line number
+    lines = [text for text in damaged if text not in files]
     fix = "repeat the `scaling run` command to run their cases, and delete the lines to end this note"
     notes = (
-        ("cannot be read", denied, "more file", "make it readable, or move it away"),
+        ("cannot be read", files, "more file", "make it readable, or move it away"),
         ("damaged, ignored", lines, "more line", fix),
     )
     return [

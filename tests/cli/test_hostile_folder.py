@@ -221,15 +221,15 @@ def test_all_damaged_lines_are_one_note(folders, scaling_command):
     assert scaling_command(["export", "DIR"]).stdout.count("damaged, ignored") == 1
 
 
-def test_files_without_read_permission_are_not_called_damaged(folders, monkeypatch):
+def test_files_that_cannot_be_opened_are_not_called_damaged(folders, monkeypatch):
     folder, record = folders
     (folder / "half.jsonl").write_text('{"half\n')
-    for name in ("first", "second"):
-        (folder / f"{name}.jsonl").write_text(f"{to_line(record)}\n")
+    (folder / "first.jsonl").write_text(f"{to_line(record)}\n")
+    (folder / "link.jsonl").symlink_to("nowhere")
     read_file = store.read_file
 
     def read_or_fail(path):
-        if path.name in ("first.jsonl", "second.jsonl", "study.json"):
+        if path.name in ("first.jsonl", "study.json"):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         return read_file(path)
 
