@@ -182,10 +182,12 @@ def test_a_module_that_hangs_in_the_preflight_does_not_outlive_its_launcher(
     ("setting", "value", "fix"),
     [("jax_enable_x64", None, "dtype=float64 in the study"), ("jax_platforms", "tpu", "variable JAX_PLATFORMS instead"),
      ("jax_disable_jit", True, "remove that code, and set jit=false in the study instead"),
-     ("jax_debug_nans", True, "remove that code")],
+     ("jax_debug_nans", True, "variable JAX_DEBUG_NANS instead"),
+     ("jax_disable_most_optimizations", None, "variable JAX_DISABLE_MOST_OPTIMIZATIONS instead"),
+     ("jax_default_matmul_precision", "bfloat16", "precision in the study")],
 )  # fmt: skip
 def test_a_changed_setting_of_jax_is_reported_with_its_values_and_the_remedy(setting, value, fix):
-    before, changes = getattr(jax.config, setting), watch_for_changes()
+    before, changes = jax.config.values[setting], watch_for_changes()
     value = not before if value is None else value
     jax.config.update(setting, value)
     description, remedy = changes()
