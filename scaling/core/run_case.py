@@ -123,17 +123,16 @@ def prepare_case(
     record = dataclasses.replace(blank, status="ok")
     attempt = Attempt(record, group, sampling, known_blocks=known_blocks, stages=stages)
     with _end_on_error(attempt):
+        peak = compile_case.largest_statistic(group.local_devices, "peak_bytes_in_use")
+        in_use = compile_case.largest_statistic(group.local_devices, "bytes_in_use")
+        attempt.note(started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"))
         with _raise_in_all_processes(group):
             if len({expected_digest, blank.environment.get("workload_digest")} - {None}) > 1:  # None: unknown
                 text = f"{blank.case.workload} has changed since this case was asked for; run the study again"
                 raise CaseEnded("failed", "not_as_asked", text)
-        peak = compile_case.largest_statistic(group.local_devices, "peak_bytes_in_use")
-        in_use = compile_case.largest_statistic(group.local_devices, "bytes_in_use")
-        attempt.note(started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"))
-        # The latency is measured first, because the first program of a process also waits for JAX to start.
-        if blank.case.engine == JAX:
-            latency = _dispatch_latency(blank.case.api, blank.case.jit, tuple(group.devices), group.gather)
-            attempt.note(floor_seconds=latency)
+            case, devices = blank.case, tuple(group.devices)  # first, because a first program waits for JAX
+            latency = _dispatch_latency(case.api, case.jit, devices) if case.engine == JAX else None
+        attempt.note(floor_seconds=latency and gather_maximum(group.gather, latency))
         attempt.program = _compile_and_check(attempt)
         # The peak of a device never decreases, and its bytes in use include the inputs of other cases.
         new_peak = compile_case.largest_statistic(group.local_devices, "peak_bytes_in_use")
@@ -294,7 +293,8 @@ def _compile_program(group: ProcessGroup, program: layout.Program) -> Stages:
     if case.cache is not None:
         stages: Stages = load_option("compilation_cache").compile_with_cache(case.cache, compile_once)
         return stages
-    return compile_once()
+    with _raise_in_all_processes(group):  # chunk=auto then exchanges which programs fit
+        return compile_once()
 
 
 def describe_memory_shortage(group: ProcessGroup, anywhere: bool, compiled: CompiledCase) -> str | None:
@@ -401,8 +401,8 @@ def _sample_fields(compilations: Sequence[Samples]) -> dict[str, Any]:
 
 
 @functools.cache
-def _dispatch_latency(api: str, jit: bool, devices: tuple[Any, ...], gather: timing.Gather) -> float:
-    """Return the time in seconds of one call of an empty program in the slowest process."""
+def _dispatch_latency(api: str, jit: bool, devices: tuple[Any, ...]) -> float:
+    """Return the time in seconds of one call of an empty program in this process."""
     count = len(devices)
     empty_case = Case(CEILING, "call", points=count, mode="value", api=api, devices=count, jit=jit)
     negation = Workload(lambda x: -x, {"x": uniform(1)}, wrt="x")  # as target=call of the workload `ceiling`
@@ -410,4 +410,4 @@ def _dispatch_latency(api: str, jit: bool, devices: tuple[Any, ...], gather: tim
     arguments = layout.place_inputs(program)
     stages = compile_case.compile_stages(program.function, arguments)
     call = functools.partial(stages.call, *arguments)
-    return gather_maximum(gather, timing.time_floor(call, make_waiter(call())))
+    return timing.time_floor(call, make_waiter(call()))

@@ -1,15 +1,18 @@
 """Tests of failing cases: status, reason and text of the record that the worker writes."""
 
 import dataclasses
+import threading
 
 import jax
 import jax.numpy as jnp
 import pytest
 
-from scaling.core import layout, workload
-from scaling.core.case import Case
+from scaling.core import compile_case, layout, run_case, workload
+from scaling.core.case import AUTO, Case
+from scaling.core.record import Record
+from scaling.core.timing import Sampling
 from scaling.study import completion
-from tests.support.devices import run_once
+from tests.support.devices import HERE, run_once
 
 LINEAR = {"workload": "linear", "points": 6, "sizes": {"p": 3, "o": 2}}
 
@@ -43,3 +46,40 @@ def test_a_program_with_unexpected_collectives_fails(split, monkeypatch):
         monkeypatch.setattr(layout, "lay_out", lay_out_program)
         record = run_once(case)
         assert (record.status, record.reason) == outcome, record.text
+
+
+@pytest.mark.parametrize("call", [1, 2], ids=["of the empty program", "of the case"])
+def test_a_compilation_that_fails_in_one_process_ends_the_case_in_all(call, monkeypatch):
+    values, compiled, barrier = {}, [], threading.Barrier(2, timeout=20)
+    compile_stages = compile_case.compile_stages
+
+    def gather(own):  # as the collective of JAX, it needs equally many values in all processes
+        values[threading.current_thread().name] = own
+        barrier.wait()
+        rows = [values["process 0"], values["process 1"]]
+        barrier.wait()
+        assert len(rows[0]) == len(rows[1])
+        return rows
+
+    def fail_in_process_1(*args):
+        compiled.append(threading.current_thread().name)
+        if compiled.count("process 1") == call and compiled[-1] == "process 1":
+            raise MemoryError("no memory")
+        return compile_stages(*args)
+
+    monkeypatch.setattr(compile_case, "compile_stages", fail_in_process_1)
+    case = completion.complete(Case(**LINEAR, api="jit", chunk=AUTO, memory_limit=10**6))
+    monkeypatch.setattr(run_case, "_dispatch_latency", run_case._dispatch_latency.__wrapped__)  # not cached
+
+    def run(rank):
+        group = run_case.ProcessGroup(jax.devices()[:1], "cpu", gather, processes=2)
+        results[rank] = run_case.prepare_case(Record(case, "failed", HERE), group, Sampling()).record
+
+    results = {}
+    processes = [threading.Thread(target=run, args=(rank,), name=f"process {rank}") for rank in (0, 1)]
+    [process.start() for process in processes]
+    [process.join() for process in processes]
+    assert [results[rank].reason for rank in (0, 1)] == ["out_of_memory"] * 2
+    assert (
+        results[0].text == "process 1 of 2: MemoryError: no memory" + results[1].text.partition("memory")[2]
+    )
