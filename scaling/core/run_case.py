@@ -338,8 +338,9 @@ def make_waiter(example: Any) -> Callable[[Any], Any]:
 
 def _sample_one_turn(attempt: Attempt) -> bool:
     case, group, monitor = attempt.record.case, attempt.group, load_option("host_monitor")
+    node_cores = group.cores if group.nodes > 1 else attempt.record.environment.get("cores", group.cores)
     if attempt.record.before is None:
-        attempt.note(before=monitor.read_host(group.platform, group.cores))
+        attempt.note(before=monitor.read_host(group.platform, node_cores))
     if attempt.turns is None:
         program, floor = attempt.program, attempt.record.floor_seconds
         assert program is not None
@@ -357,7 +358,7 @@ def _sample_one_turn(attempt: Attempt) -> bool:
         attempt.note(compilations=[*previous, latest | {"samples": len(samples.seconds)}])
     if samples.stop_reason is None:
         return False
-    attempt.note(after=monitor.read_host(group.platform, group.cores))
+    attempt.note(after=monitor.read_host(group.platform, node_cores))
     compilations = attempt.sampling.compilations if case.engine == JAX and case.jit else 1
     if len(attempt.earlier_samples) + 1 >= compilations:
         return True
@@ -403,10 +404,9 @@ def _sample_fields(compilations: Sequence[Samples]) -> dict[str, Any]:
 @functools.cache
 def _dispatch_latency(api: str, jit: bool, devices: tuple[Any, ...]) -> float:
     """Return the time in seconds of one call of an empty program in this process."""
-    count = len(devices)
-    empty_case = Case(CEILING, "call", points=count, mode="value", api=api, devices=count, jit=jit)
+    case = Case(CEILING, "call", points=len(devices), mode="value", api=api, devices=len(devices), jit=jit)
     negation = Workload(lambda x: -x, {"x": uniform(1)}, wrt="x")  # as target=call of the workload `ceiling`
-    program = layout.lay_out(describe_derivative(empty_case, negation), devices)
+    program = layout.lay_out(describe_derivative(case, negation), devices)
     arguments = layout.place_inputs(program)
     stages = compile_case.compile_stages(program.function, arguments)
     call = functools.partial(stages.call, *arguments)

@@ -214,6 +214,17 @@ def test_an_error_in_a_later_turn_discards_all_times(monkeypatch):
     assert (record.status, record.reason, record.seconds) == ("failed", "error", [])
 
 
+@pytest.mark.parametrize(("nodes", "cores"), [(1, [0, 4]), (2, [0])])
+def test_the_state_of_a_node_is_that_of_the_cores_of_all_its_processes(nodes, cores, monkeypatch):
+    monkeypatch.setattr(host_monitor, "read_host", lambda platform, bound_to: {"cores": bound_to})
+    blank = Record(case_of("poisson"), "failed", {"digest": "test", "cores": [0, 4]})
+    group = run_case.ProcessGroup(jax.devices()[:1], "cpu", cores=[0], nodes=nodes)
+    running = run_case.prepare_case(blank, group, FEW_SAMPLES)
+    while not run_case.take_turn(running):
+        pass
+    assert running.record.before == running.record.after == {"cores": cores}
+
+
 def test_a_disturbed_turn_is_marked_and_its_samples_are_kept(monkeypatch):
     turn = itertools.count()
     disturb = lambda reading: ["foreign_load"] if next(turn) == 1 else []  # noqa: E731
