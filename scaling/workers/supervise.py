@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import random
 import sys
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -340,13 +339,13 @@ class _InterleavedCases:
 
         `action` is "prepare", "turn", "finish", or "forget". Raise `WorkerDied` if no reply arrives.
         """
-        self.last_request, began_at, event = work, time.monotonic(), {}
+        self.last_request, workers, event = work, self.workers[work.variant], {}
         least = _FINISH_SECONDS if action in ("finish", "forget") else 0.001
         seconds = max(self.run.settings.case_seconds - work.seconds_used, least)
         request = {"do": action, "key": work.item.case.key} | fields
-        for event in self.workers[work.variant].request(request, seconds):
+        for event in workers.request(request, seconds):
             self.run.handle_event(work, event)
-        work.seconds_used += time.monotonic() - began_at
+        work.seconds_used += seconds - workers.seconds_left
         work.state = _STATE_AFTER_REPLY[event["event"]]
         return event
 

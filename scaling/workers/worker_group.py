@@ -20,6 +20,7 @@ from scaling.workers.transport import Transport
 
 _START_SECONDS = 300.0  # timeout to import JAX and initialize the devices
 _EXIT_SECONDS = 3.0  # time for the workers of a job step to exit by themselves
+_MAX_WAIT_SECONDS = 1.0  # maximum time of one wait for an event; a longer one includes a stop of this process
 _STEP_SECONDS = 30.0  # time for Slurm to end a job step
 _LAUNCHER_PREFIXES = ("srun:", "slurmstepd", "ssh:")  # of messages that a worker did not write
 _INTERMEDIATE_EVENTS = ("here", "begin", "meet", "waiting")  # events that are not replies
@@ -56,6 +57,7 @@ class WorkerGroup:
     processes: list[ChildProcess]  # one process per worker, or the srun process that started all of them
     events: "queue.Queue[Event]"  # events of all processes, with the index of the process as field "rank"
     transport: Transport | None = None  # how the workers were started on other nodes, or None for this host
+    seconds_left: float = 0.0  # what the last request left of its time limit
 
     def request(self, request: Mapping[str, Any], seconds: float) -> Iterator[Event]:
         """Send a request to all workers, and yield their events. The last event is the reply.
@@ -78,14 +80,20 @@ class WorkerGroup:
     def receive(self, seconds: float) -> Iterator[Event]:
         """Yield the events of the workers. The last event is the reply to a request.
 
-        Raise `WorkerDied` if a worker ends, cannot continue, or does not reply within `seconds`.
+        Raise `WorkerDied` if a worker ends, cannot continue, or does not reply within `seconds`. Time in
+        which this process is stopped, for example by Ctrl-Z, is not counted.
         """
-        deadline = time.monotonic() + seconds
+        self.seconds_left = seconds
         while True:
-            try:
-                event = self.events.get(timeout=max(0.0, deadline - time.monotonic()))
-            except queue.Empty:
-                raise WorkerDied("timeout", "") from None
+            began_at, wait = time.monotonic(), min(self.seconds_left, _MAX_WAIT_SECONDS)
+            event = None
+            with contextlib.suppress(queue.Empty):
+                event = self.events.get(timeout=wait)
+            self.seconds_left -= min(time.monotonic() - began_at, wait)
+            if event is None:
+                if self.seconds_left <= 0:
+                    raise WorkerDied("timeout", "")
+                continue
             if event["event"] == "exit":
                 raise self._explain_death(event["rank"], event["status"])
             if event["event"] == "refused":
@@ -95,7 +103,7 @@ class WorkerGroup:
             if event["event"] not in _INTERMEDIATE_EVENTS:
                 return
             if event["event"] == "waiting":
-                deadline = time.monotonic() + cores.WAIT_SECONDS + _START_SECONDS
+                self.seconds_left = cores.WAIT_SECONDS + _START_SECONDS
 
     def _explain_death(self, rank: int, status: int) -> WorkerDied:
         process = self.processes[rank]

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import queue
 import random
 
 import pytest
@@ -10,7 +11,7 @@ from scaling.core.case import Case
 from scaling.core.record import Writer, to_line
 from scaling.results.store import latest, load
 from scaling.workers import supervise, worker_group
-from scaling.workers.machine import AllocationLost, Machine
+from scaling.workers.machine import AllocationLost, Machine, ProcessShape
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult, Schedule, ScheduledCase
 from scaling.workers.transport import SshShells
@@ -46,12 +47,13 @@ class FakeWorkers:
     class Group:
         workers: "FakeWorkers"
         name: str
+        seconds_left: float = 0.0
 
         def close(self):
             self.workers.before_end()
 
         def request(self, message, seconds):
-            action, key = message["do"], message["key"]
+            action, key, self.seconds_left = message["do"], message["key"], seconds
             self.workers.log.append((self.name, action, key))
             count = self.workers.counts[self.name, action, key] = (
                 self.workers.counts.get((self.name, action, key), 0) + 1
@@ -408,16 +410,15 @@ def test_workers_enable_64_bits_only_for_float64_cases(dtype, monkeypatch, tmp_p
 
 
 def test_the_time_limit_of_a_case_applies_to_the_sum_of_its_turns(monkeypatch, tmp_path):
-    clock = [0.0]
-    monkeypatch.setattr(supervise.time, "monotonic", lambda: clock[0])
     limits = []
     workers = FakeWorkers(monkeypatch, turns_needed=lambda key, group: 4)
     original = workers.Group.request
 
     def request(self, message, seconds):
         limits.append(seconds)
-        clock[0] += 2.0
-        yield from original(self, message, seconds)
+        for event in original(self, message, seconds):
+            self.seconds_left -= 2.0
+            yield event
 
     monkeypatch.setattr(workers.Group, "request", request)
     for seconds in (20.0, 200.0):
@@ -425,3 +426,21 @@ def test_the_time_limit_of_a_case_applies_to_the_sum_of_its_turns(monkeypatch, t
         workers.counts.clear()
     assert limits[:5] == [20, 18, 16, 14, 12] and limits[5] > 20, "a record is written whatever time is left"
     assert limits[6:] == [200, 198, 196, 194, 192, 190], "the last call may take all the time that is left"
+
+
+def test_the_time_in_which_the_launcher_is_stopped_is_not_part_of_the_time_limit(monkeypatch):
+    """After Ctrl-Z and `fg`, the wait has ended, and the reply of the worker is in the pipe."""
+    clock, waits = [0.0], []
+
+    class Events(queue.Queue):
+        def get(self, timeout):
+            waits.append(timeout)
+            clock[0] += 10_000.0
+            if len(waits) == 1:
+                raise queue.Empty
+            return {"event": "turn"}
+
+    monkeypatch.setattr(worker_group.time, "monotonic", lambda: clock[0])
+    group = worker_group.WorkerGroup(ProcessShape(1), [], Events())
+    assert list(group.receive(600.0)) == [{"event": "turn"}]
+    assert group.seconds_left == 600.0 - sum(waits) > 590.0
