@@ -30,6 +30,7 @@ from scaling.workers.machine import AllocationLost
 _MAX_ERROR_LENGTH = 1400  # maximum length of an error message, in characters
 _ADDRESS_SPACE = 2**30  # bytes; with much less, OpenBLAS, which NumPy calls, may never return
 _CONTINUE_ADVICE = "every finished record is kept: repeat the command to continue"
+_GONE_ADVICE = "its folder was moved or deleted: move it back, or repeat the command to start again"
 _PROCESS_ADVICE = "end some processes, or raise `ulimit -u`; "
 _FIXES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space; "),
@@ -82,7 +83,8 @@ def _run_and_explain(words: list[str], console: Console) -> int:
         # Files are written with os.replace, whose errors name two files.
         is_folder = error.errno == errno.EISDIR and not error.filename2
         action = "read" if is_denied or is_folder else "write"
-        advice = f"{_FIXES.get(error.errno or 0, '')}{_CONTINUE_ADVICE}"
+        is_gone = error.errno == errno.ENOENT
+        advice = _GONE_ADVICE if is_gone else f"{_FIXES.get(error.errno or 0, '')}{_CONTINUE_ADVICE}"
         return _print_error(f"cannot {action}{where}: {error.strerror or error}; {advice}", FAILED)
     except (MemoryError, ImportError) as error:
         if isinstance(error, ImportError) and "failed to map" not in str(error):  # a library does not fit

@@ -155,6 +155,15 @@ def test_an_exceeded_resource_limit_is_one_line_that_names_the_limit(
     assert message.startswith("scaling: can") and fix in message and "record is kept" in message, message
 
 
+def test_the_records_of_a_folder_that_was_deleted_during_a_run_are_not_called_kept(
+    monkeypatch, restore_signals, capsys, tmp_path
+):
+    monkeypatch.setattr(main, "_run_command", lambda *_: Writer(tmp_path / "gone").append("{}"))
+    assert main.main(["run"]) == 1
+    message = " ".join(capsys.readouterr().err.split())
+    assert "No such file or directory; its folder was moved or deleted: " in message and "kept" not in message
+
+
 @pytest.mark.parametrize("action", ["read", "write"])
 def test_a_folder_in_place_of_a_file_is_one_line_that_says_what_failed(
     action, monkeypatch, restore_signals, capsys, tmp_path
