@@ -142,7 +142,7 @@ def _live_lines(tasks: Iterable[TaskState], records: Sequence[Record]) -> Iterat
     """Yield one `StatusLine` for each case replicate that is running or queued in a task."""
     for task in [task for task in tasks if task.may_run]:
         running, task_name = task.running_attempts, f"task {task.entry.name}"
-        begun = {attempt.replicate_key for attempt in running} | task.journal.ended
+        begun = {attempt.replicate_key for attempt in task.current_attempts}
         with contextlib.suppress(Refusal):  # `describe_unreadable` reports a task file that cannot be read
             for item in lost_cases.remaining_cases(task.definition, records):
                 if item.replicate_key not in begun:

@@ -84,15 +84,18 @@ class TaskState:
         return self.journal.last_text if waiting else ""
 
     @property
-    def running_attempts(self) -> list[TaskAttempt]:
-        """Return the attempts of the current run of the task that have not ended. An attempt runs one case.
+    def current_attempts(self) -> list[TaskAttempt]:
+        """Return the attempts of the current run of the task. An attempt runs one case.
 
         The list is empty if the task is pending or has ended.
         """
-        if not self.may_run or self.is_pending:
-            return []
-        attempts = self.journal.attempts
-        return [attempt for attempt in attempts if attempt.run == self.journal.runs and not attempt.ended_at]
+        is_started = self.may_run and not self.is_pending
+        return [each for each in self.journal.attempts if is_started and each.run == self.journal.runs]
+
+    @property
+    def running_attempts(self) -> list[TaskAttempt]:
+        """Return those of `current_attempts` that have not ended."""
+        return [attempt for attempt in self.current_attempts if not attempt.ended_at]
 
 
 def find_tasks(results: Path, query_scheduler: bool = True) -> list[TaskState]:

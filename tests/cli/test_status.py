@@ -204,15 +204,18 @@ def test_a_requeued_task_has_no_running_case_until_it_restarts(make_study):
 def test_cases_that_a_restarted_task_will_not_retry_are_not_queued(
     attempt, reason, state, make_study, make_record
 ):
-    study = make_study(2).start(0).log(0, "begin", 0, attempt).start(0)
+    study = make_study(2).start(0).log(0, "begin", 0, attempt).log(0, "end", 0, attempt, reason=reason)
     definition = submission_files.read_task(study.submission.entries[0].path)
     (environment,) = definition.environments.values()
     for number in range(1, attempt + 1):
         item = dataclasses.replace(definition.scheduled_cases[0], attempt=number)
         record = item.record_without_result(environment, definition.settings, "failed", reason, "")
         Writer(study.folder).append(record)
-    counts = count(status.summarize_status(study.folder, study.states("RUNNING")))
-    assert counts["queued"] == 1 + (state == "queued") and counts["failed"] == (state == "failed")
+    for requeued in ("PENDING", "RUNNING"):
+        if requeued == "RUNNING":
+            study.start(0)
+        counts = count(status.summarize_status(study.folder, study.states(requeued)))
+        assert counts["queued"] == 1 + (state == "queued") and counts["failed"] == (state == "failed")
 
 
 @pytest.mark.parametrize("every", [False, True])
