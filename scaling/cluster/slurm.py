@@ -26,8 +26,8 @@ UNKNOWN = "UNKNOWN"  # state of a task whose job cannot be observed from this pr
 LOST = "LOST"  # state of a task that apparently ended, or that never started
 _TIMEOUT = 60.0  # seconds until a Slurm command fails
 _ANY_NODES = 10**6  # assumed number of nodes if sinfo is not available
-# Prefixes of the environment variables with which a user selects other jobs for squeue and scancel.
-_FILTERS = ("SCANCEL_", "SQUEUE_ACCOUNT", "SQUEUE_PARTITION", "SQUEUE_QOS", "SQUEUE_STATES", "SQUEUE_USERS")
+# Prefixes of the environment variables with which a user selects other jobs, partitions or formats.
+_FILTERS = ("SCANCEL_", "SINFO_", "SQUEUE_")
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
     """Return the nodes of all partitions that sinfo lists. With platform=cpu, every core is a device."""
     is_cpu = cluster.platform == "cpu"
     constraint_features = set(re.findall(r"[\w.:-]+", cluster.constraint or ""))
-    sinfo_output = run_command("sinfo", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P|%c|%f")
+    sinfo_output = run_command("sinfo", "--all", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P|%c|%f")
     return [
         SlurmNode(
             partition,
@@ -224,7 +224,7 @@ def list_jobs(job_names: Sequence[str]) -> dict[str, dict[str, JobState]]:
     """
     jobs: dict[str, dict[str, JobState]] = {name: {} for name in job_names}
     if job_names:
-        options = ("--noheader", "--array", "--states=all", "--format=%i|%j|%T|%N|%r")
+        options = ("--all", "--noheader", "--array", "--states=all", "--format=%i|%j|%T|%N|%r")
         squeue_output = run_command("squeue", *options, f"--name={','.join(job_names)}")
         for job, name, state, node, reason in _split_lines(squeue_output, 5):
             jobs.get(name, {})[job] = JobState(state, node, "" if reason == "None" else reason)

@@ -76,6 +76,13 @@ def test_lines_without_the_requested_fields_are_ignored(command, monkeypatch, ma
     assert slurm.partition_machine(ClusterSettings(name="slurm")).nodes == 1
 
 
+def test_jobs_and_nodes_of_hidden_partitions_are_listed(commands):
+    hidden = {"squeue": "7|x|RUNNING|n1|None", "sinfo": "main|n1|1|2|(null)|main*|2|(null)"}
+    commands(**{name: f'[ "$1" != --all ] || echo "{line}"' for name, line in hidden.items()})
+    assert slurm.list_jobs(["x"])["x"]["7"].live
+    assert slurm.partition_machine(ClusterSettings(name="slurm")).nodes == 1
+
+
 def test_queries_ask_the_cluster_to_which_sbatch_submits(commands, monkeypatch):
     commands(squeue="echo $SLURM_CLUSTERS")
     monkeypatch.delenv("SLURM_CLUSTERS", raising=False)

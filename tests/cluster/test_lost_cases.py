@@ -151,13 +151,13 @@ def test_slurm_prints_array_expressions_whole(tmp_path, monkeypatch):
 
 def test_filters_in_the_environment_of_the_user_do_not_reach_slurm(tmp_path, monkeypatch):
     command = tmp_path / "squeue"
-    command.write_text("#!/bin/sh\nenv | grep -E '^(SQUEUE|SCANCEL|SLURM)_'\n")
+    command.write_text("#!/bin/sh\nenv | grep -E '^(SINFO|SQUEUE|SCANCEL|SLURM)_'\n")
     command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    for name in ("SQUEUE_STATES", "SQUEUE_PARTITION", "SCANCEL_STATE", "SCANCEL_INTERACTIVE", "SLURM_CONF"):
+    for name in ("SQUEUE_STATES", "SQUEUE_LICENSES", "SINFO_PARTITION", "SCANCEL_INTERACTIVE", "SLURM_CONF"):
         monkeypatch.setenv(name, "x")
-    variables = slurm.run_command("squeue")
-    assert "SLURM_CONF=x" in variables and "SQUEUE_" not in variables and "SCANCEL_" not in variables
+    variables = slurm.run_command("squeue").splitlines()
+    assert sorted(variables) == ["SLURM_BITSTR_LEN=0", "SLURM_CONF=x"]
 
 
 def test_a_job_unknown_to_the_controller_is_not_running_even_if_accounting_says_so(monkeypatch):
