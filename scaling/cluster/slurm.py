@@ -132,6 +132,10 @@ def partition_machine(cluster: ClusterSettings) -> Machine:
     if is_derived and not any(node.devices for node in nodes):
         nodes, location = constrained_nodes, "of all partitions"
         location += f" with constraint {cluster.constraint}" if cluster.constraint else ""
+    if not nodes and not partitions:
+        raise Refusal(
+            f"Slurm has no default partition: set cluster.partition to one of {', '.join(all_partitions)}"
+        )
     max_devices = max((node.devices for node in nodes), default=0)
     per_node = min(cluster.per_node or max_devices, max_devices) or cluster.per_node
     if not per_node:

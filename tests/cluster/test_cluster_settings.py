@@ -226,6 +226,15 @@ def test_a_default_partition_without_gpus_is_rejected_with_partitions_that_have_
         site()
 
 
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_a_missing_default_partition_is_reported_with_the_partitions(platform, site):
+    with pytest.raises(
+        Refusal, match=r"no default partition: set cluster.partition to one of a100, cpu, h100"
+    ):
+        site(SITE.replace("cpu*", "cpu"), platform=platform)
+    assert site(SITE.replace("cpu*", "cpu"), per_node=8) == (8, 2, 24.0)
+
+
 def test_per_node_is_trusted_if_sinfo_lists_no_gpu(site):
     """Some sites do not list their GPUs as generic resources."""
     hidden = SITE.replace("gpu:a100:4(S:0-1)", "(null)").replace("gpu:h100:8(S:0-1)", "(null)")
