@@ -201,9 +201,12 @@ def test_default_options_of_sbatch_are_added_only_if_the_user_gave_none_of_their
     assert made["additional_parameters"] == expected
 
 
-@pytest.mark.parametrize("option", ["job-name", "job_name", "clusters", "array", "output", "error"])
-def test_options_by_which_the_jobs_and_their_logs_are_found_cannot_be_set(option):
-    names = "array, clusters, error, job-name, output"
+@pytest.mark.parametrize(
+    "option",
+    ["job-name", "job_name", "clusters", "array", "output", "error", "nodes", "time"],
+)
+def test_options_that_find_the_jobs_or_contradict_the_settings_cannot_be_set(option):
+    names = "array, clusters, error, job-name, nodes, output, time"
     with pytest.raises(Refusal, match=f"cluster.sbatch must be .* without {names}"):
         from_config({"name": "slurm", "sbatch": {option: "x"}})
 
