@@ -79,19 +79,21 @@ def make_failed_records_of_task(
     have a record in `records`. `path` is the path of the task file, and `definition` is its content. `reason`
     is a key of `scaling.core.record.REASONS`, and `text` explains it.
     """
-    unfinished = {attempt.replicate_key: attempt.attempt for attempt in read_journal(path).unfinished}
+    unfinished = {attempt.replicate_key: attempt for attempt in read_journal(path).unfinished}
     history = _history_of_task(definition, records)
     failed = []
     for item in definition.scheduled_cases:
         identity = item.identity(definition.environments)
-        attempt = unfinished.get(item.replicate_key)
-        if attempt is None and all_cases and identity not in history.with_result:
-            attempt = item.attempt
-        if attempt is not None and (identity, attempt) not in history.recorded:
+        begun = unfinished.get(item.replicate_key)
+        attempt = begun.attempt if begun else item.attempt
+        is_lost = begun or (all_cases and identity not in history.with_result)
+        if is_lost and (identity, attempt) not in history.recorded:
             # Use the planned environment, because this process may run on another host.
             planned = definition.environments[item.preflight.environment_key] | {"hosts": []}
             item = dataclasses.replace(item, attempt=attempt)
-            failed.append(item.record_without_result(planned, definition.settings, "failed", reason, text))
+            record = item.record_without_result(planned, definition.settings, "failed", reason, text)
+            began_at = begun.began_at if begun else None
+            failed.append(dataclasses.replace(record, started_at=began_at or record.started_at))
     return failed
 
 

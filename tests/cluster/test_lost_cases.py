@@ -77,12 +77,9 @@ def test_a_lost_case_is_recorded_once_in_the_requested_environment(
         for record in load(tmp_path).records
         if record.environment["digest"] != earlier.environment["digest"]
     ]
-    assert (lost.key, lost.reason, lost.attempt, lost.environment["hosts"]) == (
-        first.case.key,
-        "timeout",
-        1,
-        [],
-    )
+    began_at = read_journal(submission.entries[0].path).attempts[0].began_at
+    assert (lost.key, lost.reason, lost.attempt, lost.started_at) == (first.case.key, "timeout", 1, began_at)
+    assert lost.environment["hosts"] == []
     assert (
         lost.environment["digest"]
         == submission_files.read_task(submission.entries[0].path).environments[None, ()]["digest"]
