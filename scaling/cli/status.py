@@ -119,6 +119,8 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
     lines = {(line.case.key, line.replicate): line for line in status_lines}
     notes = [*notes, *lost_cases.describe_unreadable(tasks), *filter(None, [study.problem])]
     notes += streams.damaged_notes(loaded.damaged)
+    if tasks and not notes and any(line.state == "missing" for line in lines.values()):
+        notes.append("repeat the `scaling run` command to submit the missing cases; finished ones are kept")
     if loaded.plans:
         plans = format_count(len(loaded.plans), "record")
         notes.append(f"{plans} of `scaling plan`, which `scaling report` shows")

@@ -218,6 +218,13 @@ def test_cases_that_a_restarted_task_will_not_retry_are_not_queued(
         assert counts["queued"] == 1 + (state == "queued") and counts["failed"] == (state == "failed")
 
 
+def test_missing_cases_of_ended_jobs_are_shown_with_the_command_that_submits_them(make_study):
+    study = make_study(2)
+    assert not status.summarize_status(study.folder, study.states("PENDING")).notes
+    (note,) = status.summarize_status(study.folder, study.states("CANCELLED")).notes
+    assert note.startswith("repeat the `scaling run` command to submit the missing cases")
+
+
 @pytest.mark.parametrize("every", [False, True])
 def test_tasks_of_a_submission_in_one_state_share_a_row_without_the_option_all(every, make_study):
     tasks = make_study(400).states(*["RUNNING", "PENDING", "COMPLETED", "COMPLETED"] * 50)
@@ -318,7 +325,8 @@ def test_status_says_why_the_cases_of_damaged_task_files_are_missing(state, make
     (note,) = summary.notes
     assert count(summary)["missing"] == 2 and "jobs/20261121T201500-3f2a/0001.json is not a valid" in note
     assert note.endswith("(and 1 more task file); until then, 4 cases may be shown as missing")
-    assert status.summarize_status(study.folder, study.states("COMPLETED", "COMPLETED")).notes == []
+    (note,) = status.summarize_status(study.folder, study.states("COMPLETED", "COMPLETED")).notes
+    assert "task file" not in note
 
 
 def test_status_imports_no_slow_package(make_study, make_record):
