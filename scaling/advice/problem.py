@@ -158,9 +158,9 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
         arrays: dict[str, Any] = jax.tree_util.tree_map_with_path(_read_leaf, dict(inputs))
     except Refusal:
         raise
-    except ValueError:
-        keys = "JAX cannot sort the keys of a dict in it; use strings as keys"
-        raise Refusal(f"{group} contains no pytree of JAX: {keys}") from None
+    except ValueError as error:  # such as keys that JAX cannot sort
+        fix = "use strings as the keys of dicts"
+        raise Refusal(f"{group} contains no pytree of JAX ({error}): {fix}") from None
     for name in inputs:
         if not jax.tree.leaves(arrays[name]):
             text = f"input {name!r} is {describe(inputs[name])}"
@@ -174,7 +174,7 @@ def _read_leaf(path: Any, leaf: Any) -> Any:
         if isinstance(leaf, kind):
             raise Refusal(f"input {_leaf_name(path)!r} is a {kind.__name__}: {fix}")
     is_abstract = isinstance(leaf, jax.ShapeDtypeStruct)
-    is_key = jnp.issubdtype(getattr(leaf, "dtype", float), jax.dtypes.extended)
+    is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
     array = leaf if is_abstract or is_key else np.asarray(leaf)
     if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
         raise Refusal(

@@ -103,8 +103,8 @@ def describe(value: Any) -> str:
         return repr(value)
     if isinstance(value, int | float | complex | str):
         return f"the {'text' if isinstance(value, str) else 'number'} {value!r}"
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return f"an array of shape {tuple(value.shape)} and dtype {value.dtype}"
+    if isinstance(shape := getattr(value, "shape", None), tuple) and hasattr(value, "dtype"):
+        return f"an array of shape {tuple(shape)} and dtype {value.dtype}"
     if isinstance(value, Mapping | Sequence) and not value:
         return f"an empty {kind}"
     return f"the {kind} {value.__name__}" if hasattr(value, "__name__") else f"an instance of {kind}"

@@ -29,6 +29,23 @@ async def force_later(x, k):
     return force(x, k)
 
 
+@jax.tree_util.register_pytree_node_class
+class BrokenTree:
+    def tree_flatten(self):
+        raise ValueError("no leaves here")
+
+    tree_unflatten = classmethod(lambda cls, _, leaves: cls())
+
+
+class OtherArray:
+    """An array of a library with dtypes of its own, such as pandas or PyTorch."""
+
+    dtype = "a dtype that JAX does not know"
+
+    def __array__(self, dtype=None, copy=None):
+        return X if dtype is None else X.astype(dtype)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -96,7 +113,12 @@ async def force_later(x, k):
             ["'from my_model import f', not 'import s"],
         ),
         ((force, {"x": np.ma.masked_less(X, 1)}, {"k": K}), ["'x' is a MaskedArray", "x.filled(0)"]),
-        ((force, {"x": {"a": X, 1: X}}, {"k": K}), ["points contains no pytree of JAX", "strings as keys"]),
+        (
+            (force, {"x": {"a": X, 1: X}}, {"k": K}),
+            ["points contains no pytree of JAX", "sorting", "strings as"],
+        ),
+        ((force, {"x": X}, {"k": BrokenTree()}), ["shared contains no pytree of JAX (no leaves here)"]),
+        ((np, {"x": X}), ["the module numpy: give a function"]),
         ((force, {"x": X}, {"k": K}, "x", "hesian"), ["unknown target 'hesian'", "did you mean 'hessian'"]),
     ],
 )
@@ -109,6 +131,10 @@ def test_a_bad_input_is_explained_in_one_line(arguments, words):
 def test_a_traced_input_is_refused():
     with pytest.raises(Refusal, match=r"'x' is a Tracer: call scaling.advise outside"):
         jax.jit(lambda x: make_problem(force, {"x": x}, {"k": K}))(X)
+
+
+def test_an_array_of_another_library_is_converted():
+    assert np.array_equal(make_problem(jnp.sin, {"x": OtherArray()}).points["x"], X)
 
 
 def test_arguments_are_in_the_order_of_the_parameters():
