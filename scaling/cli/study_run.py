@@ -97,9 +97,10 @@ def _check_options(config: dict[str, Any], cluster: ClusterSettings) -> None:
     for option in ("hardware", "deadline"):
         if config.get(option) is not None:
             raise Refusal(f"{option} is an option of `scaling plan` and has no effect here: leave it out")
-    if config["wait"] is False and not cluster.submits:
-        text = f"wait=false has no effect with cluster={cluster.name}, which runs the study here"
-        raise Refusal(f"{text}; leave it out")
+    for option, value in (("wait", False), ("retry", True)):
+        if config[option] is value and not cluster.submits:
+            text = f"{grid.format_setting(option, value)} has no effect with cluster={cluster.name}"
+            raise Refusal(f"{text}, which runs the study here; leave it out")
     if versus is not None and cluster.name != NONE:
         raise Refusal(f"versus={versus} runs on this machine only: leave out cluster={cluster.name}")
 

@@ -703,6 +703,8 @@ TABLES["clusters"] = {
         ("slurm", "cluster.hosts=[a]", "cluster.hosts has no effect with cluster=slurm"),
         ("local", "cluster.partition=a", "cluster.partition has no effect with cluster=local"),
         ("none", "cluster.time=1", "cluster.time has no effect with cluster=none.*cluster=local or slurm"),
+        ("none", "wait=false", "wait=false has no effect with cluster=none, .*leave it out"),
+        ("none", "retry=true", "retry=true has no effect with cluster=none, .*leave it out"),
         ("hosts", "cluster.per_node=4", "cluster=hosts.*cluster.hosts"),
         ("hosts", "cluster.hosts=[a]", "cluster=hosts.*cluster.per_node"),
         ("hosts", "cluster.shell=ssh", "cluster.shell must be a list of words"),
