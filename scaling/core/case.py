@@ -65,7 +65,7 @@ def unknown_name(what: str, value: Any, valid_names: Iterable[str]) -> Refusal:
     names = [str(name) for name in valid_names]
     similar_names = difflib.get_close_matches(str(value).rpartition("/")[2], names, n=1)
     choices = "; ".join([f"choose from {', '.join(names)}", *(f"did you mean {n!r}?" for n in similar_names)])
-    return Refusal(f"unknown {what} {format_value(value)}: {choices if names else 'there is none'}")
+    return Refusal(f"unknown {what} {format_value(value)}: {choices if names else 'there is none; omit it'}")
 
 
 def check_names(what: str, names: Iterable[Any], valid_names: Collection[Any]) -> None:

@@ -173,4 +173,4 @@ def test_a_label_contains_a_data_seed_that_is_not_the_default():
 
 
 def test_an_unknown_name_without_valid_names_is_rejected_without_choices():
-    assert str(unknown_name("input", "k", ())) == "unknown input 'k': there is none"
+    assert str(unknown_name("input", "k", ())) == "unknown input 'k': there is none; omit it"
