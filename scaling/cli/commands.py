@@ -38,7 +38,7 @@ COMMANDS = {
     )),
     "logs": Command("show the logs of a case", "results/smoke 3f2a", (
         _FOLDER_ARGUMENT,
-        _argument("key", metavar="KEY", nargs="*",
+        _argument("key", metavar="KEY", nargs="*", default=[],
                   help="the key or label of a case, or its beginning (`scaling status --all` shows the "
                   "keys), or a workload (default: the cases that failed)"),
         _argument("--all", action="store_true", help="print whole files"),

@@ -48,6 +48,7 @@ BAD_INPUTS = {
         r"--multirun study=linear sizes.p=range\(1,1\) sweeps over no value",
     ),
     "wrt joined by a comma": ([*RBF, "wrt='x,m'", "mode=jacfwd"], r"\(wrt, joined by \+\) 'x,m'"),
+    "logs of no folder": (["logs"], "arguments are required: DIR;"),
     "unknown verb": (
         ["rnu"],
         "unknown command 'rnu'.*run, plan, advise, status, logs, cancel, report, compare, lint, export, merge.*did you mean 'run'",
