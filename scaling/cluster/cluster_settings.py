@@ -156,8 +156,8 @@ def _parse_megabytes(value: Any) -> int | None:
     `value` is a number of GB, or has a unit ("4GB", "4GiB", "4000MB"). As in Slurm, 1 GB is 1024 MB.
     """
     match = re.fullmatch(rf"({_DECIMAL})\s*(?:([mgt])(?:i?b)?)?", str(value).strip(), re.IGNORECASE)
-    megabytes = round(float(match[1]) * _MEMORY_UNITS[(match[2] or "g").lower()]) if match else 0
-    return megabytes if 0 < megabytes < 1e9 else None
+    megabytes = float(match[1]) * _MEMORY_UNITS[(match[2] or "g").lower()] if match else 0
+    return round(megabytes) if 0.5 < megabytes < 1e9 else None
 
 
 def _choice(names: tuple[str, ...]) -> tuple[Callable[[Any], Any], str]:

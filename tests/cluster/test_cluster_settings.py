@@ -57,7 +57,9 @@ def test_an_invalid_time_is_rejected_with_the_valid_formats(value):
         from_config({"name": "slurm", "time": value})
 
 
-@pytest.mark.parametrize("value", [0, -4, "4kB", "much", "4GBit", True, [4]])
+@pytest.mark.parametrize(
+    "value", [0, -4, pytest.param(10**320, id="321 digits"), "0.4MB", "4kB", "much", "4GBit", True, [4]]
+)
 def test_an_invalid_memory_size_is_rejected_with_the_valid_units(value):
     with pytest.raises(
         Refusal,
