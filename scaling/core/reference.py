@@ -238,12 +238,12 @@ def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
     """Iterate over ranges (start, stop) of points. The data of a range fit in the CPU cache."""
     workload, derivative = spec.workload, spec.derivative
     elements = derivative.outputs * max(derivative.inputs, 1)
-    if spec.nonzeros_pattern is not None:
+    if spec.reduction.products:
+        elements = max(elements, derivative.inputs**2)
+    elif spec.nonzeros_pattern is not None and (spec.common is not None or spec.reduction is not WHOLE):
         elements = derivative.outputs + derivative.inputs + len(spec.nonzeros_pattern.rows)
     elif spec.sampled and spec.pattern is not None:
         elements = 16 * (derivative.outputs + derivative.inputs) + len(spec.pattern.rows)
-    elif spec.reduction.products:
-        elements = max(elements, derivative.inputs**2)
     elements += sum(math.prod(input_spec.shape) for input_spec in workload.inputs.values())
     # The ranges are longer with JAX, because a call of JAX has more overhead than a call of NumPy.
     step = max(1, _RANGE_ELEMENTS * (16 if spec.computed else 1) // elements)

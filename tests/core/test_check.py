@@ -844,6 +844,15 @@ def test_known_nonzeros_are_reduced_without_a_dense_reference(reduction, dense, 
     workload.clear_cache()
 
 
+def test_a_dense_result_is_checked_in_short_ranges_of_points_even_if_only_its_nonzeros_are_known():
+    ranges = {}
+    for name in ("nonzeros", "dense"):
+        case = dataclasses.replace(chain_case(mode="jacfwd"), seeds="identity", points=10_000)
+        spec = reference_of_case.reference_spec(describe_derivative(case, chain(*REFERENCES[name])), "cpu")
+        ranges[name] = list(reference_of_case.point_ranges(spec))
+    assert ranges["nonzeros"] == ranges["dense"]
+
+
 @pytest.mark.parametrize("defect", ["wrong shape", "not finite"])
 def test_nonzeros_of_the_wrong_shape_or_not_finite_are_rejected(defect):
     built = chain()
