@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from scaling.core.case import Case, Refusal
-from scaling.core.derivative import Pattern, to_dense
 from scaling.core.workload import Inputs, Reference, Workload, uniform
 
 SIZES = {"n": 64}
@@ -64,12 +63,6 @@ def _nonzeros(inputs: Inputs) -> Reference:
     return Reference(value, derivative)
 
 
-def _reference(inputs: Inputs) -> Reference:
-    """Return the outputs and the dense Jacobians of shape (points, n, n), as a `Reference`."""
-    reference, n = _nonzeros(inputs), inputs["x"].shape[1]
-    return reference._replace(derivative=to_dense(Pattern(*_pattern(n), n, n), reference.derivative[:, 0]))
-
-
 def workload(case: Case) -> Workload:
     """Return the `Workload` with an n x n arrowhead matrix as its Jacobian. Raise `Refusal` if n < 2."""
     n, colored = case.sizes["n"], case.seeds == "colored"
@@ -85,7 +78,6 @@ def workload(case: Case) -> Workload:
             "analytic": functools.partial(_analytic, colored),
             "analytic_vmap": jax.vmap(functools.partial(_analytic_point, colored)),
         },
-        reference=_reference,
         terms=n if has_long_sum else 2,
         pattern=functools.partial(_pattern, n),
         nonzeros=_nonzeros,

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from scaling.core.case import Case, Refusal
-from scaling.core.derivative import Pattern, to_dense
 from scaling.core.workload import Inputs, Reference, Workload, uniform
 
 SIZES = {"side": 16}
@@ -105,13 +104,6 @@ def _nonzeros(inputs: Inputs) -> Reference:
     return Reference(value, derivative[:, None, :], value_terms, derivative_terms)
 
 
-def _reference(inputs: Inputs) -> Reference:
-    """Return du/dt and its Jacobians with respect to u as dense arrays of shape (points, cells, cells)."""
-    reference, side = _nonzeros(inputs), inputs["u"].shape[-1]
-    pattern = Pattern(*_pattern(side), side**2, side**2)
-    return reference._replace(derivative=to_dense(pattern, reference.derivative[:, 0]))
-
-
 def workload(case: Case) -> Workload:
     """Return the `Workload` of a reaction-diffusion equation on a periodic square grid."""
     side, colored = case.sizes["side"], case.seeds == "colored"
@@ -128,7 +120,6 @@ def workload(case: Case) -> Workload:
             "analytic": functools.partial(_analytic, colored),
             "analytic_vmap": jax.vmap(functools.partial(_analytic_point, colored)),
         },
-        reference=_reference,
         terms=7,
         pattern=functools.partial(_pattern, side),
         nonzeros=_nonzeros,
