@@ -7,8 +7,7 @@ parameters. All regions of a file have the same coordinates (combinations of par
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 
 from scaling.analysis.findings import Findings
 from scaling.analysis.timings import Timing
@@ -16,22 +15,11 @@ from scaling.core.grouping import group_by
 from scaling.report.text import clean_text
 
 _MAX_PARAMETERS = 4  # maximum number of parameters in an Extra-P file
-Coordinates = tuple[int, ...]  # a value for each parameter
+Names = Sequence[Sequence[str]]  # names of sizes that vary, grouped by sizes that vary together
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """The content of an Extra-P file: the run times of several methods for the same parameter values."""
-
-    title: str  # the differentiated function and the environment
-    constants: Mapping[str, int]  # the sizes that are equal in all timings, by name
-    parameters: Mapping[str, str]  # the description of each parameter, by name
-    coordinates: tuple[Coordinates, ...]  # the parameter values of each measurement
-    regions: Mapping[str, Mapping[Coordinates, Timing]]  # method -> coordinates -> timing
-
-
-def find_experiments(findings: Findings) -> dict[str, Experiment]:
-    """Return {file name without suffix: content} for all Extra-P files of the results.
+def format_experiments(findings: Findings) -> dict[str, str]:
+    """Return {file name without suffix: text} for all Extra-P files of the results.
 
     A file contains the methods that were measured at the same sizes. At most four sizes vary in a file. If
     more sizes vary, there is one file for each combination of the other sizes. Timings on shared CPU cores
@@ -39,13 +27,17 @@ def find_experiments(findings: Findings) -> dict[str, Experiment]:
     """
     timings = (timing for timing in findings.case_timings if timing.honest)
     families = group_by(timings, lambda timing: (timing.family_key, tuple(_sizes_of(timing))))
-    experiments = [experiment for family in families.values() for experiment in _split_family(family)]
-    titles = (re.sub(r"[^a-z0-9]+", "-", experiment.title.lower()) for experiment in experiments)
-    file_names = [f"{title.strip('-')[:120]}-{number}" for number, title in enumerate(titles, 1)]
-    return dict(zip(file_names, experiments, strict=True))
+    experiments = (experiment for family in families.values() for experiment in _split_family(family))
+    texts = {}
+    for number, (file_timings, varying) in enumerate(experiments, 1):
+        title = f"{file_timings[0].family}, environment {file_timings[0].environment}"
+        file_name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:120]
+        texts[f"{file_name}-{number}"] = _format_experiment(title, file_timings, varying)
+    return texts
 
 
-def _split_family(function_timings: Sequence[Timing]) -> Iterator[Experiment]:
+def _split_family(function_timings: Sequence[Timing]) -> Iterator[tuple[Sequence[Timing], Names]]:
+    """Yield (timings, names of their varying sizes) for each Extra-P file of a function."""
     by_method = group_by(function_timings, lambda timing: timing.program_name).values()
     all_sizes = lambda method: frozenset(tuple(_sizes_of(timing).items()) for timing in method)  # noqa: E731
     for methods in group_by(by_method, all_sizes).values():
@@ -53,7 +45,7 @@ def _split_family(function_timings: Sequence[Timing]) -> Iterator[Experiment]:
         excess_sizes = [names[0] for names in _varying_sizes(timings)[_MAX_PARAMETERS:]]
         for file_timings in group_by(timings, functools.partial(_coordinates, excess_sizes)).values():
             if varying := _varying_sizes(file_timings):
-                yield _make_experiment(file_timings, varying)
+                yield file_timings, varying
 
 
 def _sizes_of(timing: Timing) -> dict[str, int]:
@@ -63,12 +55,12 @@ def _sizes_of(timing: Timing) -> dict[str, int]:
     return counts | sizes
 
 
-def _coordinates(names: Iterable[str], timing: Timing) -> Coordinates:
+def _coordinates(names: Iterable[str], timing: Timing) -> tuple[int, ...]:
     sizes = _sizes_of(timing)
     return tuple(sizes[name] for name in names)
 
 
-def _varying_sizes(timings: Sequence[Timing]) -> list[list[str]]:
+def _varying_sizes(timings: Sequence[Timing]) -> Names:
     """Return the names of the sizes that vary between the timings, grouped by sizes that vary together.
 
     The group that contains `devices` is first. The other groups are in descending order of their number of
@@ -81,42 +73,24 @@ def _varying_sizes(timings: Sequence[Timing]) -> list[list[str]]:
     return [group for _, group in sorted(varying, key=lambda group: (group[1][0] != "devices", group[0]))]
 
 
-def _make_experiment(timings: Sequence[Timing], varying: Sequence[Sequence[str]]) -> Experiment:
-    sizes, names = _sizes_of(timings[0]), [name for name, *_ in varying]
-    together = {name: f" ({', '.join(others)} with it)" if others else "" for name, *others in varying}
-    regions: dict[str, dict[Coordinates, Timing]] = {}
-    for timing in sorted(timings, key=lambda timing: timing.program_name):
-        region = regions.setdefault(_to_region_name(timing.program_name), {})
-        region[_coordinates(names, timing)] = timing
-    return Experiment(
-        title=f"{timings[0].family}, environment {timings[0].environment}",
-        constants={name: sizes[name] for name in sizes if not any(name in group for group in varying)},
-        parameters={re.sub(r"\W", "_", name, flags=re.ASCII): name + text for name, text in together.items()},
-        coordinates=tuple(sorted({_coordinates(names, timing) for timing in timings})),
-        regions=regions,
-    )
-
-
-def _to_region_name(text: str) -> str:
-    """Convert text to one line of ASCII without "->", which marks a call path in Extra-P."""
-    ascii_text = clean_text(text).encode("ascii", "backslashreplace").decode()
-    return " ".join(ascii_text.replace("->", "-").split())
-
-
-def format_experiment(experiment: Experiment) -> str:
+def _format_experiment(title: str, timings: Sequence[Timing], varying: Names) -> str:
     """Return the text of an Extra-P file with the seconds per call of each method at all parameter values.
 
     The file also contains the floating-point operations per device, if they are known for all parameter
-    values.
+    values. The first size of each group in `varying` is a parameter.
     """
-    file_lines = [*_format_comments(experiment), *(f"PARAMETER {name}" for name in experiment.parameters)]
-    coordinates = [" ".join(map(str, values)) for values in experiment.coordinates]
-    if len(experiment.parameters) > 1:
-        coordinates = [f"({values})" for values in coordinates]
-    file_lines.append(f"POINTS {' '.join(coordinates)}")
-    for region, timings in experiment.regions.items():
-        region_timings = [timings[values] for values in experiment.coordinates]
-        file_lines += ["", f"REGION {region}", "METRIC time"]
+    names = [name for name, *_ in varying]
+    coordinates = sorted({_coordinates(names, timing) for timing in timings})
+    points = [" ".join(map(str, values)) for values in coordinates]
+    points = [f"({values})" for values in points] if len(names) > 1 else points
+    file_lines = _format_comments(title, timings[0], varying)
+    file_lines += ["PARAMETER " + re.sub(r"\W", "_", name, flags=re.ASCII) for name in names]
+    file_lines.append(f"POINTS {' '.join(points)}")
+    by_program = group_by(timings, lambda timing: timing.program_name)
+    for program_name in sorted(by_program):
+        by_coordinates = {_coordinates(names, timing): timing for timing in by_program[program_name]}
+        region_timings = [by_coordinates[values] for values in coordinates]
+        file_lines += ["", f"REGION {_to_region_name(program_name)}", "METRIC time"]
         file_lines += [f"DATA {' '.join(map(repr, timing.seconds))}" for timing in region_timings]
         flops = [timing.records[0].flops for timing in region_timings]
         if all(flops):  # known for all coordinates
@@ -124,14 +98,22 @@ def format_experiment(experiment: Experiment) -> str:
     return "\n".join(file_lines) + "\n"
 
 
-def _format_comments(experiment: Experiment) -> list[str]:
+def _format_comments(title: str, timing: Timing, varying: Names) -> list[str]:
     exponents = "allow_negative_exponents=True"
-    modeler_options = exponents if len(experiment.parameters) == 1 else f"'#spm=Default' '#spo={exponents}'"
-    constants = ", ".join(f"{name}={value}" for name, value in experiment.constants.items())
+    modeler_options = exponents if len(varying) == 1 else f"'#spm=Default' '#spo={exponents}'"
+    names = {name for group in varying for name in group}
+    constants = ", ".join(f"{name}={size}" for name, size in _sizes_of(timing).items() if name not in names)
+    parameters = (f"{name} ({', '.join(others)} with it)" if others else name for name, *others in varying)
     sentences = (
-        f"{experiment.title}: seconds per call, all samples of all processes.",
-        f"Parameters: {', '.join(experiment.parameters.values())}. Constants: {constants or 'none'}.",
+        f"{title}: seconds per call, all samples of all processes.",
+        f"Parameters: {', '.join(parameters)}. Constants: {constants or 'none'}.",
         "Extra-P needs five values of a parameter; with fewer, it fits only a constant.",
         f"extrap --text --measure median FILE --options {modeler_options}",
     )
     return [f"# {_to_region_name(sentence)}" for sentence in sentences]
+
+
+def _to_region_name(text: str) -> str:
+    """Convert text to one line of ASCII without "->", which marks a call path in Extra-P."""
+    ascii_text = clean_text(text).encode("ascii", "backslashreplace").decode()
+    return " ".join(ascii_text.replace("->", "-").split())

@@ -90,10 +90,10 @@ def _write_tables(extension: str, findings: Findings, output: Path) -> list[Path
 
 def _write_extrap(findings: Findings, output: Path) -> list[Path]:
     extrap_paths = []
-    for name, experiment in extrap.find_experiments(findings).items():
+    for name, text in extrap.format_experiments(findings).items():
         extrap_paths.append(output / "extrap" / f"{name}.txt")
         extrap_paths[-1].parent.mkdir(exist_ok=True)
-        replace_file(extrap_paths[-1], extrap.format_experiment(experiment).encode("ascii"))
+        replace_file(extrap_paths[-1], text.encode("ascii"))
     return extrap_paths
 
 

@@ -252,34 +252,36 @@ def test_extrap_reads_every_file_of_a_study_with_gaps(exported):
         assert {region for region, metric in models if metric == "time"} == set(regions)
 
 
+def points_of(text):
+    """Return the coordinates in the text of an Extra-P file, such as ["(1 64)", "(2 64)"]."""
+    return re.findall(r"\(.*?\)|\d+", re.search("^POINTS (.*)$", text, re.MULTILINE)[1])
+
+
 def test_methods_measured_at_different_sizes_have_separate_files(tmp_path):
     records = [
         *formula_records(modes=("jacfwd",), seconds=lambda m, d: m / d),
         *formula_records(modes=("jacrev",), sizes=range(4), seconds=lambda m, d: m / d),
     ]
     study = findings.read(made_up.write(tmp_path, records))
-    experiments = extrap.find_experiments(study)
-    assert [len(experiment.coordinates) for experiment in experiments.values()] == [25, 20]
+    texts = extrap.format_experiments(study).values()
+    assert [len(points_of(text)) for text in texts] == [25, 20]
 
 
 def test_sizes_that_grow_together_are_one_parameter(tmp_path):
     draw = np.random.default_rng(0)
     weak = [made_up.record(draw, made_up.case_of("rbf", "jacfwd", 1, d, weak=True)) for d in (1, 2, 4)]
-    (series,) = extrap.find_experiments(findings.read(made_up.write(tmp_path, weak))).values()
-    assert list(series.parameters) == ["devices"] and series.coordinates == ((1,), (2,), (4,))
-    assert "points" in series.parameters["devices"]
+    (text,) = extrap.format_experiments(findings.read(made_up.write(tmp_path, weak))).values()
+    assert text.count("PARAMETER") == 1 and points_of(text) == ["1", "2", "4"]
+    assert "Parameters: devices (points with it). Constants: " in text
 
 
 def test_environments_have_separate_files_and_oversubscribed_records_none(tmp_path, make_record):
     separate = [make_record(devices=d, digest=digest) for d in (1, 2) for digest in ("one", "two")]
     oversubscribed = [make_record(devices=4, digest="one", environment={"cores": [0]})]
-    first, second = extrap.find_experiments(
-        findings.read(made_up.write(tmp_path, separate + oversubscribed, scaling=["strong"]))
-    ).values()
-    assert {first.title[-3:], second.title[-3:]} == {
-        "one",
-        "two",
-    } and first.coordinates == second.coordinates == ((1,), (2,))
+    study = findings.read(made_up.write(tmp_path, separate + oversubscribed, scaling=["strong"]))
+    texts = extrap.format_experiments(study).values()
+    assert {re.search(r"environment (\w+):", text)[1] for text in texts} == {"one", "two"}
+    assert [points_of(text) for text in texts] == [["1", "2"]] * 2
 
 
 def test_names_cannot_break_lines_or_form_call_paths(tmp_path, make_record):
