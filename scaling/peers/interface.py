@@ -102,15 +102,6 @@ def package_versions(engine: str) -> dict[str, str | None]:
     return by_package
 
 
-def describe_missing_packages(engine: str) -> str | None:
-    """Return an error message if a package that a peer needs is not installed, otherwise None."""
-    names = [name for name, version in package_versions(engine).items() if version is None]
-    if not names:
-        return None
-    verb = "is" if len(names) == 1 else "are"
-    return f"{' and '.join(names)} {verb} not installed; pip install {' '.join(names)}"
-
-
 def complete_case(case: Case) -> dict[str, Any]:
     """Return {field: value} to replace the options of a case that only JAX supports, such as `mesh`."""
     jax_options = dict.fromkeys(("mesh", "block", "storage", "memory_limit", "remat", "forward"))
@@ -141,8 +132,10 @@ def why_not_offered(derivative: "Derivative") -> tuple[str, str] | None:
         raise Refusal(f"reason_to_skip of the peer {case.engine} must return text or None, not {text!r}")
     if text:
         return "not_offered", text
-    text = describe_missing_packages(case.engine)
-    return ("not_installed", text) if text else None
+    if missing := [name for name, version in package_versions(case.engine).items() if version is None]:
+        verb, names = "is" if len(missing) == 1 else "are", " ".join(missing)
+        return "not_installed", f"{' and '.join(missing)} {verb} not installed; pip install {names}"
+    return None
 
 
 def first_reason(*checks: tuple[bool, str]) -> str | None:
