@@ -94,13 +94,9 @@ def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: in
     The last point is repeated as padding. A shared input is repeated in every row. With batch=whole, a single
     row contains all values of the input.
     """
-    rows = np.ascontiguousarray(array, np.float64)
-    if case.batch == "whole":
-        return rows.reshape(1, -1)
-    if name in workload.shared:
-        return np.tile(rows.reshape(1, -1), (count, 1))
-    rows = rows.reshape(len(rows), -1)
-    return np.concatenate([rows, np.repeat(rows[-1:], count - len(rows), axis=0)])
+    is_per_point = name in workload.points and case.batch != "whole"
+    rows = np.ascontiguousarray(array, np.float64).reshape(case.points if is_per_point else 1, -1)
+    return np.pad(rows, ((0, count - len(rows)), (0, 0)), mode="edge")
 
 
 def _trace(
