@@ -271,7 +271,7 @@ def _write_jacobian(problem: Problem, case: Case, coloring: Coloring | None) -> 
     seed, template = "jax.nn.one_hot(i, flat.size, dtype=flat.dtype)", _CHUNKED
     values: dict[str, Any] = {"chunk": case.chunk}
     if coloring is not None:
-        is_reverse, definitions = coloring.columns is None, _write_coloring(coloring)
+        is_reverse, definitions = not coloring.column_count, _write_coloring(coloring)
         shape = (coloring.pattern.outputs, coloring.pattern.inputs)
         template = _SCATTERED if shape[0] * shape[1] >= _MIN_SCATTERED else _MASKED
         index = "colors[rows], cols" if is_reverse else "colors[cols], rows"
@@ -294,7 +294,7 @@ def _write_coloring(coloring: Coloring) -> str:
     `colors` contains the color of each column or row of the Jacobian. `nonzero` is the sparsity pattern, a
     Boolean array of shape (outputs, inputs).
     """
-    pattern, colors = coloring.pattern, coloring.rows if coloring.columns is None else coloring.columns
+    pattern, colors = coloring.pattern, coloring.columns if coloring.column_count else coloring.rows
     mask = np.zeros((pattern.outputs, pattern.inputs), bool)
     mask[pattern.rows, pattern.cols] = True
     encode = lambda array: base64.b64encode(zlib.compress(array.tobytes(), 9)).decode()  # noqa: E731

@@ -51,8 +51,8 @@ class Coloring:
     """A coloring of a sparsity pattern, and the times to detect the pattern and to color it."""
 
     pattern: Pattern
-    columns: np.ndarray | None  # the int32 color of each column, or -1; None if no column has a color
-    rows: np.ndarray | None  # the int32 color of each row, or -1; None if no row has a color
+    columns: np.ndarray  # the int32 color of each column, or -1 (no color)
+    rows: np.ndarray  # the int32 color of each row, or -1 (no color)
     column_count: int  # the number of colors of columns
     row_count: int  # the number of colors of rows
     by_row: np.ndarray  # shape (nonzeros,): whether a nonzero is read from a compressed row, not a column
@@ -204,20 +204,18 @@ def _color_division(pattern: Pattern, by_row: np.ndarray) -> Coloring:
     return Coloring(pattern, columns, rows, column_count, row_count, by_row)
 
 
-def _color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int) -> tuple[np.ndarray | None, int]:
+def _color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int) -> tuple[np.ndarray, int]:
     """Return (array with the color of each column, number of colors).
 
-    `rows` and `cols` are the positions of the nonzeros. A column without a nonzero has the color -1. If there
-    are no nonzeros, the array is None. Raise `NoColoring` if coloring would take minutes.
+    `rows` and `cols` are the positions of the nonzeros. A column without a nonzero has the color -1. Raise
+    `NoColoring` if coloring would take minutes.
     """
-    if not len(cols):
-        return None, 0
     import asdex
 
     from scaling.options import dsatur
 
     has_color, row_counts = np.bincount(cols, minlength=inputs) > 0, np.bincount(rows)
-    min_colors = int(row_counts.max())  # the columns of the fullest row conflict with each other
+    min_colors = int(row_counts.max(initial=0))  # the columns of the fullest row conflict with each other
     if np.count_nonzero(has_color) == min_colors:
         return np.where(has_color, np.cumsum(has_color) - 1, -1).astype(np.int32), min_colors
     if np.sum(np.square(row_counts, dtype=float)) > _MAX_CONFLICTS:
@@ -243,10 +241,9 @@ def validate_coloring(coloring: Coloring) -> None:
         ("column", coloring.columns, coloring.column_count, pattern.cols, pattern.rows, ~by_row),
         ("row", coloring.rows, coloring.row_count, pattern.rows, pattern.cols, by_row),
     ):
-        color_of_entry = np.full(len(lines), -1) if colors is None else colors[lines]
-        is_in_range = count == 0 if colors is None else -1 <= colors.min() <= colors.max() < count
-        if not is_in_range:
+        if not -1 <= colors.min() <= colors.max() < count:
             raise ValueError(f"each {name} color must be 0 to {count - 1}, or -1 (no color)")
+        color_of_entry = colors[lines]
         slots = positions.astype(np.int64) * (count + 1) + color_of_entry + 1
         _, slot_of_entry, entry_counts = np.unique(slots, return_inverse=True, return_counts=True)
         unreadable = np.flatnonzero(is_read & ((color_of_entry < 0) | (entry_counts[slot_of_entry] > 1)))

@@ -305,7 +305,7 @@ def test_rows_of_a_function_that_also_returns_a_python_number_are_those_of_jax(c
     problem = make_problem(lambda x: (x.reshape(3, 4).sum(1) ** 2, 1.0), {"x": RNG.normal(size=(2, 12))})
     with registered(problem) as case:
         coloring = None if chunk else candidates.find_coloring(case)
-        assert chunk or coloring.rows is not None
+        assert chunk or coloring.row_count
         case = dataclasses.replace(case, mode="jacrev", chunk=chunk)
     assert_equals(problem, plain_code.write_code(problem, case, coloring), jax.jacfwd)
 

@@ -59,7 +59,7 @@ def pattern_of(mask):
 
 def seeds(colors, count):
     """Return the seed of each color, shape (count, rows or columns)."""
-    return np.zeros((0, 0), int) if colors is None else (colors == np.arange(count)[:, None]).astype(int)
+    return (colors == np.arange(count)[:, None]).astype(int)
 
 
 def read_off(coloring, J):
@@ -106,7 +106,7 @@ def test_the_number_of_colors_is_within_its_bounds(
         assert both.column_count + both.row_count <= min(columns.column_count, rows.row_count)
         assert mask.sum(axis=1).max() <= columns.column_count <= mask.any(axis=0).sum()
         assert mask.sum(axis=0).max() <= rows.row_count <= mask.any(axis=1).sum()
-        assert columns.rows is None and rows.columns is None and columns.row_count == rows.column_count == 0
+        assert columns.row_count == rows.column_count == 0
 
 
 def test_colors_are_consecutive_and_empty_rows_and_columns_have_none():
@@ -142,7 +142,7 @@ def test_a_coloring_is_valid_if_and_only_if_every_entry_can_be_read_off(kind):
         mask = draw_mask(generator, kind)
         coloring = color(pattern_of(mask), COMPRESSIONS[int(generator.integers(3))])
         sides = {"columns": coloring.columns, "rows": coloring.rows}
-        sides = {name: colors for name, colors in sides.items() if colors is not None}
+        sides = {name: colors for name, colors in sides.items() if colors.max() >= 0}
         name = list(sides)[int(generator.integers(len(sides)))]
         changed = sides[name].copy()
         changed[generator.integers(len(changed))] = generator.integers(
@@ -169,8 +169,7 @@ def test_a_coloring_with_wrong_counts_or_sides_is_invalid():
     for wrong in (
         {"column_count": 0},
         {"by_row": ~coloring.by_row},
-        {"columns": None, "column_count": 0},
-        {"row_count": 1},
+        {"columns": np.full(5, -1, np.int32), "column_count": 0},
     ):
         with pytest.raises(ValueError):
             colorings.validate_coloring(dataclasses.replace(coloring, **wrong))
@@ -248,7 +247,7 @@ def test_a_pattern_is_detected_once_and_colored_once():
     traces = len(calls)
     assert colorings.find_coloring("key", function, float32_shapes((5,)), "columns") is first
     by_row = colorings.find_coloring("key", function, float32_shapes((5,)), "rows")
-    assert by_row.pattern is first.pattern and by_row.rows is not None
+    assert by_row.pattern is first.pattern and by_row.row_count
     assert by_row.detect_seconds == first.detect_seconds > 0
     assert len(calls) == traces
     other = colorings.find_coloring("another key", function, float32_shapes((7,)), "columns")
