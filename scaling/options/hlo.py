@@ -320,22 +320,13 @@ def _parse_instruction(match: re.Match[str], instructions: Instructions) -> HloI
     padded, unpadded = sum(array[0] for array in arrays), sum(array[1] for array in arrays)
     if opcode.endswith("-start"):
         inputs = [instructions[operand] for operand in operands if operand in instructions]
-        is_copy = opcode == "copy-start"
-        padded = _exclude_operands(padded, sum(x.bytes for x in inputs), is_copy)
-        unpadded = _exclude_operands(unpadded, sum(x.unpadded_bytes for x in inputs), is_copy)
+        operand_bytes = sum(x.unpadded_bytes for x in inputs)
+        # A result that contains the operands is larger. That of some all-reduces does not contain them.
+        if unpadded > operand_bytes:
+            padded = max(0, padded - sum(x.bytes for x in inputs))
+            unpadded -= operand_bytes
     result = (padded, unpadded, *arrays[0][2:])
     return HloInstruction(name, *result, opcode, operands, called, bool(root), argument_text, attributes)
-
-
-def _exclude_operands(result_bytes: int, operand_bytes: int, is_copy: bool) -> int:
-    """Return the bytes of the result of an asynchronous HLO instruction, without its operands.
-
-    The result may be a tuple that contains the operands. It is assumed to contain them if `is_copy` is true,
-    or if `result_bytes` is larger than `operand_bytes`.
-    """
-    # A copy-start always contains its operand. Some asynchronous all-reduces contain no operands.
-    has_operands = is_copy or result_bytes > operand_bytes
-    return max(0, result_bytes - operand_bytes) if has_operands else result_bytes
 
 
 def _parse_array(

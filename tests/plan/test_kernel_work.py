@@ -291,6 +291,11 @@ def test_an_asynchronous_collective_is_one_message(kind):
     assert stats.collectives[kind] == 1
 
 
+def test_an_asynchronous_all_reduce_writes_the_padding_of_its_result():
+    start = ASYNCHRONOUS["all-reduce"].replace("f32[256]{0}", "f32[256]{0:T(1024)}")
+    assert kernels(f"%x = f32[256]{{0}} parameter(0)\n{start}") == [KernelWork(1024 + 4096)]
+
+
 def test_an_asynchronous_copy_moves_bytes_at_its_start_only():
     copy = """%x = f32[256]{{0}} parameter(0)
         %start = (f32[256]{{0{to}}}, f32[256]{{0}}, u32[]{{:S(2)}}) copy-start(%x)
