@@ -178,6 +178,5 @@ def _rows(torch: Any, batch: Batch, x: Tensors, cotangents: Tensors) -> Tensors:
     rows = _map_seeds(torch, case, pullback, cotangents)
     if not batch.workload.reduce or len(cotangents[0]) == 1:
         return rows
-    if case.batch == "whole":
-        return tuple(row.reshape(case.points, -1, *row.shape[1:]).sum(1) for row in rows)
-    return tuple(row.sum(0, keepdim=True) for row in rows)
+    outputs = batch.sizes.outputs  # of a point, whose rows are consecutive
+    return tuple(row.reshape(-1, outputs, *row.shape[1:]).sum(1) for row in rows)
