@@ -272,7 +272,7 @@ class LlvmFunction:
         comparison = self._find_comparison(condition)
         if comparison is None:
             return count / 2
-        if comparison.is_range or self._limits_work_group_index(comparison):
+        if comparison.is_range or self._limits_work_group_index(comparison) or self._is_in_memory(comparison):
             return count
         for header, first_value, step in self._find_counters(comparison.value):
             trips = self.trips[header] or 0
@@ -313,6 +313,16 @@ class LlvmFunction:
         is_loaded = self.definitions.get(comparison.value, "").startswith("load i64")
         return comparison.predicate == "ult" and is_loaded and not comparison.is_range
 
+    def _is_in_memory(self, comparison: Comparison) -> bool:
+        """Return whether a comparison tests a loop counter that is in memory, as in a small call of XLA.
+
+        The first value of such a counter is 0, and its step is 1.
+        """
+        text = self.definitions.get(comparison.value, "")
+        if match := _SUM_WITH_CONSTANT.match(text):
+            text = self.definitions.get(match[1], "")
+        return comparison.predicate == "slt" and text.startswith("load i")
+
     def _innermost_loop(self, label: str) -> str | None:
         enclosing = [header for header, body in self.loops.items() if label in body]
         return min(enclosing, key=lambda header: len(self.loops[header]), default=None)
@@ -330,6 +340,8 @@ class LlvmFunction:
             if self.definitions.get(branch[1], "").startswith("phi i1"):
                 counts.append(2)  # true in the first iteration, false in the second
             elif comparison := self._find_comparison(branch[1]):
+                if self._is_in_memory(comparison):
+                    counts.append(comparison.bound)
                 counters = self._find_counters(comparison.value, header)
                 for _, first_value, step in itertools.islice(counters, 1):
                     counts.append(max(1, math.ceil((comparison.bound - first_value) / step) + 1))

@@ -237,6 +237,31 @@ def test_a_branch_on_a_loop_counter_is_counted_exactly_and_another_is_taken_half
     assert [executions[name] for name in names] == pytest.approx([3, 15, 6, 3, 15, 3, 1])
 
 
+@pytest.mark.parametrize("tested", ["%next", "%reloaded"])
+def test_a_loop_whose_counter_is_in_memory_ends_at_its_bound(tested):
+    text = f"""
+define ptr @call_kernel(ptr %0) {{
+  %first = load i32, ptr %0
+  %some = icmp slt i32 %first, 200
+  br i1 %some, label %loop, label %exit
+
+loop:
+  %i = load i32, ptr %0
+  %next = add i32 %i, 1
+  store i32 %next, ptr %0
+  %reloaded = load i32, ptr %0
+  %more = icmp slt i32 {tested}, 200
+  br i1 %more, label %loop, label %exit
+
+exit:
+  ret ptr null
+}}
+"""
+    ((_, blocks),) = llvm_instructions.parse_functions(text)
+    executions = llvm_instructions.LlvmFunction(blocks).count_executions()
+    assert (executions["%loop"], executions["%exit"]) == (200, 1)
+
+
 def test_a_kernel_is_executed_by_all_work_groups():
     text = """
 define ptr @kernel(ptr %0) {
