@@ -145,9 +145,10 @@ def _describe_devices(
         slower = describe_slower(recommended.method_on_devices, recommended, fastest)
         sentences.append(f"{shortest} is not distinguished: {slower}")
     fewer_devices = (timing for timing in other_timings if 1 < timing.case.devices < recommended.case.devices)
-    on_fewer, _ = find_runner_up(recommended, fewer_devices)
-    if on_fewer:
-        sentences.append(f"Fewer devices are slower: {_describe_fastest_on(on_fewer, recommended)}")
+    on_fewer, ratio = find_runner_up(recommended, fewer_devices)
+    if on_fewer and ratio:
+        conclusion = "slower" if ratio.above_one else "not distinguished"
+        sentences.append(f"Fewer devices are {conclusion}: {_describe_fastest_on(on_fewer, recommended)}")
     more_devices = [timing for timing in other_timings if timing.case.devices > fastest.case.devices]
     sentences += _describe_more_devices(findings, fastest, more_devices, recommendation.certainty)
     if recommendation.doubt:

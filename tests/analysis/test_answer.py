@@ -499,3 +499,16 @@ def test_an_answer_states_how_much_slower_fewer_devices_are(tmp_path, make_recor
         "Fewer devices are slower: the fastest on 2 devices, jacfwd (vmap), takes 2.00x (2.00 to 2.00) as long. "
         in first
     )
+
+
+@pytest.mark.parametrize("count", [3, 9])
+def test_fewer_devices_are_called_slower_only_if_they_are_significantly_slower(tmp_path, make_record, count):
+    """No device count is recommended: the samples are too few, or the times of the processes differ too much."""
+    spread = (1.0,) if count == 3 else (0.5, 1.0, 2.0)
+    records = [
+        make_record(devices=d, seconds=[s * factor] * count, replicate=i)
+        for d, s in ((1, 8.0), (2, 4.05), (4, 4.0))
+        for i, factor in enumerate(spread)
+    ]
+    first = summary.answer_sentences(made_up.write(tmp_path, records, scaling=["strong"]))[0]
+    assert "Fewer devices are not distinguished: " in first and "are slower" not in first
