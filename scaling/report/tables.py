@@ -273,10 +273,12 @@ def _lint_rows(findings: Findings) -> Iterator[Row]:
 
 def _planned_rows(forecast: Forecast) -> Iterator[Row]:
     curves = [curve for curve in forecast.curves if len(curve.points) > 1]
-    points = {point.timing.case: point for curve in curves for point in curve.points}
+    points = [(curve.kind, point) for curve in curves for point in curve.points]
+    points_by_case = group_by(points, lambda pair: pair[1].timing.case)
     by_program = sorted(forecast.records, key=lambda r: (label(r.case, ["devices"]), r.case.devices))
     for record in by_program:
-        predicted, point = record.predicted, points.get(record.case)
+        predicted, pairs = record.predicted, points_by_case.get(record.case, [])
+        efficiencies = ["weak " * (kind == "weak") + format_efficiency(point) for kind, point in pairs]
         predicted_times = [predicted[name] for name in ("seconds", "low", "high")] if predicted else None
         reason = "" if record.status == "planned" else _describe_reason(record)
         yield {
@@ -284,7 +286,7 @@ def _planned_rows(forecast: Forecast) -> Iterator[Row]:
             "status": record.status,
             "devices": record.case.devices,
             "predicted time": predicted_times and format_duration(*predicted_times),
-            "efficiency": point and format_efficiency(point),
+            "efficiency": "; ".join(efficiencies),
             "bound by": predicted and predicted.get("bound"),
             "communication": predicted and predicted["communication"] / predicted["seconds"],
             "waiting": predicted and predicted["waiting"] / predicted["seconds"],

@@ -233,6 +233,17 @@ def test_six_families_with_most_device_counts_are_drawn_and_the_caption_counts_a
     assert "v7" in str(drawing.panels[0].title)
 
 
+def test_row_of_a_plan_shows_the_efficiency_of_each_kind_of_scaling(tmp_path):
+    """The weak curve of six points per device must not replace the strong one of twelve points."""
+    rows = ((1, 12, 8.0), (2, 12, 5.0), (4, 24, 8.0))  # devices, points, seconds
+    records = [
+        planned_record(dataclasses.replace(case_of("rbf", devices=d), points=p), s) for d, p, s in rows
+    ]
+    study = findings.read(write(tmp_path / "both", records, scaling=["strong", "weak"]))
+    efficiencies = {row["devices"]: row["efficiency"] for row in cells(table_of(study, "planned-far"))}
+    assert efficiencies == {"1": "100 %", "2": "80 %; weak 100 %", "4": "weak 62 %"}
+
+
 def test_each_tooltip_of_a_plan_says_that_its_time_is_predicted(tmp_path):
     records = [*planned_curve(), *measured("jacfwd")]
     drawings = figures.make_figures(findings.read(write(tmp_path / "both", records)))
