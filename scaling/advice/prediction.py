@@ -113,25 +113,21 @@ def _compile_candidates(
 def _order_to_compile(work: Mapping[Case, float], excess: Collection[Case]) -> list[Case]:
     """Return the cases in the order in which they are compiled.
 
-    1. the two cheapest cases without a chunk or block
-    2. the cheapest case with a chunk or block
-    3. the remaining cases without a chunk or block
-    4. the remaining cases with a chunk or block
-    5. the cases in `excess`, which are unlikely to be among the fastest
-
-    The cost of a case is its number of operations, `work[case]`. Each group is sorted by cost. A chunk or
-    block is assumed not to change the cost.
+    `work` maps each case to its number of operations. Cases with few operations come first: those without a
+    chunk or block, then the others, then the cases in `excess`, which are unlikely to be among the fastest.
+    The first case with a chunk or block is moved to the third place, so that it is always compiled.
     """
     is_plain = lambda case: not (case.block or case.chunk)  # noqa: E731
     # Chunks and blocks need about as many operations as their plain mode. Blocks are often faster.
     by_mode = {(case.mode, case.devices): operations for case, operations in work.items() if is_plain(case)}
     operations = lambda case: by_mode.get((case.mode, case.devices), work[case])  # noqa: E731
-    ordered = sorted(work, key=lambda case: (operations(case), case.block is None))
-    plain = [case for case in ordered if is_plain(case) and case not in excess]
-    blocked = [case for case in ordered if not is_plain(case) and case not in excess]
-    last_cases = [case for case in ordered if case in excess]
-    first_cases = [*plain[:_FIRST_PLAIN], *blocked[:_FIRST_BLOCKED]]
-    return [*first_cases, *plain[_FIRST_PLAIN:], *blocked[_FIRST_BLOCKED:], *last_cases]
+    ordered = sorted(work, key=lambda case: (not is_plain(case), operations(case), case.block is None))
+    ordered.sort(key=excess.__contains__)
+    likely = [case for case in ordered if case not in excess]
+    plain = [case for case in likely if is_plain(case)]
+    blocked = [case for case in likely if not is_plain(case)]
+    first = [*plain[:_FIRST_PLAIN], *blocked[:_FIRST_BLOCKED]]
+    return [*first, *(case for case in ordered if case not in first)]
 
 
 def _compile_in_threads(
