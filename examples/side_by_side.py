@@ -105,7 +105,6 @@ def advise(name: str, budget: float, *arguments: Any, **options: Any) -> Row:
     """
     import scaling
 
-    options["cores"] = sorted(os.sched_getaffinity(0))
     predicted = scaling.advise(*arguments, budget=0, **options)
     return {"advice": name} | measure_regret(predicted, budget, *arguments, **options)
 

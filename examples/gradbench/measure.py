@@ -66,7 +66,7 @@ def measure_cell(cell: problems.Cell, programs: tuple[Path, Path], folder: Path,
         Case(f"examples.{cell.problem}", mode="jacfwd", **problems.COMMON | cell.fields)
     )
     began = time.monotonic()
-    advice = advisor.advise_case(base, budget=ADVICE_SECONDS * scale, cores=sorted(os.sched_getaffinity(0)))
+    advice = advisor.advise_case(base, budget=ADVICE_SECONDS * scale)
     advice_seconds = time.monotonic() - began
     cases, by_compiling = choose_cases(advice, base, cell.modes)
     built = workload.build(base)

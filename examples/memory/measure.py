@@ -87,7 +87,7 @@ def advise(function, transform, shapes, dtype):
     If it is small and fast enough, it is also measured: `side_by_side.measure_regret` describes the other keys.
     """
     began, target = time.perf_counter(), "hessian" if transform is jax.hessian else "jacobian"
-    options = {"target": target, "cores": sorted(os.sched_getaffinity(0))}
+    options = {"target": target}
     first, *others = shapes
     points = as_structs({first: shapes[first]}, dtype, (1,))
     shared = as_structs({name: shapes[name] for name in others}, dtype)

@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import math
 import numbers
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,7 +27,7 @@ from scaling.plan.compile_pool import RecordFields, find_compiler
 from scaling.plan.hardware import Hardware
 
 _COMPILING_SECONDS = 30.0  # seconds after which no compilation begins, unless half of the budget is longer
-_OPTIONS = ("budget", "devices", "hardware", "cores", "compiling_cores", "note")
+_OPTIONS = ("budget", "devices", "hardware", "note")
 
 
 def advise(
@@ -95,8 +94,6 @@ def advise_case(
     budget: float = 30.0,
     devices: int | Sequence[int] = 1,
     hardware: str | None = None,
-    cores: Sequence[int] | None = None,
-    compiling_cores: Sequence[int] | None = None,
     note: Callable[[str], None] | None = None,
     may_split_seeds: bool = True,
 ) -> Advice:
@@ -108,15 +105,12 @@ def advise_case(
         devices: the number of devices, or several numbers to compare.
         hardware: the name of a machine in conf/hardware. None or "cpu" selects this machine. For another
             machine, times are predicted, but not measured.
-        cores: the processor cores that this process is bound to, or None.
-        compiling_cores: the processor cores that may compile. None selects all cores of this process.
         note: a function that is called with each line of progress text, or None.
         may_split_seeds: whether to partition the seeds if there are more devices than points.
     """
     devices = devices if isinstance(devices, Sequence) else [devices]
     other_machine = local_peaks.read_hardware(hardware) if hardware and hardware != "cpu" else None
     _check_options(budget, devices, other_machine, note)
-    _check_cores(cores=cores, compiling_cores=compiling_cores)
     note = note or (lambda text: None)
     cases, excluded, derivative = candidates.list_candidates(base, list(map(int, devices)), may_split_seeds)
     entries = (
@@ -127,12 +121,12 @@ def advise_case(
     stages, records = dict[Case, Stages](), dict[Case, Record]()
     if model := other_machine or local_peaks.find_model():  # without a model, all candidates are measured
         seconds = max(_COMPILING_SECONDS, budget / 2)
-        fields, stages = prediction.predict_candidates(cases, model, cores, compiling_cores, note, seconds)
+        fields, stages = prediction.predict_candidates(cases, model, note, seconds)
     machine = other_machine.title if other_machine else f"this machine ({jax.devices()[0].platform})"
     platform = other_machine.platform if other_machine else jax.default_backend()
     xla_options = environment.fusion_options() if platform == "cpu" else {}
     if budget and not other_machine and len(fields) == len(cases):  # not interrupted
-        records = measurement.measure_candidates(fields, stages, budget, cores, note)
+        records = measurement.measure_candidates(fields, stages, budget, note)
     return Advice(tuple(cases), excluded, derivative, fields, records, machine, xla_options)
 
 
@@ -161,19 +155,6 @@ def _check_options(budget: Any, devices: Sequence[Any], hardware: Hardware | Non
         find_compiler(hardware)
 
 
-def _check_cores(**options: Any) -> None:
-    """Raise `Refusal` unless the value of each option is None or a list of CPU cores of this machine."""
-    bound = os.sched_getaffinity(0)
-    for name, cores in options.items():
-        try:
-            os.sched_setaffinity(0, bound if cores is None else cores)
-        except (OSError, OverflowError, TypeError, ValueError):
-            known = f"such as {sorted(bound)}"
-            raise Refusal(f"{name} must be a list of CPU cores, {known}, or None, not {cores!r}") from None
-        finally:
-            os.sched_setaffinity(0, bound)
-
-
 def choose_case(case: Case, group: ProcessGroup) -> Case:
     """Return a copy of `case` (mode=auto) with the AD mode and options that are predicted to be fastest.
 
@@ -187,7 +168,7 @@ def choose_case(case: Case, group: ProcessGroup) -> Case:
     if model is None:
         text = f"mode=auto needs the rates of the machine, and conf/hardware has none for {group.devices[0]}"
         raise CaseEnded("skipped", "not_offered", text)
-    fields, _ = prediction.predict_candidates(cases, model, group.cores)
+    fields, _ = prediction.predict_candidates(cases, model)
     try:
         return Advice(tuple(cases), excluded, derivative, fields, {}, model.title).best
     except Refusal as error:

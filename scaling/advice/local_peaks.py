@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import os
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -63,13 +63,19 @@ def find_model() -> Hardware | None:
     return next((model for model in models if model.device_kind == device.device_kind), None)
 
 
-def add_rates(model: Hardware, fields: Mapping[Case, RecordFields], cores: Sequence[int] | None) -> Hardware:
+def bound_cores() -> list[int] | None:
+    """Return the CPU cores of this process if it is bound to one core per JAX device, otherwise None."""
+    bound = sorted(os.sched_getaffinity(0))
+    return bound if jax.default_backend() == "cpu" and len(bound) == jax.device_count() else None
+
+
+def add_rates(model: Hardware, fields: Mapping[Case, RecordFields]) -> Hardware:
     """Return a copy of `model` with the peak rates of this CPU, from the cache or from a measurement.
 
     `fields` contains the record fields of each compiled case. Only peak rates that limit these cases are
-    measured. `cores` are the CPU cores of this process. Raise `Refusal` if the rates cannot be measured.
+    measured. Raise `Refusal` if the rates cannot be measured.
     """
-    peaks = _load_or_measure(_needed_peaks(fields), cores)
+    peaks = _load_or_measure(_needed_peaks(fields))
     try:
         return calibration.calibrate(model, pool_processes(peaks), bound_only=False)
     except Refusal:
@@ -99,9 +105,9 @@ def _needed_peaks(fields: Mapping[Case, RecordFields]) -> list[Case]:
     return needed_peaks
 
 
-def _load_or_measure(cases: Iterable[Case], cores: Sequence[int] | None) -> list[Record]:
+def _load_or_measure(cases: Iterable[Case]) -> list[Record]:
     """Return a record of each peak benchmark, from the cache or from a new measurement."""
-    this_environment = environment.describe("cpu", None, os.environ, None, cores)
+    this_environment = environment.describe("cpu", None, os.environ, None, bound_cores())
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling" / "peaks"
     key, cached_records = _peak_key(this_environment), list[Record]()
     with contextlib.suppress(OSError, Refusal):  # the cache may be unreadable, or of a newer version

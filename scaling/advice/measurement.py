@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import jax
 
+from scaling.advice import local_peaks
 from scaling.analysis.ratios import ratio_interval
 from scaling.analysis.timings import describe_disturbed_turns
 from scaling.core import run_case
@@ -37,14 +38,12 @@ def measure_candidates(
     fields: Mapping[Case, RecordFields],
     stages: Mapping[Case, Stages],
     budget: float,
-    cores: Sequence[int] | None,
     note: Callable[[str], None],
 ) -> dict[Case, Record]:
     """Measure candidates until the fastest is known or `budget` seconds have passed.
 
     Return {case: record} for the cases that were run. `fields` maps each candidate to its record fields.
-    `stages` maps compiled cases to their programs. `cores` are the CPU cores of this process. `note` is
-    called with lines of progress text.
+    `stages` maps compiled cases to their programs. `note` is called with lines of progress text.
     """
     deadline, attempts = time.monotonic() + budget, dict[Case, Attempt]()
     ordered = _order_by_prediction(fields)
@@ -56,7 +55,7 @@ def measure_candidates(
             if is_late and (ready_count > 1 or (ready_count == 1 and seconds > _MAX_CALL_SHARE * budget)):
                 continue
             note(f"checking candidate {len(attempts) + 1} of {len(ordered)}")
-            attempts[case] = check_case(case, cores, stages.get(case))
+            attempts[case] = check_case(case, stages.get(case))
         _take_turns(attempts, deadline, note)
     except KeyboardInterrupt:
         note("interrupted: the advice so far")
@@ -64,14 +63,13 @@ def measure_candidates(
     return {case: record for case, record in records.items() if record.seconds or record.status != "ok"}
 
 
-def check_case(case: Case, cores: Sequence[int] | None = None, stages: Stages | None = None) -> Attempt:
+def check_case(case: Case, stages: Stages | None = None) -> Attempt:
     """Compile a case, check the result of one call, and return the `Attempt`. No time is measured.
 
-    `stages` is the program if it is already compiled. `cores` are the CPU cores of this process. If an error
-    occurs, `Attempt.ended` is true.
+    `stages` is the program if it is already compiled. If an error occurs, `Attempt.ended` is true.
     """
     devices = jax.devices()[: case.devices]
-    group = ProcessGroup(devices, devices[0].platform, cores=list(cores) if cores else None)
+    group = ProcessGroup(devices, devices[0].platform, cores=local_peaks.bound_cores())
     return run_case.prepare_case(Record(case, "failed", {}), group, _TURN_SAMPLING, stages=stages)
 
 

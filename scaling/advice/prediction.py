@@ -28,14 +28,16 @@ from scaling.workers.cores import usable_cores
 _MAX_WORK_RATIO = 10.0
 # These numbers of plain candidates, and of candidates with a chunk or block, are compiled without time limit.
 _FIRST_PLAIN, _FIRST_BLOCKED = 2, 1
+_compile_cores: list[int] = []  # the CPU cores on which candidates are compiled, or [] for all usable cores
 
 
 def start_compile_threads(cores: Sequence[int]) -> None:
     """Start the threads in which XLA compiles, and bind them to the CPU cores `cores`.
 
-    Threads that already exist keep their cores. Call `jax.devices()` first, so that the threads that execute
-    programs already exist and are not bound.
+    `predict_candidates` then compiles on these cores. Threads that already exist keep their cores. Call
+    `jax.devices()` first, so that the threads that execute programs already exist and are not bound.
     """
+    _compile_cores[:] = cores
     threads, bound = os.listdir("/proc/self/task"), os.sched_getaffinity(0)
     _bind(threads, cores)
     # XLA starts them at the first compilation, one for each core of the calling thread.
@@ -52,8 +54,6 @@ def _bind(threads: Iterable[str], cores: Iterable[int]) -> None:
 def predict_candidates(
     cases: Sequence[Case],
     model: Hardware,
-    cores: Sequence[int] | None = None,
-    compiling_cores: Sequence[int] | None = None,
     note: Callable[[str], None] = lambda text: None,
     seconds: float = math.inf,
 ) -> tuple[dict[Case, RecordFields], dict[Case, Stages]]:
@@ -66,20 +66,18 @@ def predict_candidates(
 
     Args:
         model: the machine. If it is this CPU, the peak rates that limit the programs are measured.
-        cores: the processor cores that this process is bound to, or None.
-        compiling_cores: the processor cores that may compile. None selects all cores of this process.
         note: a function that is called with each line of progress text.
         seconds: the time after which no compilation begins. The first candidates are always compiled.
     """
-    fields, stages = _compile_candidates(cases, model, compiling_cores or usable_cores(), note, seconds)
+    fields, stages = _compile_candidates(cases, model, note, seconds)
     if model.platform == "cpu" and any(each["status"] == "planned" for each in fields.values()):
-        model = local_peaks.add_rates(model, fields, cores)
+        model = local_peaks.add_rates(model, fields)
     predicted = {case: time_model.predict(case, model, fields[case]) for case in cases if case in fields}
     return predicted, stages if model.platform == "cpu" else {}
 
 
 def _compile_candidates(
-    cases: Sequence[Case], model: Hardware, cores: Sequence[int], note: Callable[[str], None], seconds: float
+    cases: Sequence[Case], model: Hardware, note: Callable[[str], None], seconds: float
 ) -> tuple[dict[Case, RecordFields], dict[Case, Stages]]:
     fields: dict[Case, RecordFields] = {}
     built: dict[Case, BuiltCase] = {}
@@ -100,7 +98,7 @@ def _compile_candidates(
             del built[case]
     try:
         ordered = [built[case] for case in _order_to_compile(work, excess) if case in built]
-        for number, (case, compiled) in enumerate(_compile_in_threads(ordered, cores, seconds), 1):
+        for number, (case, compiled) in enumerate(_compile_in_threads(ordered, seconds), 1):
             fields[case] = compiled
             note(f"compiled {number} of {len(built)} candidates")
     except KeyboardInterrupt:
@@ -130,9 +128,7 @@ def _order_to_compile(work: Mapping[Case, float], excess: Collection[Case]) -> l
     return [*first, *(case for case in ordered if case not in first)]
 
 
-def _compile_in_threads(
-    built: Sequence[BuiltCase], cores: Sequence[int], seconds: float
-) -> Iterator[tuple[Case, RecordFields]]:
+def _compile_in_threads(built: Sequence[BuiltCase], seconds: float) -> Iterator[tuple[Case, RecordFields]]:
     """Compile programs in threads, and yield (case, record fields) when a compilation is finished.
 
     Programs whose compilation has not begun after `seconds` are skipped, except for the first three.
@@ -145,6 +141,7 @@ def _compile_in_threads(
         return skipped if is_late else built_case.compile()
 
     # This process is bound to the cores on which it measures. These threads may use other cores as well.
+    cores = _compile_cores or usable_cores()
     pool = ThreadPoolExecutor(len(cores), initializer=os.sched_setaffinity, initargs=(0, cores))
     uses_cache = jax.config.values["jax_enable_compilation_cache"]
     # A program that comes from the cache is not compiled, and XLA does not write its LLVM IR.

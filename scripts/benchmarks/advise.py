@@ -15,8 +15,7 @@ import sys
 
 from scaling.workers import cores
 
-CORES = cores.usable_cores()[:1]
-os.sched_setaffinity(0, CORES)  # before NumPy and JAX start their threads
+os.sched_setaffinity(0, cores.usable_cores()[:1])  # before NumPy and JAX start their threads
 
 import jax
 import jax.numpy as jnp
@@ -293,7 +292,7 @@ def regrets(problem: tuple, budget: float, truth: float) -> tuple[dict[str, floa
         truth: the seconds to measure all candidates.
     """
     function, points, shared, *wrt = problem
-    options = {"wrt": wrt[0] if wrt else None, "cores": CORES}
+    options = {"wrt": wrt[0] if wrt else None}
     predicted = advisor.advise(function, points, shared, budget=0, **options)
     chosen = choose(predicted)
     if budget:

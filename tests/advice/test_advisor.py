@@ -27,7 +27,7 @@ K = np.linspace(0.5, 1.5, 4, dtype=np.float32)
 
 @pytest.fixture(autouse=True)
 def made_up_peaks(monkeypatch):
-    peaks = lambda cases, cores: [r for n in {c.devices for c in cases} for r in ceilings.all_of(n)]  # noqa: E731
+    peaks = lambda cases: [r for n in {c.devices for c in cases} for r in ceilings.all_of(n)]  # noqa: E731
     monkeypatch.setattr(local_peaks, "_load_or_measure", peaks)
 
 
@@ -209,9 +209,6 @@ def test_a_gauss_newton_product_is_refused_if_only_the_reverse_mode_of_the_funct
         ({"budget": -1}, "budget must be a number of seconds"),
         ({"devices": [0]}, "devices must be positive integers"),
         ({"note": 3}, "note must be a function of one line of text, such as print, not 3"),
-        ({"cores": []}, r"cores must be a list of CPU cores, such as \[.*\], or None, not \[\]"),
-        ({"compiling_cores": "01"}, "compiling_cores must be a list of CPU cores, .*, not '01'"),
-        ({"compiling_cores": [10**30]}, "compiling_cores must be a list of CPU cores"),
         ({"devices": []}, r"devices must be positive integers, such as \[1, 2\], not \[\]"),
         ({"devices": None}, "devices must be positive integers, such as .*, not None"),
         ({"hardware": 3}, "unknown hardware 3: choose from a100"),

@@ -1,7 +1,9 @@
 """Peaks of this machine: measured once if nothing disturbs them, otherwise up to four times; the best are used."""
 
 import dataclasses
+import os
 
+import jax
 import pytest
 
 from scaling.advice import local_peaks
@@ -36,7 +38,7 @@ def runs(monkeypatch, tmp_path):
 
 
 def peak():
-    (record,) = local_peaks._load_or_measure([CASE], None)
+    (record,) = local_peaks._load_or_measure([CASE])
     return record.seconds[0]
 
 
@@ -72,9 +74,16 @@ def test_a_cache_of_a_newer_version_is_no_cache(runs, tmp_path):
 
 def test_peaks_that_cannot_be_measured_are_refused_with_the_reason(monkeypatch):
     failed = Record(CASE, "failed", {"digest": "0"}, text="no memory is left")
-    monkeypatch.setattr(local_peaks, "_load_or_measure", lambda cases, cores: [failed])
+    monkeypatch.setattr(local_peaks, "_load_or_measure", lambda cases: [failed])
     with pytest.raises(Refusal, match="the peak rates of this CPU cannot be measured: no memory is left"):
-        local_peaks.add_rates(local_peaks.read_hardware("cpu"), {CASE: {}}, None)
+        local_peaks.add_rates(local_peaks.read_hardware("cpu"), {CASE: {}})
+
+
+def test_a_process_is_bound_if_it_has_one_core_for_each_device(monkeypatch):
+    bound = set(range(jax.device_count()))
+    for cores, expected in ((bound, sorted(bound)), ({0, *range(2, 99)}, None)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: cores)
+        assert local_peaks.bound_cores() == expected
 
 
 @pytest.mark.parametrize("most_bytes", [1e3, 1e7, 1e9])
