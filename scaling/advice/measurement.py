@@ -2,8 +2,8 @@
 
 Each round takes a few samples of the time of every remaining candidate. The first round drops only candidates
 that take more than four times as long as the fastest, because other processes may have disturbed it. A later
-round drops candidates that are significantly slower, or take more than twice as long. The derivative of each
-candidate is checked before its time is measured.
+round drops candidates that are significantly slower, or, with few samples, take more than twice as long. The
+derivative of each candidate is checked before its time is measured.
 """
 
 import statistics
@@ -28,7 +28,7 @@ EQUAL_RATIO = 1.03  # ratio of two times up to which two candidates are equally 
 # After this fraction of the budget, a candidate is checked only if fewer than two are ready.
 _CHECKING_SHARE = 0.6
 _MAX_CALL_SHARE = 0.1  # the fraction of the budget that a call of the second candidate may then take
-_MAX_MEASURED_RATIO = 2.0  # ratio of the median times above which a candidate is dropped
+_MAX_MEASURED_RATIO = 2.0  # ratio of the median times of few samples above which a candidate is dropped
 _MAX_FIRST_ROUND_RATIO = 4.0  # the same after the first round
 _MAX_PREDICTED_RATIO = 20.0  # ratio to the shortest predicted time, above which a candidate is not measured
 _TURN_SAMPLING = Sampling(width=0.0, least=9, most=10**6, seconds=0.5, warm_up=0.01, turns=3)
@@ -128,12 +128,12 @@ def _select_undecided(records: Mapping[Case, Record]) -> list[Case]:
 def _may_be_as_fast(record: Record, best: Record) -> bool:
     """Return whether a case may be as fast as the fastest case, whose record is `best`.
 
-    The median time of the case must be at most twice that of `best`. The lower limit of the 95 % confidence
-    interval of their ratio must be unknown or at most 1.
+    The lower limit of the 95 % confidence interval of the ratio of their times must be at most 1. If there
+    are too few samples for an interval, the median time of the case must be at most twice that of `best`.
     """
-    ratio = ratio_interval(record.seconds, best.seconds)
-    is_near = statistics.median(record.seconds) <= _MAX_MEASURED_RATIO * statistics.median(best.seconds)
-    return is_near and (ratio is None or ratio[1] <= 1)
+    if ratio := ratio_interval(record.seconds, best.seconds):
+        return ratio[1] <= 1
+    return statistics.median(record.seconds) <= _MAX_MEASURED_RATIO * statistics.median(best.seconds)
 
 
 def _is_close(record: Record, best: Record) -> bool:

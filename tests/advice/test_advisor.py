@@ -375,6 +375,8 @@ def test_a_candidate_dropped_as_much_slower_is_not_called_as_fast():
     )
     near = Record(case, "ok", {}, seconds=[1.1, 1.2, 1.0])
     assert measurement.describe_certainty(best, [near, slow]) == "1 other measured candidate may be as fast"
+    noisy = Record(case, "ok", {}, seconds=[2.4, 2.5, 0.6] * 4)  # an interval that contains 1
+    assert measurement.describe_certainty(best, [noisy, slow]) == "1 other measured candidate may be as fast"
     assert measurement.describe_certainty(best, []) == "no other candidate was measured"
     disturbed = dataclasses.replace(best, turns=[6, 6], marked={"foreign_load": [1]})
     text = "; load of other processes in 1 of 2 turns of its samples: repeat it on an idle machine"
