@@ -5,8 +5,9 @@ that computes the derivative with one of the methods.
 """
 
 import functools
+import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
     import pandas
 
 NO_ADVICE = "no way to differentiate it can be advised"  # start of a message
+_UNCHECKED = "budget=0, which computes and checks nothing"
+_FIXES = {  # part of a reason why no case can be advised -> what the user can do
+    "not predicted": "; `scaling advise` can measure it on this machine, such as budget=30",
+    "is not finite": f"; omit such points, or use {_UNCHECKED}",
+    "a derivative rule": f"; if this is intended, use {_UNCHECKED}",  # such as stop_gradient
+}
 _OBVIOUS_MODES = ("jacfwd", "jacrev", "fwd_over_rev")  # modes that the advice is compared with
 
 
@@ -50,8 +57,10 @@ class Advice:
 
     def __post_init__(self) -> None:
         cases = sorted(self.cases, key=self._rank)
-        if cases and not self.records:
-            plainest = self._find_plainest(cases)
+        if cases and not self.records and (shortest := self.seconds(cases[0])):
+            longest = measurement.EQUAL_RATIO * shortest  # up to this time, the plainest program is preferred
+            equal = [case for case in cases if (self.seconds(case) or math.inf) <= longest]
+            plainest = min(equal, key=_complexity)
             cases = [plainest, *(case for case in cases if case != plainest)]
         object.__setattr__(self, "cases", tuple(cases))
 
@@ -66,15 +75,6 @@ class Advice:
         is_predicted = bool(self.records) and case not in self.records
         return seconds is None, has_failed, is_predicted, seconds or 0.0, *_complexity(case)
 
-    def _find_plainest(self, ranked: Sequence[Case]) -> Case:
-        """Return the simplest of the candidates whose predicted times are within 3 % of the shortest.
-
-        `ranked` contains the candidates in the order of `_rank`.
-        """
-        shortest = self._rank(ranked[0])[:4]
-        limit = (*shortest[:3], measurement.EQUAL_RATIO * shortest[3])
-        return min((case for case in ranked if self._rank(case)[:4] <= limit), key=_complexity)
-
     @property
     def best(self) -> Case:
         """Return the recommended case. Raise `Refusal` if no case can be recommended."""
@@ -84,18 +84,12 @@ class Advice:
         cases = [*self.records, *self.cases, *self.excluded]
         reasons = {case: reason for case in cases if (reason := self.reason(case))}
         first_case, text = next(iter(reasons.items()), (None, "none is known"))
-        if first_case and first_case in self.records:
-            text = f"{self.describe(first_case)}: {text}"
-        if text.startswith("not predicted"):
-            text += "; `scaling advise` can measure it on this machine, such as budget=30"
-        unchecked = "budget=0, which computes and checks nothing"
-        if "is not finite" in text:
-            text += f"; omit such points, or use {unchecked}"
-        if "a derivative rule" in text:  # such as stop_gradient
-            text += f"; if this is intended, use {unchecked}"
+        fixes = "".join(fix for problem, fix in _FIXES.items() if problem in text)
+        subject = f"{self.describe(first_case)}: " if first_case and first_case in self.records else ""
+        text = f"{subject}{text}{fixes}"
         if self.problem:  # a user cannot add a reference to a plain function
             wider = "float64 inputs, or " if "values differ between" in text else ""
-            text = text.replace("add a reference to the workload", f"use {wider}{unchecked}")
+            text = text.replace("add a reference to the workload", f"use {wider}{_UNCHECKED}")
         if "a device has" in text and self.cases[0].points > 1:
             text += "; use fewer points"
         raise Refusal(f"{NO_ADVICE}: {text}")
