@@ -35,11 +35,6 @@ _UNREADABLE = {  # type of a value that cannot be an input -> what to use instea
     jax.core.Tracer: "call scaling.advise outside of jit, vmap and grad, or use a jax.ShapeDtypeStruct",
     np.ma.MaskedArray: "JAX would ignore its mask; use x.filled(0), and the mask as another input",
 }
-_PREFIXES: dict[Any, str] = {  # kind of a parameter -> text before its name
-    inspect.Parameter.KEYWORD_ONLY: "keyword-only ",
-    inspect.Parameter.VAR_POSITIONAL: "*",
-    inspect.Parameter.VAR_KEYWORD: "**",
-}
 _is_floating = lambda array: jnp.issubdtype(array.dtype, jnp.floating)  # noqa: E731
 _leaf_name = lambda path: jax.tree_util.keystr(path, simple=True, separator=".")  # noqa: E731
 
@@ -216,10 +211,10 @@ def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) ->
         names = tuple(signature.bind(*inputs).arguments)
         if set(names) == set(inputs):
             return names
-    parameters = [_PREFIXES.get(value.kind, "") + name for name, value in signature.parameters.items()]
-    taken = ", ".join(parameters) or "no parameters"
+    empty = inspect.Parameter.empty
+    parameters = [each.replace(default=empty, annotation=empty) for each in signature.parameters.values()]
     raise Refusal(
-        f"the function takes {taken}, but the inputs are {', '.join(inputs)}: give "
+        f"the function takes {inspect.Signature(parameters)}, but the inputs are {', '.join(inputs)}: give "
         "each positional parameter in points or in shared, and bind others by functools.partial or a lambda"
     )
 

@@ -211,7 +211,7 @@ def test_a_workload_is_advised_on_and_the_command_that_runs_it_is_named(scaling_
         ("import sys\n\ndef force(x):\n    sys.exit(3)\n", "spring.py:force raised SystemExit(3); remove"),
         ("import os\nos._exit(3)\n", "died"),
         ("import jax\njax.config.update('jax_num_cpu_devices', 3)\n", "and set devices=N instead"),
-        ("def force(y):\n    return y\n", "the function takes y, but the inputs are x"),
+        ("def force(y):\n    return y\n", "the function takes (y), but the inputs are x"),
     ],
 )
 def test_a_bad_function_is_explained_in_one_line(body, words, scaling_command, tmp_path):

@@ -62,8 +62,8 @@ class OtherArray:
         ((force, {}), ["one at least in points"]),
         ((force, {"x": X}, {"x": K}), ["in both: x"]),
         ((force_later, {"x": X}, {"k": K}), ["defined by `async def`", "use `def`"]),
-        ((force, {"x": X}), ["takes x, k, scale, but the inputs are x:", "in points or in shared"]),
-        ((force, {"x": X}, {"stifness": K}), ["takes x, k, scale, but the inputs are x, stifness"]),
+        ((force, {"x": X}), ["takes (x, k, scale), but the inputs are x:", "in points or in shared"]),
+        ((force, {"x": X}, {"stifness": K}), ["takes (x, k, scale), but the inputs are x, stifness"]),
         ((force, {"x": X}, {"k": "soft"}), ["'k' is the text 'soft'", "arrays of real numbers"]),
         (
             (force, {"x": X}, {"k": dataclasses.make_dataclass("Loose", ["k"])(K)}),
@@ -76,23 +76,23 @@ class OtherArray:
         ((force, {"x": X}, {"k": K}, "x+k+x"), ["wrt=x+k+x names an input twice"]),
         (
             (lambda x, *, k: k * x, {"x": X}),
-            ["takes x, keyword-only k, but the inputs are x:", "functools.partial"],
+            ["takes (x, *, k), but the inputs are x:", "functools.partial"],
         ),
         (
             (lambda x, *, k=1: k * x, {"x": X}, {"k": K}),
-            ["takes x, keyword-only k, but the inputs are x, k", "a lambda"],
+            ["takes (x, *, k), but the inputs are x, k", "a lambda"],
         ),
         (
             (lambda x, k=1, *, q=2: q * x, {"x": X, "q": X}),
-            ["takes x, k, keyword-only q, but the inputs are x, q"],
+            ["takes (x, k, *, q), but the inputs are x, q"],
         ),
         (
             (lambda x, k, scale=1.0: k * x, {"x": X}, {"scale": K}),
-            ["takes x, k, scale, but the inputs are x, scale: give"],
+            ["takes (x, k, scale), but the inputs are x, scale: give"],
         ),
-        ((lambda: 1.0, {"x": X}), ["takes no parameters, but the inputs are x:"]),
-        ((lambda *args: args[0], {"x": X}), ["takes *args, but the inputs are x"]),
-        ((lambda x, *, k=1: k * x, {"y": X}), ["takes x, keyword-only k, but the inputs are y"]),
+        ((lambda: 1.0, {"x": X}), ["takes (), but the inputs are x:"]),
+        ((lambda *args: args[0], {"x": X}), ["takes (*args), but the inputs are x"]),
+        ((lambda x, *, k=1: k * x, {"y": X}), ["takes (x, *, k), but the inputs are y"]),
         ((force, {"x": X, "k": K}), ["x has 6", "k has 2", "belongs in shared"]),
         ((force, {"x": X[0, 0]}, {"k": K}), ["x has 0"]),
         (
