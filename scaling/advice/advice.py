@@ -193,11 +193,12 @@ class Advice:
         if interrupted := len(set(self.cases) - set(self.fields)):
             certainty += f"; interrupted with {format_count(interrupted, 'candidate')} not compiled"
         duration = format_duration(self.seconds(best) or 0.0, *(interval or ()))
-        needed_bytes = bytes_while_running(self.fields.get(best, {}))
+        needed_bytes = bytes_while_running(self._all_fields(best))
+        amount = "an unknown amount" if needed_bytes is None else format_bytes(needed_bytes)
         return (
             f"Use {self.describe(best)}: {duration} per call, {how} on {self.machine}.\n"
             f"For comparison, {self._compare_obvious_choices()}.\n"
-            f"It needs {format_bytes(needed_bytes or 0)} of memory per device; {certainty}.\n\n"
+            f"It needs {amount} of memory per device; {certainty}.\n\n"
             f"{self.code}"
         )
 
@@ -233,8 +234,12 @@ class Advice:
             return "takes an unknown time"
         return f"takes {format_number(seconds / best_seconds)} times as long ({how})"
 
+    def _all_fields(self, case: Case) -> RecordFields:
+        record = self.records.get(case)
+        return (vars(record) if record else {}) | self.fields.get(case, {})
+
     def _row(self, case: Case) -> dict[str, Any]:
-        fields, record = self.fields.get(case, {}), self.records.get(case)
+        fields, record = self._all_fields(case), self.records.get(case)
         predicted, samples = fields.get("predicted") or {}, record.seconds if record else []
         low, high = median_interval(samples) or (None, None)
         names = ("mode", "batch", "chunk", "block", "split", "mesh", "devices")

@@ -112,6 +112,13 @@ def test_with_a_budget_the_measured_come_first_and_the_jacobian_is_that_of_jax()
     assert "\n".join(code) == advice.code and lines[0].endswith("4 x 4 entries at 40 points")
 
 
+def test_the_memory_on_a_machine_without_a_model_is_that_of_the_measured_programs(monkeypatch):
+    monkeypatch.setattr(local_peaks, "find_model", lambda: None)
+    advice = scaling.advise(force, {"x": X}, {"k": K}, budget=1)
+    assert (advice.table["memory_bytes"].dropna() >= X.nbytes + K.nbytes + 40 * 4 * 5 * 4).all()
+    assert re.search(r"It needs [1-9][\d.]* kB of memory", str(advice)), str(advice)
+
+
 def test_a_wrong_derivative_is_never_advised():
     advice = scaling.advise(lambda x: wrong(x), {"x": X}, budget=1)
     assert not any(record.seconds for record in advice.records.values())
