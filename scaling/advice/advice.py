@@ -111,7 +111,8 @@ class Advice:
         """Return Python code of the derivative, or a `scaling run` command if `problem` is None."""
         if self.problem is not None:
             return self._write_code(self.problem, self.xla_options)
-        fields = {"devices": 1} | non_default_fields(self.best)
+        stated = ("points", "mode", "api", "devices")  # study=function has other values of these fields
+        fields = {name: getattr(self.best, name) for name in stated} | non_default_fields(self.best)
         fields |= {f"sizes.{name}": size for name, size in fields.pop("sizes", {}).items()}
         return " ".join(
             ["scaling run study=function", *(f"{name}={value}" for name, value in fields.items())]

@@ -15,9 +15,12 @@ import pytest
 import scaling
 from scaling.advice import advisor, candidates, local_peaks, measurement, prediction, problem
 from scaling.core import run_case
-from scaling.core.case import Case, Refusal
+from scaling.core.case import FIELDS, Case, Refusal
 from scaling.core.record import Record
 from scaling.plan import kernel_work
+from scaling.study import completion
+from scaling.study.compose import compose
+from scaling.study.grid import expand_study
 from tests.support import ceilings, devices  # noqa: F401
 from tests.support.paths import TOP
 
@@ -117,6 +120,16 @@ def test_the_memory_on_a_machine_without_a_model_is_that_of_the_measured_program
     advice = scaling.advise(force, {"x": X}, {"k": K}, budget=1)
     assert (advice.table["memory_bytes"].dropna() >= X.nbytes + K.nbytes + 40 * 4 * 5 * 4).all()
     assert re.search(r"It needs [1-9][\d.]* kB of memory", str(advice)), str(advice)
+
+
+def test_the_command_of_a_method_runs_this_case_alone():
+    advice = advisor.advise_case(Case("linear", sizes={"p": 40, "o": 3}), budget=0)
+    for best in filter(advice.seconds, advice.cases):
+        command = dataclasses.replace(advice, cases=(best,)).code.removeprefix("scaling run ")
+        ((config, _),) = compose(command.split())
+        overrides = {name: config[name] for name in (*FIELDS, "scaling", "where")}
+        cells = expand_study(config["study"], overrides)
+        assert [completion.complete(cell.case) for cell in cells] == [best], command
 
 
 def test_a_wrong_derivative_is_never_advised():
