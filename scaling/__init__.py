@@ -35,12 +35,25 @@ def advise(
 ) -> "Advice":
     """Return an `Advice` that names the fastest way to differentiate a JAX function at all points of a batch.
 
-    `function` takes the inputs of one point as positional arguments. `points` is a dict from parameter name
-    to an array with a leading axis of points. `shared` is a dict from parameter name to an array that all
-    points use. Raise ValueError if an argument is invalid.
+    Raise ValueError if an argument is invalid.
 
-    Common options are `wrt`, `target`, `budget` in seconds, `devices` and `note`. advice/advisor.py documents
-    all options.
+    Args:
+        function: a JAX function of one point that returns an array or a pytree of arrays. It takes its inputs
+            as positional arguments.
+        points: the inputs that differ between points: {parameter name: array or pytree of arrays}. Each array
+            has a leading axis of points. A `jax.ShapeDtypeStruct` can replace an array.
+        shared: the inputs that all points share: {parameter name: array or pytree of arrays}, or None.
+        wrt: the names of the differentiated parameters, joined by "+" (default: the first of `points`).
+        target: "jacobian" (default; for a scalar function, the gradient), "hessian", "hvp" (the product of
+            the Hessian and a direction) or "gauss_newton" (the product of J^T J and a direction, with J the
+            Jacobian).
+        budget: the time limit of all measurements in seconds (default: 30). If it is 0, candidates are only
+            compiled.
+        devices: the number of devices, or several numbers to compare (default: 1).
+        hardware: the name of a machine in conf/hardware. None or "cpu" selects this machine. For another
+            machine, times are predicted, but not measured.
+        note: a function that is called with each line of progress text, or None.
+        import_line: a line of code that imports `function`, such as "from my_model import f".
     """
     from scaling.advice import advisor
 

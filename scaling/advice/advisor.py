@@ -40,21 +40,7 @@ def advise(
     import_line: str = "",
     **options: Any,
 ) -> Advice:
-    """Return an `Advice` with the fastest way to differentiate a function.
-
-    Raise `Refusal` if an argument is invalid.
-
-    Args:
-        function: a JAX function of one point that returns an array or a pytree of arrays.
-        points: the inputs that differ between points: {parameter name: array or pytree of arrays}. Each array
-            has a leading axis of points. A `jax.ShapeDtypeStruct` can replace an array.
-        shared: the inputs that all points share: {parameter name: array or pytree of arrays}, or None.
-        wrt: the names of the differentiated parameters, joined by "+". None selects the first of `points`.
-        target: "jacobian" (for a scalar function, the gradient), "hessian", "hvp" (the product of the Hessian
-            and a direction) or "gauss_newton" (the product of J^T J and a direction, with J the Jacobian).
-        import_line: a line of code that imports `function`, such as "from my_model import f".
-        options: arguments of `advise_case`, such as budget, devices, hardware or note.
-    """
+    """Return an `Advice` on a function. `scaling.advise` documents the arguments."""
     problem = make_problem(function, points, shared, wrt, target, import_line)
     check_names("option", options, _OPTIONS)
     is_gauss_newton, coded_derivative = target == "gauss_newton", None
@@ -97,16 +83,10 @@ def advise_case(
     note: Callable[[str], None] | None = None,
     may_split_seeds: bool = True,
 ) -> Advice:
-    """Return an `Advice` with the fastest way to differentiate the function of a case.
+    """Return an `Advice` on the derivative that `base` computes, whose AD mode and layout are ignored.
 
-    Args:
-        base: a case with the workload, its sizes and inputs. Its AD mode and its layout are ignored.
-        budget: the time limit of all measurements in seconds. If it is 0, candidates are only compiled.
-        devices: the number of devices, or several numbers to compare.
-        hardware: the name of a machine in conf/hardware. None or "cpu" selects this machine. For another
-            machine, times are predicted, but not measured.
-        note: a function that is called with each line of progress text, or None.
-        may_split_seeds: whether to partition the seeds if there are more devices than points.
+    If `may_split_seeds` is true, the seeds are partitioned when there are more devices than points.
+    `scaling.advise` documents the other arguments.
     """
     devices = devices if isinstance(devices, Sequence) else [devices]
     other_machine = local_peaks.read_hardware(hardware) if hardware and hardware != "cpu" else None
