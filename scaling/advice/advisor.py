@@ -38,9 +38,14 @@ def advise(
     wrt: str | None = None,
     target: str = "jacobian",
     import_line: str = "",
+    compile_cores: Sequence[int] = (),
     **options: Any,
 ) -> Advice:
-    """Return an `Advice` on a function. `scaling.advise` documents the arguments."""
+    """Return an `Advice` on a function.
+
+    Threads compile on the CPU cores `compile_cores`, by default those of this process. `scaling.advise`
+    documents the other arguments.
+    """
     problem = make_problem(function, points, shared, wrt, target, import_line)
     check_names("option", options, _OPTIONS)
     is_gauss_newton, coded_derivative = target == "gauss_newton", None
@@ -50,7 +55,8 @@ def advise(
         code = plain_code.write_code(problem, dataclasses.replace(base, mode=candidates.CODED), coloring)
         coded_derivative = plain_code.execute_code(problem, code)
     with registered(problem, coded_derivative) as base:
-        advice = advise_case(base, **options, may_split_seeds=False)  # the code to paste cannot split them
+        # The code to paste cannot split seeds.
+        advice = advise_case(base, **options, may_split_seeds=False, compile_cores=compile_cores)
     if is_gauss_newton and any(record.status == "ok" for record in advice.records.values()):
         _check_reverse_mode(problem)
     return dataclasses.replace(advice, problem=problem, coloring=coloring)
@@ -82,11 +88,13 @@ def advise_case(
     hardware: str | None = None,
     note: Callable[[str], None] | None = None,
     may_split_seeds: bool = True,
+    compile_cores: Sequence[int] = (),
 ) -> Advice:
     """Return an `Advice` on the derivative that `base` computes, whose AD mode and layout are ignored.
 
     If `may_split_seeds` is true, the seeds are partitioned when there are more devices than points.
-    `scaling.advise` documents the other arguments.
+    Threads compile on the CPU cores `compile_cores`, by default those of this process. `scaling.advise`
+    documents the other arguments.
     """
     devices = devices if isinstance(devices, Sequence) else [devices]
     other_machine = local_peaks.read_hardware(hardware) if hardware and hardware != "cpu" else None
@@ -101,7 +109,7 @@ def advise_case(
     stages, records = dict[Case, Stages](), dict[Case, Record]()
     if model := other_machine or local_peaks.find_model():  # without a model, all candidates are measured
         seconds = max(_COMPILING_SECONDS, budget / 2)
-        fields, stages = prediction.predict_candidates(cases, model, note, seconds)
+        fields, stages = prediction.predict_candidates(cases, model, note, seconds, compile_cores)
     machine = other_machine.title if other_machine else f"this machine ({jax.devices()[0].platform})"
     platform = other_machine.platform if other_machine else jax.default_backend()
     xla_options = environment.fusion_options() if platform == "cpu" else {}

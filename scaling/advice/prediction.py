@@ -28,16 +28,14 @@ from scaling.workers.cores import usable_cores
 _MAX_WORK_RATIO = 10.0
 # These numbers of plain candidates, and of candidates with a chunk or block, are compiled without time limit.
 _FIRST_PLAIN, _FIRST_BLOCKED = 2, 1
-_compile_cores: list[int] = []  # the CPU cores on which candidates are compiled, or [] for all usable cores
 
 
 def start_compile_threads(cores: Sequence[int]) -> None:
     """Start the threads in which XLA compiles, and bind them to the CPU cores `cores`.
 
-    `predict_candidates` then compiles on these cores. Threads that already exist keep their cores. Call
-    `jax.devices()` first, so that the threads that execute programs already exist and are not bound.
+    Threads that already exist keep their cores. Call `jax.devices()` first, so that the threads that execute
+    programs already exist and are not bound.
     """
-    _compile_cores[:] = cores
     threads, bound = os.listdir("/proc/self/task"), os.sched_getaffinity(0)
     _bind(threads, cores)
     # XLA starts them at the first compilation, one for each core of the calling thread.
@@ -56,6 +54,7 @@ def predict_candidates(
     model: Hardware,
     note: Callable[[str], None] = lambda text: None,
     seconds: float = math.inf,
+    compile_cores: Sequence[int] = (),
 ) -> tuple[dict[Case, RecordFields], dict[Case, Stages]]:
     """Compile cases, predict their times, and return ({case: record fields}, {case: compiled program}).
 
@@ -68,8 +67,9 @@ def predict_candidates(
         model: the machine. If it is this CPU, the peak rates that limit the programs are measured.
         note: a function that is called with each line of progress text.
         seconds: the time after which no compilation begins. The first candidates are always compiled.
+        compile_cores: the CPU cores on which threads compile, by default those of this process.
     """
-    fields, stages = _compile_candidates(cases, model, note, seconds)
+    fields, stages = _compile_candidates(cases, model, note, seconds, compile_cores or usable_cores())
     if model.platform == "cpu" and any(each["status"] == "planned" for each in fields.values()):
         model = local_peaks.add_rates(model, fields)
     predicted = {case: time_model.predict(case, model, fields[case]) for case in cases if case in fields}
@@ -77,7 +77,11 @@ def predict_candidates(
 
 
 def _compile_candidates(
-    cases: Sequence[Case], model: Hardware, note: Callable[[str], None], seconds: float
+    cases: Sequence[Case],
+    model: Hardware,
+    note: Callable[[str], None],
+    seconds: float,
+    cores: Sequence[int],
 ) -> tuple[dict[Case, RecordFields], dict[Case, Stages]]:
     fields: dict[Case, RecordFields] = {}
     built: dict[Case, BuiltCase] = {}
@@ -98,7 +102,7 @@ def _compile_candidates(
             del built[case]
     try:
         ordered = [built[case] for case in _order_to_compile(work, excess) if case in built]
-        for number, (case, compiled) in enumerate(_compile_in_threads(ordered, seconds), 1):
+        for number, (case, compiled) in enumerate(_compile_in_threads(ordered, seconds, cores), 1):
             fields[case] = compiled
             note(f"compiled {number} of {len(built)} candidates")
     except KeyboardInterrupt:
@@ -128,7 +132,9 @@ def _order_to_compile(work: Mapping[Case, float], excess: Collection[Case]) -> l
     return [*first, *(case for case in ordered if case not in first)]
 
 
-def _compile_in_threads(built: Sequence[BuiltCase], seconds: float) -> Iterator[tuple[Case, RecordFields]]:
+def _compile_in_threads(
+    built: Sequence[BuiltCase], seconds: float, cores: Sequence[int]
+) -> Iterator[tuple[Case, RecordFields]]:
     """Compile programs in threads, and yield (case, record fields) when a compilation is finished.
 
     Programs whose compilation has not begun after `seconds` are skipped, except for the first three.
@@ -141,7 +147,6 @@ def _compile_in_threads(built: Sequence[BuiltCase], seconds: float) -> Iterator[
         return skipped if is_late else built_case.compile()
 
     # This process is bound to the cores on which it measures. These threads may use other cores as well.
-    cores = _compile_cores or usable_cores()
     pool = ThreadPoolExecutor(len(cores), initializer=os.sched_setaffinity, initargs=(0, cores))
     uses_cache = jax.config.values["jax_enable_compilation_cache"]
     # A program that comes from the cache is not compiled, and XLA does not write its LLVM IR.

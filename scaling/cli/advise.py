@@ -334,7 +334,7 @@ def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[
         raise Refusal(f"{reason}; check the environment variables JAX_* and `ulimit -a`") from None
     with console.status("") as status:
         note = status.update if console.is_terminal else None
-        options |= {"note": note}
+        options |= {"note": note, "compile_cores": usable if bound_to else ()}
         if isinstance(problem, Case):
             sys.path.insert(0, os.getcwd())  # to import a workload of the user, as in a worker
             advice = advisor.advise_case(problem, **options)
