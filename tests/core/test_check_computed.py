@@ -647,7 +647,7 @@ def test_a_wrong_answer_whose_rounding_error_cannot_be_estimated_says_so(compute
     def fail(*arguments):
         raise NotImplementedError("no rule for an operation\nin this version")
 
-    monkeypatch.setattr(evaluations, "with_rounding", fail)
+    monkeypatch.setattr(evaluations, "rounding_range", fail)
     verdict = check.verdict(derivative, got * 1.001, "cpu")
     assert verdict.reason == "wrong_answer"
     assert verdict.text.endswith(

@@ -104,11 +104,12 @@ def make_verified_reference(case: Case, workload: Workload) -> ComputedReference
         native = _make_unverified_reference(case, workload, case.dtype, arrays)
         if case.dtype == "float64":
             return _verify_reference(native, case, workload, arrays)
-        generator, relative = np.random.default_rng(0), 4 * ROUNDOFF[case.dtype]
-        rounded = evaluations.with_rounding(native.native, arrays, relative, generator, _NATIVE_EVALUATIONS)
-        native_values, *others = (evaluations.values(*each) for each in [(native.native, arrays), *rounded])
-        with np.errstate(invalid="ignore"):  # the range of infinite values is NaN
-            noise = np.ptp([native_values, *others], axis=0)  # the others alone may agree by chance
+        measured, relative = native.native, 4 * ROUNDOFF[case.dtype]
+        native_values = evaluations.values(measured, arrays)
+        # The unrounded values are part of the range, because the others may agree by chance.
+        noise = evaluations.rounding_range(
+            evaluations.values, measured, arrays, relative, _NATIVE_EVALUATIONS, native_values
+        )
     make_float64_reference = functools.partial(
         _make_float64_reference, case, native, arrays, native_values, noise
     )

@@ -173,41 +173,30 @@ def with_pushforward(evaluation: Evaluation, arrays: InputArrays) -> Evaluation 
     return next((candidate for candidate in candidates if is_traceable(candidate, arrays, "columns")), None)
 
 
-def with_rounding(
-    evaluation: Evaluation, arrays: InputArrays, relative: float, generator: np.random.Generator, count: int
-) -> Iterator[tuple[Evaluation, InputArrays]]:
-    """Yield `count` pairs (evaluation, inputs), each with different random rounding errors.
+@np.errstate(invalid="ignore")  # the range of infinite values is NaN
+def rounding_range(
+    measure: Callable[[Evaluation, InputArrays], np.ndarray],
+    evaluation: Evaluation,
+    arrays: InputArrays,
+    relative: float,
+    count: int,
+    *others: np.ndarray,
+) -> np.ndarray:
+    """Return an estimate of the rounding error of each element of `measure(evaluation, arrays)`.
 
-    Each floating-point input element has the relative error `relative` or -`relative`. Elements of equal
-    magnitude have the same error, so that they still tie. Otherwise, a derivative rule that is wrong only for
-    ties would look like a rounding error. The evaluation adds random rounding errors to intermediate results.
+    The estimate is the range (maximum minus minimum) of `others` and of `count` evaluations of `measure` with
+    different random rounding errors in intermediate results. Each time, every floating-point input element
+    has the relative error `relative` or -`relative`. Elements of equal magnitude have the same error, so that
+    they still tie. Otherwise, a derivative rule that is wrong only for ties would look like a rounding error.
     """
+    results, generator = list(others), np.random.default_rng(0)
     for seed in range(1, count + 1):
         rounded, frequency = dict(arrays), 1e15 * generator.uniform(1.0, 2.0)
         for name, x in arrays.items():
             if name not in evaluation.integers:
                 rounded[name] = x * (1 + relative * np.sign(np.cos(frequency * np.frexp(x)[0])))
-        yield dataclasses.replace(evaluation, rounding_key=seed), rounded
-
-
-@np.errstate(invalid="ignore")  # the range of infinite values is NaN
-def measure_with_noise(
-    measure: Callable[[Evaluation, InputArrays], np.ndarray],
-    evaluation: Evaluation,
-    arrays: InputArrays,
-    relative: float,
-    generator: np.random.Generator,
-    count: int,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return `measure(evaluation, arrays)`, and an estimate of the rounding error of each element.
-
-    `measure` is repeated `count` times with random rounding errors. Each time, the floating-point inputs have
-    the relative error `relative` or -`relative`. The estimated error of an element is its range (maximum
-    minus minimum) in the repetitions. The returned result is not part of this range. Otherwise, a derivative
-    rule that is wrong at only one input value, such as 1, would increase the estimate and remain undetected.
-    """
-    perturbed = with_rounding(evaluation, arrays, relative, generator, count)
-    return measure(evaluation, arrays), np.ptp([measure(*copy) for copy in perturbed], axis=0)
+        results.append(measure(dataclasses.replace(evaluation, rounding_key=seed), rounded))
+    return np.asarray(np.ptp(results, axis=0))
 
 
 def _evaluate(evaluation: Evaluation, arrays: InputArrays, quantity: str, *seeds: Any) -> np.ndarray:

@@ -21,7 +21,7 @@ from scaling.options.reference.evaluations import (
     Evaluation,
     directional_derivative,
     jacobian,
-    measure_with_noise,
+    rounding_range,
     values,
 )
 
@@ -105,7 +105,7 @@ def confirm(
         directions += split_direction(directions[0], groups)
     directions.append(_keep_small_elements(directions[0], arrays))
     directions.append(random_direction(evaluation, arrays, generator, is_relative=True))
-    compare = functools.partial(_compare_along_all, evaluation, generator, directions)
+    compare = functools.partial(_compare_along_all, evaluation, directions)
     derivatives, comparison, is_nonzero = compare(arrays)
     if comparison.is_wrong.any():
         shifts = [random_direction(evaluation, arrays, generator, is_relative=True) for _ in range(_SHIFTS)]
@@ -140,10 +140,7 @@ def _exempt_ties(comparison: _Comparison, nearby: Sequence[tuple[np.ndarray, _Co
 
 
 def _compare_along_all(
-    evaluation: Evaluation,
-    generator: np.random.Generator,
-    directions: Sequence[InputArrays],
-    arrays: InputArrays,
+    evaluation: Evaluation, directions: Sequence[InputArrays], arrays: InputArrays
 ) -> tuple[np.ndarray, _Comparison, np.ndarray]:
     """Compare the derivatives along each direction with finite differences.
 
@@ -157,14 +154,14 @@ def _compare_along_all(
     `random_direction` with `is_relative=True`.
     """
     differentiate = functools.partial(_differentiate_along, directions)
-    derivatives, noise = measure_with_noise(
-        differentiate, evaluation, arrays, 4 * evaluation.roundoff, generator, _NOISE_RUNS
-    )
+    derivatives = differentiate(evaluation, arrays)
+    # The derivatives themselves are not part of the range, which a rule that is wrong at 1 would increase.
+    noise = rounding_range(differentiate, evaluation, arrays, 4 * evaluation.roundoff, _NOISE_RUNS)
     # Along the last direction, the derivative and its rounding error may be much smaller.
     rounding = [noise[:-1].max(axis=0)] * (len(directions) - 1) + [noise[-1]]
     rms = np.sqrt(np.mean(derivatives[:_DIRECTIONS] ** 2, axis=0))
     typical_sizes = [rms] * _DIRECTIONS + list(np.abs(derivatives[_DIRECTIONS:]))
-    measured = _measure_values(evaluation, arrays, generator)
+    measured = _measure_values(evaluation, arrays, directions[0])
     # A derivative may contain the value of the function, for example for exp.
     value_rounding = _ROUNDINGS_OF_VALUE * evaluation.roundoff * np.abs(measured.center)
     comparisons = []
@@ -382,15 +379,16 @@ def split_direction(direction: dict[str, np.ndarray], groups: Groups) -> list[di
     return [zeros | {name: direction[name] for name in group} for group in groups]
 
 
-def _measure_values(
-    evaluation: Evaluation, arrays: InputArrays, generator: np.random.Generator
-) -> _MeasuredValues:
-    """Evaluate a function at the inputs `arrays`, and estimate the rounding errors of its values."""
+def _measure_values(evaluation: Evaluation, arrays: InputArrays, direction: InputArrays) -> _MeasuredValues:
+    """Evaluate a function at the inputs `arrays`, and estimate the rounding errors of its values.
+
+    The estimate includes the differences of the values at short steps along `direction`.
+    """
     roundoff = evaluation.roundoff
-    center, change = measure_with_noise(values, evaluation, arrays, 2 * roundoff, generator, _NOISE_RUNS)
+    center = values(evaluation, arrays)
+    change = rounding_range(values, evaluation, arrays, 2 * roundoff, _NOISE_RUNS)
     underflow = float(jax.numpy.finfo(evaluation.dtype).tiny)
     least_noise = roundoff * np.abs(center) + change + underflow
-    direction = random_direction(evaluation, arrays, generator)
     largest, used_steps = np.zeros(center.shape), np.zeros(center.shape, int)
     for step in _NOISE_STEPS:
         stepped = [_values_at(evaluation, arrays, direction, k * step) for k in (-2, -1, 1, 2)]

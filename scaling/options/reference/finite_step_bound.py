@@ -146,10 +146,10 @@ def _measure_noise(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
 
     The estimate is the range of the values in several evaluations with random rounding errors.
     """
-    native, generator = spec.computed.native, np.random.default_rng(0)
+    native = spec.computed.native
     with evaluations.evaluation_context(native.dtype):
-        measured = evaluations.measure_with_noise(evaluations.values, native, arrays, 0.0, generator, _RUNS)
-    return np.nan_to_num(_output_magnitude(spec, measured[1]), nan=np.inf)
+        noise = evaluations.rounding_range(evaluations.values, native, arrays, 0.0, _RUNS)
+    return np.nan_to_num(_output_magnitude(spec, noise), nan=np.inf)
 
 
 def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:

@@ -209,7 +209,6 @@ def _pad_indices(indices: np.ndarray) -> np.ndarray:
     return np.resize(indices, 4 ** int(np.ceil(np.log(len(indices)) / np.log(4) - 1e-9)))
 
 
-@np.errstate(invalid="ignore")  # an infinite value minus another
 def _estimate_rounding(suspect: _Suspect, points_of_block: np.ndarray, columns: Columns) -> np.ndarray:
     """Estimate the rounding errors of the entries at the points and columns of a block.
 
@@ -217,7 +216,7 @@ def _estimate_rounding(suspect: _Suspect, points_of_block: np.ndarray, columns: 
     these values is infinite or NaN.
     """
     spec, native = suspect.spec, suspect.native
-    generator, relative = np.random.default_rng(1), _PERTURBATION_ROUNDINGS * spec.roundoff
+    relative = _PERTURBATION_ROUNDINGS * spec.roundoff
     padded_points = _pad_indices(points_of_block)
     padded_columns = columns if isinstance(columns, slice) else _pad_indices(columns)
     measure = functools.partial(_evaluate_columns, spec, padded_columns)
@@ -225,9 +224,8 @@ def _estimate_rounding(suspect: _Suspect, points_of_block: np.ndarray, columns: 
         measure = functools.partial(suspect.comparison.measure, points=padded_points)
     arrays = _select_points(suspect, padded_points)
     with evaluations.evaluation_context(native.dtype):
-        perturbed = evaluations.with_rounding(native, arrays, relative, generator, _REEVALUATIONS)
-        rounded = np.array([measure(*copy) for copy in perturbed])
-    rounding = np.nan_to_num(_RANGES * np.ptp(rounded, axis=0), nan=np.inf, posinf=np.inf)
+        range_ = evaluations.rounding_range(measure, native, arrays, relative, _REEVALUATIONS)
+    rounding = np.nan_to_num(_RANGES * range_, nan=np.inf, posinf=np.inf)
     rounding = rounding[: len(points_of_block)]
     return rounding if isinstance(columns, slice) else rounding[..., : len(columns)]
 
