@@ -168,18 +168,30 @@ def _rounding_of_block(
 ) -> tuple[np.ndarray, str]:
     """Return (rounding, note), where `rounding` estimates the rounding error of each entry of a block.
 
-    If the errors cannot be estimated, `rounding` is 0, and `note` is text with the reason. Otherwise, `note`
-    is "". `size` contains the typical magnitude of each entry.
+    Each entry is evaluated several times with random rounding errors. The estimate is infinite if any of
+    these values is infinite or NaN. If the errors cannot be estimated, `rounding` is 0, and `note` is text
+    with the reason. Otherwise, `note` is "". `size` contains the typical magnitude of each entry.
     """
-    rounding, note = np.zeros(size.shape), ""
+    spec, native = suspect.spec, suspect.native
+    padded_points = _pad_indices(points_of_block)
+    padded_columns = columns if isinstance(columns, slice) else _pad_indices(columns)
+    measure = functools.partial(_evaluate_columns, spec, padded_columns)
+    if suspect.comparison.measure is not None:
+        measure = functools.partial(suspect.comparison.measure, points=padded_points)
+    arrays, relative = _select_points(suspect, padded_points), _PERTURBATION_ROUNDINGS * spec.roundoff
     try:
-        rounding += _estimate_rounding(suspect, points_of_block, columns)
+        with evaluations.evaluation_context(native.dtype):
+            range_ = evaluations.rounding_range(measure, native, arrays, relative, _REEVALUATIONS)
     except Exception as failure:  # of the function, or of JAX
         message = f"{type(failure).__name__}: {failure}".strip().splitlines()[0][:120]
-        note = f"; its rounding error is unknown ({message})"
+        return np.zeros(size.shape), f"; its rounding error is unknown ({message})"
+    # The padding is removed. All copies of a sum over points have the same range.
+    kept_columns = columns if isinstance(columns, slice) else slice(len(columns))
+    range_ = np.broadcast_to(range_[: len(points_of_block), ..., kept_columns], size.shape)
+    rounding = np.nan_to_num(_RANGES * range_, nan=np.inf, posinf=np.inf)
     # A rounding error that exceeds the size of an entry may vary by orders of magnitude, as in chaos.
     exceeds_size = (rounding > size) & np.isfinite(rounding)
-    return np.where(exceeds_size, np.max(rounding, axis=0, where=exceeds_size, initial=0.0), rounding), note
+    return np.where(exceeds_size, np.max(rounding, axis=0, where=exceeds_size, initial=0.0), rounding), ""
 
 
 def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray, Columns]:
@@ -207,27 +219,6 @@ def _pad_indices(indices: np.ndarray) -> np.ndarray:
     A program is compiled for each different number of indices. Padding reduces the number of compilations.
     """
     return np.resize(indices, 4 ** int(np.ceil(np.log(len(indices)) / np.log(4) - 1e-9)))
-
-
-def _estimate_rounding(suspect: _Suspect, points_of_block: np.ndarray, columns: Columns) -> np.ndarray:
-    """Estimate the rounding errors of the entries at the points and columns of a block.
-
-    Each entry is evaluated several times with random rounding errors. The estimate is infinite if any of
-    these values is infinite or NaN.
-    """
-    spec, native = suspect.spec, suspect.native
-    relative = _PERTURBATION_ROUNDINGS * spec.roundoff
-    padded_points = _pad_indices(points_of_block)
-    padded_columns = columns if isinstance(columns, slice) else _pad_indices(columns)
-    measure = functools.partial(_evaluate_columns, spec, padded_columns)
-    if suspect.comparison.measure is not None:
-        measure = functools.partial(suspect.comparison.measure, points=padded_points)
-    arrays = _select_points(suspect, padded_points)
-    with evaluations.evaluation_context(native.dtype):
-        range_ = evaluations.rounding_range(measure, native, arrays, relative, _REEVALUATIONS)
-    rounding = np.nan_to_num(_RANGES * range_, nan=np.inf, posinf=np.inf)
-    rounding = rounding[: len(points_of_block)]
-    return rounding if isinstance(columns, slice) else rounding[..., : len(columns)]
 
 
 def _select_points(suspect: _Suspect, points_of_block: np.ndarray) -> InputArrays:
