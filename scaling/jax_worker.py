@@ -7,6 +7,7 @@ inherit the binding.
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable
 from json import dumps, loads  # bound here, because a user's module may replace them
 from pathlib import Path
@@ -22,6 +23,7 @@ from scaling.core.run_case import ProcessGroup
 from scaling.core.timing import Sampling
 
 _EXTRAS = {"gpu": "ad-scaling[cuda], or ad-scaling[cuda12] for an older driver", "tpu": "ad-scaling[tpu]"}
+_PEER_EXIT_SECONDS = 2.0  # time for the launcher to learn that another process of the case has ended
 
 
 def start_jax(
@@ -118,13 +120,19 @@ def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str
 def _all_gather(values: list[float]) -> list[list[float]]:
     """Return the values of all processes as nested lists of shape (processes, values), in rank order.
 
-    All processes must call this function with the same number of values.
+    All processes must call this function with the same number of values. If another process has ended, end
+    this process after it, so that the launcher records why the other one ended.
     """
     from jax.experimental import multihost_utils
 
     # Send bytes, because JAX rounds float64 to float32 unless x64 is enabled.
     encoded = np.frombuffer(np.asarray(values, np.float64).tobytes(), np.uint8)
-    gathered = multihost_utils.process_allgather(encoded)
+    try:
+        gathered = multihost_utils.process_allgather(encoded)
+    except Exception as error:
+        print(error, file=sys.stderr, flush=True)
+        time.sleep(_PEER_EXIT_SECONDS)
+        os._exit(1)
     return [np.frombuffer(row.tobytes(), np.float64).tolist() for row in gathered]
 
 

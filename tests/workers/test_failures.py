@@ -1,12 +1,17 @@
 """Tests of failing cases: status, reason and text of the record that the worker writes."""
 
 import dataclasses
+import os
+import sys
 import threading
+import time
 
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental import multihost_utils
 
+from scaling import jax_worker
 from scaling.core import compile_case, layout, run_case, workload
 from scaling.core.case import AUTO, Case
 from scaling.core.record import Record
@@ -83,3 +88,14 @@ def test_a_compilation_that_fails_in_one_process_ends_the_case_in_all(call, monk
     assert (
         results[0].text == "process 1 of 2: MemoryError: no memory" + results[1].text.partition("memory")[2]
     )
+
+
+def test_a_process_whose_collective_fails_ends_after_the_process_that_caused_it(monkeypatch, capsys):
+    """Otherwise, its record says that Gloo failed, not that another process was killed."""
+    waits = []
+    monkeypatch.setattr(multihost_utils, "process_allgather", lambda _: 1 / 0)
+    monkeypatch.setattr(time, "sleep", waits.append)
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    with pytest.raises(SystemExit):
+        jax_worker._all_gather([1.0])
+    assert waits == [jax_worker._PEER_EXIT_SECONDS] and "division by zero" in capsys.readouterr().err
