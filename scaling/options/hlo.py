@@ -171,7 +171,9 @@ def _list_executed(computations: Computations, entry: str, devices: int) -> list
                 executed += max((executed_by(branch, in_loop) for branch in called), key=_total_bytes)
             elif kind == "while":
                 trips = _count_trips(instruction, instructions, computations)
-                iteration = [item for computation in called for item in executed_by(computation, True)]
+                # The condition of a loop whose trip count is known is not evaluated.
+                evaluated = called[1:] if _TRIP_COUNT.search(instruction.attributes) else called
+                iteration = [item for computation in evaluated for item in executed_by(computation, True)]
                 executed += (dataclasses.replace(item, times=item.times * trips) for item in iteration)
             elif _executes_kernel(instruction):
                 body = _flatten(_as_fusion(instruction, instructions), computations)

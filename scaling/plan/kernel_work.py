@@ -46,7 +46,7 @@ _FLOATING_POINT_KINDS = {"divide": "divisions", "remainder": "divisions"} | dict
 # comments were measured in float32 with jaxlib 0.10.2 on one core of two AMD EPYCs. Their rates of arithmetic
 # differ by a factor of 1.6, but the times to start kernels and products do not.
 KERNEL_START = 450_000  # the start of a kernel: 0.4 to 0.8 us
-KERNEL_START_IN_LOOP = 36_000  # the same in a while loop, when the code is in the cache: 10 to 40 ns
+KERNEL_START_IN_LOOP = 30_000  # the same in a while loop, when the code is in the cache: 10 to 40 ns
 PRODUCT_START = 500_000  # the start of the library for a product or a batch of them
 PRODUCT = 400_000  # each product of a batch: 0.4 us; a single product takes 0.5 to 1.3 us
 PACKED_ELEMENT = 60  # an element of the operands or the result of a product in the library: 0.04 to 0.3 ns

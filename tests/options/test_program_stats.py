@@ -349,7 +349,8 @@ ENTRY %main (x: f32[64,256], k: s32[]) -> f32[64,256] {
 def test_a_loop_that_slices_and_updates_arrays_moves_only_their_rows():
     row = 4 * 256
     costs = hlo.read(LOOP.replace("TRIPS", '"known_trip_count":{"n":"64"}'))
-    per_trip = (row + 4 + row) + (row + row) + (row + 2 * row) + (row + 4 + row + row) + (4 + 4 + 1)
+    # XLA does not evaluate the condition if it knows the number of trips.
+    per_trip = (row + 4 + row) + (row + row) + (row + 2 * row) + (row + 4 + row + row)
     assert costs.hbm_bytes == 2 * 64 * row + 64 * per_trip
     assert costs.collective_bytes == 64 * (row + 2 * row)
     assert {kind: n for kind, n in costs.collectives.items() if n} == {"all-reduce": 1, "all-gather": 1}
