@@ -45,8 +45,8 @@ _EXPLANATIONS = {
         "{0} must be a mapping such as {{p: 64}}, not a list",
     r"Incompatible key type 'NoneType'":
         "the key of a value is null or ~: write the name of a field or a size",
-    r"onfig group override":
-        "{selected!r} names no file: study, cluster, tracking and hardware need a name, such as study=smoke",
+    r"onfig group override|not iterable|can only concat|nsupported .* in defaults|possible interpolation":
+        "{selected!r} (or `defaults` in it) names no file: study, cluster, tracking and hardware need a name",
     r"more than once in the final defaults|Multiple values for":
         "{selected!r} adds a second file: write it without the +",
     r"Sweep parameters '\+*([^=']+)=(.*)' requires":
