@@ -32,8 +32,6 @@ from scaling.core.workload import Inputs, InputSpec, Reference, Workload, unifor
 TARGETS = VALUE = (*PEAKS, *FLOORS)
 SIZES = {"k": 1, "terms": 1}
 
-_Function = tuple[Callable[..., Any], int]  # (function of NumPy or JAX arrays, terms in its longest sum)
-
 # Functions of an element x and a fraction s in (0, 1]. The terms of a sum are independent, so that a core
 # computes several of them at a time. A chain of dependent terms would measure the latency.
 _TERM: dict[str | None, Callable[..., Any]] = {
@@ -59,22 +57,21 @@ def workload(case: Case) -> Workload:
     # All terms of a matrix product are positive. Coarser rounding of factors or results does not accumulate.
     product_terms = k if case.precision == "highest" else 16
     product_terms = 1 if case.dtype == "bfloat16" else product_terms
-    negate: _Function = (lambda x: -x, 1)
-    sum_over_points: _Function = (lambda x: x * points, points)
-    functions: dict[str | None, _Function] = {
-        "copy": negate,
-        "call": negate,
+    # The latencies are those of a copy and of an all-reduce of a few elements.
+    computation = {"call": "copy", "collective": "all_reduce"}.get(target or "", target)
+    # Name -> (function of NumPy or JAX arrays, number of terms in its longest sum)
+    functions: dict[str | None, tuple[Callable[..., Any], int]] = {
+        "copy": (lambda x: -x, 1),
         "matmul": (lambda x, w: x @ w, product_terms),
         "reduction": (lambda x: x.sum(axis=-1), k),
         "transpose": (lambda x: x.swapaxes(-1, -2), 1),
-        "all_reduce": sum_over_points,
-        "collective": sum_over_points,
+        "all_reduce": (lambda x: x * points, points),
         **{name: (functools.partial(_sum_terms, name, terms), terms) for name in _TERM},
     }
-    function, longest_sum = functions[target]
-    is_collective = target in ("all_reduce", "collective")
+    function, longest_sum = functions[computation]
     x = uniform(k, k) if target in ("matmul", "transpose") else uniform(k)
-    if is_collective:  # all points are equal, so that the reference can sum them without having them all
+    if computation == "all_reduce":
+        # All points are equal, so that the reference can sum them without having them all.
         x = InputSpec((k,), lambda _, rows: np.tile(np.linspace(0.5, 1.0, k), (len(rows), 1)))
 
     def reference(inputs: Inputs) -> Reference:
@@ -85,7 +82,7 @@ def workload(case: Case) -> Workload:
         function,
         points={"x": x},
         shared={"w": uniform(k, k)} if target == "matmul" else {},
-        whole_modes={"value": _sum_over_points} if is_collective else {},
+        whole_modes={"value": _sum_over_points} if computation == "all_reduce" else {},
         reference=reference,
         terms=longest_sum,
     )
