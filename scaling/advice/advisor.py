@@ -147,8 +147,8 @@ def choose_case(case: Case, group: ProcessGroup) -> Case:
     """Return a copy of `case` (mode=auto) with the AD mode and options that are predicted to be fastest.
 
     Raise `CaseEnded` if conf/hardware has no model of the machine, or if no time can be predicted, for
-    example because no candidate fits into memory. In the second case, the exception has the status and reason
-    of the failed candidates, or ("skipped", "too_large") if these differ.
+    example because no candidate fits into memory. In the second case, the exception has the status, reason
+    and text of the first candidate. The reason is "not_offered" if only its time is unknown.
     """
     base = dataclasses.replace(case, mode=case.ad_mode.name)
     cases, excluded, derivative = candidates.list_candidates(base)
@@ -157,9 +157,10 @@ def choose_case(case: Case, group: ProcessGroup) -> Case:
         text = f"mode=auto needs the rates of the machine, and conf/hardware has none for {group.devices[0]}"
         raise CaseEnded("skipped", "not_offered", text)
     fields, _ = prediction.predict_candidates(cases, model)
+    advice = Advice(tuple(cases), excluded, derivative, fields, {}, model.title)
     try:
-        return Advice(tuple(cases), excluded, derivative, fields, {}, model.title).best
-    except Refusal as error:
-        failures = {(each["status"], each["reason"]) for each in fields.values() if each.get("reason")}
-        status, reason = failures.pop() if len(failures) == 1 else ("skipped", "too_large")
-        raise CaseEnded(status, reason, f"mode=auto: {error}") from None
+        return advice.best
+    except Refusal as error:  # whose text is that of the first candidate with a reason
+        outcome = next((fields[candidate] for candidate in advice.cases if advice.reason(candidate)), {})
+        status = "failed" if outcome.get("status") == "failed" else "skipped"
+        raise CaseEnded(status, outcome.get("reason") or "not_offered", f"mode=auto: {error}") from None

@@ -86,6 +86,23 @@ def test_a_function_that_no_mode_can_differentiate_is_skipped_with_the_error(tmp
     assert "do not support JVP" in record.text
 
 
+def test_a_function_whose_time_is_unknown_is_not_called_too_large(tmp_path, monkeypatch):
+    text = """
+import jax, numpy
+from scaling.workload import Workload, uniform
+
+shape = jax.ShapeDtypeStruct((3,), "float32")
+exp = jax.custom_jvp(lambda x: jax.pure_callback(numpy.exp, shape, x, vmap_method="expand_dims"))
+exp.defjvp(lambda x, t: (exp(*x), exp(*x) * t[0]))
+workload = lambda case: Workload(lambda x: exp(x), {"x": uniform(3)}, wrt="x")
+"""
+    (tmp_path / "of_unknown_time.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    record = run(workload="of_unknown_time", points=4)
+    assert (record.status, record.reason) == ("skipped", "not_offered")
+    assert "not predicted: the work of" in record.text
+
+
 def test_a_plan_needs_the_modes_themselves():
     checked = plan_study._skip_unplannable(PreflightResult(Case("linear", mode="auto"), None, None))
     assert checked.outcome[:2] == ("skipped", "not_defined") and "mode=auto" in checked.outcome[2]
