@@ -24,6 +24,8 @@ from scaling.core import environment
 from scaling.core.case import DTYPES, VIEWS, Case, Refusal, check_names, unknown_name
 from scaling.core.formatting import format_bytes, format_count, format_duration
 from scaling.core.workload import import_named
+from scaling.report.terminal import print_table
+from scaling.report.text import make_table
 from scaling.study.arguments import Parser
 from scaling.study.compose import compose
 from scaling.study.grid import expand_study
@@ -315,7 +317,7 @@ def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[
     usable = cores.usable_cores()
     if bound_to:  # bind the process before JAX is imported
         os.sched_setaffinity(0, bound_to)
-    console = Console(file=sys.stdout, width=140, highlight=False, emoji=False)
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 140)
     shapes = () if isinstance(problem, Case) else [shape for group in problem for shape in group.values()]
     dtypes = [problem.dtype] if isinstance(problem, Case) else [dtype for _, dtype in shapes]
     try:
@@ -345,23 +347,19 @@ def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[
                 for group in problem
             )
             advice = advisor.advise(function, points, shared, import_line=line, **options)
-    print_lines(console, [*_table_lines(advice.rows), "", *str(advice).splitlines()])
+    print_table(make_table("", "The methods, best first", "", map(_format_row, advice.rows)), console)
+    print_lines(console, ["", *str(advice).splitlines()])
     return advice.seconds(advice.best) or 0.0
 
 
-def _table_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the lines of a text table with a header and one line for each method in `rows`."""
-    formats: dict[str, Callable[[Any], str]] = {
-        "method": str, "devices": str, "predicted_seconds": format_duration,
-        "measured_seconds": format_duration, "memory_bytes": format_bytes, "left_out": str,
+def _format_row(row: dict[str, Any]) -> dict[str, Any]:
+    predicted, measured, memory = row["predicted_seconds"], row["measured_seconds"], row["memory_bytes"]
+    return {
+        "method": row["method"], "devices": row["devices"],
+        "predicted": predicted and format_duration(predicted),
+        "measured": measured and format_duration(measured),
+        "memory": memory and format_bytes(memory), "left out": row["left_out"],
     }  # fmt: skip
-    columns = [
-        [name, *("" if row[name] is None else format_cell(row[name]) for row in rows)]
-        for name, format_cell in formats.items()
-    ]
-    widths = [max(map(len, column)) for column in columns[:-1]]
-    lines = zip(*columns, strict=True)
-    return [" ".join([*map(str.rjust, line, widths), line[-1]]).rstrip() for line in lines]
 
 
 def _split_location(text: str) -> tuple[str, str]:
