@@ -60,7 +60,7 @@ def samples_by_compilation(record: Record) -> list[list[float]]:
 
     A process may compile a case several times. Compilations without samples are omitted.
     """
-    sample_counts = [int(compilation.get("samples", 0)) for compilation in record.compilations]
+    sample_counts = [int(compilation.get("samples") or 0) for compilation in record.compilations]
     starts = itertools.accumulate([len(record.seconds) - sum(sample_counts), *sample_counts], initial=0)
     return [samples for start, end in itertools.pairwise(starts) if (samples := record.seconds[start:end])]
 

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from scaling.analysis import dataframe, findings
@@ -9,8 +10,9 @@ from scaling.core.record import to_line
 from scaling.report.run_summary import summary_lines
 from tests.support import made_up, planned
 
-ODD = ([1], ["x"], [{"a": [1]}], {"a": 1}, {}, "x", -1, True, None, 1e300)
-MEASURED, PLANNED = made_up.study(10)[0], planned.plan(1e-3, 2)
+ODD = ([1], ["x"], [{"a": [1]}], [{"samples": None}], {"a": 1}, {}, "x", -1, True, None, 1e300)
+MEASURED = made_up.record(np.random.default_rng(0), made_up.case_of("rbf", devices=2))
+PLANNED = planned.plan(1e-3, 2)
 
 
 def entries(fields):
@@ -41,7 +43,7 @@ def test_an_odd_or_missing_value_in_a_record_ends_as_a_damaged_line_or_in_the_ta
             del parent[path[-1]]
         else:
             parent[path[-1]] = odd
-        (tmp_path / "odd.jsonl").write_text(json.dumps(fields) + "\n")
+        (tmp_path / "the odd one, read last.jsonl").write_text(json.dumps(fields) + "\n")
         found = findings.read(tmp_path)
         tables = dataframe.export_tables(found)
         assert summary_lines(found, tmp_path) and tables and len(found.damaged) <= 1, odd
