@@ -182,6 +182,10 @@ def test_lost_efficiency_is_divided_in_a_table(tmp_path):
     (table,) = [table for table in report_tables.folded_tables(study) if table.anchor == "losses"]
     (row,) = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     assert (row["devices"], row["efficiency"], row["the rest"]) == ("2", "80 %", "19 %")
+    study = findings.read(made_up.write(tmp_path / "faster", [record(1, 1.0), record(2, 0.4)]))
+    (table,) = [table for table in report_tables.folded_tables(study) if table.anchor == "losses"]
+    (row,) = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert (row["efficiency"], row["the rest"]) == ("125 %", "-25 %")
 
 
 def test_ratio_to_the_derivative_by_hand_and_the_limit_of_a_law_have_intervals(tmp_path):
