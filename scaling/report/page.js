@@ -5,14 +5,14 @@ const MIN_ROWS_OF_TOOLS = 12, MAX_CHOICES = 12, CHOICE_COLUMNS = ["mode", "statu
 const inWords = new Intl.Collator("en", { numeric: true });
 
 // Return the number at the start of a text in base units, such as 0.0123 for "12.3 ms" or 1.77 for "1.77x", or NaN.
-// "under 1 %" is a little less than 1.
+// "under 1 %" is a little less than 1. "weak 1.77x" is the ratio of a weak scaling curve.
 function numberOf(text) {
-  const found = /^(under )?([-+]?[\d,]*\.?\d+(?:e[-+]?\d+)?)\s*(ns|µs|ms|s|[kMGT]?B|x)?(?![\w=]|\.\d)(?!\s*=)/i.exec(text);
+  const found = /^(?:weak )?(under )?([-+]?[\d,]*\.?\d+(?:e[-+]?\d+)?)\s*(ns|µs|ms|s|[kMGT]?B|x)?(?![\w=]|\.\d)(?!\s*=)/i.exec(text);
   return found ? parseFloat(found[2].replaceAll(",", "")) * (UNITS[found[3]] ?? 1) * (found[1] ? 0.99 : 1) : NaN;
 }
 
 // Return whether a cell has no value, because it is empty or says so.
-const isMissing = (text) => /^($|(none|never|not (determined|measured))\b)/.test(text);
+const isMissing = (text) => /^(?:weak )?($|(none|never|not (determined|measured))\b)/.test(text);
 
 // Return a text without non-breaking spaces and surrounding white space.
 const wordsOf = (text) => text.replaceAll("\u00a0", " ").trim();

@@ -193,16 +193,17 @@ def test_ratios_are_sorted_by_their_decimals(page):
     assert ratios == sorted(ratios) and len({int(ratio) for ratio in ratios}) < len(set(ratios))
 
 
-def test_percentages_under_one_and_missing_numbers_are_sorted_among_numbers(page):
-    texts = ["9 %", "none", "under 1 %", "not determined (0.7 to 15)", "100 %", "1 %"]
+def test_percentages_under_one_weak_ratios_and_missing_numbers_are_sorted_among_numbers(page):
+    missing = {"none", "not determined (0.7 to 15)", "weak not determined (0.7 to 15)"}
+    texts = ["9 %", *missing, "under 1 %", "weak 0.12x (0.11 to 0.13)", "100 %", "weak 0.0512x", "1 %"]
     cells = "".join(f"<tr><td>{text}</td></tr>" for text in texts)
     page.eval(f"""{{ const table = document.createElement('table');
       table.innerHTML = '<thead><tr><th>share</th></tr></thead><tbody>{cells}</tbody>'; window.shares = table; }}""")
-    numbers = ["under 1 %", "1 %", "9 %", "100 %"]
+    numbers = ["weak 0.0512x", "weak 0.12x (0.11 to 0.13)", "under 1 %", "1 %", "9 %", "100 %"]
     for down, expected in (("false", numbers), ("true", numbers[::-1])):
         page.eval(f"sortRows(shares, 'share', {down})")
         shown = page.eval("[...shares.tBodies[0].rows].map(row => row.textContent)")
-        assert shown[:4] == expected and set(shown[4:]) == {"none", "not determined (0.7 to 15)"}
+        assert shown[:6] == expected and set(shown[6:]) == missing
 
 
 def test_address_filters_and_sorts_a_table(browser, index):
