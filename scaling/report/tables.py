@@ -336,7 +336,7 @@ def _sparse_rows(findings: Findings) -> Iterator[Row]:
     for timing, uncolored in pair_colored(findings.timings):
         colors = (timing.record.colors or {}).values()
         yield {
-            "case": label(timing.case) + findings.suffix(timing.environment),
+            "case": label(timing.case) + findings.suffix(timing.environment, timing.honest),
             "nonzeros": timing.record.nonzeros,
             "seeds": sum(count or 0 for count in colors) or None,
             "detecting and coloring": timings.stage_seconds(timing, *timings.SPARSITY_STAGES),
