@@ -4,6 +4,7 @@ The template is proposal.md.jinja. The proposal recommends one AD mode for the l
 function. A weak scaling curve is omitted if the work per device is not constant.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -86,6 +87,8 @@ def _count_measurements(findings: Findings) -> dict[str, Any] | None:
         "processes": _format_range(process_counts.values(), "process"),
         "worst_error": max((error / tolerance for error, tolerance in errors_and_tolerances), default=None),
         "tolerances": " to ".join(dict.fromkeys(map(format_number, tolerances[:1] + tolerances[-1:]))),
+        # percent, rounded down
+        "compared": math.floor(1e4 * min((r.checked or {}).get("entries", 1.0) for r in records)) / 100,
         "unchecked": len(records) - len(errors_and_tolerances),
     }
 

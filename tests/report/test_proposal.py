@@ -119,6 +119,14 @@ def test_methods_describe_how_times_were_measured(study_copy):
         assert words in text, words
 
 
+def test_methods_state_the_smallest_share_of_entries_that_was_compared(tmp_path):
+    rng, cases = np.random.default_rng(0), [made_up.case_of("rbf", devices=count) for count in (1, 2)]
+    for share, text in ((0.0312, "at least 3.12 %."), (0.999999, "at least 99.99 %."), (1.0, None)):
+        records = [made_up.record(rng, case, checked={"entries": share, "points": 0.0}) for case in cases]
+        methods = methods_of(write_proposal(made_up.write(tmp_path / "study", records)))
+        assert ("one by one" in methods) == (text is not None) and (text or "") in methods
+
+
 def test_methods_name_each_mode_once_and_describe_the_choice_of_mesh(tmp_path, make_record):
     records = [make_record(chunk=chunk) for chunk in (None, 2, "auto")]
     records += [make_record(devices=2, split="both", mesh=mesh) for mesh in ("1x2", "2x1")]
