@@ -156,7 +156,8 @@ def _describe_devices(
     sentences += speedup[1:]
     if curve and len(curve.points) > 1:
         efficient = describe_efficiency(findings, curve, recommendation.certainty)
-        sentences.append(f"Efficiency of at least {findings.efficiency:g}: {efficient}")
+        relative = curve.points[0].relative
+        sentences.append(f"Efficiency{relative} of at least {findings.efficiency:g}: {efficient}")
     return sentences
 
 

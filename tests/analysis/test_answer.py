@@ -512,3 +512,14 @@ def test_fewer_devices_are_called_slower_only_if_they_are_significantly_slower(t
     ]
     first = summary.answer_sentences(made_up.write(tmp_path, records, scaling=["strong"]))[0]
     assert "Fewer devices are not distinguished: " in first and "are slower" not in first
+
+
+def test_efficiency_of_the_answer_states_its_baseline(tmp_path, make_record):
+    """Two devices have an efficiency of 1 relative to themselves; their efficiency relative to one is unknown."""
+    records = [
+        make_record(devices=d, seconds=[s] * 7, replicate=i)
+        for d, s in ((2, 4.0), (4, 4.6))
+        for i in range(3)
+    ]
+    first = summary.answer_sentences(made_up.write(tmp_path, records, scaling=["strong"]))[0]
+    assert first.endswith("Efficiency relative to 2 devices of at least 0.5: on up to 2 devices.")
