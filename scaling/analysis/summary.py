@@ -20,7 +20,7 @@ from scaling.analysis.findings import Findings, read
 from scaling.analysis.lint import lint_findings
 from scaling.analysis.method_settings import SettingComparison, pareto_fronts
 from scaling.analysis.ranking import Ranking
-from scaling.analysis.scaling_fits import ScalingFit
+from scaling.analysis.scaling_fits import UNIVERSAL, ScalingFit
 from scaling.analysis.size_series import Crossover
 from scaling.analysis.timings import SHORT, Timing, describe_slower, format_time, is_empty_call, near_floor
 from scaling.core.case import Case, problem
@@ -140,7 +140,9 @@ def describe_fit(fit: ScalingFit) -> str:
         return f"no law describes it, because its efficiency exceeds 1: {best}"
     parameters = ", ".join(f"{name} {format_share(*value)}" for name, value in fit.parameters.items())
     error = f", though off by {format_percentage(fit.residual)}" if fit.residual > _LARGE_ERROR else ""
-    text = f"{fit.name} describes it best{error}: {parameters}"
+    is_compared = fit.general is not None or fit.name == UNIVERSAL
+    role = "describes it best" if is_compared else "is the only law that three device counts determine"
+    text = f"{fit.name} {role}{error}: {parameters}"
     limit = fit.limit_estimate
     if limit is None or not fit.determined:
         return text

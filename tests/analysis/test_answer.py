@@ -111,6 +111,8 @@ def test_scaling_law_is_reported_with_its_limit(ask):
     sentence = next(line for line in ask(*rows) if "laws of strong scaling" in line)
     assert "Amdahl describes it best: serial 0.1 (" in sentence
     assert "no more than 10.0x (10.0 to 10.0) as fast on any number of devices" in sentence
+    sentence = next(line for line in ask(*rows[:3]) if "laws of strong scaling" in line)
+    assert "Amdahl is the only law that three device counts determine: serial 0.1 (" in sentence
 
 
 def test_limit_of_a_law_with_a_wide_interval_is_not_determined(ask):
