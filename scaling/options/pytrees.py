@@ -5,6 +5,7 @@ order of `jax.tree.leaves`.
 """
 
 import dataclasses
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,24 +15,25 @@ import jax.numpy as jnp
 from scaling.core.case import Refusal
 from scaling.core.workload import InputSpec, Workload
 
-# Name of an input -> its tree structure (a PyTreeDef), and the names of its leaves in order.
-Trees = dict[str, tuple[Any, tuple[str, ...]]]
-
 
 def with_flat_inputs(name: str, workload: Workload) -> Workload:
     """Return a copy of a workload in which each leaf of a pytree input is a separate input.
 
     Raise `Refusal` if the inputs are not a mapping, a leaf is not an `InputSpec`, or a name is invalid.
     """
-    points, point_trees = _flatten_group(name, "points", workload.points)
-    shared, shared_trees = _flatten_group(name, "shared", workload.shared)
-    trees = point_trees | shared_trees
+    points = _flatten_group(name, "points", workload.points)
+    shared = _flatten_group(name, "shared", workload.shared)
+    inputs = OrderedDict([*workload.points.items(), *workload.shared.items()])  # a dict would be sorted
+    structure, names = jax.tree.structure(inputs, is_leaf=_is_spec), (*points, *shared)
+
+    def unflatten(leaves: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(jax.tree.unflatten(structure, [leaves[leaf] for leaf in names]))
 
     def by_keyword(function: Any) -> Any:
-        return function and (lambda *inputs, **leaves: function(*inputs, **_unflatten(trees, leaves)))
+        return function and (lambda *inputs, **leaves: function(*inputs, **unflatten(leaves)))
 
     def by_mapping(function: Any) -> Any:
-        return function and (lambda leaves: function(_unflatten(trees, leaves)))
+        return function and (lambda leaves: function(unflatten(leaves)))
 
     return dataclasses.replace(
         workload,
@@ -46,38 +48,31 @@ def with_flat_inputs(name: str, workload: Workload) -> Workload:
     )
 
 
-def _unflatten(trees: Trees, leaves_by_name: Mapping[str, Any]) -> dict[str, Any]:
-    inputs = dict(leaves_by_name)
-    for name, (structure, leaves) in trees.items():
-        inputs[name] = jax.tree.unflatten(structure, [inputs.pop(leaf) for leaf in leaves])
-    return inputs
+def _is_spec(node: Any) -> bool:
+    return isinstance(node, InputSpec)
 
 
-def _flatten_group(workload: str, group: str, inputs: Any) -> tuple[dict[str, InputSpec], Trees]:
-    """Return ({leaf: `InputSpec`}, {input: (tree structure, leaves)}) of the group "points" or "shared"."""
+def _flatten_group(workload: str, group: str, inputs: Any) -> dict[str, InputSpec]:
+    """Return {leaf name: `InputSpec`} for the inputs of the group "points" or "shared"."""
     if not isinstance(inputs, Mapping):
         raise Refusal(
             f"{group} of {workload!r} must be a mapping from input names, "
             f'such as {group}={{"x": normal(3)}}, not {describe(inputs)}'
         )
     specs: dict[str, InputSpec] = {}
-    trees: Trees = {}
     for name, value in inputs.items():
         if not isinstance(name, str) or not name.isidentifier():
             raise Refusal(
                 f"input {name!r} of {workload!r} must have a name such as 'x' or 'params': "
                 "the function takes each input as a keyword argument"
             )
-        structure, leaves = _flatten_tree(workload, name, value)
-        trees[name] = structure, tuple(leaves)
-        specs |= leaves
-    return specs, trees
+        specs |= _flatten_tree(workload, name, value)
+    return specs
 
 
-def _flatten_tree(workload: str, name: str, value: Any) -> tuple[Any, dict[str, InputSpec]]:
-    """Return (tree structure, {leaf name: `InputSpec`}) of the input `name`, whose pytree is `value`."""
-    is_spec = lambda node: isinstance(node, InputSpec)  # noqa: E731
-    paths, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_spec)
+def _flatten_tree(workload: str, name: str, value: Any) -> dict[str, InputSpec]:
+    """Return {leaf name: `InputSpec`} for the input `name`, whose pytree is `value`."""
+    paths, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=_is_spec)
     specs: dict[str, InputSpec] = {}
     for path, leaf in paths or [((), value)]:  # an empty pytree is refused below
         leaf_name = ".".join([name, *(jax.tree_util.keystr((key,), simple=True) for key in path)])
@@ -93,7 +88,7 @@ def _flatten_tree(workload: str, name: str, value: Any) -> tuple[Any, dict[str, 
         if leaf_name in specs:
             raise Refusal(f"{leaf_text} has the same path as another leaf: rename a key")
         specs[leaf_name] = leaf
-    return structure, specs
+    return specs
 
 
 def describe(value: Any) -> str:

@@ -3,7 +3,8 @@
 import jax
 import pytest
 
-from scaling.core.workload import fingerprint
+from scaling.core.workload import Workload, fingerprint, normal
+from scaling.options import pytrees
 
 
 class Closed:
@@ -56,3 +57,12 @@ def make_without_scale(scale):
 def test_functions_with_a_deleted_captured_variable_have_equal_keys():
     assert fingerprint(make_without_scale(2)) == fingerprint(make_without_scale(3))
     assert fingerprint(make_without_scale(2)) != fingerprint(make(2))
+
+
+def make_with_trees(size):
+    points, shared = {"x": normal(3)}, {"params": {"w": normal(size), "b": [normal()]}}
+    return pytrees.with_flat_inputs("mine", Workload(lambda x, params: x, points, shared))
+
+
+def test_functions_of_pytrees_with_the_same_leaves_have_equal_keys():
+    assert fingerprint(make_with_trees(3).function) == fingerprint(make_with_trees(3).function)
