@@ -335,8 +335,8 @@ def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[
         reason = f"JAX cannot start: {type(error).__name__}: {error}"
         raise Refusal(f"{reason}; check the environment variables JAX_* and `ulimit -a`") from None
     with console.status("") as status:
-        note = status.update if console.is_terminal else None
-        options |= {"note": note, "compile_cores": usable if bound_to else ()}
+        options["note"] = status.update if console.is_terminal else None
+        options["compile_cores"] = usable if bound_to else ()
         if isinstance(problem, Case):
             sys.path.insert(0, os.getcwd())  # to import a workload of the user, as in a worker
             advice = advisor.advise_case(problem, **options)
