@@ -141,7 +141,7 @@ class Advice:
         return plain_code.write_code(problem, self.best, coloring, xla_options)
 
     def seconds(self, case: Case) -> float | None:
-        """Return the time of a call in seconds, or None if it is unknown.
+        """Return the time per call in seconds, or None if it is unknown.
 
         This is the median of the measured times, or the predicted time if the case was not measured.
         """

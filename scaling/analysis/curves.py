@@ -62,7 +62,7 @@ class Curve(Subject):
 
     @property
     def program(self) -> tuple[str, Case]:
-        """Return a key (kind, case on one device). Measured and predicted curves of a program share it."""
+        """Return (kind, case on one device), a key that a measured curve shares with its prediction."""
         return self.kind, curve_case(self.case, self.kind)
 
     @property

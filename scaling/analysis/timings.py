@@ -45,7 +45,7 @@ class Timing(Subject):
 
     @property
     def median(self) -> float:
-        """Return the time per call in seconds."""
+        """Return the time per call in seconds, measured (a median) or predicted."""
         return self.estimate.value
 
     @property

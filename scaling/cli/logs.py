@@ -88,7 +88,7 @@ def _describe_record(record: Record) -> str:
 
 
 def _describe_task(task: TaskState, key: str) -> str:
-    """Return one line with the state of a task and its running attempts of the case `key`."""
+    """Return a line of text: the state of a task, and its attempts at the case `key` that still run."""
     state, job = task.state, f", job {task.entry.job}" if task.entry.job else ""
     ended_early = not task.may_run and state.name != "COMPLETED"
     cause = lost_cases.find_cause(task) if ended_early else task.wait_message

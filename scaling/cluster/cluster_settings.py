@@ -55,7 +55,7 @@ class ClusterSettings:
 
     @property
     def submits(self) -> bool:
-        """Return whether the cases run in Slurm jobs or in one background job on this host."""
+        """Return True if cases are submitted (Slurm jobs, or a background job here), otherwise False."""
         return self.name in (LOCAL, SLURM)
 
     @property

@@ -175,7 +175,7 @@ def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
 
 
 def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: int) -> PointsComparison:
-    """Return the comparison of `result`, the values at the points [start, stop), with the expected values."""
+    """Compare `result`, the values at the points [start, stop), with the expected values."""
     expected, scale = reference.expected_result(spec, start, stop)
     largest_scale = scale.reshape(len(scale), -1).max(axis=1)
     result, note, outside_pattern = result.astype(np.float64), "", []

@@ -199,7 +199,7 @@ class Writer:
         self._file = -1  # the descriptor of the file, or -1 before it is open
 
     def append(self, record: Record | str) -> None:
-        """Append a `Record`, or the line of JSON of a record. Then sync the file to disk."""
+        """Append a record, given as a `Record` or as its line of JSON, and sync the file to disk."""
         line = f"{record if isinstance(record, str) else to_line(record)}\n".encode()
         is_open = False
         with contextlib.suppress(OSError):  # not open yet, or removed by another client of NFS

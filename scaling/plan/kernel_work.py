@@ -188,7 +188,7 @@ def _count_instruction(instruction: HloInstruction, instructions: Instructions) 
 
 
 def _count_sums(instruction: HloInstruction, summed: HloInstruction) -> tuple[str, int]:
-    """Return the work of a reduction of the array `summed` as (field of `KernelWork`, number of terms)."""
+    """Return (field of `KernelWork`, number of terms) for a reduction over the array `summed`."""
     if instruction.opcode == "reduce":
         axes, terms = instruction.axes("dimensions"), summed.size
     else:

@@ -58,9 +58,9 @@ def with_constants(function: Callable[..., Any], constants: Sequence[np.ndarray]
 def _evaluate_with(
     change: Callable[[jax.Array], jax.Array], function: Callable[..., Any], named: dict[str, Any]
 ) -> Any:
-    """Return `function(**named)`, but replace each constant array x by `change(x)`.
+    """Return `function(**named)`, with `change(x)` in place of each constant array x in the function.
 
-    Only constants that are combined with an input are replaced. The values in `named` are tracers.
+    Constants that are never combined with an input are not replaced. The values in `named` are tracers.
     """
 
     def apply(equation: Any, operands: list[Any]) -> list[Any]:

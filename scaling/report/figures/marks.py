@@ -60,7 +60,7 @@ def make_figure(
 
 
 def panel_title(findings: Findings, subject: Subject, *details: str) -> tuple[str, ...]:
-    """Return the lines of a panel title: the function of `subject`, and then `details`.
+    """Return the lines of a panel title: the name of the function of `subject`, and then `details`.
 
     If any workload was measured in several environments, the last line names the environment of `subject`.
     """
