@@ -266,6 +266,14 @@ def test_compiled_cases_are_rejected_if_jax_compiles_nothing(call_main, tmp_path
     assert done.returncode == 0, done.stderr
 
 
+def test_a_file_of_xla_flags_is_rejected_because_a_record_would_not_contain_them(
+    call_main, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("XLA_FLAGS", "flags.txt")
+    message = "XLA_FLAGS=flags.txt names a file.*: set XLA_FLAGS to the flags in this file"
+    check_rejected(call_main([*RBF, "devices=1"]), message, tmp_path)
+
+
 MODULE = """from scaling.workload import Reference, Workload, normal
 def workload(case):
     return Workload(lambda x: x"""
