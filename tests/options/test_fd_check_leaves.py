@@ -185,6 +185,17 @@ def test_a_wrong_rule_is_found_behind(factor, is_wrong, name):
     assert bool(computed.wrong) == is_wrong and not computed.unsure
 
 
+@pytest.mark.parametrize("value", [1.0, 1e-5])
+def test_each_direction_that_confirms_a_derivative_changes_an_input(value, monkeypatch):
+    compared, compare = [], fd_check._compare_along_all
+    monkeypatch.setattr(
+        fd_check, "_compare_along_all", lambda *words: compared.extend(words[1]) or compare(*words)
+    )
+    x = InputSpec((3,), lambda _, rows: np.full((len(rows), 3), [1.0, 1.0, value]))
+    assert not verify(lambda x: jnp.sin(x), {"x": x}, points=2).wrong
+    assert len(compared) == (6 if value < 1e-3 else 5) and all(direction["x"].any() for direction in compared)
+
+
 def test_a_derivative_that_is_mere_rounding_errors_is_not_confirmed(monkeypatch):
     def measure(measured, evaluation, arrays, *rest):
         noise = evaluations.rounding_range(measured, evaluation, arrays, *rest)

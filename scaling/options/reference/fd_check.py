@@ -103,7 +103,8 @@ def confirm(
     if len(evaluation.names) > 1:
         groups = group_inputs(evaluation, arrays, generator)
         directions += split_direction(directions[0], groups)
-    directions.append(_keep_small_elements(directions[0], arrays))
+    small = _keep_small_elements(directions[0], arrays)
+    directions += [small] if any(x.any() for x in small.values()) else []
     directions.append(random_direction(evaluation, arrays, generator, is_relative=True))
     compare = functools.partial(_compare_along_all, evaluation, directions)
     derivatives, comparison, is_nonzero = compare(arrays)
