@@ -28,7 +28,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
         print_lines(console, [f"{format_count(len(cancelled), 'task')} cancelled{ending}; {advice}"])
     if others := [task for task in tasks if task.may_run and task not in cancelled]:
         hosts = ", ".join(sorted({task.submission.host for task in others if task.submission.kind == LOCAL}))
-        fix = f"run `scaling cancel` on {hosts}" if hosts else "repeat `scaling cancel` when Slurm answers"
+        fix = f"run `scaling cancel` on {hosts}" if hosts else "repeat this as their user when Slurm answers"
         text = f"{format_count(len(others), 'task')} not visible from this host: {fix}"
         problem = f"{problem}; {text}" if problem else text
     if problem:

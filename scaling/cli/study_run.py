@@ -174,7 +174,7 @@ def _settle_submissions(run: StudyRun, console: Console) -> set[tuple[str, int]]
     if not run.dry_run and (lost := lost_cases.record_lost_cases(run.folder, tasks)):
         console.print(f"{format_count(lost, 'case')} of earlier jobs did not finish; the records say why")
     if unknown := sum(task.state.name == job_state.UNKNOWN for task in tasks):
-        text = f"{format_count(unknown, 'task')} cannot be queried from this host, and may still run"
+        text = f"{format_count(unknown, 'task')} cannot be queried by you on this host, and may still run"
         print_lines(console, [f"{text}; if they have ended, remove {run.folder / SUBMISSIONS}"])
     return job_state.queued_cases(tasks)
 

@@ -110,6 +110,20 @@ def test_a_saved_end_yields_to_a_job_that_was_requeued(make_submission, fake_slu
     assert state_of(tmp_path) == "TIMEOUT" and saved_states(submission)["0001"]["state"]["name"] == "TIMEOUT"
 
 
+def test_a_job_of_another_user_that_slurm_does_not_list_may_still_run(
+    make_submission, fake_slurm, tmp_path, monkeypatch
+):
+    """With PrivateData=jobs, squeue and sacct list the jobs of the user only."""
+    start_journal(make_submission(job="7"))
+    assert state_of(tmp_path) == "LOST"
+    monkeypatch.setattr(os, "geteuid", lambda: 2**31)
+    assert (
+        state_of(tmp_path) == "UNKNOWN" and len(job_state.queued_cases(job_state.find_tasks(tmp_path))) == 2
+    )
+    fake_slurm.accounting = {"7": (NAME, "TIMEOUT")}
+    assert state_of(tmp_path) == "TIMEOUT"
+
+
 def test_saved_ends_need_no_answer_of_slurm(make_submission, fake_slurm, tmp_path):
     submission = make_submission(job="7")
     fake_slurm.fails = True
@@ -272,7 +286,7 @@ def test_cancel_does_not_name_this_host_if_slurm_does_not_answer(
     fake_slurm.fails = True
     assert main.main(["cancel", str(tmp_path)]) == 2
     error = capsys.readouterr().err
-    assert "Unable to contact slurm controller" in error and "repeat `scaling cancel` when Slurm" in error
+    assert "Unable to contact slurm controller" in error and "when Slurm answers" in error
     assert environment.node_name() not in error
 
 
