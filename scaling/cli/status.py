@@ -204,18 +204,22 @@ def task_tables(tasks: Sequence[TaskState], show_all: bool) -> Iterator[Table]:
 def task_rows(tasks: Sequence[TaskState], show_all: bool = False) -> list[tuple[str, ...]]:
     """Return the rows of a table of tasks as tuples of strings.
 
-    There is one row per task if `show_all` is true, and otherwise one row for all tasks in the same state.
+    There is one row per task if `show_all` is true, and otherwise one row for all tasks in the same state
+    and run.
     """
-    groups = group_by(tasks, lambda task: (task.state.name, task.state.reason, task.wait_message))
+    groups = group_by(
+        tasks,
+        lambda task: (task.state.name, task.state.reason, task.wait_message, max(1, task.journal.runs)),
+    )
     return [_row_cells(row) for row in ([[task] for task in tasks] if show_all else groups.values())]
 
 
 def _row_cells(row: Sequence[TaskState]) -> tuple[str, ...]:
     state, journals = row[0].state, [task.journal for task in row]
     ended, cases = sum(len(journal.ended) for journal in journals), sum(task.entry.cases for task in row)
-    restarts = max(journal.runs for journal in journals)
+    runs = journals[0].runs
     return (
-        _list_names(task.entry.name for task in row) + (f", run {restarts}" if restarts > 1 else ""),
+        _list_names(task.entry.name for task in row) + (f", run {runs}" if runs > 1 else ""),
         _list_names(str(task.entry.shape.devices) for task in row),
         _list_names(task.entry.job or "" for task in row),
         state.name.lower(),
