@@ -197,7 +197,7 @@ def task_tables(tasks: Sequence[TaskState], show_all: bool) -> Iterator[Table]:
             table.add_row(*map(escape, cells))
         if folder == last and len(shown) < len(tasks):
             ended = format_count(len(tasks) - len(shown), "task")
-            table.caption = f"{ended} of earlier submissions have ended; --all shows them"
+            table.caption = f"{ended} of earlier submissions ended; --all shows them"
         yield table
 
 

@@ -239,7 +239,7 @@ def test_tasks_of_old_submissions_are_omitted_once_they_have_ended(make_study):
     states = [study.states("PENDING" if n == 3 else "COMPLETED")[0] for n, study in enumerate(studies)]
     tables = list(status.task_tables(states, show_all=False))
     assert [table.title for table in tables] == ["jobs/20261121T201503-3f2a", "jobs/20261121T201549-3f2a"]
-    assert tables[-1].caption == "48 tasks of earlier submissions have ended; --all shows them"
+    assert tables[-1].caption == "48 tasks of earlier submissions ended; --all shows them"
     assert len(list(status.task_tables(states, show_all=True))) == 50
 
 
