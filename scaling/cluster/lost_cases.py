@@ -19,7 +19,7 @@ from scaling.workers.history import History, build_history
 from scaling.workers.schedule import ScheduledCase
 
 # Final states of a job after which cases that never began are not recorded as failed.
-_NOT_RECORDED_BEFORE_START = ("CANCELLED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "LOST")
+_NOT_RECORDED_BEFORE_START = ("CANCELLED", "DEADLINE", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "LOST")
 # Prefixes of log lines that do not explain the cause.
 _UNINFORMATIVE_PREFIXES = (
     " ", "Traceback", "subprocess.CalledProcessError", "submitit", "srun: Job step", "slurmstepd",

@@ -302,6 +302,13 @@ def test_a_job_without_a_log_is_explained_with_a_folder_that_its_node_does_not_s
     assert text.endswith("before its first case: it wrote no log; its node must see the results folder")
 
 
+@pytest.mark.parametrize("name", ["CANCELLED", "DEADLINE"])
+def test_a_job_that_ended_in_the_queue_leaves_its_cases_missing(name, submission):
+    state = JobState(name, reason="exit code 1:0")
+    task_state = job_state.TaskState(submission, submission.entries[0], state)
+    assert lost_cases.explain_end(task_state) is None
+
+
 @pytest.fixture
 def orphaned(tmp_path):
     """Create a submission of an array of two tasks and a single task, whose launcher died before it saved job ids."""
