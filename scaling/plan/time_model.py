@@ -1,10 +1,10 @@
 """Predict the time of a call (`TimeEstimate`) from the kernels and collectives of its program.
 
 The time of a kernel is the time to move its bytes or the time to compute its operations, whichever is longer
-(the roofline model). For a CPU, llvm_instructions.py counts the operations, and kernel_work.py adds an
-overhead. Kernels and collectives do not overlap, and all devices wait for the slowest. Caches are modeled in
-two ways: the bandwidth depends on the bytes of a kernel, and small CPU kernels need no time to move their
-bytes.
+(the roofline model). For a CPU, both times are added, llvm_instructions.py counts the operations, and
+kernel_work.py adds an overhead. Kernels and collectives do not overlap, and all devices wait for the slowest.
+Caches are modeled in two ways: the bandwidth depends on the bytes of a kernel, and small CPU kernels need no
+time to move their bytes.
 
 At each level of the network, a collective uses a ring or a tree, whichever is faster, as communication
 libraries do. On a torus, all axes transfer simultaneously. Other network traffic is ignored. The cost of a
@@ -120,7 +120,8 @@ def draw_time_parts(
     rng = np.random.default_rng(_SEED)
     memory, arithmetic, bandwidth = (_draw_log_uniform(hardware.attained, rng) for _ in range(3))
     latency_factor = _draw_log_uniform(hardware.asking, rng)
-    kernel_seconds = np.maximum(memory_seconds / memory, operation_seconds / arithmetic)
+    combine = np.add if overhead.any() else np.maximum  # a CPU core waits for its caches
+    kernel_seconds = combine(memory_seconds / memory, operation_seconds / arithmetic)
     compute = executions @ (kernel_seconds + overhead / arithmetic)
     communication = np.zeros(2)  # latency, transfer time
     for message in messages:
