@@ -104,7 +104,7 @@ def _list_untimed(findings: Findings, ranking: Ranking) -> list[str]:
 
 
 def problem_name(findings: Findings, timing: Timing | Ranking) -> str:
-    """Return the name of a problem as text, such as 'mlp width=8 points=64 [oversubscribed]'."""
+    """Return the name of a problem as text, such as 'mlp width=8 points=64 [unbound or oversubscribed]'."""
     return f"{timing.family} {timing.size}{findings.suffix(timing.environment, timing.honest)}"
 
 

@@ -128,13 +128,13 @@ class Findings:
         return len(pairs) > len({workload for workload, _ in pairs})
 
     def suffix(self, environment: str, honest: bool = True) -> str:
-        """Return a suffix for the name of a result, such as ' [environment 1a2b, oversubscribed]'.
+        """Return a suffix for the name of a result, such as ' [environment 1a2b, unbound or oversubscribed]'.
 
         The suffix names the environment if any workload was measured in several environments. It contains
-        'oversubscribed' if `honest` is false, as for timings on shared CPU cores.
+        'unbound or oversubscribed' if `honest` is false, as for timings on shared CPU cores.
         """
         remarks = [f"environment {environment}"] if self.has_mixed_environments else []
-        remarks += [] if honest else ["oversubscribed"]
+        remarks += [] if honest else ["unbound or oversubscribed"]
         return f" [{', '.join(remarks)}]" if remarks else ""
 
 

@@ -63,7 +63,7 @@ def _plots_against_size(sweeps: Iterable[SizeSweep]) -> Iterator[Plot]:
     )
     for (case, swept, fixed_sizes, honest), group in groups.items():
         title_parts = (f"{group[0].family} {fixed_sizes}".strip(), group[0].devices_text, group[0].call)
-        title = ", ".join(title_parts) + ("" if honest else ", oversubscribed")
+        title = ", ".join(title_parts) + ("" if honest else ", unbound or oversubscribed")
         lines = {
             Line(sweep.environment, case.workload, method): {size: timing.estimate for size, timing in row}
             for sweep in group

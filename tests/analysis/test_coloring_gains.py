@@ -88,7 +88,7 @@ def test_break_even_is_the_first_evaluation_at_which_the_total_time_is_no_longer
 def test_times_on_shared_cores_are_marked_in_the_table_of_sparse_derivatives(tmp_path):
     records = [record(seconds=0.5, **COLORED, cores=[]), record(seconds=2.0, cores=[])]
     (row,) = report(tmp_path, records, "")[1]["sparsity"]
-    assert row["case"].endswith(" [oversubscribed]")
+    assert row["case"].endswith(" [unbound or oversubscribed]")
 
 
 def test_hand_written_derivatives_with_colored_seeds_are_not_compared():
