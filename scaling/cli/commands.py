@@ -16,7 +16,7 @@ class Command:
     """The help texts and the arguments of a command, such as `scaling run`."""
 
     summary: str  # one-line description in `scaling --help` and `scaling COMMAND --help`
-    example: str  # example arguments, which `scaling --help` prints after the summary
+    example: str  # example arguments, which `scaling --help` prints before the summary
     arguments: tuple[Argument, ...] = ()  # empty if the module of the command parses its arguments itself
 
 
@@ -88,10 +88,9 @@ COMMANDS = {
 
 
 def overview() -> str:
-    """Return the text that `scaling --help` prints, with one line and an example for each command."""
+    """Return the text that `scaling --help` prints, with an example and one line for each command."""
     lines = [
-        f"  scaling {name:9} {command.summary:42} scaling {name} {command.example}"
-        for name, command in COMMANDS.items()
+        f"  scaling {name} {command.example}\n      {command.summary}" for name, command in COMMANDS.items()
     ]
     sizes = "with problem size, with AD mode, and with the number of accelerators"
     question = f"How does the cost of a Jacobian scale, {sizes}?"

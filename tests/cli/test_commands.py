@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import scaling
-from scaling.cli.commands import COMMANDS
+from scaling.cli.commands import COMMANDS, overview
 from scaling.cli.main import main
 from scaling.report import export
 
@@ -15,6 +15,10 @@ from scaling.report import export
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_a_callable_execute_function(name):
     assert callable(importlib.import_module(f"scaling.cli.{name}").execute)
+
+
+def test_the_commands_in_the_overview_fit_in_80_columns():
+    assert max(map(len, overview().splitlines()[1:])) <= 80
 
 
 def test_the_help_of_export_names_every_format():
