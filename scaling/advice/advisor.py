@@ -97,7 +97,7 @@ def advise_case(
     documents the other arguments.
     """
     devices = devices if isinstance(devices, Sequence) else [devices]
-    other_machine = local_peaks.read_hardware(hardware) if hardware and hardware != "cpu" else None
+    other_machine = None if hardware in (None, "cpu") else local_peaks.read_hardware(hardware)
     _check_options(budget, devices, other_machine, note)
     note = note or (lambda text: None)
     cases, excluded, derivative = candidates.list_candidates(base, list(map(int, devices)), may_split_seeds)
