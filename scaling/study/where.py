@@ -74,7 +74,8 @@ def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
             fix = "compare fields, join with and, or, not"
             raise Refusal(f"where={text!r}: {type(node).__name__} is not allowed; {fix}")
         is_logical = isinstance(node, ast.Expression | ast.BoolOp | ast.UnaryOp)
-        for operand in filter(_is_text, ast.iter_child_nodes(node) if is_logical else ()):
+        is_constant = _is_text if isinstance(node, ast.UnaryOp) else _is_text_or_number  # -1 is a number
+        for operand in filter(is_constant, ast.iter_child_nodes(node) if is_logical else ()):
             fix = "compare it, such as api == 'jit' or api == 'pmap'"
             raise Refusal(f"where={text!r}: {ast.unparse(operand)} is not a condition; {fix}")
         for operand in ast.walk(node) if isinstance(node, ast.BinOp) else ():
@@ -95,6 +96,11 @@ def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
 def _is_text(node: ast.AST) -> bool:
     """Return whether a node of a syntax tree is a string, a list or a tuple."""
     return isinstance(getattr(node, "value", getattr(node, "elts", 0)), str | bytes | list)
+
+
+def _is_text_or_number(node: ast.AST) -> bool:
+    """Return whether a node of a syntax tree is a string, a list, a tuple, or a number other than a bool."""
+    return _is_text(node) or type(getattr(node, "value", None)) in (int, float)
 
 
 def _check_comparison(left: ast.expr, right: ast.expr) -> Iterator[str]:

@@ -287,6 +287,8 @@ TABLES["where"] = {
         "compares a null that the workload fills in": ("target == 'jacobian'", "target is null, the default of linear: name it"),
         "is two conditions with a comma": ("devices == 1, devices == 2", "is not a condition; compare it"),
         "compares only the first of two texts": ("api == 'jit' or 'pmap'", "'pmap' is not a condition; compare it"),
+        "compares only the first of two numbers": ("devices == 1 or 2", "2 is not a condition; compare it"),
+        "is a number": ("4", "4 is not a condition; compare it"),
         "negates a list": ("not [devices]", "is not a condition"),
         "is in another script": ("устройства == 1", " 'устройства': choose from"),
     }.items()
