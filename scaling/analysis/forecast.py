@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from scaling.analysis.cases import OUT_OF_MEMORY_REASONS, size_name
 from scaling.analysis.curves import Curve, CurvePoint, build_curve, select_series, stated_kinds
 from scaling.analysis.estimate import Estimate, format_percentage, format_ratio
-from scaling.analysis.timings import Timing, format_time, near_floor, time_ratio
+from scaling.analysis.timings import Timing, format_time, least_time, near_floor, time_ratio
 from scaling.core.case import label, problem
 from scaling.core.formatting import (
     format_bytes,
@@ -139,15 +139,14 @@ def _describe_cheapest(timings: Sequence[Timing], price: float | None, deadline:
 
 
 def _describe_fastest(timings: Sequence[Timing], fastest_on_most: Timing, kind: str) -> str:
-    if kind == "weak":
-        return f"{_describe_time(fastest_on_most)}, the fastest planned method"
-    fastest = min(timings, key=lambda timing: timing.median)
+    fastest = fastest_on_most if kind == "weak" else min(timings, key=lambda timing: timing.median)
     text = f"{_describe_time(fastest)}, the fastest planned method"
-    on_fewer_devices = (timing for timing in timings if timing.case.devices < fastest.case.devices)
-    not_slower = [t for t in on_fewer_devices if not time_ratio(t, fastest).above_one]
-    if not_slower:
-        fewest = min(not_slower, key=lambda timing: (timing.case.devices, timing.median))
-        text += f", not distinguished from {_describe_time(fewest)}"
+    not_slower = [t for t in timings if t is not fastest and not time_ratio(t, fastest).above_one]
+    on_as_many = least_time(t for t in not_slower if t.case.devices == fastest.case.devices)
+    on_fewer = [t for t in not_slower if kind == "strong" and t.case.devices < fastest.case.devices]
+    fewest = min(on_fewer, key=lambda timing: (timing.case.devices, timing.median), default=None)
+    if names := [_describe_time(timing) for timing in (on_as_many, fewest) if timing]:
+        text += f", not distinguished from {' or '.join(names)}"
     if fastest.case.devices < fastest_on_most.case.devices:
         text += f"; {_describe_time(fastest_on_most)}, the fastest on that number of devices"
     return text

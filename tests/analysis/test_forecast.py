@@ -161,10 +161,9 @@ def test_single_device_count_is_not_compared():
 
 
 def test_answer_names_the_fastest_method_overall_and_on_the_most_devices():
+    times = {"jacfwd": (8.0, 4.0, 2.0), "jacrev": (1.0, 2.5, 3.0), "analytic": (0.1,)}
     slow_then_fast = [
-        *strong(8.0, 4.0, 2.0),
-        *strong(1.0, 2.5, 3.0, mode="jacrev"),
-        *strong(0.1, mode="analytic"),
+        with_draws(s, 2**k, [s], mode=mode) for mode, row in times.items() for k, s in enumerate(row)
     ]
     first, cheap = answers(*slow_then_fast)[:2]
     assert "jacrev (vmap) 1.00 s (0.50 to 2.00) on 1 device, the fastest planned method;" in first
@@ -180,11 +179,21 @@ def test_device_count_is_not_called_fastest_if_a_cheaper_one_is_faster():
     assert "the cheapest is jacfwd (vmap) on 1 device" in cheap
 
 
-def test_device_counts_that_simulated_machines_do_not_distinguish_are_tied():
-    def with_draws(seconds, devices, draws):
-        record = plan(seconds, devices)
-        return dataclasses.replace(record, predicted=record.predicted | {"draws": draws})
+def with_draws(seconds, devices, draws, **fields):
+    record = plan(seconds, devices, **fields)
+    return dataclasses.replace(record, predicted=record.predicted | {"draws": draws})
 
+
+@pytest.mark.parametrize("files", [FILES, WEAK], ids=["strong", "weak"])
+def test_methods_that_simulated_machines_do_not_distinguish_are_tied(files):
+    tied, slower = ([1.0, 2.0, 3.0], [1.5, 2.5, 3.5])
+    for draws, is_tied in ((tied, True), (slower, False)):
+        other = with_draws(2.0, 2, draws, mode="jacrev")
+        line = answers(with_draws(2.0, 2, tied), other, files=files)[0]
+        assert ("fastest planned method, not distinguished from jacrev (vmap) 2.00 s" in line) == is_tied
+
+
+def test_device_counts_that_simulated_machines_do_not_distinguish_are_tied():
     tied = [with_draws(2.0, 1, [1.0, 2.0, 3.0]), with_draws(1.9, 2, [1.1, 1.9, 2.8])]
     assert (
         "on 2 devices, the fastest planned method, not distinguished from jacfwd (vmap) 2.00 s"
