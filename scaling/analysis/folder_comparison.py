@@ -125,7 +125,7 @@ def _load_newest_records(name: str, folder: Path) -> tuple[dict[str, list[Record
 
 def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase | None:
     a, b = (tuple(record for record in records if record.status == "ok") for records in (old, new))
-    folders = (("A", old), ("B", new))
+    folders = (("A", [] if a else old), ("B", new))  # other processes of A have a time to compare with
     failed = [name for name, records in folders if any(record.status == "failed" for record in records)]
     unmeasured = (record for record in (*old, *new) if record.status != "ok")
     reason_text_pairs = ((record.reason or "no reason given", record.text) for record in unmeasured)

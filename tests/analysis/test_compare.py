@@ -157,6 +157,15 @@ def test_every_verdict_has_a_row_and_changes_come_first(make_record, tmp_path):
     assert len(rows) == 9
 
 
+def test_a_failed_process_of_the_old_folder_does_not_hide_a_regression(make_record, tmp_path):
+    failed = make_record(status="failed", reason="killed", text="signal 9", replicate=3)
+    result = compare_pair(tmp_path, [*steady(make_record, 1.0), failed], steady(make_record, 2.0, 4))
+    assert verdicts(result) == [SLOWER] and result.has_regression
+    assert verdicts(
+        compare_pair(tmp_path, steady(make_record, 2.0, 4), [*steady(make_record, 1.0), failed])
+    ) == ["failed in B"]
+
+
 @pytest.mark.parametrize(
     ("reason", "verdict", "is_regression"),
     [
