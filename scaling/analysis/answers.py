@@ -96,7 +96,7 @@ def _list_untimed(findings: Findings, ranking: Ranking) -> list[str]:
     case, timings = ranking.case, findings.timings_by_comparison[ranking.comparison_key]
     untimed_records = findings.lost_records.get((ranking.environment, problem(case), case.devices), [])
     methods = {timing.method for timing in timings}
-    reasons = {method_of(record.case): record.reason for record in untimed_records}
+    reasons = {method_of(record.case): record.reason or "no reason given" for record in untimed_records}
     untimed = sorted((method.name, reason) for method, reason in reasons.items() if method not in methods)
     untimed_modes = [f"{name} ({reason})" for name, reason in untimed]
     where = ranking.fastest.devices_text

@@ -172,13 +172,17 @@ def test_modes_without_a_time_for_the_problem_are_named(tmp_path, make_record):
     records = [
         make_record(mode="jacfwd", seconds=[1.0] * 9),
         make_record(mode="jacrev", reason="timeout", **lost),
+        make_record(mode="finite_difference", **lost),
         make_record(mode="linearize", reason="too_large", **lost | {"status": "skipped"}),
         make_record(mode="vmap_grad", reason="not_defined", **lost | {"status": "skipped"}),  # no rival
         make_record(mode="analytic", reason="error", **lost),  # written by hand
         make_record(mode="jacrev", points=9, reason="crashed", **lost),  # another problem
     ]
     (first, *_) = summary.answer_sentences(made_up.write(tmp_path, records))
-    assert ". Not timed on 1 device: jacrev (vmap) (timeout), linearize (vmap) (too_large)." in first
+    untimed = (
+        "finite_difference (vmap) (no reason given), jacrev (vmap) (timeout), linearize (vmap) (too_large)"
+    )
+    assert f". Not timed on 1 device: {untimed}." in first
 
 
 def test_headline_of_strong_and_weak_grids_uses_the_largest_problem_on_all_device_counts(ask):
