@@ -250,8 +250,9 @@ def _describe_remarks(findings: Findings, timing: Timing) -> str:
 def _unmeasured_rows(findings: Findings) -> Iterator[Row]:
     unmeasured = [record for record in findings.records if record.status != "ok"]
     for record in sorted(unmeasured, key=lambda record: (record.status, record.reason or "")):
+        replicate = f" replicate {record.replicate + 1}" if record.replicate else ""
         yield {
-            "case": label(record.case) + findings.suffix(record.setting),
+            "case": label(record.case) + replicate + findings.suffix(record.setting),
             "status": record.status,
             "reason": _describe_reason(record),
             "memory": _describe_memory(record),

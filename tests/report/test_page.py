@@ -234,3 +234,10 @@ def test_of_many_samples_every_nth_is_drawn_and_the_panel_says_so():
     assert sum(len(times) for panel in panels.values() for _, times, _ in panel["samples"]) == 3 * 3_334
     few = page.case_panels({"row0": cases["row0"]})["row0"]
     assert few["step"] == 1 and len(few["samples"][0][1]) == 10_000 and "drawn" not in few["facts"][0]
+
+
+def test_failed_replicates_of_a_case_have_different_names(tmp_path):
+    failed = [record(1, status="failed", reason="timeout", replicate=i) for i in range(3)]
+    study = findings.read(made_up.write(tmp_path / "made", failed))
+    (table,) = [table for table in report_tables.folded_tables(study) if table.anchor == "unmeasured"]
+    assert [row[0].partition(" devices=1")[2] for row in table.rows] == ["", " replicate 2", " replicate 3"]
