@@ -125,13 +125,18 @@ def stated_kinds(study: Mapping[str, Any]) -> list[str]:
     return [kind for kind in KINDS if kind in requested] or ["strong"]
 
 
-def weak_refusals(timings: Iterable[Timing]) -> list[str]:
-    """Return one sentence per omitted weak curve. Its work per device varies or is unknown."""
+def weak_refusals(timings: Iterable[Timing], kinds: Sequence[str] = ("weak",)) -> list[str]:
+    """Return one sentence per omitted weak curve. Its work per device varies or is unknown.
+
+    If `kinds` contains "strong", a series is not weak if all its timings are on strong scaling curves.
+    """
     honest = [timing for timing in timings if timing.honest]
+    strong = series_of_kind(honest, "strong") if "strong" in kinds else []
+    on_strong_curves = {id(timing) for series in strong if len(series) > 1 for timing in series}
     return [
         f"Not weak scaling: {curve_name('weak', series[0].case)}: {reason}."
         for series in series_of_kind(honest, "weak")
-        if (reason := _describe_unequal_work(series))
+        if not on_strong_curves.issuperset(map(id, series)) and (reason := _describe_unequal_work(series))
     ]
 
 

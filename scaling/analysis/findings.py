@@ -177,7 +177,7 @@ def read(
         size_sweeps=size_series.size_sweeps(studied),
         fastest_mode_maps=size_series.fastest_mode_maps(fastest, timings),
         baselines=find_baselines(timings),
-        weak_refusals=curves.weak_refusals(studied) if "weak" in kinds else [],
+        weak_refusals=curves.weak_refusals(studied, kinds) if "weak" in kinds else [],
         scaling_fits=[fit for curve in scaling_curves for fit in fit_laws(curve)],
         efficiency_breakdowns=[
             each for curve in scaling_curves for each in efficiency_breakdowns(curve, rates)

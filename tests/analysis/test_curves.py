@@ -176,6 +176,20 @@ def test_weak_curves_are_made_only_if_the_study_requests_them():
     }
 
 
+def test_strong_scaling_of_two_sizes_is_not_refused_as_weak_scaling():
+    """With split=seeds, 12 points on one device and 24 on two have the same points per device, but not the same bytes."""
+    grid = [
+        record(d, 4.0 / d, points=p, split="seeds", work=(1e6 * p / d, 1e3 * p))
+        for p in (12, 24)
+        for d in (1, 2)
+    ]
+    assert curves.weak_refusals(pool_processes(grid), ["strong", "weak"]) == []
+    assert only(curves.weak_refusals(pool_processes(grid), ["weak"])).startswith("Not weak scaling: ")
+    larger = record(2, 4.0, points=48, split="seeds", work=(2.4e7, 4.8e4))
+    sentence = only(curves.weak_refusals(pool_processes([*grid, larger]), ["strong", "weak"]))
+    assert "points/device=24" in sentence
+
+
 @pytest.mark.parametrize(
     "work, reason",
     [
