@@ -63,7 +63,7 @@ def remarks_on(tmp_path):
         lines = "".join(f"{to_line(record)}\n" for record in records) + line
         (tmp_path / "one.jsonl").write_text(lines)
         cases = [{"key": case.key, "case": to_dict(case)} for case in missing]
-        write_json(tmp_path / "study.json", {"study": "made up", "scaling": [scaling], "cases": cases})
+        write_json(tmp_path / "study.json", {"study": "made up", "scaling": scaling.split(), "cases": cases})
         return {remark.rule: remark for remark in lint.lint_findings(findings.read(tmp_path))}
 
     return lint_folder
@@ -202,6 +202,17 @@ def test_weak_scaling_requires_constant_work(study, clean, remarks_on):
     more_work = [dataclasses.replace(record, flops=2e3) for record in two_devices]
     remark = remarks_on([*one_device, *more_work, peak], "weak")["weak scaling that is not weak"]
     assert remark.severity == "error" and "100.0% more" in remark.text
+
+
+def test_curves_that_strong_and_weak_grids_form_together_need_no_baseline_of_their_own(clean, remarks_on):
+    """16 points on 2 and 4 devices are 8 and 4 points per device, of which the other grid starts on one device."""
+    strong = {(devices, points) for devices in (1, 2, 4) for points in (4, 8)}
+    weak = {(devices, points * devices) for devices in (1, 2, 4) for points in (4, 8)}
+    rule = "no baseline: the same program on one device"
+    records = [clean(devices=d, points=p) for d, p in sorted(strong | weak)]
+    assert rule not in remarks_on(records, "strong weak")
+    without = [record for record in records if record.case.devices > 1]
+    assert remarks_on(without, "strong weak")[rule].count > 2
 
 
 def test_shift_between_compilations_is_not_reported_as_a_trend(study, remarks_on):
