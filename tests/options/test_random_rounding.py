@@ -63,6 +63,12 @@ def test_equal_values_remain_equal_and_their_difference_is_zero():
     assert (np.diagonal(results(differences, X), axis1=1, axis2=2) == 0).all()
 
 
+def test_sums_of_whole_numbers_are_exact_but_a_large_sum_of_others_is_not():
+    counts = lambda x: 2 * jnp.cumsum((x > 1).astype(x.dtype)) - jnp.sum((x > 1).astype(x.dtype))  # noqa: E731
+    assert (results(counts, X) == counts(X)).all()
+    assert np.ptp(results(lambda x: 1e8 + jnp.sin(x), X), axis=0).all()
+
+
 def test_a_loop_until_a_fixed_point_ends():
     def root(x):
         return jax.lax.while_loop(

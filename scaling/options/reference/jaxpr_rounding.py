@@ -58,6 +58,7 @@ _EXACT = """abs argmax argmin bitcast_convert_type broadcast_in_dim ceil clamp c
     pad real reduce_max reduce_min reduce_window_max reduce_window_min reshape rev round scatter select_n sign
     slice sort split squeeze stack stop_gradient tile top_k transpose unstack"""
 EXACT = frozenset(_EXACT.split())  # the JAX primitives without a rounding error
+_EXACT_FOR_INTEGERS = ("add", "sub", "mul", "reduce_sum", "cumsum", "dot_general")
 # Prefixes of the names of JAX primitives whose derivative rules are not defined by JAX.
 _CUSTOM_RULES = ("custom_", "stop_gradient", "pure_callback", "ffi_call", "linear_call", "call_")
 
@@ -219,22 +220,23 @@ class _Interpreter:
             return self._control_flow[name](equation, operands)
         terms = operands
         if name in _SUM_TERMS:  # the terms of a sum may cancel, so that they are much larger than the sum
-            terms = [x if self._is_constant(x) else self._round(x, is_constant=False) for x in operands]
-        results = bind(equation, terms)
+            terms = [x if self._is_constant(x) else self._round(x, is_exact=True) for x in operands]
+        results, is_constant = bind(equation, terms), all(map(self._is_constant, operands))
         if name not in EXACT and any(map(_is_inexact, operands)):
-            is_constant = all(map(self._is_constant, operands))
-            results = [self._round(result, is_constant) for result in results]
-        if all(map(self._is_constant, operands)):
+            is_exact = name in _EXACT_FOR_INTEGERS
+            results = [self._round(result, is_exact, is_constant) for result in results]
+        if is_constant:
             self._constants.update((id(result), result) for result in results)
         return results
 
     def _is_constant(self, x: Any) -> bool:
         return not isinstance(x, jax.core.Tracer) or id(x) in self._constants
 
-    def _round(self, x: Any, is_constant: bool) -> Any:
+    def _round(self, x: Any, is_exact: bool, is_constant: bool = False) -> Any:
         """Return x with a random relative error of at most `_ROUNDINGS` unit roundoffs in each element.
 
-        If `is_constant` is true, whole numbers have no error, because they may be indices or exponents.
+        Whole numbers may be counts, indices or exponents. They have no error if `is_constant` is true, and
+        small ones have none if `is_exact` is true. Large results may be whole because of their rounding.
         """
         if not _is_inexact(x):
             return x
@@ -247,7 +249,8 @@ class _Interpreter:
         error = ((uniform + jnp.sign(uniform)) / 2).astype(precision.dtype)  # large enough to change x
         # A division, because a product in a difference x - x could be fused to an FMA, whose result is not 0.
         rounded = x / (1 + _ROUNDINGS * float(precision.eps) / 2 * error)
-        return jnp.where(x == jnp.round(x), x, rounded) if is_constant else rounded
+        largest = np.inf if is_constant else is_exact / np.sqrt(float(precision.eps))
+        return jnp.where((x == jnp.round(x)) & (jnp.abs(x) < largest), x, rounded) if largest else rounded
 
     def _scan(self, equation: Any, operands: list[Any]) -> list[Any]:
         params, body_jaxpr = equation.params, equation.params["jaxpr"].jaxpr
