@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from scaling.analysis import timings
+from scaling.analysis.curves import Curve
 from scaling.analysis.environments import describe_environments
 from scaling.analysis.estimate import format_percentage
 from scaling.analysis.findings import Findings
@@ -155,20 +156,26 @@ def _mixed_environments(findings: Findings) -> list[str]:
     return [f"{workload}: {text}" for workload, text in descriptions.items() if text]
 
 
+def _curves_of_grids(findings: Findings) -> list[Curve]:
+    """Return the scaling curves, except those that only strong and weak grids together form.
+
+    Such a curve does not start on one device, and all its timings are on curves that start on one device.
+    """
+    from_one = [curve for curve in findings.curves if curve.baseline_devices == 1]
+    on_them = {id(timing) for curve in from_one for timing in curve.timings}
+    others = (curve for curve in findings.curves if curve.baseline_devices > 1)
+    return from_one + [curve for curve in others if not on_them.issuperset(map(id, curve.timings))]
+
+
 def _curves_without_one_device(findings: Findings) -> list[str]:
-    on_curves_from_one = {
-        id(t) for curve in findings.curves if curve.baseline_devices == 1 for t in curve.timings
-    }
-    curves = (curve for curve in findings.curves if curve.baseline_devices > 1)
-    # Strong and weak grids together form more curves, whose timings all have a baseline on another curve.
-    curves = (curve for curve in curves if not on_curves_from_one.issuperset(map(id, curve.timings)))
+    curves = (curve for curve in _curves_of_grids(findings) if curve.baseline_devices > 1)
     counts = ((curve, findings.too_large_on(curve.timings[0], curve.kind)) for curve in curves)
     # A program that ran out of memory on fewer devices cannot have a time on one device.
     return [curve.name for curve, count in counts if count is None or count >= curve.baseline_devices]
 
 
 def _curves_without_jit(findings: Findings) -> list[str]:
-    long_curves = (curve for curve in findings.curves if curve.points[-1].devices > 1)
+    long_curves = (curve for curve in _curves_of_grids(findings) if curve.points[-1].devices > 1)
     jax_curves = (curve for curve in long_curves if curve.case.engine == "jax")
     first_timings = [curve.timings[0] for curve in jax_curves if curve.points[0].against_jit is None]
     return list(dict.fromkeys(f"{timing.family} {timing.size}" for timing in first_timings))
