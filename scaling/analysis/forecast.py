@@ -130,12 +130,14 @@ def _describe_cheapest(timings: Sequence[Timing], price: float | None, deadline:
     limit_text = format_duration(limit)
     if not in_time:
         return f"nothing planned is within the deadline of {limit_text} by the end of its interval"
-    cheapest = min(in_time, key=lambda timing: timing.median * timing.case.devices)
+    # With weak scaling, a call on more devices computes more points.
+    cheapest = min(in_time, key=lambda t: t.median * t.case.devices / t.case.points)
+    per_point = " per point" if len({timing.case.points for timing in timings}) > 1 else ""
     hours, low, high = cheapest.estimate.scaled(cheapest.case.devices / 3600 * 1e6)
     cost = f"{format_number(hours)}{format_interval(low, high)} device-hours for a million calls"
     cost += f", {format_number(hours * price)} at the price given" if price else ""
     within = f"a deadline of {limit_text}" if deadline else f"twice the least time ({limit_text})"
-    return f"within {within} the cheapest is {cheapest.method_on_devices}: {cost}"
+    return f"within {within} the cheapest{per_point} is {cheapest.method_on_devices}: {cost}"
 
 
 def _describe_fastest(timings: Sequence[Timing], fastest_on_most: Timing, kind: str) -> str:

@@ -217,6 +217,13 @@ def test_cheapest_device_count_within_twice_the_least_time_has_its_price():
     assert answers(*strong(8.0), files=unpriced)[1].endswith("device-hours for a million calls.")
 
 
+def test_cheapest_device_count_of_weak_scaling_costs_the_least_per_point():
+    forward = [plan(8.0, 1, points=12), plan(9.0, 4, points=48)]
+    reverse = [plan(10.0, 1, points=12, mode="jacrev"), plan(7.0, 4, points=48, mode="jacrev")]
+    _, cheap = plan_answers(predict(*forward, *reverse, files=WEAK))
+    assert "the cheapest per point is jacrev (vmap) on 4 devices: 7,778" in cheap
+
+
 def test_cheapest_device_count_of_any_method_within_a_deadline_is_reported():
     plans = [*strong(8.0, 4.4, 2.4, 1.3), *strong(9.0, 4.2, 3.0, 2.0, mode="jacrev")]
     # The upper end of each interval, here twice the estimate, must meet the deadline.
