@@ -7,6 +7,7 @@ from scaling.analysis import folder_comparison
 from scaling.core.case import label
 from scaling.report import write_report
 from scaling.report.comparison import write_comparison
+from scaling.report.figures import marks
 from tests.support import made_up
 from tests.support.chromium import chromium
 from tests.support.records import record
@@ -136,6 +137,12 @@ def test_legend_button_toggles_the_isolation_of_a_mode_in_all_figures(page):
     page.press("Enter")
     page.eval("new Promise(done => setTimeout(done, 300))")
     assert count_dimmed(page, "devices")[0] == count_dimmed(page, "size")[0] == 0
+
+
+def test_isolation_of_a_mode_leaves_out_a_mode_whose_name_begins_like_it(page):
+    names = ["analytic", "analytic, jit", "analytic_vmap"]
+    is_kept = f"datum => {{ const indexof = (a, b) => a.indexOf(b), isolated = 'analytic'; return Boolean({marks._ISOLATED}); }}"
+    assert page.eval(f"{names}.map(line => ({is_kept})({{line}}))") == [True, True, False]
 
 
 def test_wheel_zooms_only_with_shift(page):

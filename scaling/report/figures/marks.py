@@ -21,7 +21,8 @@ _MAX_LABELS = 4  # largest number of lines with labels at their ends
 _LABEL_HEIGHT = 0.065  # height of a text label as a fraction of the panel height
 # True for the marks that are drawn opaque: all marks, or those of the selected legend entry.
 _ISOLATED = (
-    "!isolated || !datum.line || indexof(datum.line, isolated) == 0 || indexof(isolated, datum.line) == 0"
+    "!isolated || !datum.line || "
+    "indexof(datum.line + ',', isolated + ',') == 0 || indexof(isolated + ',', datum.line + ',') == 0"
 )
 
 
