@@ -209,6 +209,21 @@ def test_a_rule_for_reverse_mode_only_is_checked(coverage, monkeypatch):
 
 
 @pytest.mark.default
+def test_a_rule_for_reverse_mode_only_may_use_indices_in_a_numpy_array(monkeypatch):
+    """A failed trace of forward mode would make JAX 0.10 confuse int32 with int64 in the float64 reference."""
+    indices = np.array([0, 0, 1, 2, 2, 2])
+
+    @jax.custom_vjp
+    def sums(x):
+        return jax.ops.segment_sum(x, indices, 3)
+
+    sums.defvjp(lambda x: (sums(x), None), lambda _, g: (g[indices],))
+    with jax.enable_x64(False):  # as in a worker
+        record = measure(Workload(sums, points={"x": normal(6)}, wrt="x"), monkeypatch, mode="jacrev")
+    assert record.status == "ok", record.text
+
+
+@pytest.mark.default
 @pytest.mark.parametrize(("factor", "reason"), [(1.0, None), (1.1, "wrong_answer")])
 def test_a_wrong_rule_for_vmap_is_found(factor, reason, monkeypatch):
     def with_batching_rule(function):

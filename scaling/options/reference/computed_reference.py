@@ -220,6 +220,8 @@ def _make_unverified_reference(
     evaluation = Evaluation(
         function, names, per_point, integers, dtype, elements, roundoff, width,
         one_by_one=properties.has_batching_rule,  # a rule for `vmap` may be wrong
+        # An attempt of forward mode fails, and JAX may then confuse int32 with int64 in later programs.
+        transposed=properties.needs_transpose,
     )  # fmt: skip
     if dtype != case.dtype:  # a program in the dtype of the case has to round like the program of the case
         evaluation = evaluations.choose_optimization(evaluation, arrays)

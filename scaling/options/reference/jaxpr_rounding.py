@@ -71,6 +71,7 @@ class RoundingProperties:
     bits: int  # the mantissa bits of the narrowest floating-point dtype of an intermediate result
     width: int  # the number of elements of the largest intermediate result
     has_batching_rule: bool  # whether the jaxpr calls a function with a custom rule for `vmap`
+    needs_transpose: bool  # whether the jaxpr is a JVP that JAX can only transpose, as of `custom_vjp`
 
 
 def rounding_properties(function: Callable[..., Any], *arguments: Any) -> RoundingProperties:
@@ -81,7 +82,9 @@ def rounding_properties(function: Callable[..., Any], *arguments: Any) -> Roundi
     analysis = _JaxprAnalysis()
     longest = analysis.longest_path(jax.make_jaxpr(function)(*arguments))
     terms = max(1, math.ceil(longest))
-    return RoundingProperties(terms, analysis.bits, analysis.width, analysis.has_batching_rule)
+    names = analysis.primitives
+    has_batching_rule, needs_transpose = "custom_vmap_call" in names, "custom_lin" in names
+    return RoundingProperties(terms, analysis.bits, analysis.width, has_batching_rule, needs_transpose)
 
 
 def has_custom_rules(function: Callable[..., Any], arguments: Mapping[str, Any]) -> bool:
@@ -108,7 +111,7 @@ class _JaxprAnalysis:
     def __init__(self) -> None:
         self.bits = 53  # the mantissa bits of the narrowest dtype, with the implicit bit
         self.width = 1  # the number of elements of the largest intermediate result
-        self.has_batching_rule = False  # whether a function with a custom rule for `vmap` is called
+        self.primitives: set[str] = set()  # the names of the primitives, except in operations on constants
 
     def longest_path(self, jaxpr: Any) -> float:
         """Return the largest number of terms that are summed on a path from an input to an output."""
@@ -136,7 +139,7 @@ class _JaxprAnalysis:
         return [terms_to(atom) or 0.0 for atom in jaxpr.outvars]
 
     def _update_extremes(self, equation: Any) -> None:
-        self.has_batching_rule |= equation.primitive.name == "custom_vmap_call"
+        self.primitives.add(equation.primitive.name)
         if equation.primitive.name == "reduce_precision":
             self.bits = min(self.bits, int(equation.params["mantissa_bits"]) + 1)
         for aval in (variable.aval for variable in equation.outvars):
