@@ -28,9 +28,11 @@ _IMPORT_LINES = {  # regular expression for a name that the code uses -> import 
     r"\bravel_pytree": "from jax.flatten_util import ravel_pytree",
     r"\bMesh\(": "from jax.sharding import Mesh, PartitionSpec as P",
 }
-_FLAGS = """
+_FLAGS = """\
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " {flags}"  # before JAX starts"""
+_FLAGS_IN_0_10 = """
 if jax.__version__.startswith("0.10."):  # it computes some sums wrongly on a CPU without this flag
-    os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " {flags}"  # before JAX starts"""
+    """
 _DERIVATIVE = """\
 def derivative({parameters}):
     g, z = lambda z: {value}, {point}
@@ -106,8 +108,9 @@ def write_code(
     """Return Python code that defines the derivative of `problem.function` for a batch of points.
 
     `case` determines the AD mode, the chunk, the block and the number of devices. `coloring` determines how
-    the columns or rows of the Jacobian are compressed. The code adds `xla_options` to XLA_FLAGS, and sets the
-    number of CPU devices if it uses several. If `xla_options` is None, the code does neither.
+    the columns or rows of the Jacobian are compressed. The code adds `xla_options` to XLA_FLAGS. It also adds
+    the number of CPU devices, if this process takes the number from XLA_FLAGS. If `xla_options` is None, the
+    code adds neither.
     """
     names, function_name = list(problem.arguments), name_in_code(problem)
     if (_RESERVED_NAMES | {function_name}) & set(names):
@@ -169,12 +172,15 @@ def _write_settings(uses_several_devices: bool, xla_options: Mapping[str, str] |
 
     The settings are `jax_enable_x64` and, if `uses_several_devices` is true, the number of CPU devices.
     """
-    lines = [_FLAGS.format(flags=_as_flags(xla_options))] if xla_options else []
-    if jax.config.values["jax_enable_x64"]:
-        lines.append('jax.config.update("jax_enable_x64", True)')
+    cpu_devices = jax.config.values["jax_num_cpu_devices"] if uses_several_devices else 0
+    settings = {"jax_enable_x64": jax.config.values["jax_enable_x64"], "jax_num_cpu_devices": cpu_devices}
+    lines = [f'jax.config.update("{name}", {value})' for name, value in settings.items() if value > 0]
     is_cpu = jax.default_backend() == "cpu" and jax.device_count() > 1
-    if uses_several_devices and xla_options is not None and is_cpu:
-        lines.append(f'jax.config.update("jax_num_cpu_devices", {jax.device_count()})')
+    if uses_several_devices and xla_options is not None and is_cpu and cpu_devices < 1:
+        count = {"xla_force_host_platform_device_count": str(jax.device_count())}  # it came from XLA_FLAGS
+        lines.insert(0, _FLAGS.format(flags=_as_flags(count)))
+    if xla_options:
+        lines.insert(0, _FLAGS_IN_0_10 + _FLAGS.format(flags=_as_flags(xla_options)))
     return "\n".join(lines)
 
 

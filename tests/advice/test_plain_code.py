@@ -250,10 +250,7 @@ def test_the_code_enables_float64_where_jax_does_and_names_the_function():
 def test_the_code_for_several_cores_of_a_cpu_sets_their_number():
     problem = make_problem(force, {"x": X}, {"k": K})
     with registered(problem) as case:
-        one, two = (
-            plain_code.write_code(problem, dataclasses.replace(case, devices=n), xla_options={})
-            for n in (1, 2)
-        )
+        one, two = (plain_code.write_code(problem, dataclasses.replace(case, devices=n)) for n in (1, 2))
     line = f'jax.config.update("jax_num_cpu_devices", {len(jax.devices())})'
     assert line in two and line not in one
 
@@ -278,7 +275,7 @@ def test_the_code_for_several_cores_needs_no_flags_of_the_process_that_wrote_it(
 
     code = run(write, "--xla_force_host_platform_device_count=2").stdout
     assert run(code + use).stdout == "2\n"
-    lines = [line for line in code.splitlines() if "num_cpu_devices" not in line]
+    lines = [line for line in code.splitlines() if "device_count" not in line]
     assert len(lines) == len(code.splitlines()) - 1
     done = run("\n".join(lines) + use)
     assert done.returncode == 1 and "cannot reshape array of size 1 into shape (2,)" in done.stderr
