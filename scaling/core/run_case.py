@@ -309,7 +309,8 @@ def _check_result(attempt: Attempt, program: PlacedProgram, result: Any) -> None
     """Compare a result with its reference, and record the error. Raise `CaseEnded` if the result is wrong."""
     began, group = perf_counter(), attempt.group
     if group.processes > 1:
-        result = multihost_utils.process_allgather(result, tiled=True)
+        with _raise_in_all_processes(group):
+            result = multihost_utils.process_allgather(result, tiled=True)
     with _raise_in_all_processes(group):
         array = program.collect(result)
         del result
