@@ -223,7 +223,8 @@ def _find_state(task: TaskState, is_queried: bool) -> JobState:
     if task.state.name != UNKNOWN:
         return task.state
     final = _read_final_state(dataclasses.replace(task))  # a copy reads the journal again
-    if final.name == LOST and task.submission.folder.stat().st_uid != os.geteuid():
+    is_of_slurm = task.submission.kind == SLURM
+    if is_of_slurm and final.name == LOST and task.submission.folder.stat().st_uid != os.geteuid():
         is_observable = False  # Slurm may hide the jobs of other users (PrivateData)
     return final if is_observable or final.name == "COMPLETED" else JobState(UNKNOWN, final.node)
 

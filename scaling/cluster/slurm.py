@@ -122,6 +122,8 @@ def partition_machine(cluster: ClusterSettings) -> Machine:
     defaults = list(dict.fromkeys(node.partition for node in all_nodes if node.in_default_partition))
     partitions = cluster.partition.split(",") if cluster.partition else defaults
     all_partitions = sorted({node.partition for node in all_nodes})
+    if not all_nodes:
+        raise Refusal("sinfo lists no node: ask the administrator of the cluster, or set SLURM_CONF")
     if unknown := [name for name in partitions if name not in all_partitions]:
         raise unknown_name("cluster.partition", unknown[0], all_partitions)
     constrained_nodes = [node for node in all_nodes if node.has_constraint] or all_nodes

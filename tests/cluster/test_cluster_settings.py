@@ -48,7 +48,10 @@ def test_a_time_limit_is_in_minutes_or_in_a_slurm_format(value, minutes):
     assert request(time=value)["time"] == minutes
 
 
-@pytest.mark.parametrize("value", [0, -1, "soon", "2 weeks", "1:2:3:4", "-1:00", True, ""])
+@pytest.mark.parametrize(
+    "value",
+    [0, -1, "soon", "2 weeks", "1:2:3:4", "-1:00", True, "", pytest.param(f"1-{10**320}", id="321 digits")],
+)
 def test_an_invalid_time_is_rejected_with_the_valid_formats(value):
     with pytest.raises(
         Refusal,

@@ -124,6 +124,12 @@ def test_a_job_of_another_user_that_slurm_does_not_list_may_still_run(
     assert state_of(tmp_path) == "TIMEOUT"
 
 
+def test_a_local_task_of_another_user_that_does_not_run_here_is_lost(make_submission, tmp_path, monkeypatch):
+    start_journal(make_submission(kind="local"))
+    monkeypatch.setattr(os, "geteuid", lambda: 2**31)
+    assert state_of(tmp_path) == "LOST"
+
+
 def test_saved_ends_need_no_answer_of_slurm(make_submission, fake_slurm, tmp_path):
     submission = make_submission(job="7")
     fake_slurm.fails = True
