@@ -317,7 +317,8 @@ def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[
     usable = cores.usable_cores()
     if bound_to:  # bind the process before JAX is imported
         os.sched_setaffinity(0, bound_to)
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 140)
+    width = None if sys.stdout.isatty() else 140
+    console = Console(file=sys.stdout, width=width, highlight=False, emoji=False)
     shapes = () if isinstance(problem, Case) else [shape for group in problem for shape in group.values()]
     dtypes = [problem.dtype] if isinstance(problem, Case) else [dtype for _, dtype in shapes]
     try:

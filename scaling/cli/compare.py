@@ -18,9 +18,9 @@ from scaling.results import results_folder
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Compare two results folders. Return exit status 1 if the second has a regression, otherwise 0."""
     if args.markdown not in (None, "-"):
-        folder = os.path.join(os.path.dirname(args.markdown), ".")
-        existing = args.markdown if os.path.lexists(args.markdown) else folder
-        if not args.markdown or os.path.isdir(args.markdown) or not os.access(existing, os.W_OK):
+        path = os.path.realpath(args.markdown)  # a loop of links remains a link
+        existing = path if os.path.lexists(path) else os.path.join(os.path.dirname(path), ".")
+        if not args.markdown or os.path.isdir(path) or not os.access(existing, os.W_OK):
             raise Refusal(
                 f"--markdown {args.markdown!r} cannot be written: name a file in a folder that exists, or -"
             )

@@ -83,7 +83,7 @@ def _run_and_explain(words: list[str], console: Console) -> int:
         # Files are written with os.replace, whose errors name two files.
         is_folder = error.errno == errno.EISDIR and not error.filename2
         action = "read" if is_denied or is_folder else "write"
-        is_gone = error.errno == errno.ENOENT
+        is_gone = error.errno == errno.ENOENT and name  # `tempfile` raises it without a name
         advice = _GONE_ADVICE if is_gone else f"{_FIXES.get(error.errno or 0, '')}{_CONTINUE_ADVICE}"
         return _print_error(f"cannot {action}{where}: {error.strerror or error}; {advice}", FAILED)
     except (MemoryError, ImportError) as error:

@@ -35,6 +35,8 @@ def name_variant(text: str) -> Variant:
         raise Refusal(f"versus=jax:{value} is not a version: use one on PyPI, such as versus=jax:0.10.0")
     if kind == "python" and not (Path(value).is_file() and os.access(value, os.X_OK)):
         raise Refusal(f"versus={text}: no such program; name a Python interpreter that has JAX")
+    if kind == "xla" and not value.lstrip().startswith("-"):
+        raise Refusal(f"versus={text} names a file, but records contain flags: write the flags in this file")
     if kind == "commit":
         value = _find_revision(value)[1][:10]
     elif kind in ("python", "xla"):

@@ -164,6 +164,18 @@ def test_the_records_of_a_folder_that_was_deleted_during_a_run_are_not_called_ke
     assert "No such file or directory; its folder was moved or deleted: " in message and "kept" not in message
 
 
+def test_a_missing_folder_for_temporary_files_is_not_called_a_moved_folder(
+    monkeypatch, restore_signals, capsys
+):
+    def fail(*_):
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr(main, "_run_command", fail)
+    assert main.main(["run"]) == 1
+    message = " ".join(capsys.readouterr().err.split())
+    assert "temporary directory found; every finished record is kept" in message
+
+
 @pytest.mark.parametrize("action", ["read", "write"])
 def test_a_folder_in_place_of_a_file_is_one_line_that_says_what_failed(
     action, monkeypatch, restore_signals, capsys, tmp_path
