@@ -73,11 +73,12 @@ def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
         if not isinstance(node, _ALLOWED_NODES):
             fix = "compare fields, join with and, or, not"
             raise Refusal(f"where={text!r}: {type(node).__name__} is not allowed; {fix}")
-        is_logical = isinstance(node, ast.Expression | ast.BoolOp | ast.UnaryOp)
-        is_constant = _is_text if isinstance(node, ast.UnaryOp) else _is_text_or_number  # -1 is a number
-        for operand in filter(is_constant, ast.iter_child_nodes(node) if is_logical else ()):
-            fix = "compare it, such as api == 'jit' or api == 'pmap'"
-            raise Refusal(f"where={text!r}: {ast.unparse(operand)} is not a condition; {fix}")
+        is_negation = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
+        is_logical = isinstance(node, ast.Expression | ast.BoolOp | ast.UnaryOp) and not is_negation
+        for operand in ast.iter_child_nodes(node) if is_logical or is_negation else ():
+            if _is_text(operand) or (is_logical and _is_number(operand)):
+                fix = "compare it, such as api == 'jit' or api == 'pmap'"
+                raise Refusal(f"where={text!r}: {ast.unparse(operand)} is not a condition; {fix}")
         for operand in ast.walk(node) if isinstance(node, ast.BinOp) else ():
             if _is_text(operand) or (
                 isinstance(operand, ast.Name) and operand.id in set(FIELDS).difference(_NUMBERS)
@@ -98,9 +99,13 @@ def _is_text(node: ast.AST) -> bool:
     return isinstance(getattr(node, "value", getattr(node, "elts", 0)), str | bytes | list)
 
 
-def _is_text_or_number(node: ast.AST) -> bool:
-    """Return whether a node of a syntax tree is a string, a list, a tuple, or a number other than a bool."""
-    return _is_text(node) or type(getattr(node, "value", None)) in (int, float)
+def _is_number(node: ast.AST) -> bool:
+    """Return whether a node of a syntax tree is a number (not a bool), or arithmetic with numbers alone."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return _is_number(node.operand)
+    if isinstance(node, ast.BinOp):
+        return _is_number(node.left) and _is_number(node.right)
+    return type(getattr(node, "value", None)) in (int, float)
 
 
 def _check_comparison(left: ast.expr, right: ast.expr) -> Iterator[str]:

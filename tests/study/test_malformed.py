@@ -289,6 +289,9 @@ TABLES["where"] = {
         "compares only the first of two texts": ("api == 'jit' or 'pmap'", "'pmap' is not a condition; compare it"),
         "compares only the first of two numbers": ("devices == 1 or 2", "2 is not a condition; compare it"),
         "is a number": ("4", "4 is not a condition; compare it"),
+        "is a negative number": ("-1", "-1 is not a condition; compare it"),
+        "negates a number": ("devices == 1 or not 2", "2 is not a condition; compare it"),
+        "is a sum of numbers": ("devices == 1 or (1 + 1)", "1 . 1 is not a condition; compare it"),
         "negates a list": ("not [devices]", "is not a condition"),
         "is in another script": ("устройства == 1", " 'устройства': choose from"),
     }.items()
