@@ -170,7 +170,11 @@ def _read_leaf(path: Any, leaf: Any) -> Any:
             raise Refusal(f"input {_leaf_name(path)!r} is a {kind.__name__}: {fix}")
     is_abstract = isinstance(leaf, jax.ShapeDtypeStruct)
     is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
-    array = leaf if is_abstract or is_key else np.asarray(leaf)
+    try:
+        array = leaf if is_abstract or is_key else np.asarray(leaf)
+    except Exception as error:  # such as a tensor of PyTorch that requires a gradient
+        name = _leaf_name(path)
+        raise Refusal(f"input {name!r} cannot be converted to an array of NumPy ({error})") from None
     if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
         raise Refusal(
             f"input {_leaf_name(path)!r} is {describe(leaf)}: inputs are arrays of real numbers; "

@@ -27,7 +27,7 @@ REGRESSIONS = (SLOWER, "failed in B", "failed in both", "out of memory in B")
 UNCHANGED = (UNDECIDED, SAME)
 VERDICTS = (
     *REGRESSIONS, FASTER, "failed in A", "skipped in A", "skipped in B", "only in A", "only in B",
-    "oversubscribed", *UNCHANGED,
+    "unbound or oversubscribed", *UNCHANGED,
 )  # fmt: skip
 MARGIN = 0.01  # relative change of a time that memory layout alone can cause
 FALSE_DISCOVERIES = 0.05  # false discovery rate among the cases called slower or faster
@@ -137,7 +137,7 @@ def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase 
     elif not b and any(record.reason in OUT_OF_MEMORY_REASONS for record in new):
         verdict = "out of memory in B"
     elif not all(record.honest for record in a + b):
-        verdict = "oversubscribed"
+        verdict = "unbound or oversubscribed"
     elif a and b:
         verdict = UNDECIDED
     elif a:

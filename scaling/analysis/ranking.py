@@ -117,7 +117,7 @@ def join_certainties(of_method: str, of_devices: str) -> str:
 def recommend_ranking(rankings: Sequence[Ranking]) -> Recommendation:
     """Return the recommended device count of a problem, from one `Ranking` per device count.
 
-    No device count is recommended if only one was measured, if devices are oversubscribed, if the times are
+    No device count is recommended if only one was measured, if cores are shared or unbound, if the times are
     too uncertain, or if the shortest time may be that of an empty call.
     """
     fastest = min(rankings, key=lambda ranking: ranking.fastest.median)

@@ -133,6 +133,15 @@ def test_a_traced_input_is_refused():
         jax.jit(lambda x: make_problem(force, {"x": x}, {"k": K}))(X)
 
 
+def test_an_array_that_numpy_cannot_read_is_refused(monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("call detach() first")
+
+    monkeypatch.setattr(OtherArray, "__array__", fail)
+    with pytest.raises(Refusal, match=r"input 'x' cannot be converted to an array of NumPy \(call detach"):
+        make_problem(jnp.sin, {"x": OtherArray()})
+
+
 def test_an_array_of_another_library_is_converted():
     assert np.array_equal(make_problem(jnp.sin, {"x": OtherArray()}).points["x"], X)
 

@@ -31,7 +31,7 @@ def draw_sizes(findings: Findings) -> Figure | None:
             rows += [marks.timing_row(method.name, timing, growth, size=float(size)) for size, timing in line]
         x = marks.log_axis("size", sweep.swept, (row["size"] for row in rows), counts=True)
         y = marks.log_axis("seconds", "time", marks.values_with_bounds(rows, "seconds"), "s")
-        oversubscribed = not sweep.honest and "oversubscribed"
+        oversubscribed = not sweep.honest and "unbound or oversubscribed"
         constants = join_words(sweep.fixed_sizes, sweep.devices_text, sweep.call, oversubscribed)
         title = marks.panel_title(findings, sweep, constants)
         chart = marks.make_chart(rows, x, y, styles, marks.draw_series(rows, y, styles))
@@ -64,7 +64,7 @@ def draw_crossover(findings: Findings) -> Figure | None:
     styles = [style._replace(shape=None, dash=None) for style in line_styles(cases)]
     panels = []
     for mode_map in drawn_maps:
-        constants = join_words(mode_map.fixed_sizes, not mode_map.honest and "oversubscribed")
+        constants = join_words(mode_map.fixed_sizes, not mode_map.honest and "unbound or oversubscribed")
         title, chart = marks.panel_title(findings, mode_map, constants), _draw_map(mode_map, styles)
         width = 70 + _CELL_WIDTH * len(mode_map.devices)
         height = max(120, _CELL_HEIGHT * min(len(mode_map.sizes), _MAX_ROWS))
