@@ -181,7 +181,8 @@ class BuiltCase:
             with tempfile.TemporaryDirectory() as folder:
                 options = llvm_instructions.dump_options(folder) | environment.fusion_options()
                 stages = compile_stages(program.function, arguments, options)
-                self.operations[stages.compiled] = llvm_instructions.count_operations(Path(folder))
+                operations = llvm_instructions.count_operations(Path(folder), stages.compiled.as_text())
+                self.operations[stages.compiled] = operations
                 return stages
         except Exception as error:
             if options is None and _TRITON_ERROR_MESSAGE in str(error):

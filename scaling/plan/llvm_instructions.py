@@ -56,12 +56,15 @@ _NEGATION = re.compile(r"fneg <.*> (%.+)")
 _DIVISION_BY_CONSTANT = re.compile(r"[us](?:div|rem) .*, (?:splat \(i\d+ )?\d+\)?$")
 _CALLED_FUNCTION = re.compile(r'@"?(?:llvm\.)?(\w+)(?:\.v(\d+)f)?')
 _CALLEE = re.compile(r'call [^@]*@"?([\w.\-]+)')
+# The first counter, the step and the trip count of a loop, in the text of a compiled program.
+_LOOP = re.compile(r'(?:"init":"(-?\d+)","step":"(-?\d+)"\},)?"known_trip_count":\{"n":"(\d+)"')
 _COPIED_BYTES = re.compile(r"i64 (\d+)")  # the number of bytes of a memcpy
 
 _COMPARISON_OPERATORS = {
     "eq": operator.eq, "ne": operator.ne, "ult": operator.lt, "slt": operator.lt, "ule": operator.le,
     "sle": operator.le, "ugt": operator.gt, "sgt": operator.gt, "uge": operator.ge, "sge": operator.ge,
 }  # fmt: skip
+Loops = Sequence[tuple[int, int, int]]  # (first counter, step, trip count) of the loops of a program
 _BITS_OF_TYPE = {"float": 32, "double": 64, "half": 16, "bfloat": 16, "ptr": 64}
 # The assumed trip count of a loop whose count is unknown, such as the remainder of a vectorized loop.
 _UNKNOWN_TRIPS = 4
@@ -110,26 +113,28 @@ def dump_options(folder: str) -> dict[str, str]:
     return {"xla_dump_to": folder, "xla_dump_emitter_re": "llvm"}
 
 
-def count_operations(folder: Path) -> dict[str, float]:
+def count_operations(folder: Path, program_text: str = "") -> dict[str, float]:
     """Return {kernel name: weighted number of operations in one execution} for the CPU kernels of a program.
 
-    `folder` contains the LLVM IR of the program, compiled with the options that `dump_options` returns. Each
-    operation is weighted by its time. The unit is the time per element of a vectorized float32 addition. If a
-    vector register holds 8 float32 values, an addition of two registers therefore counts as 8 operations. An
-    addition of two scalars takes the same time, and also counts as 8 operations.
+    `folder` contains the LLVM IR of the program, compiled with the options that `dump_options` returns.
+    `program_text` is the optimized HLO text, with the trip counts of loops. Each operation is weighted by its
+    time. The unit is the time per element of a vectorized float32 addition. If a vector register holds 8
+    float32 values, an addition of two registers therefore counts as 8 operations. An addition of two scalars
+    takes the same time, and also counts as 8 operations.
     """
     operations, has_slow_masks = dict[str, float](), _has_slow_masks()
+    loops = [(int(first or 0), int(step or 1), int(n)) for first, step, n in _LOOP.findall(program_text)]
     for path in folder.glob(_IR_FILES):
-        for name, count in _count_in_module(path.read_text(), has_slow_masks).items():
+        for name, count in _count_in_module(path.read_text(), has_slow_masks, loops).items():
             operations[name.removesuffix("_kernel")] = count  # the ending of a kernel that is not a fusion
     return operations
 
 
-def _count_in_module(text: str, has_slow_masks: bool) -> dict[str, float]:
+def _count_in_module(text: str, has_slow_masks: bool, loops: Loops) -> dict[str, float]:
     """Return {function name: weighted number of operations in one execution} for a module in LLVM IR."""
     match = _REGISTER_WIDTH.search(text)
     bits = int(match[1]) if match else 128
-    functions = {name: LlvmFunction(blocks) for name, blocks in parse_functions(text)}
+    functions = {name: LlvmFunction(blocks, loops) for name, blocks in parse_functions(text)}
 
     @functools.cache
     def find_cost(name: str) -> float:  # 0 for a function of a library
@@ -167,8 +172,8 @@ def parse_functions(text: str) -> Iterator[tuple[str, dict[str, list[str]]]]:
 class LlvmFunction:
     """The control flow of an LLVM function, with the trip counts of its loops."""
 
-    def __init__(self, blocks: dict[str, list[str]]) -> None:
-        self.blocks = blocks
+    def __init__(self, blocks: dict[str, list[str]], program_loops: Loops = ()) -> None:
+        self.blocks, self.program_loops = blocks, program_loops
         reachable = {label for label, lines in blocks.items() if lines != ["unreachable"]}
         self.successors = {
             label: [
@@ -314,14 +319,16 @@ class LlvmFunction:
         return comparison.predicate == "ult" and is_loaded and not comparison.is_range
 
     def _is_in_memory(self, comparison: Comparison) -> bool:
-        """Return whether a comparison tests a loop counter that is in memory, as in a small call of XLA.
-
-        The first value of such a counter is 0, and its step is 1.
-        """
+        """Return whether a comparison tests a work-group index, or a loop counter that is in memory."""
         text = self.definitions.get(comparison.value, "")
         if match := _SUM_WITH_CONSTANT.match(text):
             text = self.definitions.get(match[1], "")
         return comparison.predicate == "slt" and text.startswith("load i")
+
+    def _find_program_loop(self, end: int) -> tuple[int, int, int]:
+        """Return the item of `program_loops` whose counter reaches `end` in the last iteration, or zeros."""
+        loops = [(a, s, n) for a, s, n in self.program_loops if a + (n - 1) * s < end <= a + n * s]
+        return max(loops, key=operator.itemgetter(2), default=(0, 0, 0))
 
     def _innermost_loop(self, label: str) -> str | None:
         enclosing = [header for header, body in self.loops.items() if label in body]
@@ -340,24 +347,26 @@ class LlvmFunction:
             if self.definitions.get(branch[1], "").startswith("phi i1"):
                 counts.append(2)  # true in the first iteration, false in the second
             elif comparison := self._find_comparison(branch[1]):
-                if self._is_in_memory(comparison):
-                    counts.append(comparison.bound)
-                counters = self._find_counters(comparison.value, header)
+                if self._is_in_memory(comparison) and (trips := self._find_program_loop(comparison.bound)[2]):
+                    counts.append(trips)
+                counters = self._find_counters(comparison.value, header, comparison.bound)
                 for _, first_value, step in itertools.islice(counters, 1):
                     counts.append(max(1, math.ceil((comparison.bound - first_value) / step) + 1))
         return min(counts, default=None)
 
-    def _find_counters(self, variable: str, header: str | None = None) -> Iterator[tuple[str, int, int]]:
+    def _find_counters(
+        self, variable: str, header: str | None = None, bound: int = 0
+    ) -> Iterator[tuple[str, int, int]]:
         """Yield (loop header, first value, step) for each loop that may use `variable` as its counter.
 
         A counter has the value `first value + k * step` in iteration k = 0, 1, ... of the loop. If `header`
-        is not None, only the loop with this header is searched.
+        is not None, only the loop with this header is searched. It ends when `variable` reaches `bound`.
         """
         for phi, offset in self._find_phis(variable, header):
             block, inputs = self.block_of[phi], _VARIABLE_INPUT.findall(self.definitions[phi])
             changes = [change for name in inputs for change in self._find_phis(name, block)]
             if steps := [step for source_phi, step in changes if source_phi == phi and step]:
-                yield block, self._initial_value(phi) + offset, steps[0]
+                yield block, self._initial_value(phi, bound - offset + steps[0]) + offset, steps[0]
 
     def _find_phis(self, variable: str, header: str | None) -> list[tuple[str, int]]:
         """Return (name, c) for each phi instruction whose value may be `variable - c`, where c is a constant.
@@ -427,8 +436,8 @@ class LlvmFunction:
                 terms[variable] += factor * number
         return terms
 
-    def _initial_value(self, phi: str) -> int:
-        """Return the initial value of the loop counter `phi`, or the largest of several initial values."""
+    def _initial_value(self, phi: str, end: int) -> int:
+        """Return the largest initial value of the counter `phi` of a loop that ends when it reaches `end`."""
         pending, visited = [phi], set[str]()
         while pending:
             visited.update(pending)
@@ -437,7 +446,7 @@ class LlvmFunction:
             if constants := [int(value) for text in phis for value in _CONSTANT_INPUT.findall(text)]:
                 return max(constants)
             pending = [x for text in phis for x in _VARIABLE_INPUT.findall(text) if x not in visited]
-        return 0
+        return self._find_program_loop(end)[0]  # it is in memory
 
 
 def _order_blocks(successors: dict[str, list[str]]) -> tuple[list[str], set[tuple[str, str]]]:

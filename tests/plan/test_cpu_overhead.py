@@ -57,7 +57,7 @@ def test_a_small_loop_that_xla_compiles_to_one_function_starts_once(tmp_path):
     loop = lambda x: lax.fori_loop(0, 40, lambda k, y: y.at[k % 3].add(jnp.sin(y[0])), x)  # noqa: E731
     options = llvm_instructions.dump_options(str(tmp_path))
     text = jax.jit(loop).lower(jnp.ones(3)).compile(compiler_options=options).as_text()
-    kernels = count_kernels(text, llvm_instructions.count_operations(tmp_path))
+    kernels = count_kernels(text, llvm_instructions.count_operations(tmp_path, text))
     assert sum(kernel.times * (kernel.overhead > 1) for kernel in kernels) < 5
     assert max(kernel.operations for kernel in kernels) > 40 * 30, "the sines of the loop"
 
@@ -288,7 +288,7 @@ def test_a_convolution_in_a_loop_executes_the_operations_of_its_code(layouts, tm
     text = lowered.compile(compiler_options=options).as_text()
     (found,) = [
         kernel
-        for kernel in count_kernels(text, llvm_instructions.count_operations(tmp_path))
+        for kernel in count_kernels(text, llvm_instructions.count_operations(tmp_path, text))
         if kernel.products
     ]
     assert (found.operations > 0) == CONVOLUTIONS[layouts]

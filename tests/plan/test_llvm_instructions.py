@@ -44,14 +44,11 @@ def count(text, folder, bits=256):
 
 def count_compiled(function, *arguments, folder):
     """Return the operations of all kernels of a function that XLA compiles."""
-    compiled = (
-        jax.jit(function)
-        .lower(*arguments)
-        .compile(compiler_options=llvm_instructions.dump_options(str(folder)))
-    )
-    operations = llvm_instructions.count_operations(folder)
+    options = llvm_instructions.dump_options(str(folder))
+    text = jax.jit(function).lower(*arguments).compile(compiler_options=options).as_text()
+    operations = llvm_instructions.count_operations(folder, text)
     assert operations
-    kernels = kernel_work.count_kernels(hlo.read(compiled.as_text()), operations)
+    kernels = kernel_work.count_kernels(hlo.read(text), operations)
     return sum(kernel.operations for kernel in kernels)
 
 
@@ -238,11 +235,20 @@ def test_a_branch_on_a_loop_counter_is_counted_exactly_and_another_is_taken_half
 
 
 @pytest.mark.parametrize("tested", ["%next", "%reloaded"])
-def test_a_loop_whose_counter_is_in_memory_ends_at_its_bound(tested):
+@pytest.mark.parametrize(
+    ("bound", "program_loops", "trips"),
+    [
+        (200, [(0, 1, 200)], 200),
+        (1000, [(0, 1, 9), (990, 1, 10)], 10),
+        (99, [(5, 3, 32)], 32),
+        (-5, [(0, 1, 9)], 4),
+    ],
+)
+def test_a_loop_whose_counter_is_in_memory_has_the_trips_of_its_program(tested, bound, program_loops, trips):
     text = f"""
 define ptr @call_kernel(ptr %0) {{
   %first = load i32, ptr %0
-  %some = icmp slt i32 %first, 200
+  %some = icmp slt i32 %first, {bound}
   br i1 %some, label %loop, label %exit
 
 loop:
@@ -250,7 +256,7 @@ loop:
   %next = add i32 %i, 1
   store i32 %next, ptr %0
   %reloaded = load i32, ptr %0
-  %more = icmp slt i32 {tested}, 200
+  %more = icmp slt i32 {tested}, {bound}
   br i1 %more, label %loop, label %exit
 
 exit:
@@ -258,8 +264,31 @@ exit:
 }}
 """
     ((_, blocks),) = llvm_instructions.parse_functions(text)
-    executions = llvm_instructions.LlvmFunction(blocks).count_executions()
-    assert (executions["%loop"], executions["%exit"]) == (200, 1)
+    executions = llvm_instructions.LlvmFunction(blocks, program_loops).count_executions()
+    assert (executions["%loop"], executions["%exit"]) == (trips, 1)
+
+
+def half_sine(x):
+    return x + 0.5 * jnp.sin(x)
+
+
+def add_sine(x):
+    return x.at[0].add(jnp.sin(x[1]))  # the counter of a loop stays in memory
+
+
+@pytest.mark.parametrize("change", [half_sine, add_sine])
+def test_a_small_loop_that_starts_late_or_takes_large_steps_counts_its_iterations(change, tmp_path):
+    def operations(start, stop, step):
+        loop = lambda x: jax.lax.while_loop(  # noqa: E731
+            lambda state: state[0] < stop, lambda state: (state[0] + step, change(state[1])), (start, x)
+        )
+        folder = tmp_path / f"{start} {step}"
+        return count_compiled(loop, jnp.ones((2, 4), "float32"), folder=folder)
+
+    ten_trips = operations(0, 10, 1)
+    assert operations(990, 1000, 1) == pytest.approx(ten_trips, rel=0.01)
+    assert 0.99 * ten_trips < operations(0, 1000, 100) < 2 * ten_trips, "LLVM may unroll one of both loops"
+    assert 0 < operations(-1000, -990, 1) < 1.01 * ten_trips
 
 
 def test_a_kernel_is_executed_by_all_work_groups():
