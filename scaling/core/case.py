@@ -34,7 +34,6 @@ PRECISIONS = ("highest", "high", "default")
 STORAGES = DEVICE, HOST = "device", "host"
 AUTO = "auto"  # selects the largest chunk that fits (chunk=auto) or the fastest mode (mode=auto)
 CHOSEN_FIELDS = ("mode", "batch", "chunk", "block", "forward")  # the fields that mode=auto sets
-# Policies of jax.checkpoint.
 REMATS = ("nothing_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable", "everything_saveable")
 CEILING = "ceiling"  # the workload that measures the peak rates and the dispatch latency of the machine
 # The targets of CEILING that measure a peak rate, with the unit of their work.

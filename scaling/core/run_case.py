@@ -210,17 +210,19 @@ def _raise_in_all_processes(group: ProcessGroup) -> Iterator[None]:
     try:
         yield
     except Exception as raised:
+        if hasattr(raised, "in_all_processes"):  # an inner block has raised it in all processes
+            raise
         error = raised
     succeeded = [values[0] == 1.0 for values in group.gather([float(error is None)])]
     if all(succeeded):
         return
     description = "|".join(describe_error(error or Exception()))[:_MAX_GATHERED_CHARACTERS]
     descriptions = timing.gather_text(group.gather, description)
-    if error is not None:
-        raise error
     first_failed = succeeded.index(False)
     status, reason, text = descriptions[first_failed].split("|", 2)
-    raise CaseEnded(status, reason, f"process {first_failed} of {group.processes}: {text}")
+    ended = error or CaseEnded(status, reason, f"process {first_failed} of {group.processes}: {text}")
+    ended.in_all_processes = True  # type: ignore[attr-defined]
+    raise ended
 
 
 def _compile_and_check(attempt: Attempt) -> PlacedProgram:
