@@ -161,10 +161,13 @@ def _curves_of_grids(findings: Findings) -> list[Curve]:
 
     Such a curve does not start on one device, and all its timings are on curves that start on one device.
     """
-    from_one = [curve for curve in findings.curves if curve.baseline_devices == 1]
+    from_one = (curve for curve in findings.curves if curve.baseline_devices == 1)
     on_them = {id(timing) for curve in from_one for timing in curve.timings}
-    others = (curve for curve in findings.curves if curve.baseline_devices > 1)
-    return from_one + [curve for curve in others if not on_them.issuperset(map(id, curve.timings))]
+    return [
+        curve
+        for curve in findings.curves
+        if curve.baseline_devices == 1 or not on_them.issuperset(map(id, curve.timings))
+    ]
 
 
 def _curves_without_one_device(findings: Findings) -> list[str]:
