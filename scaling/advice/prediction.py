@@ -123,11 +123,13 @@ def _order_to_compile(work: Mapping[Case, float], excess: Collection[Case]) -> l
     # Chunks and blocks need about as many operations as their plain mode. Blocks are often faster.
     by_mode = {(case.mode, case.devices): operations for case, operations in work.items() if is_plain(case)}
     operations = lambda case: by_mode.get((case.mode, case.devices), work[case])  # noqa: E731
-    ordered = sorted(work, key=lambda case: (not is_plain(case), operations(case), case.block is None))
-    ordered.sort(key=excess.__contains__)
-    likely = [case for case in ordered if case not in excess]
-    plain = [case for case in likely if is_plain(case)]
-    blocked = [case for case in likely if not is_plain(case)]
+
+    def rank(case: Case) -> tuple[bool, bool, float, bool]:
+        return case in excess, not is_plain(case), operations(case), case.block is None
+
+    ordered = sorted(work, key=rank)
+    plain = [case for case in ordered if case not in excess and is_plain(case)]
+    blocked = [case for case in ordered if case not in excess and not is_plain(case)]
     first = [*plain[:_FIRST_PLAIN], *blocked[:_FIRST_BLOCKED]]
     return [*first, *(case for case in ordered if case not in first)]
 
