@@ -204,7 +204,7 @@ def describe_error(error: Exception) -> tuple[str, str, str]:
 def _raise_in_all_processes(group: ProcessGroup) -> Iterator[None]:
     """Return a context manager that raises an exception in all processes if one process fails.
 
-    The block must not contain a collective operation after a statement that can fail in one process only.
+    After a statement that can fail in one process only, the only collective in a block may be an inner block.
     """
     error = None
     try:

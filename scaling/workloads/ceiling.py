@@ -57,7 +57,7 @@ def workload(case: Case) -> Workload:
     # All terms of a matrix product are positive. Coarser rounding of factors or results does not accumulate.
     product_terms = k if case.precision == "highest" else 16
     product_terms = 1 if case.dtype == "bfloat16" else product_terms
-    # The latencies are those of a copy and of an all-reduce of a few elements.
+    # The latency benchmarks are a copy and an all-reduce of a few elements.
     computation = {"call": "copy", "collective": "all_reduce"}.get(target or "", target)
     # Name -> (function of NumPy or JAX arrays, number of terms in its longest sum)
     functions: dict[str | None, tuple[Callable[..., Any], int]] = {

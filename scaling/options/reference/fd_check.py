@@ -156,7 +156,7 @@ def _compare_along_all(
     """
     differentiate = functools.partial(_differentiate_along, directions)
     derivatives = differentiate(evaluation, arrays)
-    # The derivatives themselves are not part of the range, which a rule that is wrong at 1 would increase.
+    # The range excludes the derivatives themselves, because a rule that is wrong only at 1 would increase it.
     noise = rounding_range(differentiate, evaluation, arrays, 4 * evaluation.roundoff, _NOISE_RUNS)
     # Along the last direction, the derivative and its rounding error may be much smaller.
     rounding = [noise[:-1].max(axis=0)] * (len(directions) - 1) + [noise[-1]]
