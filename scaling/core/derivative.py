@@ -315,13 +315,11 @@ def make_slices(
         direction = tuple(inputs[name] for name in part.along)
         return Slices(part, lambda _: linear_map(direction), SeedRange(0, 1), x)
     like = x if part.computes_columns else (jax.eval_shape(f, *x),)
-    # A constant seed saves XLA a multiplication.
     is_scalar = case.mesh_shape[1] == 1 and sum(a.size for a in like) == 1
 
     def compute_slice(seed_index: Any) -> Any:
-        seed = make_seed(like, seed_index, colors)
-        if is_scalar:
-            seed = tuple(jnp.ones(a.shape, a.dtype) for a in like)
+        # A constant seed saves XLA a multiplication.
+        seed = make_seed(like, 0 if is_scalar else seed_index, colors)
         return linear_map(seed) if part.computes_columns else linear_map(*seed)
 
     return Slices(part, compute_slice, seeds, x)
