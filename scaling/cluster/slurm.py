@@ -264,12 +264,13 @@ def _split_lines(text: str, count: int) -> list[list[str]]:
 
 
 def _expand_array(job: str) -> list[str]:
-    """Return the job IDs in a Slurm array expression: "12_[0,3-4%2]" gives ["12_0", "12_3", "12_4"]."""
+    """Return the job IDs in a Slurm array expression: "12_[0,3-7:2%2]" gives 12_0, 12_3, 12_5 and 12_7."""
     array, bracket, indices = job.partition("_[")
     if not bracket:
         return [job]
-    ranges = [text.split("-") for text in indices.rstrip("]").partition("%")[0].split(",")]
-    return [f"{array}_{index}" for ends in ranges for index in range(int(ends[0]), int(ends[-1]) + 1)]
+    ranges = re.findall(r"(\d+)(?:-(\d+))?(?::(\d+))?", indices.partition("%")[0])
+    numbers = [range(int(first), int(last or first) + 1, int(step or 1)) for first, last, step in ranges]
+    return [f"{array}_{number}" for each in numbers for number in each]
 
 
 def cancel(name: str) -> None:

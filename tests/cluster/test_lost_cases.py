@@ -132,6 +132,7 @@ def test_a_local_task_that_is_just_starting_a_program_is_found(submission, monke
         ("12_3", ["12_3"]),
         ("12_[0-2]", ["12_0", "12_1", "12_2"]),
         ("12_[1,4-5%2]", ["12_1", "12_4", "12_5"]),
+        ("12_[0-4:2]", ["12_0", "12_2", "12_4"]),
     ],
 )
 def test_the_id_of_a_pending_array_is_expanded_to_all_tasks(job, jobs):
