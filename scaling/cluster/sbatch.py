@@ -183,11 +183,12 @@ def _submit_array(
 
 @contextlib.contextmanager
 def _ignore_interrupts() -> Iterator[None]:
-    """Ignore SIGINT (Ctrl-C) and SIGHUP inside a `with` block.
+    """Ignore SIGINT (Ctrl-C), SIGHUP and SIGTERM inside a `with` block.
 
     The block runs sbatch. An interrupted sbatch could leave jobs in the queue.
     """
-    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGHUP, signal.SIGINT)}
+    stop_signals = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in stop_signals}
     try:
         yield
     finally:

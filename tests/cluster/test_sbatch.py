@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import signal
 import subprocess
 import types
 from pathlib import Path
@@ -99,8 +100,17 @@ def test_if_slurm_does_not_confirm_an_empty_queue_its_jobs_stay_known(submit, tm
     assert [task.state.name for task in job_state.find_tasks(tmp_path / "here")] == ["RUNNING", "LOST"]
 
 
-def test_ctrl_c_stops_no_sbatch_that_slurm_may_have_answered(submit):
-    submission = submit(sbatch="kill -INT $PPID $$; sleep 0.1; echo Submitted batch job 5")
+@pytest.mark.parametrize("name", ["INT", "HUP", "TERM"])
+def test_a_signal_stops_no_sbatch_that_slurm_may_have_answered(name, submit):
+    def stop(*_):
+        raise AssertionError
+
+    number = signal.Signals[f"SIG{name}"]
+    earlier = signal.signal(number, stop)
+    try:
+        submission = submit(sbatch=f"kill -{name} $PPID $$; sleep 0.1; echo Submitted batch job 5")
+    finally:
+        assert signal.signal(number, earlier) == stop
     assert {entry.job for entry in submission.entries} == {"5"}
 
 
