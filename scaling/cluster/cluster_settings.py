@@ -13,9 +13,9 @@ SUBMISSIONS = "jobs"  # subfolder of the results folder that contains the submis
 PLATFORMS = ("cpu", "gpu", "tpu")
 GPU_OPTIONS = ("gres", "gpus_per_node", "gpus_per_task")  # options of sbatch that request GPUs
 LISTS = ("setup", "srun", "hosts", "shell", "sbatch")  # fields of ClusterSettings that are tuples
-# Options of sbatch by which `scaling` finds its jobs and their logs, and settings that its messages quote.
+# Options of sbatch by which `scaling` finds its jobs and their logs, and settings that it uses or quotes.
 _RESERVED_OPTIONS = {
-    "array", "clusters", "error", "job-name", "nodes", "output", "parsable", "test-only", "time",
+    "array", "clusters", "error", "job-name", "nodes", "output", "parsable", "partition", "test-only", "time",
 }  # fmt: skip
 _DECIMAL = r"\d+(?:\.\d*)?|\.\d+"
 _MEMORY_UNITS = {"m": 1, "g": 1024, "t": 1024**2}  # unit -> MB

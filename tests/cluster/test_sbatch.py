@@ -222,12 +222,13 @@ def test_default_options_of_sbatch_are_added_only_if_the_user_gave_none_of_their
         "error",
         "nodes",
         "parsable",
+        "partition",
         "test_only",
         "time",
     ],
 )
 def test_options_that_find_the_jobs_or_contradict_the_settings_cannot_be_set(option):
-    names = "array, clusters, error, job-name, nodes, output, parsable, test-only, time"
+    names = "array, clusters, error, job-name, nodes, output, parsable, partition, test-only, time"
     with pytest.raises(Refusal, match=f"cluster.sbatch must be .* without {names}"):
         from_config({"name": "slurm", "sbatch": {option: "x"}})
 

@@ -542,10 +542,7 @@ def test_a_gpu_partition_that_is_not_the_default_is_suggested_and_needs_jax_with
         "no node of partition cpu has a gpu: set cluster.partition to one that has: high, low, main"
         in rejected.stderr
     )
-    # As at a site where another option than cluster.partition selects the GPUs.
-    done = scaling_command(
-        [*arguments, "cluster.per_node=2", "cluster.sbatch={partition: main}", "wait=true"], timeout=TIMEOUT
-    )
+    done = scaling_command([*arguments, "cluster.partition=main", "wait=true"], timeout=TIMEOUT)
     assert done.returncode == 1, done.stdout + done.stderr
     ((reason, text),) = failures(results)
     assert (
