@@ -128,7 +128,7 @@ def _parse_options(value: Any) -> tuple[tuple[str, Any], ...] | None:
         return None
     if any(isinstance(option, Mapping | list) or "\n" in str(option) for option in value.values()):
         return None
-    return tuple((str(name), option) for name, option in value.items())
+    return tuple((str(name).replace("-", "_"), option) for name, option in value.items())
 
 
 def _parse_minutes(value: Any) -> float | None:

@@ -227,19 +227,18 @@ def _sbatch_options(
     """
     shape, memory = entry.shape, cluster.memory or 0
     per_process = shape.devices // shape.processes
-    extra_options = dict(cluster.sbatch)
-    configured_names = {name.replace("_", "-") for name in extra_options}
-    if not configured_names & {"requeue", "no-requeue"}:
+    user_options = dict(cluster.sbatch)
+    extra_options: dict[str, Any] = {"reservation": cluster.reservation} if cluster.reservation else {}
+    if not user_options.keys() & {"requeue", "no_requeue"}:
         extra_options["requeue"] = True
-    if cluster.reservation:
-        extra_options["reservation"] = cluster.reservation
     if cluster.platform == "cpu":
         cores: float | None = 1
-        if not configured_names & {"hint", "threads-per-core", "ntasks-per-core"}:
+        if not user_options.keys() & {"hint", "threads_per_core", "ntasks_per_core"}:
             extra_options["hint"] = "nomultithread"
     else:
         cores = cluster.cores or machine.cpus_each
         extra_options |= gpu_request(cluster.gpu_option, cluster.gres, shape)
+    extra_options |= user_options
     options: dict[str, Any] = {
         "job_name": submission.name, "nodes": shape.nodes, "ntasks_per_node": shape.processes // shape.nodes,
         "time": math.ceil(cluster.time), "partition": cluster.partition, "account": cluster.account,

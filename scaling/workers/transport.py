@@ -49,7 +49,7 @@ def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
         return {"gres": f"{gres}:{shape.devices // shape.nodes}"}
     gpu_type = "".join(f"{word}:" for word in gres.split(":")[1:])
     gpu_count = shape.devices // (shape.nodes if option == "gpus_per_node" else shape.processes)
-    return {option.replace("_", "-"): f"{gpu_type}{gpu_count}"}
+    return {option: f"{gpu_type}{gpu_count}"}
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ class SrunSteps:
             option = "gres" if self.gpu_option == "gres" else "gpus_per_node"
             request = gpu_request(option, self.gres, shape)
             if self.cores:
-                request["cpus-per-task"] = str(max(1, int(self.cores * per_process)))
-            resources = [f"--{name}={value}" for name, value in request.items()]
+                request["cpus_per_task"] = str(max(1, int(self.cores * per_process)))
+            resources = [f"--{name.replace('_', '-')}={value}" for name, value in request.items()]
         command = [
             "srun", "--exact", "--mem=0", *([f"--mpi={self.mpi}"] if self.mpi else []),
             "--kill-on-bad-exit=1", f"--wait={_STEP_END_SECONDS}", "--unbuffered", "--distribution=block",

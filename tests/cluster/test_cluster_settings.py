@@ -111,15 +111,15 @@ def test_a_time_in_a_file_needs_no_quotes(time, tmp_path, call_main):
     ("option", "gres", "expected"),
     [
         ("gres", "gpu:h100", {"gres": "gpu:h100:4"}),
-        ("gpus_per_node", "gpu:h100", {"gpus-per-node": "h100:4"}),
-        ("gpus_per_node", "gpu", {"gpus-per-node": "4"}),
-        ("gpus_per_task", "gpu", {"gpus-per-task": "2"}),
+        ("gpus_per_node", "gpu:h100", {"gpus_per_node": "h100:4"}),
+        ("gpus_per_node", "gpu", {"gpus_per_node": "4"}),
+        ("gpus_per_task", "gpu", {"gpus_per_task": "2"}),
     ],
 )
 def test_gpus_are_requested_only_with_the_option_of_the_site(option, gres, expected):
     options = request(gpu_option=option, gres=gres)
     assert {
-        name: options[name] for name in ("gres", "gpus-per-node", "gpus-per-task") if name in options
+        name: options[name] for name in ("gres", "gpus_per_node", "gpus_per_task") if name in options
     } == expected
 
 

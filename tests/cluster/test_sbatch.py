@@ -194,9 +194,9 @@ def test_a_local_task_may_have_such_a_results_folder_if_pythonpath_does_not_spli
     ("options", "expected"),
     [
         ({}, {"requeue": True, "hint": "nomultithread"}),
-        ({"no-requeue": True}, {"no-requeue": True, "hint": "nomultithread"}),
+        ({"no-requeue": True}, {"no_requeue": True, "hint": "nomultithread"}),
         ({"no_requeue": True, "hint": "multithread"}, {"no_requeue": True, "hint": "multithread"}),
-        ({"threads-per-core": 2, "requeue": False}, {"threads-per-core": 2}),
+        ({"threads-per-core": 2, "requeue": False}, {"threads_per_core": 2}),
     ],
     ids=str,
 )
@@ -209,6 +209,18 @@ def test_default_options_of_sbatch_are_added_only_if_the_user_gave_none_of_their
     submission = types.SimpleNamespace(name="scaling-x")
     made = sbatch._sbatch_options(submission, entry, cluster, plan.machine, None)
     assert made["additional_parameters"] == expected
+
+
+@pytest.mark.parametrize("gpu_option", ["gres", "gpus_per_node"])
+def test_an_option_of_the_user_replaces_the_option_of_that_name(gpu_option, make_plan, tmp_path):
+    plan, tasks, _ = make_plan()
+    options = {gpu_option.replace("_", "-"): "mine", "cpus-per-task": "mine", "reservation": "mine"}
+    settings = {"platform": "gpu", "gpu_option": gpu_option, "reservation": "ours", "sbatch": options}
+    cluster = from_config({"name": "slurm"} | settings)
+    (script,) = sbatch.format_scripts(tmp_path, cluster, tasks, plan.machine)
+    assert [line for name in sorted(options) for line in script.splitlines() if name in line] == [
+        f"#SBATCH --{name}=mine" for name in sorted(options)
+    ]
 
 
 @pytest.mark.parametrize(
