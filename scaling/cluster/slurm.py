@@ -162,7 +162,7 @@ def _remote_machine(
 def _allocation_machine(cluster: ClusterSettings) -> Machine:
     nodes = allocated_nodes()
     gpus = int(os.environ.get("SLURM_GPUS_ON_NODE") or cluster.per_node or 0)
-    available = (_cpus_per_node() or 1) if cluster.platform == "cpu" else gpus
+    available = _cores_per_node(cluster, nodes) if cluster.platform == "cpu" else gpus
     if not available:
         raise Refusal(
             "this allocation has no GPU: "
@@ -180,6 +180,13 @@ def allocated_nodes() -> tuple[str, ...]:
             "cluster=allocation runs inside a Slurm allocation (sbatch or salloc); cluster=slurm submits jobs"
         )
     return tuple(run_command("scontrol", "show", "hostnames", node_list).split())
+
+
+def _cores_per_node(cluster: ClusterSettings, names: Sequence[str]) -> int:
+    """Return the minimum number of cores per node in the current Slurm job, whose nodes are `names`."""
+    threads = [node.cpus // node.devices for node in _list_nodes(cluster) if node.name in names]
+    per_core = int(os.environ.get("SLURM_THREADS_PER_CORE") or max([1, *threads]))  # CPUs of a core
+    return max(1, (_cpus_per_node() or 1) // per_core)
 
 
 def _cpus_per_node() -> int | None:

@@ -157,6 +157,18 @@ def test_a_step_divides_the_cpus_of_its_job_evenly_among_the_gpus(monkeypatch, c
     assert slurm.cpus_per_gpu() == cpus_per_gpu
 
 
+@pytest.mark.parametrize(
+    ("cpus", "threads", "cores"), [("128(x2)", "", 64), ("64(x2)", "1", 64), ("3", "", 1), ("1", "", 1)]
+)
+def test_a_device_of_an_allocation_is_a_core_and_no_hardware_thread(cpus, threads, cores, monkeypatch):
+    output = {"scontrol": "c1 c2", "sinfo": SITE}
+    monkeypatch.setattr(slurm, "run_command", lambda *arguments: output[arguments[0]])
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "c[1-2]")
+    monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", cpus)
+    monkeypatch.setenv("SLURM_THREADS_PER_CORE", threads)  # of --hint=nomultithread
+    assert slurm.find_machine(from_config({"name": "allocation"}), False).per_node == cores
+
+
 def test_a_wckey_is_sent_only_if_configured(tmp_path):
     def script(**config):
         cluster = from_config({"name": "slurm", "platform": "gpu"} | config)
