@@ -90,17 +90,21 @@ def prepare_plan(config: dict[str, Any], name: str, note: preflight.ProgressCall
         )
         for checked in checked_cases
     }
-    plans = (plan for plan in store.load(folder).plans if plan.status != "failed")
-    planned_before = {(plan.key, plan.environment["digest"]) for plan in plans}
-    cases = tuple(
-        checked for checked in checked_cases
-        if (checked.case.key, environments[checked.environment_key]["digest"]) not in planned_before
-    )  # fmt: skip
+    cases = _find_unplanned(folder, checked_cases, environments)
     return PlannedStudy(
         name, config["study"].get("title"), hardware, folder, frozenset(cell.scaling for cell in cells),
         settings, cases, len(checked_cases) - len(cases),
         frozenset(checked.case.key for checked in checked_cases), environments,
     )  # fmt: skip
+
+
+def _find_unplanned(
+    folder: Path, cases: Sequence[PreflightResult], environments: Mapping[tuple, dict[str, Any]]
+) -> tuple[PreflightResult, ...]:
+    """Return the cases that have no record for the same environment in `folder`, or only failed ones."""
+    plans = (plan for plan in store.load(folder).plans if plan.status != "failed")
+    planned = {(plan.key, plan.environment["digest"]) for plan in plans}
+    return tuple(x for x in cases if (x.case.key, environments[x.environment_key]["digest"]) not in planned)
 
 
 def _read_options(config: dict[str, Any]) -> tuple[Hardware, Path, RunSettings]:
@@ -184,7 +188,9 @@ def run_plan(study: PlannedStudy, listener: Callable[[dict[str, Any]], None]) ->
     with store.locked(study.folder, ".plan.lock"):
         writer = Writer(study.folder)
         _write_manifest(study)
-        for checked, fields in _compile(study):
+        # Another plan may have recorded some of the cases since they were checked.
+        unplanned = _find_unplanned(study.folder, study.cases, study.environments)
+        for checked, fields in _compile(dataclasses.replace(study, cases=unplanned)):
             if fields is None:
                 listener({"event": "begin", "key": checked.case.key})
                 continue

@@ -1,4 +1,4 @@
-"""Tests of the cost of measuring a plan: the predicted device-hours equal a computation by hand."""
+"""Tests of a plan without compilation: its predicted device-hours, its announcement, and its records."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -8,7 +8,10 @@ import pytest
 from scaling.analysis.forecast import forecasts
 from scaling.core.timing import Sampling
 from scaling.plan import plan_study
+from scaling.results import store
 from scaling.workers.run_settings import RunSettings
+from scaling.workers.schedule import PreflightResult
+from tests.support import machines
 from tests.support.planned import plan, predicted
 
 STAGES = {"trace_seconds": 0.1, "lower_seconds": 0.2, "compile_seconds": 0.5}
@@ -78,3 +81,16 @@ def test_a_plan_of_one_case_is_announced_in_the_singular():
     assert plan_study.describe_work(study) == (
         "mine for TPU v5p: 1 case to compile, 0 already done, 0 skipped; results in out"
     )
+
+
+def test_a_case_that_another_plan_recorded_after_the_preflight_check_is_not_planned_again(tmp_path):
+    record = plan(0.01)
+    checked = PreflightResult(record.case, ("skipped", "not_defined", "a reason"), None)
+    study = plan_study.PlannedStudy(
+        "mine", None, machines.machine(), tmp_path, frozenset(), settings(), (checked,), 0, frozenset(),
+        {checked.environment_key: record.environment},
+    )  # fmt: skip
+    events = []
+    for _ in range(2):
+        plan_study.run_plan(study, events.append)
+    assert len(store.load(tmp_path).plans) == len(events) == 1
