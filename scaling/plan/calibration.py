@@ -47,7 +47,8 @@ def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = 
             f"hardware={hardware.name} needs the ceilings `copy` and `call`, which were not both measured: "
             "run `scaling run study=linear` again"
         )
-    config = {**hardware.config, "rates": list(map(dataclasses.asdict, rates))}
+    # The measured rates identify the machine, not the folder, which may be an absolute path.
+    config = {**hardware.config, "ceilings": None, "rates": list(map(dataclasses.asdict, rates))}
     device_kind = last_timing.records[0].environment.get("device_kind")
     return dataclasses.replace(hardware, device_kind=device_kind, rates=rates, config=config)
 

@@ -140,6 +140,12 @@ def test_the_digest_of_a_calibrated_machine_depends_on_its_ceilings():
     assert calibrate(*all_of()).digest == calibrate(*all_of()).digest != calibrate(*all_of(share=0.9)).digest
 
 
+def test_a_calibrated_machine_does_not_contain_the_path_of_its_ceilings():
+    given = from_config(DEFAULT.config | {"ceilings": "/home/someone/results"})
+    calibrated = calibration.calibrate(given, pool_processes(all_of()))
+    assert "someone" not in str(calibrated.config) and calibrated.digest == calibrate(*all_of()).digest
+
+
 def test_synthetic_records_of_a_machine_can_be_calibrated():
     rng = np.random.default_rng(0)
     hardware = calibrate(*(record for devices in (1, 2, 64) for record in machine(rng, devices)))
