@@ -135,7 +135,8 @@ class BuiltCase:
 
     def _missing_memory(self, compiled_case: compile_case.CompiledCase) -> str | None:
         """Return a message if the program needs more memory than a device has, otherwise None."""
-        needed, available = compiled_case.bytes_while_running, self.case.memory_limit or self.hardware.memory
+        needed, limits = compiled_case.bytes_while_running, (self.case.memory_limit, self.hardware.memory)
+        available = min(filter(None, limits), default=None)
         if not needed or not available or needed <= available:
             return None
         return f"needs {format_bytes(needed)}, a device has {format_bytes(available)}"

@@ -284,6 +284,16 @@ def test_a_killed_plan_loses_no_record_and_leaves_no_compile_worker(tmp_path, st
     assert all(before[record.key] == record for record in after if record.key in before)
 
 
+@pytest.mark.parametrize(
+    ("limit", "memory", "available"), [(None, 2e9, 2e9), (1e9, 2e9, 1e9), (2e9, 1e9, 1e9), (1e9, None, 1e9)]
+)
+def test_a_program_needs_at_most_the_memory_limit_and_the_memory_of_the_hardware(limit, memory, available):
+    built = SimpleNamespace(case=SimpleNamespace(memory_limit=limit), hardware=SimpleNamespace(memory=memory))
+    for needed, fits in ((available, True), (available + 1, False)):
+        compiled = SimpleNamespace(bytes_while_running=needed)
+        assert (compile_worker.BuiltCase._missing_memory(built, compiled) is None) == fits
+
+
 def test_an_operation_without_an_implementation_is_skipped_as_in_a_run():
     fields = compile_worker.describe_failure(NotImplementedError("no rule\nfor bfloat16"))
     text = "NotImplementedError: no rule for bfloat16"
