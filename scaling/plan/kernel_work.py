@@ -70,12 +70,6 @@ ROUTINE_ELEMENTS = {
     "gesdd": 80_000, "gesvd": 100_000, "geev": 180_000, "gees": 180_000,
 }  # fmt: skip
 _ROUTINE_TARGET = re.compile(r'custom_call_target="(?:lapack_[sdcz](\w+)_ffi|(TopK))"')
-# In a scalar loop of a convolution, each addition waits for the previous one: 0.8 to 2 ns a multiplication
-# instead of 0.3. A vectorized loop executes fewer operations. A short loop is unrolled: outputs overlap.
-SLOWDOWN_OF_SCALAR_CONVOLUTION = 3
-# The number of operations of a vectorized loop for each multiplication or addition is 2.5 to 5.
-_MAX_VECTORIZED_OPERATIONS = 8
-_MAX_UNROLLED_TERMS = 64  # multiplications for each output of a convolution whose loop is unrolled
 
 
 @dataclass(frozen=True)
@@ -153,10 +147,6 @@ def _count_kernel(kernel: hlo.Kernel, operations: Mapping[str, float] | None) ->
     if operations is not None:
         loop_operations = operations.get(kernel.instruction.name, 0.0)  # 0 if a library computes the result
         work["overhead"] = _kernel_overhead(kernel, loop_operations, work["arithmetic"])
-        is_scalar = loop_operations > _MAX_VECTORIZED_OPERATIONS * work["products"]
-        is_long = work["products"] > 2 * _MAX_UNROLLED_TERMS * kernel.instruction.size
-        if kernel.instruction.opcode == "convolution" and is_scalar and is_long:
-            loop_operations *= SLOWDOWN_OF_SCALAR_CONVOLUTION
         work["operations"], library = round(loop_operations), "" if loop_operations else library
     return KernelWork(kernel.bytes, library=library, times=kernel.times, **work)
 

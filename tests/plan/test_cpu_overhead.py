@@ -132,20 +132,6 @@ def test_only_what_has_no_compiled_loops_is_computed_by_a_library(name):
     assert (in_library.library, in_loops.library) == (opcode if name == "random bits" else "", "")
 
 
-@pytest.mark.parametrize(
-    ("per_product", "window", "slowdown"),
-    [(5, 90, 1), (12, 3, 1), (12, 90, kernel_work.SLOWDOWN_OF_SCALAR_CONVOLUTION)],
-)
-def test_additions_of_a_convolution_wait_for_each_other_in_long_scalar_loops_only(
-    per_product, window, slowdown, monkeypatch
-):
-    result, image, kernel, attributes, overhead = PRODUCTS["a convolution"]
-    texts = (kernel.replace("3,", f"{window},", 1), attributes.replace("size=3", f"size={window}"))
-    monkeypatch.setitem(PRODUCTS, "a convolution", (result, image.replace("9", "99"), *texts, overhead))
-    operations = per_product * count_product("a convolution", {}).products
-    assert count_product("a convolution", {"r": operations}).operations == slowdown * operations
-
-
 def test_a_fusion_of_the_library_has_the_time_of_its_start():
     text = """\
 %fused (p: f32[8,4]) -> f32[8,4] {
