@@ -52,11 +52,7 @@ PRODUCT = 400_000  # each product of a batch: 0.4 us; a single product takes 0.5
 PACKED_ELEMENT = 60  # an element of the operands or the result of a product in the library: 0.04 to 0.3 ns
 NARROW_PRODUCT_ELEMENT = 200  # the same for the left operand if the right one is narrow: 0.17 to 0.29 ns
 NARROW_COLUMNS = 7  # the largest number of columns of a narrow matrix
-CONVOLUTION_PATCH = 30_000  # an output position of a convolution with a one-dimensional window: 15 to 80 ns
-CONVOLUTION_ROW = 10_000  # each further row of the window, for each output position: 3 to 35 ns
-# A convolution of a dilated image is a matrix product whose results are added to the output: 1.3 to 2 ns for
-# each position of the image and of the window.
-CONVOLUTION_ADDITION = 1500
+CONVOLUTION_PATCH = 30_000  # an output position of a convolution: 15 to 80 ns
 SORT_COMPARISON = 9000  # a comparison of two elements: 5 to 14 ns
 FFT_START = 1_700_000  # the start of Fourier transforms: 1 to 8 us
 # The additional time of an operation of a Fourier transform: 20 to 100 ps, for real numbers twice as long
@@ -278,13 +274,9 @@ def _library_overhead(kernel: hlo.Kernel, arithmetic: int) -> int:
     operands = [kernel.body[name] for name in instruction.operands]
     operand_size = sum(operand.size for operand in operands)
     if instruction.opcode == "convolution":
-        window = _WINDOW_SIZE.search(instruction.attributes)
-        lengths = [length for length in hlo.parse_integers(window[1] if window else "") if length > 1]
-        if "lhs_dilate=" in instruction.attributes:
-            positions = operands[0].size // max(1, operands[0].dims[-1])
-            return CONVOLUTION_ADDITION * math.prod(lengths) * positions
-        patch = CONVOLUTION_PATCH + CONVOLUTION_ROW * (math.prod(lengths[:-1]) - 1)
-        return patch * instruction.size // max(1, instruction.dims[-1])
+        if "lhs_dilate=" in instruction.attributes:  # it is a matrix product
+            return 0
+        return CONVOLUTION_PATCH * instruction.size // max(1, instruction.dims[-1])
     if instruction.opcode == "dot":
         batch = math.prod(operands[0].dims[axis] for axis in instruction.axes("lhs_batch_dims") or ())
         is_narrow = instruction.dims[-1:] <= (NARROW_COLUMNS,)

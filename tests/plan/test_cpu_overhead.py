@@ -80,11 +80,10 @@ PRODUCTS = {  # result, operands, attributes -> overhead
     "a convolution of images": (
         "f32[2,7,9,4]{3,2,1,0}", "f32[2,7,9,2]{3,2,1,0}", "f32[3,5,2,4]{3,2,1,0}",
         "window={size=3x5 pad=1_1x2_2}, dim_labels=b01f_01io->b01f",
-        2 * 7 * 9 * (kernel_work.CONVOLUTION_PATCH + 2 * kernel_work.CONVOLUTION_ROW)),
+        2 * 7 * 9 * kernel_work.CONVOLUTION_PATCH),
     "a convolution of a dilated image": (
         "f32[2,9,4]{2,1,0}", "f32[2,5,3]{2,1,0}", "f32[3,3,4]{2,1,0}",
-        "window={size=3 pad=1_1 lhs_dilate=2}, dim_labels=b0f_0io->b0f",
-        2 * 5 * 3 * kernel_work.CONVOLUTION_ADDITION),
+        "window={size=3 pad=1_1 lhs_dilate=2}, dim_labels=b0f_0io->b0f", 0),
     "triangular solves": (
         "f32[5,4,2]{2,1,0}", "f32[5,4,4]{2,1,0}", "f32[5,4,2]{2,1,0}", 'custom_call_target="lapack_strsm_ffi"',
         5 * kernel_work.ROUTINE_START + 5 * (4 * 4 + 4 * 2) * kernel_work.ROUTINE_ELEMENTS["trsm"]),
