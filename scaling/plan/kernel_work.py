@@ -47,17 +47,13 @@ _FLOATING_POINT_KINDS = {"divide": "divisions", "remainder": "divisions"} | dict
 # differ by a factor of 1.6, but the times to start kernels and products do not.
 KERNEL_START = 450_000  # the start of a kernel: 0.4 to 0.8 us
 KERNEL_START_IN_LOOP = 30_000  # the same in a while loop, when the code is in the cache: 10 to 40 ns
-PRODUCT_START = 500_000  # the start of the library for a product or a batch of them
-PRODUCT = 400_000  # each product of a batch: 0.4 us; a single product takes 0.5 to 1.3 us
+PRODUCT = 400_000  # each product of a batch, and the start of the library: 0.4 us
 PACKED_ELEMENT = 60  # an element of the operands or the result of a product in the library: 0.04 to 0.3 ns
 NARROW_PRODUCT_ELEMENT = 200  # the same for the left operand if the right one is narrow: 0.17 to 0.29 ns
 NARROW_COLUMNS = 7  # the largest number of columns of a narrow matrix
 CONVOLUTION_PATCH = 30_000  # an output position of a convolution: 15 to 80 ns
 SORT_COMPARISON = 9000  # a comparison of two elements: 5 to 14 ns
-FFT_START = 1_700_000  # the start of Fourier transforms: 1 to 8 us
-# The additional time of an operation of a Fourier transform: 20 to 100 ps, for real numbers twice as long
-FFT_OPERATION = 30
-ROUTINE_START = 55_000  # a routine of LAPACK for one matrix: 50 to 70 ns
+FFT_OPERATION = 60  # the additional time of an operation of a Fourier transform: 20 to 100 ps
 # An element of the operands of a routine that a custom call executes, for matrices of 3 x 3 to 300 x 300:
 # 0.4 to 0.6 ns for trsm, 1 to 5 ns for gtsv and TopK.
 ROUTINE_ELEMENTS = {
@@ -282,13 +278,11 @@ def _library_overhead(kernel: hlo.Kernel, arithmetic: int) -> int:
         is_narrow = instruction.dims[-1:] <= (NARROW_COLUMNS,)
         left = operands[0].size * (NARROW_PRODUCT_ELEMENT if is_narrow else PACKED_ELEMENT)
         other_elements = instruction.size + operand_size - operands[0].size
-        return PRODUCT_START + PRODUCT * batch + left + PACKED_ELEMENT * other_elements
+        return PRODUCT * (1 + batch) + left + PACKED_ELEMENT * other_elements
     if instruction.opcode == "custom-call":
-        matrices = math.prod(operands[0].dims[:-2]) if operands else 0
-        elements = ROUTINE_ELEMENTS.get(_routine_name(instruction), 0) * operand_size
-        return elements and elements + ROUTINE_START * matrices
+        return ROUTINE_ELEMENTS.get(_routine_name(instruction), 0) * operand_size
     if instruction.opcode == "fft":
-        return FFT_START + FFT_OPERATION * arithmetic * (2 if "RFFT" in instruction.attributes else 1)
+        return FFT_OPERATION * arithmetic
     if instruction.opcode == "sort":
         sorted_elements = math.prod(operands[0].dims[axis] for axis in instruction.axes("dimensions") or ())
         return round(SORT_COMPARISON * operands[0].size * math.log2(max(2, sorted_elements)))
