@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scaling.core.case import Refusal, unknown_name
+from scaling.core.case import Refusal, check_names
 from scaling.core.formatting import format_value
 
 NONE, LOCAL, SLURM, ALLOCATION, HOSTS = NAMES = ("none", "local", "slurm", "allocation", "hosts")
@@ -76,15 +76,14 @@ class ClusterSettings:
         return (*([f"--container-image={self.container}"] if self.container else []), *self.srun)
 
 
-def from_config(config: Any) -> ClusterSettings:
+def from_config(config: Mapping[str, Any]) -> ClusterSettings:
     """Return the settings in the Hydra config group `cluster`. Raise `Refusal` if a setting is invalid."""
-    name = config.get("name") if isinstance(config, Mapping) else config
-    if isinstance(config, Mapping) and name is None:
+    name = config.get("name")
+    if name is None:
         raise Refusal(
             "the cluster file has no key `name`: add `defaults: [slurm]` at its top, or `name: slurm`"
         )
-    if not isinstance(config, Mapping) or name not in NAMES:
-        raise unknown_name("cluster", name, NAMES)
+    check_names("cluster", [name], NAMES)
     values = {key: _parse_field(key, value) for key, value in config.items()}
     cluster = ClusterSettings(**{key: value for key, value in values.items() if value is not None})
     if cluster.gpu_option != "gres" and cluster.gres.split(":")[0] != "gpu":

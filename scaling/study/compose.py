@@ -153,7 +153,7 @@ def _compose_once(overrides: list[str], only_print: bool) -> Composed:
 
 
 def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
-    """Raise `Refusal` if a configuration key is unknown, missing or misplaced, or if a group has no file.
+    """Raise `Refusal` if a key is unknown, missing or misplaced, or if a group has no file or no mapping.
 
     `choices` maps each group, such as "cluster", to its selected file. The group "hardware" needs no file.
     """
@@ -166,9 +166,9 @@ def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
         if not isinstance(choices.get(group), str) and (group != "hardware" or group not in choices):
             several = f"; several run with --multirun {group}=A,B" if group in ("study", "hardware") else ""
             raise Refusal(f"name one {group}, such as {group}={example}{several}")
-    if not isinstance(config["study"], dict):
-        fix = "write fields and grids in its file, or name another, such as study=smoke"
-        raise Refusal(f"study={choices['study']} is not a mapping of fields and grids: {fix}")
+        if choices[group] and not isinstance(config.get(group), dict):
+            fix = f"write a mapping in its file, or name another, such as {group}={example}"
+            raise Refusal(f"{group}={choices[group]} is not a mapping: {fix}")
     for name, value in config["study"].items():
         if name in known_names and name not in (*FIELDS, "scaling", "where"):
             key = f"{name}.{next(iter(value))}" if isinstance(value, dict) and value else name
@@ -179,9 +179,9 @@ def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
         raise _explain_key_without_choice("hardware", _GROUPS["hardware"])
 
 
-def _check_cluster(config: Any) -> None:
+def _check_cluster(config: Mapping[str, Any]) -> None:
     """Raise `Refusal` if a field of `cluster` is unknown, or has no effect with the selected cluster."""
-    cluster = config.get("name") if isinstance(config, Mapping) else None
+    cluster = config.get("name")
     folder = configuration_folder() / "cluster"
     used_fields = _read_keys(folder / f"{cluster}.yaml") if cluster in NAMES else []
     for name in (name for name in config if used_fields and name not in used_fields):

@@ -373,7 +373,7 @@ TABLES["study files"] = {
         "ceilings as text": ("{workload: linear, ceilings: maybe}", "ceilings must be true or false, not 'maybe'"),
         "an empty sweep": ("{workload: linear, points: []}", "no cases"),
         "a file of another package": ("# @package _global_\nworkload: linear\n", "no file sets study.*@package"),
-        "a study that is a number": ("# @package _global_\nstudy: 3\n", "study=mine is not a mapping of fields and grids"),
+        "a study that is a number": ("# @package _global_\nstudy: 3\n", "study=mine is not a mapping: write a mapping"),
         "an unknown default": ("defaults: [nowhere]\nworkload: linear\n", "nowhere"),
         "a default that is a number": ("defaults: [1]\nworkload: linear\n", "study=mine' .or .defaults. in it. names no file"),
         "a default of itself": ("defaults: [mine]\nworkload: linear\n", "refers to itself"),
@@ -421,7 +421,16 @@ TABLES["study files"] = {
         {"my_conf/study/mine.yaml": "workload: linear", "my_conf/tracking/mine.yaml": "project: 3"},
     ),
     "a plan of a study that is a number": user_study(
-        "# @package _global_\nstudy: 3\n", "study=mine is not a mapping of fields", ("plan", *MINE[1:], "hardware=v5p")
+        "# @package _global_\nstudy: 3\n", "study=mine is not a mapping", ("plan", *MINE[1:], "hardware=v5p")
+    ),
+    "a tracking file that is a list": Input(
+        (*MINE, "tracking=mine"),
+        "tracking=mine is not a mapping: .*such as tracking=none",
+        {"my_conf/study/mine.yaml": "workload: linear", "my_conf/tracking/mine.yaml": "[1]"},
+    ),
+    "a cluster that is a number": user_study(
+        "workload: linear\n", "cluster=five is not a mapping: .*such as cluster=none", (*MINE, "cluster=five"),
+        **{"my_conf/cluster/five.yaml": "# @package _global_\ncluster: 5\n"},
     ),
     "a study that is a folder": Input(MINE, "mine", {"my_conf/study/mine.yaml/inside": ""}),
     "a study in a folder of another name": Input(MINE, "unknown study 'mine'", {"my_conf/studies/mine.yaml": "workload: linear"}),
