@@ -55,13 +55,20 @@ def parse(words: Sequence[str], fields: Sequence[str], command: str = "run") -> 
     if folder is not None and not (os.path.isdir(folder) and os.access(folder, os.R_OK | os.X_OK)):
         example = "such as --config-dir my_conf"
         raise Refusal(f"--config-dir takes a folder that can be read, {example}, not {folder!r}")
-    names = [word.partition("=")[0].lstrip("+") for word in words]
     for word in overrides:
         _check_override(word, fields)
-        if names.count(name := word.partition("=")[0].lstrip("+")) > 1:
-            raise Refusal(f"{name} is given twice: write it once{_advise_several(name)}")
+    names = [name for word in overrides for name in _list_names(word)]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise Refusal(f"{repeated[0]} is given twice: write it once{_advise_several(repeated[0])}")
     options.overrides = overrides
     return options
+
+
+def _list_names(override: str) -> list[str]:
+    """Return the names that an override sets, such as ["sizes.p", "sizes.o"] for sizes={p: 8, o: 2}."""
+    name, _, value = override.lstrip("+").partition("=")
+    keys = re.findall(r"[{,]\s*(\w+)\s*:", value) if name in ("sizes", "sampling") else []
+    return [f"{name}.{key}" for key in keys] or [name]
 
 
 def _advise_several(name: str) -> str:
@@ -74,16 +81,13 @@ def _advise_several(name: str) -> str:
 def _check_override(word: str, fields: Sequence[str]) -> None:
     if word.startswith("-"):
         raise _unknown_option(word, fields)
-    name, equals_sign, value = word.lstrip("+~").partition("=")
+    name, equals_sign, _ = word.lstrip("+~").partition("=")
     top_level_key = name.partition(".")[0]
     if not name or not (equals_sign or word.startswith("~")):
         raise Refusal(f"{word!r} is not an override: write FIELD=VALUE, such as {_example(word, fields)}")
     if top_level_key.startswith("hydra"):
         fix = "results=PATH names the folder, and --multirun runs several studies"
         raise Refusal(f"{word} has no effect: {fix}")
-    keys = re.findall(r"[{,]\s*(\w+)\s*:", value) if name in ("sizes", "sampling") else []
-    if repeated := [key for key in keys if keys.count(key) > 1]:
-        raise Refusal(f"{word} has {repeated[0]} twice: write each key once")
     if len(name) == 1:  # a size, such as p
         raise Refusal(f"unknown key {name!r}: a size is written sizes.{word}")
     check_names("key", [top_level_key], fields)

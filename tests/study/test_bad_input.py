@@ -41,7 +41,9 @@ BAD_INPUTS = {
     "unknown key, added": ([*RBF, "+devises=[1]", "dry_run=true"], "unknown key 'devises'.*did you mean 'devices'"),
     "a field with a prefix": ([*RBF, "study.points=3"], "unknown key 'study.points': write points without the prefix study"),
     "unknown key with a prefix": ([*RBF, "study.pints=3"], "unknown key 'pints'.*did you mean 'points'"),
-    "a size twice": (["run", "study=linear", "sizes={p:8,o:2,p:16}"], r"sizes=\{p:8,o:2,p:16\} has p twice: write each key once"),
+    "a size twice": (["run", "study=linear", "sizes={p:8,o:2,p:16}"], r"sizes.p is given twice: write it once"),
+    "a size in two forms": (["run", "study=linear", "sizes.p=8", "sizes={o: 2, p: 16}", "dry_run=true"], "sizes.p is given twice"),
+    "a limit in two forms": ([*RBF, "sampling={least: 1}", "sampling.least=2", "dry_run=true"], "sampling.least is given twice"),
     "a sweep of Hydra": ([*RBF, "sizes.m=range(1,3)"], r"scaling: sizes.m=range\(1,3\) needs --multirun; .*are a list"),
     "an empty sweep of a size": (
         ["run", "--multirun", "study=linear", "sizes.p=range(1,1)"],
