@@ -121,7 +121,7 @@ def _expand_grids(
         replaced = {field for field in part if study_sources.get(field) != _COMMAND_LINE}
         part_sources = {field: study_sources[field] for field in study_sources if field not in replaced}
         part_location = f"in part {name} of {location.removeprefix('in ')}"
-        yield from _expand_grids(shared | part, command_line, part_location, part_sources)
+        yield from _expand_grids(_merge(shared, part), command_line, part_location, part_sources)
     for number, grid in enumerate(study.get("grids", [] if parts else [{}]), 1):
         grid_location = f"{location}, grid {number}" if "grids" in study else location
         grid_sources = dict.fromkeys({_GRID, *grid} - command_line.keys(), grid_location)

@@ -304,6 +304,8 @@ def test_cells_of_the_parts_of_a_study_come_first_and_once():
     assert {cell.case.dtype for cell in expand_study({"parts": {"one": part}, "dtype": "float64"}, {})} == {
         "float64"
     }
+    sized = {"sizes": {"p": 5, "o": 3}, "parts": {"one": part | {"sizes": {"o": 2}}}}
+    assert [dict(cell.case.sizes) for cell in expand_study(sized, {})] == [{"p": 5, "o": 2}] * 2
     with pytest.raises(Refusal, match="unknown study key 'celings'"):
         expand_study({"parts": {"one": part}, "celings": True}, {})
     with pytest.raises(Refusal, match="parts must be a mapping of studies by name, not \\['one'\\]"):
