@@ -138,7 +138,7 @@ def _check_study(study: Mapping[str, Any], parts: Any) -> None:
     if not isinstance(grids, list) or not grids or not all(isinstance(grid, Mapping) for grid in grids):
         fix = "write one such as `- {mode: jacfwd}`, or leave grids out"
         raise Refusal(f"grids must be a list of mappings, at least one, not {format_value(grids)}: {fix}")
-    if study.get("ceilings") not in (None, True, False):
+    if not isinstance(study.get("ceilings"), bool | None):
         raise Refusal(f"ceilings must be true or false, not {format_value(study['ceilings'])}")
     if not isinstance(study.get("title"), str | None):
         raise Refusal(f"title must be a text, not {format_value(study['title'])}")

@@ -312,9 +312,10 @@ def test_cells_of_the_parts_of_a_study_come_first_and_once():
         expand_study({"parts": ["one"]}, {})
 
 
-def test_ceilings_must_be_true_or_false():
-    with pytest.raises(Refusal, match="ceilings must be true or false, not 3"):
-        expand_study({"workload": "mine", "ceilings": 3}, {})
+@pytest.mark.parametrize("value", [3, 1, 0.0, "yes"])
+def test_ceilings_must_be_true_or_false(value):
+    with pytest.raises(Refusal, match=f"ceilings must be true or false, not '?{value}"):
+        expand_study({"workload": "mine", "ceilings": value}, {})
 
 
 def test_every_field_has_an_override_in_these_tests():
