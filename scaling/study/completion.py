@@ -97,7 +97,7 @@ def _resolve_names(case: Case) -> Case:
     declared = declared_sizes(case.workload, module, case.sizes)
     sizes = {name: case.points if size == "points" else size for name, size in declared.items()}
     formulation = None if formulation in formulations[:1] else formulation  # the first is the default
-    points = 1 if target in getattr(module, "SINGLE", ()) else case.points
+    points = 1 if target in declared_names(module, "SINGLE") else case.points
     resolved = dataclasses.replace(
         case, target=target, mode=mode, variant=variant, formulation=formulation,
         sizes=sizes | dict(case.sizes), points=points,
@@ -110,8 +110,8 @@ def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
     value = getattr(module, "VALUE", "value")
     values = (value,) if isinstance(value, str) else declared_names(module, "VALUE")
     targets = declared_names(module, "TARGETS") if hasattr(module, "TARGETS") else ("jacobian",)
-    if not targets:
-        raise Refusal(f"TARGETS of {case.workload} is empty: name quantities, or omit it for ('jacobian',)")
+    if not targets or not values:
+        raise Refusal(f"TARGETS or VALUE of {case.workload} is empty: name quantities, or omit it")
     mode = case.ad_mode
     second = LAPLACIAN if mode.laplacian_only else SECOND[0]
     target = case.target or (values[0] if mode.is_value else second if mode.order == 2 else targets[0])

@@ -654,7 +654,10 @@ TABLES["workloads"] = {
         ),
         "has an unknown dtype": (GOOD + "DTYPES = ('float16',)\n", "unknown dtype in DTYPES of mine 'float16'"),
         "has a value without a name": (GOOD + "VALUE = None\n", "VALUE of mine must be a tuple or list of"),
-        "has no targets": (GOOD + "TARGETS = ()\n", "TARGETS of mine is empty: name quantities, or omit it"),
+        "has no targets": (GOOD + "TARGETS = ()\n", "TARGETS or VALUE of mine is empty: name quantities, or omit it"),
+        "has no values": (GOOD + "VALUE = ()\n", "TARGETS or VALUE of mine is empty: name quantities, or omit it"),
+        "has single targets in a text": (GOOD + "SINGLE = 'jacobians'\n", r"SINGLE of mine must .* write \('jacobians',\)"),
+        "has a number of single targets": (GOOD + "SINGLE = 1\n", "SINGLE of mine must be a tuple or list of names, not 1"),
     }.items()
 } | {
     f"a workload with the name {text}": Input(("run", "study=function", f"workload={text}", *options), pattern, {"mine.py": GOOD})
