@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 
 from scaling.core import workload
-from scaling.core.case import Case, Refusal, built_in, check_names
+from scaling.core.case import FIELDS, Case, Refusal, built_in, check_names
 from scaling.core.inputs import draw_rows, point_rows
 from scaling.core.modes import MODES
 from scaling.core.reductions import REDUCTIONS, WHOLE
 from scaling.core.workload import Workload
 
 MAX_CHECKED_ELEMENTS = 2**20  # larger arrays take long to compute
-_RESERVED = ("points", "devices", "data_seed")  # fields that a size of this name would hide in `where`
 _DEFINES_WORKLOAD = re.compile(
     r"^(def|class)\s+workload\b|^workload\s*[:=]|^from\s.*\bimport\b.*\bworkload\b", re.MULTILINE
 )
@@ -98,13 +97,13 @@ def declared_sizes(name: str, module: ModuleType, case_sizes: Mapping[str, Any])
 
     `name` is the name of the workload. `case_sizes` contains the sizes that the case sets. Raise `Refusal` if
     `case_sizes` contains a name that is not in SIZES, or if a size has neither a default nor a value. Also
-    raise `Refusal` if SIZES is malformed or contains a reserved name ("points", "devices" or "data_seed").
+    raise `Refusal` if SIZES is malformed or contains the name of a field, which it would hide in `where`.
     """
     declared = getattr(module, "SIZES", {})
     if not isinstance(declared, Mapping) or not all(isinstance(size, str) for size in declared):
         text = f"SIZES of {module.__name__} must be a dict from the name of a size to its default"
         raise Refusal(f"{text}, not {declared!r:.80}; write {{'n': 8}}")
-    if clash := next((size for size in declared if size in _RESERVED), None):
+    if clash := next((size for size in declared if size in (*FIELDS, "scaling")), None):
         fix = f"rename the size in the module, such as n_{clash}"
         raise Refusal(f"size {clash!r} of {name} has the name of a field, which it would hide: {fix}")
     try:

@@ -636,6 +636,9 @@ TABLES["workloads"] = {
             GOOD + "SIZES = {'n': 8, 'points': 8}\n",
             "size 'points' of mine has the name of a field, which it would hide: rename the size in the module, such as n_points",
         ),
+        "has a size with the name of a field of text": (
+            GOOD + "SIZES = {'mode': 8}\n", "size 'mode' of mine has the name of a field, .* such as n_mode",
+        ),
         "has a variant that is a text": (
             GOOD + "VARIANTS = 'plain'\n",
             r"VARIANTS of mine must be a tuple or list of names, not 'plain'; write \('plain',\)",
