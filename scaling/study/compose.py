@@ -229,7 +229,7 @@ def _keep_null(override: str) -> str:
     Without brackets, null would mean that the field is not set. where=null becomes where=true. All other
     overrides are returned unchanged.
     """
-    name, _, value = override.partition("=")
+    name, _, value = override.lstrip("+").partition("=")
     # A plain null means "not given".
     is_null = value.strip().lower() == "null" and name in (*FIELDS, "scaling", "where")
     return f"{name}={'true' if name == 'where' else '[null]'}" if is_null else override

@@ -105,6 +105,8 @@ def test_null_on_the_command_line_replaces_every_value_of_the_study():
         ((config, _),) = compose_words(words)
         cells = expand_study(config["study"], {name: config[name] for name in (*FIELDS, "scaling", "where")})
         assert {getattr(cell.case, name) for cell in cells} == {None}
+    ((added, _),) = compose_words(["study=memory", "++chunk=null"])
+    assert added["chunk"] == [None]
     ((config, _),) = compose_words(["study=linear", "where=null"])
     found = expand_study(config["study"], {"where": config["where"]})
     assert len(found) > len(expand_study(config["study"], {}))
