@@ -24,7 +24,7 @@ from scaling.cli import streams
 from scaling.cli.commands import BAD_INPUT, COMMANDS, FAILED, INTERRUPTED, OK, overview, parse
 from scaling.core.case import Refusal, unknown_name
 from scaling.core.environment import hide_secrets, source
-from scaling.study.arguments import Parser
+from scaling.study.arguments import Parser, refuse_flags_file
 from scaling.workers.machine import AllocationLost
 
 _MAX_ERROR_LENGTH = 1400  # maximum length of an error message, in characters
@@ -123,6 +123,8 @@ def _run_command(words: list[str], console: Console) -> int:
         raise Refusal("`ulimit -v` permits less than the 1 GiB that this needs: set `ulimit -v unlimited`")
     if command in ("run", "plan", "advise"):
         _refuse_other_package()
+        if flags := os.environ.get("XLA_FLAGS", "").strip():
+            refuse_flags_file(f"XLA_FLAGS={flags}", flags)
     parsed_arguments = parse(command, arguments) if COMMANDS[command].arguments else arguments
     status: int | None = importlib.import_module(f"scaling.cli.{command}").execute(parsed_arguments, console)
     return status or OK

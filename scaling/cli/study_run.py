@@ -1,6 +1,5 @@
 """Read a study from its configuration (`StudyRun`), and schedule its missing cases for `scaling run`."""
 
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -94,10 +93,7 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
 
 def _check_options(config: dict[str, Any], cluster: ClusterSettings) -> None:
     """Raise `Refusal` if an option in `config` cannot be used with `scaling run` or with this cluster."""
-    versus, flags = config["versus"], os.environ.get("XLA_FLAGS", "").strip()
-    if flags and not flags.startswith("-"):
-        text = f"XLA_FLAGS={flags} names a file, but records contain flags"
-        raise Refusal(f"{text}: set XLA_FLAGS to the flags in this file")
+    versus = config["versus"]
     for option in ("hardware", "deadline"):
         if config.get(option) is not None:
             raise Refusal(f"{option} is an option of `scaling plan` and has no effect here: leave it out")

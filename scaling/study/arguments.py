@@ -64,6 +64,12 @@ def parse(words: Sequence[str], fields: Sequence[str], command: str = "run") -> 
     return options
 
 
+def refuse_flags_file(given: str, flags: str) -> None:
+    """Raise `Refusal` if XLA would read `flags` from a file, which records do not contain. Quote `given`."""
+    if not flags.lstrip().startswith("-"):
+        raise Refusal(f"{given} names a file: write the flags that it contains")
+
+
 def _list_names(override: str) -> list[str]:
     """Return the names that an override sets, such as ["sizes.p", "sizes.o"] for sizes={p: 8, o: 2}."""
     name, _, value = override.lstrip("+").partition("=")

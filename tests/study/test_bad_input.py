@@ -268,12 +268,16 @@ def test_compiled_cases_are_rejected_if_jax_compiles_nothing(call_main, tmp_path
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(
+    "words", [[*RBF, "devices=1"], ["plan", "study=plan", "hardware=nosuch"], ["advise", "workload=nosuch"]]
+)
 def test_a_file_of_xla_flags_is_rejected_because_a_record_would_not_contain_them(
-    call_main, monkeypatch, tmp_path
+    words, call_main, monkeypatch, tmp_path
 ):
+    check_rejected(call_main([*RBF, "versus=xla:flags.txt"]), "versus=xla:flags.txt names a file", tmp_path)
     monkeypatch.setenv("XLA_FLAGS", "flags.txt")
-    message = "XLA_FLAGS=flags.txt names a file.*: set XLA_FLAGS to the flags in this file"
-    check_rejected(call_main([*RBF, "devices=1"]), message, tmp_path)
+    message = "XLA_FLAGS=flags.txt names a file: write the flags that it contains"
+    check_rejected(call_main(words), message, tmp_path)
 
 
 MODULE = """from scaling.workload import Reference, Workload, normal
