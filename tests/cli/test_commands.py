@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import scaling
-from scaling.cli.commands import COMMANDS, overview
+from scaling.cli.commands import COMMANDS, overview, parse
 from scaling.cli.main import main
 from scaling.report import export
 
@@ -24,6 +24,21 @@ def test_the_commands_in_the_overview_fit_in_80_columns():
 def test_the_help_of_export_names_every_format():
     arguments = dict(COMMANDS["export"].arguments)
     assert set(export.FORMATS) <= set(arguments["--format",]["help"].replace(",", "").split())
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("merge", ["a", "b", "--output", "c"]), ("compare", ["a", "b", "--margin", "0.1"]),
+        ("logs", ["a", "3f", "--all"]), ("report", ["a", "efficiency=0.6", "--proposal"]),
+    ],
+)  # fmt: skip
+def test_an_option_may_stand_anywhere_and_a_double_dash_ends_the_options(name, words):
+    first, second, *option = words
+    assert (
+        parse(name, [first, *option, second]) == parse(name, [*option, first, second]) == parse(name, words)
+    )
+    assert parse("status", ["--all", "--", "-r"]).folder == "-r"
 
 
 @pytest.mark.parametrize("words", [["run", "study=smoke"], ["status", "results"]])

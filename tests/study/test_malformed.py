@@ -800,7 +800,7 @@ TABLES["plans"] = {
 TABLES["verbs"] = {
     " ".join(arguments): Input(tuple(arguments), pattern, FILE)
     for arguments, pattern in [
-        *(((verb,), "DIR|A") for verb in ("status", "logs", "compare", "merge")),
+        *(((verb,), "DIR|A|--output") for verb in ("status", "logs", "compare", "merge")),
         *(((verb, "nowhere", *options), "no results in 'nowhere'")
           for verb, options in [("cancel", ()), ("logs", ("3f",)), ("merge", ("nowhere", "--output", "both"))]),
         *(((verb, "a_file", *options), "no results in 'a_file'")
