@@ -188,11 +188,11 @@ class CaseLoop:
         self.attempts[key] = run_case.prepare_case(
             record, self.group, sampling, request.get("known"), request["workload_digest"]
         )
-        self.channel.exit_if_forked()
         self._refuse_side_effects()
 
     def _refuse_side_effects(self) -> None:
-        """End this process if its cores or JAX settings have changed. The launcher records the error."""
+        """End this process if it is a fork, or if its cores or JAX settings have changed (then recorded)."""
+        self.channel.exit_if_forked()
         # The cores of this thread, which starts those of JAX. The thread that reads a pipe may not be bound.
         bound, cores = sorted(self.group.cores or ()), sorted(os.sched_getaffinity(0))
         if bound and cores != bound:

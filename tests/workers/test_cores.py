@@ -172,7 +172,9 @@ def test_each_process_of_a_case_is_bound_to_its_own_cores(processes):
 def test_a_process_whose_cores_changed_writes_no_record(tmp_path, monkeypatch, make_record):
     """A cpuset that shrinks, `taskset -a -p` and a user's module change the cores of a running process."""
     events, bound, actual = [], [max(CORES) + 1], sorted(os.sched_getaffinity(0))
-    channel = types.SimpleNamespace(send_event=lambda **event: events.append(event))
+    channel = types.SimpleNamespace(
+        send_event=lambda **event: events.append(event), exit_if_forked=lambda: None
+    )
     group = run_case.ProcessGroup([], "cpu", cores=bound)
     loop = jax_worker.CaseLoop({"results": str(tmp_path)}, channel, group, {})
     loop.attempts["key"] = run_case.Attempt(make_record(), group, Sampling(), ended=True)
@@ -200,7 +202,9 @@ def test_a_thread_that_started_before_its_process_was_bound_does_not_change_the_
     try:
         os.sched_setaffinity(0, CORES[:1])
         group = run_case.ProcessGroup([], "cpu", cores=list(CORES[:1]))
-        channel = types.SimpleNamespace(send_event=lambda **event: pytest.fail(event["text"]))
+        channel = types.SimpleNamespace(
+            send_event=lambda **event: pytest.fail(event["text"]), exit_if_forked=lambda: None
+        )
         jax_worker.CaseLoop({"results": str(tmp_path)}, channel, group, {})._refuse_side_effects()
     finally:
         os.sched_setaffinity(0, before)

@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental import multihost_utils
 
-from scaling import jax_worker
+from scaling import jax_worker, worker
 from scaling.core import compile_case, layout, run_case, workload
 from scaling.core.case import AUTO, Case
 from scaling.core.record import Record
 from scaling.core.timing import Sampling
+from scaling.results import store
 from scaling.study import completion
 from tests.support.devices import HERE, run_once
 
@@ -99,3 +100,16 @@ def test_a_process_whose_collective_fails_ends_after_the_process_that_caused_it(
     with pytest.raises(SystemExit):
         jax_worker._all_gather([1.0])
     assert waits == [jax_worker._PEER_EXIT_SECONDS] and "division by zero" in capsys.readouterr().err
+
+
+def test_a_fork_of_a_worker_writes_no_record(tmp_path, monkeypatch, make_record):
+    """A function that is not compiled may fork at each call, also at the last one."""
+    channel = object.__new__(worker.Channel)
+    channel._pid = os.getppid()  # as in a fork
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    group = run_case.ProcessGroup([], "cpu")
+    loop = jax_worker.CaseLoop({"results": str(tmp_path)}, channel, group, {})
+    loop.attempts["key"] = run_case.Attempt(make_record(), group, Sampling(), ended=True)
+    with pytest.raises(SystemExit):
+        loop._finish("key")
+    assert store.load(tmp_path).records == []
