@@ -62,7 +62,7 @@ def gather_maximum(gather: Gather, value: float) -> float:
 
 def gather_text(gather: Gather, text: str) -> list[str]:
     """Return the texts of all processes as a list in the order of their ranks."""
-    content = text.encode()
+    content = text.encode(errors="backslashreplace")  # such as a surrogate of a file name
     length = int(gather_maximum(gather, len(content)))
     return [bytes(map(int, row)).decode().rstrip() for row in gather(list(map(float, content.ljust(length))))]
 

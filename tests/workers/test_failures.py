@@ -113,3 +113,13 @@ def test_a_fork_of_a_worker_writes_no_record(tmp_path, monkeypatch, make_record)
     with pytest.raises(SystemExit):
         loop._finish("key")
     assert store.load(tmp_path).records == []
+
+
+def test_an_exception_is_recorded_even_if_its_text_is_not_valid_utf_8(monkeypatch):
+    """Python decodes a file name that is not valid UTF-8 with surrogates."""
+
+    def fail(*_):
+        raise ValueError("no value in \udcff.csv")
+
+    monkeypatch.setattr(workload, "build", fail)
+    assert run_once(Case(**LINEAR, api="jit")).text.startswith("ValueError: no value in \udcff.csv")
