@@ -251,7 +251,7 @@ def _compile_and_check(attempt: Attempt) -> PlacedProgram:
 
 def _compile_jax_program(attempt: Attempt, case: Case, built_workload: Workload) -> PlacedProgram:
     group, note = attempt.group, attempt.note
-    describe_shortage = functools.partial(describe_memory_shortage, group, case.chunk == AUTO)
+    describe_shortage = functools.partial(describe_memory_shortage, group)
     if group.processes > 1 and case.chunk == AUTO:  # several processes cannot offload to the host
         case = dataclasses.replace(case, storage="device")
     derivative = compile_case.describe_and_color(case, built_workload, describe_shortage)
@@ -299,12 +299,12 @@ def _compile_program(group: ProcessGroup, program: layout.Program) -> Stages:
         return compile_once()
 
 
-def describe_memory_shortage(group: ProcessGroup, anywhere: bool, compiled: CompiledCase) -> str | None:
-    """Return a message if this process (any process if `anywhere`) has too little memory, else None."""
+def describe_memory_shortage(group: ProcessGroup, compiled: CompiledCase) -> str | None:
+    """Return a message if any process of the case has too little memory, otherwise None."""
     device, devices_per_node = group.local_devices[0], len(group.devices) // group.nodes
-    shortage = compile_case.describe_shortage(compiled, device, devices_per_node, group.platform)
-    texts = timing.gather_text(group.gather, shortage or "") if anywhere else [shortage]
-    return next((text for text in texts if text), None)
+    with _raise_in_all_processes(group):  # an earlier statement may have failed in another process
+        shortage = compile_case.describe_shortage(compiled, device, devices_per_node, group.platform)
+    return next(filter(None, timing.gather_text(group.gather, shortage or "")), None)
 
 
 def _check_result(attempt: Attempt, program: PlacedProgram, result: Any) -> None:

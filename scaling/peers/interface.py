@@ -156,7 +156,7 @@ def prepare_program(attempt: "Attempt", case: Case, workload: Any) -> "PlacedPro
     # The threads of a peer share all arrays.
     on_one_device = dataclasses.replace(derivative, case=dataclasses.replace(case, devices=1))
     first_device = group._replace(devices=group.devices[:1])
-    describe_shortage = functools.partial(run_case.describe_memory_shortage, first_device, False)
+    describe_shortage = functools.partial(run_case.describe_memory_shortage, first_device)
     compile_case.raise_if_too_large(compile_case.without_program(on_one_device), describe_shortage)
     expected_shape = derivative.result_shape
     arrays = inputs.input_arrays(case, workload)

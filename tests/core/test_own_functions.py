@@ -548,7 +548,7 @@ def test_the_memory_of_a_node_is_shared_by_its_cpu_devices_alone(monkeypatch):
 
     def shortage(nodes):
         group = run_case.ProcessGroup(jax.devices()[:4], "cpu", nodes=nodes)
-        return run_case.describe_memory_shortage(group, False, compiled)
+        return run_case.describe_memory_shortage(group, compiled)
 
     assert shortage(nodes=2) is None and shortage(nodes=1).startswith("needs ")
 

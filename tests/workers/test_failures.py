@@ -54,10 +54,14 @@ def test_a_program_with_unexpected_collectives_fails(split, monkeypatch):
         assert (record.status, record.reason) == outcome, record.text
 
 
-@pytest.mark.parametrize("call", [1, 2], ids=["of the empty program", "of the case"])
-def test_a_compilation_that_fails_in_one_process_ends_the_case_in_all(call, monkeypatch):
-    values, compiled, barrier = {}, [], threading.Barrier(2, timeout=20)
-    compile_stages = compile_case.compile_stages
+@pytest.mark.parametrize(
+    ("step", "call", "fields"),
+    [("compile_stages", 1, {}), ("compile_stages", 2, {}), ("describe_derivative", 1, {"seeds": "colored"})],
+    ids=["compiles the empty program", "compiles the case", "traces the function"],
+)
+def test_a_step_that_fails_in_one_process_ends_the_case_in_all(step, call, fields, monkeypatch):
+    values, calls, barrier = {}, [], threading.Barrier(2, timeout=20)
+    original = getattr(compile_case, step)
 
     def gather(own):  # as the collective of JAX, it needs equally many values in all processes
         values[threading.current_thread().name] = own
@@ -68,13 +72,13 @@ def test_a_compilation_that_fails_in_one_process_ends_the_case_in_all(call, monk
         return rows
 
     def fail_in_process_1(*args):
-        compiled.append(threading.current_thread().name)
-        if compiled.count("process 1") == call and compiled[-1] == "process 1":
+        calls.append(threading.current_thread().name)
+        if calls.count("process 1") == call and calls[-1] == "process 1":
             raise MemoryError("no memory")
-        return compile_stages(*args)
+        return original(*args)
 
-    monkeypatch.setattr(compile_case, "compile_stages", fail_in_process_1)
-    case = completion.complete(Case(**LINEAR, api="jit", chunk=AUTO, memory_limit=10**6))
+    monkeypatch.setattr(compile_case, step, fail_in_process_1)
+    case = completion.complete(Case(**LINEAR, api="jit", chunk=AUTO, memory_limit=10**6, **fields))
     monkeypatch.setattr(run_case, "_dispatch_latency", run_case._dispatch_latency.__wrapped__)  # not cached
 
     def run(rank):
