@@ -12,7 +12,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -58,7 +57,8 @@ class ChildProcess:
         self._events: queue.Queue[Event] = queue.Queue()
         self._stderr: collections.deque[str] = collections.deque(maxlen=_KEPT_STDERR_LINES)
         reaper = [sys.executable, "-I", "-S", _REAPER, str(os.getpid())] if reaped else []
-        with tempfile.TemporaryFile("w+", encoding="utf-8") as stdin_file:  # a pipe could fill up and block
+        # A pipe could fill up and block, and a file on disk needs a disk that is not full.
+        with open(os.memfd_create("stdin"), "w+", encoding="utf-8") as stdin_file:
             stdin_file.write(stdin_text or "")
             stdin_file.seek(0)
             self._process = subprocess.Popen(

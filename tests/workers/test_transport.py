@@ -203,3 +203,12 @@ def test_the_error_message_of_xla_explains_an_exit_and_the_stack_trace_that_foll
     assert child_process.last_informative_line([message, connected]) == message
     overflow = "*** stack smashing detected ***: terminated"
     assert child_process.last_informative_line([message, overflow]) == overflow
+
+
+def test_a_child_process_starts_without_a_folder_for_temporary_files(monkeypatch):
+    """No such folder can be used if the disk is full."""
+    monkeypatch.setattr("tempfile.tempdir", "/proc/none")
+    child = ChildProcess(["cat"], stdin_text='{"event": "text"}\n')
+    events = [child.receive(60), child.receive(60)]
+    child.close()
+    assert events == [{"event": "text"}, {"event": "exit", "status": 0}]
