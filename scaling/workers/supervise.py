@@ -15,7 +15,7 @@ from scaling.core.grouping import group_by
 from scaling.core.record import Record, Writer, outcome_fields
 from scaling.results import store
 from scaling.workers import cores, worker_group
-from scaling.workers.history import Environment, Environments
+from scaling.workers.history import Environment, Environments, find_identities
 from scaling.workers.machine import AllocationLost
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import Schedule, ScheduledCase, group_by_problem, process_shape
@@ -325,12 +325,15 @@ class _InterleavedCases:
             self.run.record_end(work, "skipped", "dominated", text)
             work.state = "ended"
             return
+        # Other environments may have other memory.
+        here = {(): self.run.results[work.variant].environments[item.preflight.environment_key]}
         earlier_records = self._records_of_case(work) if item.case.chunk == AUTO else []
+        known_blocks = [r.blocks for r in earlier_records if r.blocks and find_identities(r, here)]
         self._request(
             work, "prepare", case=non_default_fields(item.case), order=item.order, attempt=item.attempt,
             replicate=item.replicate, engine=dict(item.preflight.engine), block=self.name,
             alone=self._has_single_case(),
-            known=next((record.blocks for record in reversed(earlier_records) if record.blocks), None),
+            known=next(reversed(known_blocks), None),
             workload_digest=item.preflight.workload_digest if work.variant == 0 else None,
         )  # fmt: skip
 

@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from scaling.core.case import Case
+from scaling.core.case import AUTO, Case
 from scaling.core.record import Writer, to_line
-from scaling.results.store import latest, load
+from scaling.results.store import append_records, latest, load
 from scaling.workers import supervise, worker_group
 from scaling.workers.machine import AllocationLost, Machine, ProcessShape
 from scaling.workers.run_settings import RunSettings
@@ -292,6 +292,21 @@ def test_the_launcher_writes_a_record_that_a_worker_could_not_write(monkeypatch,
     run(tmp_path, items, events=events)
     assert sorted(record.key for record in load(tmp_path).records) == sorted(lines)
     assert not any("unwritten" in event for event in events)
+
+
+def test_known_blocks_are_those_of_the_environment_of_the_run(monkeypatch, tmp_path, make_record):
+    """Another machine may have more memory, and `chunk=auto` chooses the largest blocks that fit."""
+    item = make_items("jacfwd")[0]
+    case = dataclasses.replace(item.case, chunk=AUTO)
+    item = dataclasses.replace(item, preflight=PreflightResult(case, None, None))
+    blocks = [{"block": n, "chunk": None, "storage": "device", "probes": []} for n in (2, 3, 1)]
+    digests = [ENVIRONMENT["digest"], ENVIRONMENT["digest"], "f" * 12]
+    records = [make_record(digest=d, blocks=b) for d, b in zip(digests, blocks, strict=True)]
+    append_records(tmp_path, [dataclasses.replace(record, case=case) for record in records])
+    known = []
+    FakeWorkers(monkeypatch, lambda group, message, count: known.append(message.get("known")))
+    run(tmp_path, [item])
+    assert known[0] == blocks[1]
 
 
 def test_a_variant_that_does_not_start_twice_fails_only_its_own_cases(monkeypatch, tmp_path):
