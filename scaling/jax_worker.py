@@ -162,6 +162,8 @@ class CaseLoop:
                 self._prepare(key, request)
             elif action == "turn":
                 has_enough_samples = run_case.take_turn(self.attempts[key])
+            elif action == "finish":
+                run_case.finish_case(self.attempts[key])
             attempt = self.attempts[key]
             if attempt.ended and self.group.processes > 1 and action == "turn":
                 print(attempt.record.text, file=sys.stderr, flush=True)
@@ -224,7 +226,7 @@ class CaseLoop:
 
         If the record cannot be written, the event contains the record.
         """
-        record, unwritten = run_case.finish_case(self.attempts.pop(key)), None
+        record, unwritten = self.attempts.pop(key).record, None
         self._refuse_side_effects()
         os.umask(self.umask)  # a user's module may have changed it
         try:

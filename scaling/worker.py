@@ -7,7 +7,7 @@ each with the key of a case:
 
     {"do": "prepare", "case": ..., ...}  build, compile, run once, and check; reply "ready", "end", or "later"
     {"do": "turn", ...}                  take samples; reply "turn", "end", or "later"
-    {"do": "finish", ...}                write the record of the case; reply "end"
+    {"do": "finish", ...}                write the record of the case; reply "end" or "later"
     {"do": "forget", ...}                discard the case as if it had not begun; reply "forgotten"
 
 The field "enough" of the reply "turn" states whether the case has enough samples. "end" means that the case

@@ -1,10 +1,12 @@
 """Tests of failing cases: status, reason and text of the record that the worker writes."""
 
 import dataclasses
+import json
 import os
 import sys
 import threading
 import time
+import types
 
 import jax
 import jax.numpy as jnp
@@ -104,6 +106,26 @@ def test_a_process_whose_collective_fails_ends_after_the_process_that_caused_it(
     with pytest.raises(SystemExit):
         jax_worker._all_gather([1.0])
     assert waits == [jax_worker._PEER_EXIT_SECONDS] and "division by zero" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("alone", "reply"), [(False, "later"), (True, "end")])
+def test_a_last_call_that_does_not_fit_in_memory_with_other_cases_is_repeated_alone(
+    alone, reply, tmp_path, monkeypatch, make_record
+):
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(run_case, "_check_another_call", fail)
+    events, group = [], run_case.ProcessGroup([], "cpu")
+    requests = [json.dumps({"do": "finish", "key": "key"})]
+    channel = types.SimpleNamespace(
+        requests=requests, send_event=lambda **event: events.append(event), exit_if_forked=lambda: None
+    )
+    loop = jax_worker.CaseLoop({"results": str(tmp_path)}, channel, group, {})
+    loop.attempts["key"], loop.is_alone["key"] = run_case.Attempt(make_record(), group, Sampling()), alone
+    loop.run()
+    assert [event["event"] for event in events] == [reply]
+    assert [record.reason for record in store.load(tmp_path).records] == ["out_of_memory"] * alone
 
 
 def test_a_fork_of_a_worker_writes_no_record(tmp_path, monkeypatch, make_record):
