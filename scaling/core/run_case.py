@@ -395,9 +395,9 @@ def _sample_fields(compilations: Sequence[Samples]) -> dict[str, Any]:
     )
     return {
         "seconds": seconds,
-        "seconds_min": seconds_min or seconds,
-        "slowest_rank": statistics.mode(slowest or [0]),
-        "turns": all_turns or [len(seconds)],
+        "seconds_min": seconds_min,
+        "slowest_rank": statistics.mode(slowest),
+        "turns": all_turns,
         "marked": marked,
         "calls_per_sample": compilations[0].calls_per_sample,
         "stop_reason": compilations[-1].stop_reason,
