@@ -251,20 +251,19 @@ def _compare_along(
     size = np.maximum(typical_size, np.abs(difference))
     allowed = _RELATIVE_TOLERANCE * size + value_rounding + 4 * rounding
     agrees = np.abs(derivative - difference) <= allowed + 4 * error
-    # Agreement at two steps is reliable even near kinks, where fourth differences overestimate the rounding.
-    agrees_twice, agrees_once, is_refuted = _compare_steps(differences, derivative, allowed, least_noise)
+    is_refuted = _is_refuted(differences, derivative, allowed, least_noise)
     is_visible = 8 * value_rounding <= _CONFIRMING_ERROR * size * _STEPS
     changes = np.abs(np.diff(differences, axis=0)) > _CONFIRMING_ERROR * size
     jumps = np.any((is_visible[1:] & changes)[-3:], axis=0)  # the function is not smooth at short steps
     is_finite = np.isfinite(center)  # at an infinite value, a derivative is neither wrong nor confirmed
-    differs, has_kink = is_finite & (is_refuted | ~(agrees | agrees_twice)), np.zeros(center.shape, bool)
+    differs, has_kink = is_finite & (is_refuted | ~agrees), np.zeros(center.shape, bool)
     if differs.any():
         is_between, has_kink = _compare_one_sided_slopes(values_at, measured, derivative, allowed)
         differs &= ~is_between
     unresolved = differs & (error > np.abs(difference))
     if unresolved.any():
         unresolved &= _oscillates(values_at, measured)
-    unresolved |= differs & (agrees | agrees_once | jumps)  # short and long steps contradict each other
+    unresolved |= differs & (agrees | jumps)  # short and long steps contradict each other
     unresolved |= differs & ~np.isfinite(allowed + noise)  # random rounding errors give NaN
     unresolved |= differs & has_kink  # if several kinks meet at a point, the slopes give no bounds
     is_wrong = differs & ~unresolved
@@ -448,27 +447,20 @@ def _select_difference(differences: np.ndarray, noise: np.ndarray) -> tuple[np.n
     return best, least_error
 
 
-def _compare_steps(
+def _is_refuted(
     differences: np.ndarray, derivative: np.ndarray, allowed: np.ndarray, noise: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (agrees_twice, agrees_once, is_refuted) as boolean arrays of shape (points, outputs).
+) -> np.ndarray:
+    """Return whether the shortest two consistent steps refute the derivative, of shape (points, outputs).
 
-    The error of a step is |derivative - finite difference with this step|. Two consecutive steps are
-    consistent if their finite differences differ by at most `allowed`.
-
-    agrees_twice    the errors of two consecutive steps are at most `allowed`
-    agrees_once     the error of a step is at most `allowed`
-    is_refuted      both errors of the shortest two consistent steps are more than 4 times `allowed`
-
-    A step is ignored if the rounding error of its finite difference exceeds `allowed`. `differences` has the
-    shape (steps, points, outputs). `noise` contains the rounding errors of the function values.
+    Two consecutive steps are consistent if their finite differences differ by at most `allowed`. They refute
+    the derivative if both differ from it by more than 4 times `allowed`. A step is ignored if the rounding
+    error of its finite difference exceeds `allowed`. `differences` has the shape (steps, points, outputs).
+    `noise` contains the rounding errors of the function values.
     """
-    is_exact, distance = 1.5 * noise / _STEPS <= allowed, np.abs(differences - derivative)
-    agrees, is_far = is_exact & (distance <= allowed), distance > 4 * allowed
+    is_exact, is_far = 1.5 * noise / _STEPS <= allowed, np.abs(differences - derivative) > 4 * allowed
     is_equal = is_exact[1:] & is_exact[:-1] & (np.abs(np.diff(differences, axis=0)) <= allowed)
     shortest = len(is_equal) - 1 - np.argmax(is_equal[::-1], axis=0)[None]
-    refutes = np.take_along_axis(is_equal & is_far[1:] & is_far[:-1], shortest, axis=0)[0]
-    return np.any(agrees[1:] & agrees[:-1], axis=0), agrees.any(axis=0), refutes
+    return np.take_along_axis(is_equal & is_far[1:] & is_far[:-1], shortest, axis=0)[0]
 
 
 def _oscillates(values_at: ValuesAtStep, measured: _MeasuredValues) -> np.ndarray:
