@@ -48,13 +48,18 @@ def advise(
     """
     problem = make_problem(function, points, shared, wrt, target, import_line)
     check_names("option", options, _OPTIONS)
-    is_gauss_newton, coded_derivative = target == "gauss_newton", None
+    is_gauss_newton = target == "gauss_newton"
     with registered(problem) as base:
         coloring = None if is_gauss_newton else candidates.find_coloring(base, problem.transforms)
-    if coloring or is_gauss_newton:
-        code = plain_code.write_code(problem, dataclasses.replace(base, mode=candidates.CODED), coloring)
-        coded_derivative = plain_code.execute_code(problem, code)
-    with registered(problem, coded_derivative) as base:
+
+    def write(case: Case) -> Callable[..., Any]:
+        """Return the function that the code to paste defines for one device."""
+        used = coloring if case.mode == candidates.CODED else None
+        code = plain_code.write_code(problem, dataclasses.replace(case, devices=1), used)
+        return plain_code.execute_code(problem, code)
+
+    coded_modes = [candidates.CODED] if coloring or is_gauss_newton else []
+    with registered(problem, write, coded_modes) as base:
         # The code to paste cannot split seeds.
         advice = advise_case(base, **options, may_split_seeds=False, compile_cores=compile_cores)
     if is_gauss_newton and any(record.status == "ok" for record in advice.records.values()):

@@ -99,15 +99,15 @@ def _list_modes(derivative: Derivative) -> list[str]:
     built = derivative.workload
     if modes := _SECOND_ORDER_MODES.get(derivative.case.target or ""):
         return [mode for mode in modes if mode != "fwd_over_fwd" or derivative.inputs <= _MAX_NESTED_FORWARD]
-    whole_modes = [mode for mode in built.whole_modes if not mode.startswith("analytic")]
+    coded = [CODED] if CODED in built.whole_modes else []
     if built.reduction.along_point:  # J x takes a single JVP, but one VJP per output
-        return ["jacfwd", *(mode for mode in whole_modes if mode == CODED)]
+        return ["jacfwd", *coded]
     modes = ("jacfwd", "jacrev")
     if built.reduce:  # for a single output, grad_of_sum is the same as jacrev
         modes += ("grad_of_sum",)
     if len(built.names) > 1 and not any("." in name for name in built.names):
         modes += ("mixed",)
-    return [*modes, *whole_modes]
+    return [*modes, *coded]
 
 
 def find_coloring(base: Case, modes: Sequence[str] = ("jacfwd", "jacrev")) -> Coloring | None:

@@ -14,7 +14,7 @@ import re
 import sys
 import types
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from scaling.core.case import DTYPES, SECOND, Case, Refusal, check_names
 from scaling.core.formatting import list_first
 from scaling.core.workload import InputSpec, Workload, clear_cache, uniform
 from scaling.options.pytrees import describe
+from scaling.study.user_workload import ADVISED
 
 TARGETS = ("jacobian", "hessian", "hvp", "gauss_newton")
 PRODUCTS = ("hvp", "gauss_newton")  # targets with an additional argument, a direction for each point
@@ -224,11 +225,16 @@ def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) ->
 
 
 @contextlib.contextmanager
-def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -> Iterator[Case]:
+def registered(
+    problem: Problem,
+    write: Callable[[Case], Callable[..., Any]] | None = None,
+    other_modes: Sequence[str] = (),
+) -> Iterator[Case]:
     """Register a problem as a temporary workload, and yield a `Case` of the workload.
 
-    On exit, the workload is removed. `whole_mode` is the function of mode=vmap_grad, which computes the
-    derivative at all points in one call. If it is None, the workload does not have this mode.
+    On exit, the workload is removed. `write(case)` returns the function that computes the derivative at all
+    points by the method of a case. By default, core/ computes the derivative. `other_modes` are the modes
+    without seeds that a case may have.
     """
     by_name = lambda call: lambda **inputs: call(*_order_inputs(problem, inputs))  # noqa: E731
     directions: dict[str, Any] = {}  # name -> specs, for the directions of each differentiated input
@@ -240,13 +246,22 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
         points={name: _make_specs(name, value, 1) for name, value in problem.points.items()} | directions,
         shared={name: _make_specs(name, value) for name, value in problem.shared.items()},
         wrt="+".join(problem.wrt),
-        whole_modes={} if whole_mode is None else {"vmap_grad": by_name(whole_mode)},
         direction="+".join(directions),
     )
     if problem.target == "gauss_newton":
-        workload = _gauss_newton_workload(problem, workload, whole_mode)
-    module = types.ModuleType(f"advised.{problem.name}_{next(_workload_numbers)}")
-    module.workload = lambda case: workload  # type: ignore[attr-defined]
+        workload = _gauss_newton_workload(problem, workload)
+
+    def make_workload(case: Case) -> Workload:
+        def differentiate(**inputs: Any) -> Any:
+            assert write is not None
+            v = tuple(inputs[name] for name in directions)
+            return write(case)(*_order_inputs(problem, inputs), *([v] if len(v) > 1 else v))
+
+        modes = () if write is None else (case.mode, *other_modes)
+        return dataclasses.replace(workload, whole_modes=dict.fromkeys(modes, differentiate))
+
+    module = types.ModuleType(f"{ADVISED}{problem.name}_{next(_workload_numbers)}")
+    module.workload = make_workload  # type: ignore[attr-defined]
     sys.modules[module.__name__] = module
     count, is_second = jax.tree.leaves(dict(problem.points))[0].shape[0], problem.target in SECOND
     try:
@@ -281,14 +296,12 @@ def _name_copy(problem: Problem, name: str, kind: str) -> str:
     return f"{name}_{kind}" + "_" * max(map(len, problem.arguments))  # longer than all existing names
 
 
-def _gauss_newton_workload(
-    problem: Problem, workload: Workload, whole_mode: Callable[..., Any] | None
-) -> Workload:
+def _gauss_newton_workload(problem: Problem, workload: Workload) -> Workload:
     """Return a workload that computes Gauss-Newton products J^T J v, where J is the Jacobian of a function f.
 
     `workload` evaluates f. The returned workload evaluates the function g(z) = J(x)^T f(z), where x is an
     additional input with the same values as z. Only z is differentiated. The derivative of g in direction v
-    is J^T J v. `whole_mode` is a function that computes J^T J v at all points in one call, or None.
+    is J^T J v.
     """
     copies = {_name_copy(problem, name, "fixed"): name for name in problem.wrt}
 
@@ -297,16 +310,10 @@ def _gauss_newton_workload(
         _, pullback = jax.vjp(f, *(inputs[name] for name in copies))
         return pullback(f(*(inputs[name] for name in problem.wrt)))
 
-    def multiply(**inputs: Any) -> Any:
-        assert whole_mode is not None
-        v = tuple(inputs[name] for name in workload.direction.split("+"))
-        product = whole_mode(*_order_inputs(problem, inputs), v if len(v) > 1 else v[0])
-        return jax.vmap(lambda tree: jax.flatten_util.ravel_pytree(tree)[0])(product)
-
     add_copies = lambda specs: specs | {c: specs[n] for c, n in copies.items() if n in specs}  # noqa: E731
     return dataclasses.replace(
         workload, function=pull_back, points=add_copies(workload.points), shared=add_copies(workload.shared),
-        reduce="vector", whole_modes={} if whole_mode is None else {"vmap_grad": multiply},
+        reduce="vector",
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from scaling.core.case import LAPLACIAN, POINTS, SECOND, Case, Refusal
 from scaling.core.inputs import input_structs, point_structs
 from scaling.core.modes import BOTH, MODES, TANGENT
 from scaling.core.reductions import TRACE, WHOLE, Reduction
-from scaling.core.workload import Workload, evaluate_shape, select_leaves
+from scaling.core.workload import Workload, evaluate_shape, join_blocks, select_leaves
 
 NamedArrays = Mapping[str, Any]  # arrays or abstract arrays by name
 
@@ -279,7 +279,7 @@ def _workload_derivative(derivative: Derivative, inputs: NamedArrays, position: 
     points = next(inputs[name].shape[0] for name in workload.points)
     batched = [inputs[name] if name in workload.points else inputs[name][None] for name in workload.names]
     x = [jnp.broadcast_to(a.reshape(a.shape[0], -1), (points, a[0].size)) for a in batched]
-    J = result.reshape(points, derivative.outputs, derivative.inputs)
+    J = join_blocks(derivative.case, workload, result).reshape(points, derivative.outputs, derivative.inputs)
     return workload.reduction.of_jacobians(J, jnp.concatenate(x, axis=1))
 
 

@@ -19,7 +19,7 @@ from scaling.core import load_option
 from scaling.core.case import POINTS, SEEDS, Case, Refusal
 from scaling.core.derivative import Derivative, DevicePosition, LinearMapPart, ceil_div, local_derivative
 from scaling.core.inputs import input_structs, point_rows, shared_input
-from scaling.core.workload import Workload
+from scaling.core.workload import Workload, join_blocks
 
 # The names of the arguments that are not inputs: the colors and the positions of each linear map
 # (`DevicePosition.colorings`), and the index of the first seed. The name of an input contains no "+".
@@ -181,9 +181,8 @@ def _place_argument(program: Program, name: str, host: Mapping[str, np.ndarray] 
 def gather_pieces(derivative: Derivative, result: Any) -> Pieces:
     """Return a result without padding, as a list of arrays to concatenate along the last axis."""
     workload = derivative.workload
-    if not derivative.case.ad_mode.has_seeds:
-        (array,) = jax.tree.leaves(result)
-        return [_gather_unseeded(derivative, array)]
+    if not derivative.case.ad_mode.has_seeds or derivative.case.mode in workload.whole_modes:
+        return [_gather_unseeded(derivative, result)]
     gathered: Pieces = []
     for part, arrays in zip(derivative.parts, result, strict=True):
         gathered += _gather_part(derivative, part, jax.tree.leaves(arrays))
@@ -196,14 +195,17 @@ def gather_pieces(derivative: Derivative, result: Any) -> Pieces:
     return [by_name[name] for name in workload.names]
 
 
-def _gather_unseeded(derivative: Derivative, x: np.ndarray) -> np.ndarray:
+def _gather_unseeded(derivative: Derivative, result: Any) -> np.ndarray:
     case, shape = derivative.case, derivative.result_shape
-    if derivative.workload.reduction.sums_points:
-        x = load_option("data_parallel").sum_over_point_devices(case, x).reshape(-1, math.prod(shape[1:]))
-    elif case.ad_mode.is_value and shape == (1, 1, 1):
-        x = x.reshape(-1)[:1]
-    else:
-        x = x.reshape(x.shape[0] * x.shape[2], -1)[: shape[0]]
+
+    def gather(x: np.ndarray) -> Any:
+        if derivative.workload.reduction.sums_points:
+            return load_option("data_parallel").sum_over_point_devices(case, x)
+        if case.ad_mode.is_value and shape == (1, 1, 1):
+            return x.reshape(-1)[:1]
+        return x.reshape(x.shape[0] * x.shape[2], -1)[: shape[0]]
+
+    x: np.ndarray = join_blocks(case, derivative.workload, jax.tree.map(gather, result))
     if x.size != math.prod(shape):
         raise Refusal(f"{case.mode} of {case.workload} returns {x.shape}, where {shape} is expected")
     return x.reshape(shape)

@@ -273,7 +273,7 @@ def build(case: Case, make_workload: Callable[[Case], Any] = make_from_module) -
     """
     workload = _flatten_pytrees(case, make_workload(case))
     if case.target in SECOND:  # without `second`, whole_modes are first derivatives
-        modes = workload.whole_modes if workload.second else {}
+        modes = workload.whole_modes if workload.second or case.ad_mode.has_seeds else {}
         reduce = TRACE.name if case.target == LAPLACIAN else None
         return dataclasses.replace(workload, reference=workload.second, whole_modes=modes, reduce=reduce)
     default = workload.reduce
@@ -294,27 +294,25 @@ def _flatten_pytrees(case: Case, workload: Workload) -> Workload:
     if not workload.points:
         raise Refusal(f"workload {name!r} has no per-point input: `points` is empty")
     workload = dataclasses.replace(workload, wrt=_wrt_or_default(case, workload))
-    sizes = tuple(math.prod(workload.inputs[leaf].shape) for leaf in workload.names)
-    per_point = workload.reduce != "points"
-    # `how` is the name of a function of options/pytrees.py, followed by its arguments.
-    join = lambda function, *how: functools.partial(_call_and_join, function, how)  # noqa: E731
-    whole_modes = {
-        mode: join(function, "concatenate_blocks", f"{mode} of {name!r}", sizes, per_point)
-        for mode, function in workload.whole_modes.items()
-    }
+    join = lambda function, *how: functools.partial(_call_and_join, function, *how)  # noqa: E731
     return dataclasses.replace(
         workload,
-        function=join(workload.function, "concatenate_leaves", f"the function of {name!r}", 0),
-        whole=workload.whole and join(workload.whole, "concatenate_leaves", f"`whole` of {name!r}", 1),
-        whole_modes=whole_modes,
+        function=join(workload.function, f"the function of {name!r}", 0),
+        whole=workload.whole and join(workload.whole, f"`whole` of {name!r}", 1),
     )
 
 
-def _call_and_join(function: Callable[..., Any], how: tuple[Any, ...], /, *inputs: Any, **named: Any) -> Any:
-    result = function(*inputs, **named)
+def _call_and_join(function: Callable[..., Any], name: str, axes: int, /, *inputs: Any, **named: Any) -> Any:
+    y = function(*inputs, **named)
+    return y if hasattr(y, "shape") else load_option("pytrees").concatenate_leaves(y, name, axes)
+
+
+def join_blocks(case: Case, workload: Workload, result: Any) -> Any:
+    """Return the result of a whole mode, an array or a pytree of blocks of the derivative, as one array."""
     if hasattr(result, "shape"):
         return result
-    return getattr(load_option("pytrees"), how[0])(result, *how[1:])
+    sizes = [math.prod(workload.inputs[name].shape) for name in workload.names]
+    return load_option("pytrees").concatenate_blocks(result, f"{case.mode} of {case.workload!r}", sizes)
 
 
 def _has_only_specs(inputs: Any) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from scaling.core.case import Refusal
 from scaling.core.workload import InputSpec, Workload
@@ -139,30 +140,25 @@ def concatenate_leaves(result: Any, function_name: str, leading: int = 0) -> Any
     return jnp.concatenate([a.reshape(*a.shape[:leading], -1) for a in arrays], axis=leading)
 
 
-def concatenate_blocks(
-    result: Any, function_name: str, input_sizes: Sequence[int], per_point: bool = True
-) -> Any:
+def concatenate_blocks(result: Any, function_name: str, input_sizes: Sequence[int]) -> Any:
     """Concatenate the blocks of a derivative, such as the pytree that `jax.jacrev` returns, into one array.
 
-    The array has the shape (points, outputs, inputs), or (1, inputs) if `per_point` is false. `input_sizes`
-    are the numbers of elements of the input leaves. Raise `Refusal` if the shapes of the blocks are
-    inconsistent. The message contains `function_name`.
+    The blocks are arrays of NumPy or of JAX with a leading axis of points, and the result has the shape
+    (points, outputs, inputs). `input_sizes` are the numbers of elements of the input leaves. Raise `Refusal`
+    if the shapes of the blocks are inconsistent. The message contains `function_name`.
     """
-    leaves = [block for block in map(jnp.asarray, jax.tree.leaves(result)) if block.size]
+    leaves = [block for block in jax.tree.leaves(result) if np.size(block)]
     if len(leaves) == 1:
         return leaves[0]
-    block_rows = [leaves[k : k + len(input_sizes)] for k in range(0, len(leaves), len(input_sizes))]
+    library = np if all(isinstance(block, np.ndarray) for block in leaves) else jnp
     try:
         rows = []
-        for blocks in block_rows:
-            leading = (blocks[0].shape[0], -1) if per_point else (1,)
-            sized = zip(blocks, input_sizes, strict=True)
-            rows.append(jnp.concatenate([block.reshape(*leading, size) for block, size in sized], axis=-1))
-        if per_point:
-            return jnp.concatenate(rows, axis=1)
-        (row,) = rows
-        return row
-    except (IndexError, TypeError, ValueError, ZeroDivisionError):  # the shapes do not fit together
+        for k in range(0, len(leaves), len(input_sizes)):
+            sized = zip(leaves[k : k + len(input_sizes)], input_sizes, strict=True)
+            blocks = [library.reshape(block, (block.shape[0], -1, size)) for block, size in sized]
+            rows.append(library.concatenate(blocks, axis=-1))
+        return library.concatenate(rows, axis=1)
+    except (AttributeError, IndexError, TypeError, ValueError, ZeroDivisionError):  # they do not fit together
         shapes = ", ".join(str(a.shape) for a in leaves) or "nothing"
         raise Refusal(
             f"{function_name} returns {shapes}, which are not blocks of a derivative with respect to "

@@ -161,7 +161,8 @@ def _check_by_hand(derivative: Derivative) -> None:
     if case.engine == interface.JAX and (by_hand := built.whole_modes.get(case.mode)):
         points, shared = input_structs(case, built)
         try:
-            workload.evaluate_shape(case, by_hand, {**points, **shared})
+            join = lambda **inputs: workload.join_blocks(case, built, by_hand(**inputs))  # noqa: E731
+            workload.evaluate_shape(case, join, {**points, **shared})
         except Refusal as refusal:
             raise Refusal(f"mode={case.mode}: {refusal}") from None
 

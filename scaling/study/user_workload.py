@@ -21,6 +21,7 @@ from scaling.core.modes import MODES
 from scaling.core.reductions import REDUCTIONS, WHOLE
 from scaling.core.workload import Workload
 
+ADVISED = "advised."  # the name of a workload that `scaling.advise` makes of a function begins with it
 MAX_CHECKED_ELEMENTS = 2**20  # larger arrays take long to compute
 _DEFINES_WORKLOAD = re.compile(
     r"^(def|class)\s+workload\b|^workload\s*[:=]|^from\s.*\bimport\b.*\bworkload\b", re.MULTILINE
@@ -141,7 +142,8 @@ def check_workload(name: str, result: Any) -> Workload:
     if not isinstance(result.whole_modes, Mapping):
         words = "a mapping from modes to functions, such as {'analytic': derivative}"
         raise _wrong_type(f"whole_modes of {name!r}", words, result.whole_modes)
-    whole_modes = [mode.name for mode in MODES.values() if not mode.has_seeds]
+    is_advised = name.startswith(ADVISED)  # whose derivative in each mode is the code to paste
+    whole_modes = [mode.name for mode in MODES.values() if is_advised or not mode.has_seeds]
     check_names(f"mode in whole_modes of {name!r}", result.whole_modes, whole_modes)
     if not isinstance(result.terms, Integral) or result.terms < 1:
         raise _wrong_type(f"terms of {name!r}", "a positive integer", result.terms)

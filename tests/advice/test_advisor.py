@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import scaling
-from scaling.advice import advisor, candidates, local_peaks, measurement, prediction, problem
+from scaling.advice import advisor, candidates, local_peaks, measurement, plain_code, prediction, problem
 from scaling.core import run_case
 from scaling.core.case import FIELDS, Case, Refusal
 from scaling.core.record import Record
@@ -295,6 +295,27 @@ def test_a_measured_program_is_compiled_once(monkeypatch):
     monkeypatch.setattr(run_case, "_compile_program", None)
     advice = scaling.advise(force, {"x": X}, {"k": K}, budget=1)
     assert advice.records[advice.best].seconds and advice.records[advice.best].compile_seconds
+
+
+@pytest.mark.parametrize("target", ["jacobian", "hessian", "gauss_newton"])
+def test_the_program_that_is_measured_returns_what_the_code_returns(target, monkeypatch):
+    """A result that is flat would hide the time that the code takes to shape it."""
+    programs, points = {}, {"p": {"w": X.reshape(40, 5, 1), "b": X[:, 0]}}
+    monkeypatch.setattr(
+        measurement, "measure_candidates", lambda _, stages, *__: programs.update(stages) or {}
+    )
+    energy = lambda p: jnp.sum(jnp.sin(p["w"][1:] - p["w"][:-1]) * p["b"])  # noqa: E731
+    forces = lambda p: (p["b"], jnp.sin(p["w"][1:] - p["w"][:-1]))  # noqa: E731
+    advice = scaling.advise(energy if target == "hessian" else forces, points, target=target, budget=1)
+    v = [points["p"]] if target == "gauss_newton" else []
+    assert len(programs) > 1
+    for case, stages in programs.items():
+        coloring = advice.coloring if case.mode == candidates.CODED else None
+        code = plain_code.execute_code(advice.problem, plain_code.write_code(advice.problem, case, coloring))
+        expected = jax.eval_shape(code, points["p"], *v)
+        assert jax.tree.map(lambda a: (a.shape, a.dtype), stages.compiled.out_info) == jax.tree.map(
+            lambda a: (a.shape, a.dtype), expected
+        )
 
 
 def test_a_function_without_operations_excludes_no_candidate():
