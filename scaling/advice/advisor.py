@@ -27,7 +27,7 @@ from scaling.plan.compile_pool import RecordFields, find_compiler
 from scaling.plan.hardware import Hardware
 
 _COMPILING_SECONDS = 30.0  # seconds after which no compilation begins, unless half of the budget is longer
-_OPTIONS = ("budget", "devices", "hardware", "note")
+_DEFAULTS: dict[str, Any] = {"budget": 30.0, "devices": 1, "hardware": None, "note": None}
 
 
 def advise(
@@ -47,7 +47,8 @@ def advise(
     documents the other arguments.
     """
     problem = make_problem(function, points, shared, wrt, target, import_line)
-    check_names("option", options, _OPTIONS)
+    check_names("option", options, _DEFAULTS)
+    _check_options(**_DEFAULTS | options)  # before the sparsity pattern is detected
     is_gauss_newton = target == "gauss_newton"
     with registered(problem) as base:
         coloring = None if is_gauss_newton else candidates.find_coloring(base, problem.transforms)
@@ -101,9 +102,8 @@ def advise_case(
     Threads compile on the CPU cores `compile_cores`, by default those of this process. `scaling.advise`
     documents the other arguments.
     """
+    other_machine = _check_options(budget, devices, hardware, note)
     devices = devices if isinstance(devices, Sequence) else [devices]
-    other_machine = None if hardware in (None, "cpu") else local_peaks.read_hardware(hardware)
-    _check_options(budget, devices, other_machine, note)
     note = note or (lambda text: None)
     cases, excluded, derivative = candidates.list_candidates(base, list(map(int, devices)), may_split_seeds)
     entries = (
@@ -123,29 +123,31 @@ def advise_case(
     return Advice(tuple(cases), excluded, derivative, fields, records, machine, xla_options)
 
 
-def _check_options(budget: Any, devices: Sequence[Any], hardware: Hardware | None, note: Any) -> None:
-    """Raise `Refusal` if an option is invalid, a device count is not available, or a compiler is missing.
+def _check_options(budget: Any, devices: Any, hardware: Any, note: Any) -> Hardware | None:
+    """Return the model of the machine to compile for, or None for this machine.
 
-    `hardware` is the model of another machine to compile for, or None for this machine.
+    Raise `Refusal` if an option is invalid, a device count is not available, or a compiler is missing.
     """
+    other_machine = None if hardware in (None, "cpu") else local_peaks.read_hardware(hardware)
     if isinstance(budget, bool) or not isinstance(budget, numbers.Real) or not 0 <= float(budget) < math.inf:
         raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
     if not (note is None or callable(note)):
         raise Refusal(f"note must be a function of one line of text, such as print, not {note!r}")
     if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
         raise Refusal("jax_disable_jit is set, and advice compares compiled programs: unset it")
-    available = jax.devices()
-    for count in devices or [devices]:
+    available, counts = jax.devices(), devices if isinstance(devices, Sequence) else [devices]
+    for count in counts or [devices]:
         if not isinstance(count, numbers.Integral) or isinstance(count, bool) or int(count) < 1:
             raise Refusal(f"devices must be positive integers, such as [1, 2], not {count!r}")
-        if hardware is not None:
-            hardware.check_devices(int(count))
+        if other_machine is not None:
+            other_machine.check_devices(int(count))
         elif int(count) > len(available):
             text = f"JAX has {len(available)} {available[0].platform} devices here"
             fix = "set jax_num_cpu_devices before JAX starts, or hardware=NAME"
             raise Refusal(f"devices={count}: {text}; use fewer, or {fix}")
-    if hardware is not None:
-        find_compiler(hardware)
+    if other_machine is not None:
+        find_compiler(other_machine)
+    return other_machine
 
 
 def choose_case(case: Case, group: ProcessGroup) -> Case:

@@ -241,7 +241,8 @@ def test_a_gauss_newton_product_is_refused_if_only_the_reverse_mode_of_the_funct
         ({"may_split_seeds": True}, "unknown option 'may_split_seeds': choose from budget, devices"),
     ],
 )
-def test_a_bad_option_is_explained(options, words):
+def test_a_bad_option_is_explained_before_any_work(options, words, monkeypatch):
+    monkeypatch.setattr(candidates, "find_coloring", None)
     with pytest.raises(Refusal, match=words):
         scaling.advise(force, {"x": X}, {"k": K}, **options)
 
