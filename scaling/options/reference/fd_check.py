@@ -252,20 +252,16 @@ def _compare_along(
     allowed = _RELATIVE_TOLERANCE * size + value_rounding + 4 * rounding
     agrees = np.abs(derivative - difference) <= allowed + 4 * error
     is_refuted = _is_refuted(differences, derivative, allowed, least_noise)
-    is_visible = 8 * value_rounding <= _CONFIRMING_ERROR * size * _STEPS
-    changes = np.abs(np.diff(differences, axis=0)) > _CONFIRMING_ERROR * size
-    jumps = np.any((is_visible[1:] & changes)[-3:], axis=0)  # the function is not smooth at short steps
+    # The function jumps or oscillates if differences of short steps change by more than rounding errors.
+    least_change = np.maximum(_CONFIRMING_ERROR * np.abs(differences), 8 * value_rounding / _STEPS)
+    jumps = np.any((np.abs(np.diff(differences, axis=0)) > least_change[1:])[-3:], axis=0)
     is_finite = np.isfinite(center)  # at an infinite value, a derivative is neither wrong nor confirmed
     differs, has_kink = is_finite & (is_refuted | ~agrees), np.zeros(center.shape, bool)
     if differs.any():
         is_between, has_kink = _compare_one_sided_slopes(values_at, measured, derivative, allowed)
         differs &= ~is_between
-    unresolved = differs & (error > np.abs(difference))
-    if unresolved.any():
-        unresolved &= _oscillates(values_at, measured)
-    unresolved |= differs & (agrees | jumps)  # short and long steps contradict each other
-    unresolved |= differs & ~np.isfinite(allowed + noise)  # random rounding errors give NaN
-    unresolved |= differs & has_kink  # if several kinks meet at a point, the slopes give no bounds
+    # The steps contradict each other, or several kinks meet at a point, or random rounding errors give NaN.
+    unresolved = differs & (agrees | jumps | has_kink | ~np.isfinite(allowed + noise))
     is_wrong = differs & ~unresolved
     is_confirmed = (allowed + 4 * error <= _CONFIRMING_ERROR * size) & ~unresolved & is_finite
     is_nonzero = np.abs(difference) > 8 * error + value_rounding
@@ -461,14 +457,6 @@ def _is_refuted(
     is_equal = is_exact[1:] & is_exact[:-1] & (np.abs(np.diff(differences, axis=0)) <= allowed)
     shortest = len(is_equal) - 1 - np.argmax(is_equal[::-1], axis=0)[None]
     return np.take_along_axis(is_equal & is_far[1:] & is_far[:-1], shortest, axis=0)[0]
-
-
-def _oscillates(values_at: ValuesAtStep, measured: _MeasuredValues) -> np.ndarray:
-    """Return a boolean array of shape (points, outputs), true where an output changes too fast for a step."""
-    # Short steps change the output by more than rounding errors, and almost as much as the longest step.
-    center, least_noise, noise = measured
-    change = np.max([np.abs(values_at(sign * _STEPS.flat[0]) - center) for sign in (-1, 1)], axis=0)
-    return (noise > _ROUNDINGS_OF_VALUE * least_noise) & (16 * noise > change)
 
 
 def _compare_one_sided_slopes(
