@@ -53,7 +53,6 @@ _PARTIAL_STORE = re.compile(
 )
 _SHUFFLE = re.compile(r"shufflevector <\d+ x \w+> (%[^,]+), .*, <(\d+) x i32>")
 _NEGATION = re.compile(r"fneg <.*> (%.+)")
-_DIVISION_BY_CONSTANT = re.compile(r"[us](?:div|rem) .*, (?:splat \(i\d+ )?\d+\)?$")
 _CALLED_FUNCTION = re.compile(r'@"?(?:llvm\.)?(\w+)(?:\.v(\d+)f)?')
 _CALLEE = re.compile(r'call [^@]*@"?([\w.\-]+)')
 # The first counter, the step and the trip count of a loop, in the text of a compiled program.
@@ -72,10 +71,7 @@ _MAX_COUNTED_TRIPS = 10_000  # the highest trip count of a loop whose branches a
 
 # The costs of instructions, in units of one addition. The address of a load or store is free, and a load is
 # often part of the instruction that uses it.
-_FREE_OPCODES = {
-    "phi", "zext", "sext", "trunc", "bitcast", "ptrtoint", "inttoptr", "freeze", "ret", "switch", "alloca",
-}  # fmt: skip
-_COSTS = {"load": 0.5, "fdiv": 20, "frem": 40, "udiv": 20, "sdiv": 20, "urem": 20, "srem": 20, "br": 0.5}
+_COSTS = {"getelementptr": 0, "phi": 0, "zext": 0, "sext": 0, "trunc": 0, "load": 0.5, "br": 0.5, "fdiv": 20}
 # An element that is loaded into a vector on its own, often from another cache line: 0.2 to 0.9 ns on a Xeon.
 _GATHER_COST = 1.5
 # The same if its cache line was evicted, because the lines that were loaded since then share the same few
@@ -89,13 +85,11 @@ _MASK_COST = 10
 # A vector that is loaded from the stack, where it was stored in parts: 7 to 17 ns on an AMD EPYC. The load
 # waits until the parts are in the cache. XLA generates such code for a minor-most axis of length 3 or 7.
 _STORED_PARTS_COST = 180
-_CONSTANT_DIVISION_COST = 3  # the division of an integer by a constant
 _FREE_CALLS = {"experimental", "lifetime", "assume", "stacksave", "stackrestore"}
 _MEMORY_CALLS = {"memcpy", "memmove", "memset"}
 _MEMORY_CALL_COST = 10  # the start of a call that copies memory
 # The cost per element. Measured on an AMD EPYC: 2 to 4 ns for sin, 10 ns for tan, 0.13 ns for an addition.
 _FUNCTION_COSTS = {"sin": 30, "cos": 30, "tan": 80, "pow": 45, "atan2": 85, "cbrt": 85}
-_SQUARE_ROOT_COST = 20  # the cost per vector register
 
 
 class Comparison(NamedTuple):
@@ -499,22 +493,18 @@ def instruction_cost(line: str, bits: int) -> float:
     text = line.partition(" = ")[2] if line.startswith("%") else line
     opcode = text.split(maxsplit=1)[0]
     vectors = [
-        int(count) * (_BITS_OF_TYPE.get(kind) or max(8, int(width or 8)))
+        int(count) * (_BITS_OF_TYPE.get(kind) or int(width))
         for count, kind, width in _VECTOR_TYPE.findall(text)
     ]
     registers = max((math.ceil(size / bits) for size in vectors), default=1)
     if opcode in ("tail", "call", "musttail", "notail"):
         return _call_cost(text, registers, bits)
-    if opcode == "getelementptr" or opcode in _FREE_OPCODES:
-        return registers if vectors and opcode != "phi" else 0
     if opcode == "insertelement" and "poison" in text and text.endswith("i64 0"):
         return 0  # with the shuffle that follows, one instruction
     if opcode.endswith("element"):
         return 1
     if opcode == "icmp" and " x i64>" in text:
         return 2 * registers
-    if _DIVISION_BY_CONSTANT.match(text):
-        return _CONSTANT_DIVISION_COST * registers
     return _COSTS.get(opcode, 1) * registers
 
 
@@ -528,4 +518,4 @@ def _call_cost(text: str, registers: int, bits: int) -> float:
     per_element = _FUNCTION_COSTS.get(match[1].removesuffix("f"))  # cbrtf is cbrt in float32
     if per_element is not None:
         return per_element * int(match[2] or 1)
-    return (_SQUARE_ROOT_COST if match[1] == "sqrt" else 1) * registers
+    return registers
