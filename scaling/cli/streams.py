@@ -30,7 +30,7 @@ def print_lines(console: Console, lines: Iterable[str], style: str | None = None
 
 def damaged_notes(damaged: Sequence[str]) -> list[str]:
     """Return at most two notes on `damaged`, one about unreadable files and one about damaged lines."""
-    files = [text for text in damaged if text.split(": ")[0].endswith(".jsonl")]  # without a line number
+    files = [text for text in damaged if text.split(": ")[0].endswith((".json", ".jsonl"))]  # no line number
     lines = [text for text in damaged if text not in files]
     fix = "repeat the `scaling run` command to run their cases, and delete the lines to end this note"
     notes = (

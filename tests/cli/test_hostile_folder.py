@@ -210,6 +210,9 @@ def test_a_plan_file_that_cannot_be_read_is_reported(folders):
     assert (
         problem.startswith("plan-mine.json: ") and "`scaling plan` command, which writes it again" in problem
     )
+    assert status.load_status(folder).notes == [
+        f"cannot be read: {problem}; make it readable, or move it away"
+    ]
 
 
 def test_all_damaged_lines_are_one_note(folders, scaling_command):
