@@ -69,14 +69,14 @@ _BAD = {  # name -> words; each is refused before anything starts
 }  # fmt: skip
 
 
-def case_keys() -> dict[str, list[list[Any]]]:
-    """Return, for every study in conf/study, the key and the non-default fields of each case, in order."""
-    from scaling.core.case import FIELDS, non_default_fields
+def case_keys() -> dict[str, list[str]]:
+    """Return, for every study in conf/study, the key of each case, in order. A key is a digest of the fields of the case."""
+    from scaling.core.case import FIELDS
     from scaling.options import machine_peaks
     from scaling.study import completion, grid
     from scaling.study.compose import compose
 
-    found: dict[str, list[list[Any]]] = {}
+    found: dict[str, list[str]] = {}
 
     def add(config: dict[str, Any], name: str) -> None:
         overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
@@ -88,21 +88,12 @@ def case_keys() -> dict[str, list[list[Any]]]:
             case = completion.complete(cell.case)
             if (scaled := cell.scaled(case)) != case:
                 case = completion.complete(scaled)
-            found.setdefault(name, []).append([case.key, non_default_fields(case)])
+            found.setdefault(name, []).append(case.key)
 
     for name in sorted(path.stem for path in (HERE.parents[2] / "conf" / "study").glob("*.yaml")):
         for config, study in compose([f"study={name}", *_COMPLETED.get(name, [])]):
             add(config, study)
     return found
-
-
-def pack_keys(studies: dict[str, list[list[Any]]]) -> dict[str, Any]:
-    """Return the same with the fields of each case stated once."""
-    fields = {key: told for cases in studies.values() for key, told in cases}
-    return {
-        "studies": {name: [key for key, _ in cases] for name, cases in studies.items()},
-        "cases": dict(sorted(fields.items())),
-    }
 
 
 def copy_results(target: Path) -> None:
@@ -268,7 +259,7 @@ def _nested(part: Any, depth: int = 1) -> str:
 def main(names: list[str]) -> None:
     """Write the golden data that is named, or all of it."""
     made: dict[str, Callable[[Path], Any]] = {
-        "keys": lambda cwd: pack_keys(case_keys()),
+        "keys": lambda cwd: case_keys(),
         "reading": lambda cwd: reading(_in_a_process, cwd),
         "surface": lambda cwd: surface(_in_a_process, cwd),
     }
