@@ -110,7 +110,7 @@ class Advice:
     def code(self) -> str:
         """Return Python code of the derivative, or a `scaling run` command if `problem` is None."""
         if self.problem is not None:
-            return self._write_code(self.problem, self.xla_options)
+            return plain_code.write_code(self.problem, self.best, self.coloring, self.xla_options)
         stated = ("points", "mode", "api", "devices")  # study=function has other values of these fields
         fields = {name: getattr(self.best, name) for name in stated} | non_default_fields(self.best)
         fields |= {f"sizes.{name}": size for name, size in fields.pop("sizes", {}).items()}
@@ -133,12 +133,8 @@ class Advice:
             raise Refusal(
                 "advice on a workload has no function: call scaling.advise with a function of your own"
             )
-        function = plain_code.execute_code(self.problem, self._write_code(self.problem))
-        return plain_code.compile_with(function, self.xla_options)
-
-    def _write_code(self, problem: Problem, xla_options: Mapping[str, str] | None = None) -> str:
-        coloring = self.coloring if self.best.mode == candidates.CODED else None
-        return plain_code.write_code(problem, self.best, coloring, xla_options)
+        code = plain_code.write_code(self.problem, self.best, self.coloring)
+        return plain_code.compile_with(plain_code.execute_code(self.problem, code), self.xla_options)
 
     def seconds(self, case: Case) -> float | None:
         """Return the time per call in seconds, or None if it is unknown.

@@ -55,8 +55,7 @@ def advise(
 
     def write(case: Case) -> Callable[..., Any]:
         """Return the function that the code to paste defines for one device."""
-        used = coloring if case.mode == candidates.CODED else None
-        code = plain_code.write_code(problem, dataclasses.replace(case, devices=1), used)
+        code = plain_code.write_code(problem, dataclasses.replace(case, devices=1), coloring)
         return plain_code.execute_code(problem, code)
 
     coded_modes = [candidates.CODED] if coloring or is_gauss_newton else []

@@ -108,13 +108,14 @@ def write_code(
     """Return Python code that defines the derivative of `problem.function` for a batch of points.
 
     `case` determines the AD mode, the chunk, the block and the number of devices. `coloring` determines how
-    the columns or rows of the Jacobian are compressed. The code adds `xla_options` to XLA_FLAGS. It also adds
-    the number of CPU devices, if this process takes the number from XLA_FLAGS. If `xla_options` is None, the
-    code adds neither.
+    mode=vmap_grad compresses the columns or rows of the Jacobian. The code adds `xla_options` to XLA_FLAGS.
+    It also adds the number of CPU devices, if this process takes the number from XLA_FLAGS. If `xla_options`
+    is None, the code adds neither.
     """
     names, function_name = list(problem.arguments), name_in_code(problem)
     if (_RESERVED_NAMES | {function_name}) & set(names):
         names = [f"argument_{k}" for k in range(len(names))]
+    coloring = coloring if case.mode == CODED else None
     definitions, derivative = _write_derivative(problem, case, coloring, names)
     is_batched = [argument in problem.points for argument in problem.arguments]
     has_points_axis = dict(zip(names, is_batched, strict=True))

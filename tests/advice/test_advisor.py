@@ -311,8 +311,8 @@ def test_the_program_that_is_measured_returns_what_the_code_returns(target, monk
     v = [points["p"]] if target == "gauss_newton" else []
     assert len(programs) > 1
     for case, stages in programs.items():
-        coloring = advice.coloring if case.mode == candidates.CODED else None
-        code = plain_code.execute_code(advice.problem, plain_code.write_code(advice.problem, case, coloring))
+        text = plain_code.write_code(advice.problem, case, advice.coloring)
+        code = plain_code.execute_code(advice.problem, text)
         expected = jax.eval_shape(code, points["p"], *v)
         assert jax.tree.map(lambda a: (a.shape, a.dtype), stages.compiled.out_info) == jax.tree.map(
             lambda a: (a.shape, a.dtype), expected

@@ -296,7 +296,8 @@ def test_the_function_may_have_the_name_of_a_built_in_function():
         lambda x: x[1:] * x[:-1], {"x": RNG.normal(size=(3, 9))}, import_line="from springs import bool"
     )
     with registered(problem) as case:
-        code = plain_code.write_code(problem, case, candidates.find_coloring(case))
+        coloring = candidates.find_coloring(case)
+    code = plain_code.write_code(problem, dataclasses.replace(case, mode=candidates.CODED), coloring)
     assert plain_code.execute_code(problem, code)(problem.points["x"]).shape == (3, 8, 9)
 
 
@@ -306,7 +307,7 @@ def test_rows_of_a_function_that_also_returns_a_python_number_are_those_of_jax(c
     with registered(problem) as case:
         coloring = None if chunk else candidates.find_coloring(case)
         assert chunk or coloring.row_count
-        case = dataclasses.replace(case, mode="jacrev", chunk=chunk)
+        case = dataclasses.replace(case, mode="jacrev" if chunk else candidates.CODED, chunk=chunk)
     assert_equals(problem, plain_code.write_code(problem, case, coloring), jax.jacfwd)
 
 
