@@ -130,4 +130,5 @@ def _load_or_measure(cases: Iterable[Case]) -> list[Record]:
 def _peak_key(fields: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the parts of the environment `fields` that affect the peak rates, as a cache key."""
     cores, versions = fields["cores"] or (), fields["versions"]
-    return fields["device_kind"], fields["xla_flags"], versions["jaxlib"], len(cores)
+    settings = fields["xla_flags"], fields["glibc_tunables"]
+    return fields["device_kind"], *settings, versions["jaxlib"], len(cores)

@@ -229,9 +229,9 @@ def _run_in_process(
     stopped the process before it found a method. If `is_bound` is true, the process uses one CPU core per
     device. Its standard error is printed when it ends; if it dies, the refusal has the last line.
     """
-    variables = environment.variables("cpu" if is_bound else "gpu") | {"TF_CPP_MIN_LOG_LEVEL": "2"}
-    if not isinstance(problem, Case):
-        del variables["XLA_FLAGS"]  # use the user's own XLA flags, as the printed code will
+    variables = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    if isinstance(problem, Case):  # otherwise, use the user's own settings, as the printed code will
+        variables |= environment.variables("cpu" if is_bound else "gpu")
     if is_bound or options["hardware"]:
         variables["JAX_PLATFORMS"] = "cpu"
     bound_to, is_stopped = cores.usable_cores()[: options["devices"][0]] if is_bound else None, False

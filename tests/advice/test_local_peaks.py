@@ -47,6 +47,14 @@ def test_an_undisturbed_peak_is_measured_once(runs):
     assert [peak(), peak()] == [1.0, 1.0]
 
 
+def test_a_peak_with_huge_pages_is_not_that_without(runs, monkeypatch):
+    runs += [(2.0, False), (1.0, False)]
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    without = peak()
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+    assert [without, peak()] == [2.0, 1.0]
+
+
 def test_a_disturbed_peak_is_measured_again_until_one_is_not_and_the_fastest_of_them_is_used(runs):
     runs += [(3.0, True), (5.0, True), (4.0, False)]
     assert [peak(), peak(), peak(), peak()] == [3.0, 3.0, 4.0, 4.0]
