@@ -12,12 +12,10 @@ from typing import Any
 
 import yaml
 
-from scaling.cluster.cluster_settings import NAMES, ClusterSettings
 from scaling.core.case import FIELDS, Refusal, check_names, unknown_name
 from scaling.core.timing import Sampling
 from scaling.study import arguments
 
-_CLUSTER_FIELDS = [field.name for field in dataclasses.fields(ClusterSettings)]
 _GROUPS = {"study": "smoke", "cluster": "none", "tracking": "none", "hardware": "v5p"}  # group -> example
 # The integers and booleans of YAML 1.2. YAML 1.1 has also 010 (octal), 2:00:00 (base 60), yes, no, on, off.
 _PLAIN_SCALARS = {
@@ -148,7 +146,8 @@ def _compose_once(overrides: list[str], only_print: bool) -> Composed:
     resolved_config: Any = OmegaConf.to_container(config, resolve=True)
     plain_config = {str(name): value for name, value in resolved_config.items()}
     _check_keys(plain_config, choices)
-    _check_cluster(plain_config["cluster"])
+    for group in ("cluster", "tracking"):
+        _check_group(group, plain_config[group])
     return plain_config, choices["study"]
 
 
@@ -176,20 +175,24 @@ def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
             fix = "remove this line and the indentation below it" if name == "study" else fix
             raise Refusal(f"study/{choices['study']}.yaml sets {name}, which is not a field: {fix}")
     if config.get("hardware") is not None and choices["hardware"] is None:
-        raise _explain_key_without_choice("hardware", _GROUPS["hardware"])
+        problem = "a key of hardware has no effect without a choice such as hardware=v5p"
+        raise Refusal(f"{problem}: add that, or leave the key out")
 
 
-def _check_cluster(config: Mapping[str, Any]) -> None:
-    """Raise `Refusal` if a field of `cluster` is unknown, or has no effect with the selected cluster."""
-    cluster = config.get("name")
-    folder = configuration_folder() / "cluster"
-    used_fields = _read_keys(folder / f"{cluster}.yaml") if cluster in NAMES else []
-    for name in (name for name in config if used_fields and name not in used_fields):
-        if name not in _CLUSTER_FIELDS:
-            raise unknown_name(f"key of cluster={cluster}", name, used_fields)
-        clusters = [kind for kind in NAMES if name in _read_keys(folder / f"{kind}.yaml")]
-        fix = f"leave it out, or write cluster={' or '.join(clusters)}"
-        raise Refusal(f"cluster.{name} has no effect with cluster={cluster}: {fix}")
+def _check_group(group: str, config: Mapping[str, Any]) -> None:
+    """Raise `Refusal` if a key of "cluster" or "tracking" is unknown, or has no effect with the selected file."""
+    files = {path.stem: _read_keys(path) for path in sorted((configuration_folder() / group).glob("*.yaml"))}
+    name = config.get("name")
+    if name is not None:
+        check_names(group, [name], list(files))
+    # `TrackingSettings` checks the keys of tracking=wandb.
+    used_keys = files.get("" if name == "wandb" else str(name), list(config))
+    for key in (key for key in config if key not in used_keys):
+        names = [other for other, keys in files.items() if key in keys]
+        if not names:
+            raise unknown_name(f"key of {group}={name}", key, used_keys)
+        fix = f"leave it out, or write {group}={' or '.join(names)}"
+        raise Refusal(f"{group}.{key} has no effect with {group}={name}: {fix}")
 
 
 def _read_yaml_1_1_scalars_as_text() -> None:
@@ -210,7 +213,7 @@ def _in_hydra_syntax(word: str) -> str:
     """
     name, _, value = word.partition("=")
     # Keys that a YAML file may omit.
-    if word.startswith(("sizes.", "sizes=", "cluster.", "hardware.")):
+    if word.startswith(("sizes.", "sizes=", "cluster.", "tracking.", "hardware.")):
         return f"++{word}"
     if name == "results" and value.startswith("~/"):  # which some shells do not expand after =
         value = os.path.expanduser(value)
@@ -285,20 +288,10 @@ def _explain_unknown_key(key: str) -> Refusal:
     root, _, name = key.partition(".")
     if root == "sampling":
         return unknown_name("key of sampling", name, [field.name for field in dataclasses.fields(Sampling)])
-    if root == "tracking":
-        group_keys = _read_keys(configuration_folder() / root / "wandb.yaml")
-        if name.partition(".")[0] in ("", *group_keys):
-            return _explain_key_without_choice("tracking", "wandb")
-        return unknown_name("key of tracking", name, group_keys)
     if root == "study":
         check_names("key", [name], known_keys())
         return Refusal(f"unknown key {key!r}: write {name} without the prefix study.")
     return Refusal(f"unknown key {key!r}: `scaling run --help` and the files in conf list every key")
-
-
-def _explain_key_without_choice(group: str, example: str) -> Refusal:
-    what = f"a key of {group} has no effect without a choice such as {group}={example}"
-    return Refusal(f"{what}: add that, or leave the key out")
 
 
 @contextlib.contextmanager

@@ -741,7 +741,7 @@ TABLES["clusters"] = {
         ("tracking.dashboard=1", "tracking.dashboard must be true or false"),
         (f"tracking.tags=[{'x' * 65}]", "tracking.tags must be a list of words"),
         ("+tracking.api_key=secret", "keys come from WANDB_API_KEY"),
-        ("tracking.colour=red", "unknown key of tracking 'colour': choose from name, project"),
+        ("tracking.colour=red", "unknown key of tracking 'colour': choose from project"),
     ]
 }  # fmt: skip
 
