@@ -4,14 +4,12 @@ import dataclasses
 
 import pytest
 
-from scaling.analysis import baselines, curves
+from scaling.analysis import baselines
 from scaling.analysis.findings import read
-from scaling.analysis.ranking import fastest_methods
-from scaling.analysis.size_series import size_sweeps
 from scaling.analysis.timings import first_call_seconds, near_floor, pool_processes
 from scaling.core.record import Writer
 from scaling.report.tables import environment_table, folded_tables
-from tests.support.records import record
+from tests.support.records import curves_of, rank, record, sweeps_of
 
 
 def baselines_of(*records):
@@ -175,25 +173,23 @@ def test_peers_are_neither_the_fastest_mode_nor_the_baseline_of_jax():
         record(seconds=1.0, api="jit", engine="torch", mode="jacrev"),
         record(2, 2.0),
     ]
-    (first, second) = fastest_methods(pool_processes(records))
+    (first, second) = rank(records)
     assert {first.fastest.case.engine, second.fastest.case.engine} == {"jax"}
-    on_two = next(c for c in curves.scaling_curves(pool_processes(records)) if c.points[-1].devices == 2)
+    on_two = next(c for c in curves_of(records) if c.points[-1].devices == 2)
     assert on_two.points[-1].against_jit.value == 2
 
 
 def test_program_without_compilation_is_not_the_plain_jit_program():
     eager = record(seconds=4.0, api="jit", jit=False)
-    (on_two,) = (c for c in curves.scaling_curves(pool_processes([eager, record(2, 2.0)])) if c.case.jit)
+    (on_two,) = (c for c in curves_of([eager, record(2, 2.0)]) if c.case.jit)
     assert on_two.points[-1].against_jit is None
 
 
 def test_formulations_are_methods_for_the_same_problem():
-    (ranking,) = fastest_methods(
-        pool_processes([record(seconds=4.0), record(seconds=2.0, formulation="rowwise")])
-    )
+    (ranking,) = rank([record(seconds=4.0), record(seconds=2.0, formulation="rowwise")])
     assert ranking.fastest.case.formulation == "rowwise" and ranking.ratio.value == 2
     rows = [record(seconds=1.0, points=n, formulation=f) for n in (4, 8) for f in (None, "rowwise")]
-    (panel,) = size_sweeps(pool_processes(rows))
+    (panel,) = sweeps_of(rows)
     assert {method.name for method in panel.lines} == {"jacfwd (vmap)", "jacfwd (vmap), rowwise"}
 
 

@@ -7,17 +7,11 @@ import pytest
 from scaling.analysis import findings, method_settings, summary
 from scaling.analysis.baselines import find_baselines
 from scaling.analysis.method_settings import break_even_calls
-from scaling.analysis.ranking import fastest_methods
-from scaling.analysis.timings import (
-    SPARSITY_STAGES,
-    first_call_seconds,
-    pool_processes,
-    stage_seconds,
-)
+from scaling.analysis.timings import SPARSITY_STAGES, first_call_seconds, pool_processes, stage_seconds
 from scaling.core.record import COMPILING_STAGES
 from scaling.report import tables as report_tables
 from tests.support import made_up
-from tests.support.records import only, record
+from tests.support.records import compare_settings, only, rank, record
 
 COLORED = {
     "seeds": "colored",
@@ -101,7 +95,7 @@ def test_sparse_and_dense_derivatives_have_separate_hand_written_baselines():
     assert {s.timing.case.seeds: s.by_hand[0] for s in find_baselines(timings) if s.timing.case.mode == "jacfwd"} == {
         "colored": 0.5, "identity": 8.0
     }  # fmt: skip
-    (row,) = fastest_methods(pool_processes([record for timing in timings for record in timing.records]))
+    (row,) = rank([record for timing in timings for record in timing.records])
     assert row.fastest.case.seeds == "colored"
 
 
@@ -145,7 +139,7 @@ def gradient(seconds, overlap, devices=2, **fields):
 
 def test_overlapped_all_reduce_is_compared_with_the_same_case_without_overlap():
     def compare(*records):
-        return method_settings.compare_settings(pool_processes(records))
+        return compare_settings(records)
 
     compared = only(compare(gradient(3.0, True), gradient(4.0, False), gradient(9.0, False, points=24)))
     assert compared.fastest.case.overlap and compared.runner_up.median == 4.0
@@ -160,10 +154,7 @@ def test_communication_volume_and_overlap_gain_are_reported(tmp_path):
         "1.33x (1.33 to 1.33) as long; not sure: measured in one process."
     )
     cells = {row["case"].endswith("overlapped"): row["remarks"] for row in tables["measured"]}
-    assert cells == {
-        False: "sends 2.00 MB in 1 all-reduce",
-        True: "sends 2.00 MB in 6 all-reduces",
-    }
+    assert cells == {False: "sends 2.00 MB in 1 all-reduce", True: "sends 2.00 MB in 6 all-reduces"}
 
 
 def test_indistinguishable_times_with_and_without_overlap_are_reported_as_such(tmp_path):

@@ -5,14 +5,14 @@ import pytest
 
 from scaling.analysis import size_series
 from scaling.analysis.cases import method_of
-from scaling.analysis.ranking import fastest_methods
 from scaling.analysis.ratios import estimate_ratio
 from scaling.analysis.size_series import fastest_mode_maps
 from scaling.analysis.timings import pool_processes
+from tests.support.records import rank
 
 
 def maps_of(records):
-    return fastest_mode_maps(fastest_methods(pool_processes(records)), pool_processes(records))
+    return fastest_mode_maps(rank(records), pool_processes(records))
 
 
 @pytest.fixture

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from scaling.analysis import findings, summary
-from scaling.analysis.size_series import size_sweeps
-from scaling.analysis.timings import pool_processes
 from tests.support import made_up
+from tests.support.records import sweeps_of
 
 
 @pytest.fixture
@@ -17,7 +16,7 @@ def exponents_of(make_record):
 
     def fit(times, **fields):
         records = [make_record(sizes={"p": p, "o": 3}, seconds=[s] * 9, **fields) for p, s in times.items()]
-        sweeps = size_sweeps(pool_processes(records))
+        sweeps = sweeps_of(records)
         return [exponent for sweep in sweeps for exponent in sweep.exponents.values()]
 
     return fit
@@ -65,7 +64,7 @@ def test_each_mode_has_its_own_exponent(make_record):
     powers = {"jacfwd": 2, "jacrev": 1}
     records = [make_record(sizes={"p": p, "o": 3}, mode=mode, seconds=[p**power] * 9) for p in (4, 8, 16)
                for mode, power in powers.items()]  # fmt: skip
-    (sweep,) = size_sweeps(pool_processes(records))
+    (sweep,) = sweeps_of(records)
     assert {method.mode: growth.value for method, growth in sweep.exponents.items()} == pytest.approx(powers)
 
 

@@ -4,13 +4,11 @@ import dataclasses
 
 import pytest
 
-from scaling.analysis import curves, findings, method_settings, summary
 from scaling.analysis import dataframe as one_table
-from scaling.analysis.size_series import size_sweeps
-from scaling.analysis.timings import pool_processes
+from scaling.analysis import findings, summary
 from scaling.report import tables as report_tables
 from tests.support import made_up
-from tests.support.records import only, record
+from tests.support.records import compare_settings, curves_of, only, record, sweeps_of
 
 
 def on_mesh(shape, seconds, **fields):
@@ -28,24 +26,13 @@ def study(tmp_path):
     return findings.read(made_up.write(tmp_path / "made", records, scaling=["strong"]))
 
 
-def test_strong_curve_of_a_split_over_points_and_seeds_uses_the_fastest_mesh_per_device_count():
-    curve = only(
-        curves.scaling_curves(pool_processes([on_mesh(*shape_and_seconds) for shape_and_seconds in TIMES]))
-    )
+def test_curve_of_a_split_over_points_and_seeds_uses_the_fastest_mesh_per_device_count():
+    curve = only(curves_of([on_mesh(*shape_and_seconds) for shape_and_seconds in TIMES]))
     assert [timing.case.mesh for timing in curve.timings] == ["1x1", "1x2", "2x2"]
     assert [point.speedup.value for point in curve.points] == [1, 2, 4]
-    assert curve.case.mesh is None and curve.name.endswith("fastest mesh") and "mesh=" not in curve.name
-
-
-def test_weak_curve_uses_the_fastest_mesh_per_device_count():
     weak = [on_mesh(shape, seconds, points=12 * int(shape[0]) * int(shape[2])) for shape, seconds in TIMES]
-    assert [
-        timing.case.mesh for timing in only(curves.scaling_curves(pool_processes(weak), ["weak"])).timings
-    ] == [
-        "1x1",
-        "1x2",
-        "2x2",
-    ]
+    assert [timing.case.mesh for timing in only(curves_of(weak, ["weak"])).timings] == ["1x1", "1x2", "2x2"]
+    assert curve.case.mesh is None and curve.name.endswith("fastest mesh") and "mesh=" not in curve.name
 
 
 def test_only_the_fastest_mesh_per_device_count_is_on_the_curve(study):
@@ -74,10 +61,10 @@ def test_fastest_mesh_is_distinguished_only_if_the_intervals_do_not_overlap():
         [on_mesh("2x1", 1.0), on_mesh("1x2", 2.0)],
         [on_mesh("2x1", 1.0), on_mesh("1x2", noisy)],
     )
-    assert [
-        only(method_settings.compare_settings(pool_processes(records))).distinguished
-        for records in (different, overlapping)
-    ] == [True, False]
+    assert [only(compare_settings(records)).distinguished for records in (different, overlapping)] == [
+        True,
+        False,
+    ]
 
 
 def test_mesh_that_is_faster_in_pairs_is_the_fastest():
@@ -86,7 +73,7 @@ def test_mesh_that_is_faster_in_pairs_is_the_fastest():
         for i, level in enumerate((1.0, 1.5, 2.0, 2.6, 3.3))
         for shape, factor in (("2x1", 1.0), ("1x2", 1.01 if i == 2 else 0.9))
     ]
-    comparison = only(method_settings.compare_settings(pool_processes(records)))
+    comparison = only(compare_settings(records))
     assert (comparison.fastest.case.mesh, comparison.runner_up.case.mesh) == ("1x2", "2x1")
     assert comparison.distinguished
 
@@ -106,10 +93,7 @@ def test_fastest_mesh_must_be_distinguished_from_every_other(tmp_path):
     ids=str,
 )
 def test_meshes_of_different_programs_are_not_compared(fields):
-    assert (
-        method_settings.compare_settings(pool_processes([on_mesh("2x1", 1.0), on_mesh("1x2", 2.0, **fields)]))
-        == []
-    )
+    assert compare_settings([on_mesh("2x1", 1.0), on_mesh("1x2", 2.0, **fields)]) == []
 
 
 def test_size_sweep_uses_the_fastest_mesh_of_each_size():
@@ -118,7 +102,7 @@ def test_size_sweep_uses_the_fastest_mesh_of_each_size():
         for shape, seconds in (("2x1", 2.0), ("1x2", 1.0))
         for size in (4, 8)
     ]
-    panel = only(size_sweeps(pool_processes(records)))
+    panel = only(sweeps_of(records))
     (line,) = panel.lines.values()
     assert [timing.case.mesh for _, timing in line] == ["1x2", "1x2"] and panel.case.mesh is None
 

@@ -4,11 +4,10 @@ import dataclasses
 
 import pytest
 
-from scaling.analysis import curves, findings, method_settings, summary
-from scaling.analysis.ranking import fastest_methods
+from scaling.analysis import findings, method_settings, summary
 from scaling.analysis.timings import automatic_blocks, pool_processes
 from tests.support import made_up
-from tests.support.records import record
+from tests.support.records import curves_of, rank, record
 
 HALF, SMALL, LARGE = (2.0, 50), (6.0, 10), (3.0, 90)  # seconds, bytes
 
@@ -81,7 +80,7 @@ def test_cases_with_different_memory_limits_are_on_different_curves():
         for devices in (1, 2)
         for limit in (None, 10**9, 2 * 10**9)
     ]
-    result = curves.scaling_curves(pool_processes(limits))
+    result = curves_of(limits)
     assert [len(curve.points) for curve in result] == [2, 2, 2]
     assert len({curve.name for curve in result}) == 3
 
@@ -137,9 +136,9 @@ def test_answer_states_that_the_fastest_setting_is_also_the_smallest(read):
 
 
 def test_runner_up_is_another_mode_unless_only_settings_differ():
-    fastest = fastest_methods(pool_processes([*several(), setting(5.0, mode="jacrev")]))
+    fastest = rank([*several(), setting(5.0, mode="jacrev")])
     assert [(row.fastest.case.chunk, row.runner_up.case.mode) for row in fastest] == [(None, "jacrev")]
-    (row,) = fastest_methods(pool_processes(several()))
+    (row,) = rank(several())
     assert row.runner_up.case.chunk == 2
 
 

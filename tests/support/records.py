@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+from scaling.analysis import curves, method_settings, ranking, size_series
+from scaling.analysis.timings import pool_processes
 from scaling.core.case import Case
 from scaling.core.record import Record
 
@@ -52,3 +54,20 @@ def processes(*rows, **fields):
         for m, s in rows
         for i in range(3)
     ]
+
+
+def curves_of(records, kinds=("strong",)):
+    return curves.scaling_curves(pool_processes(records), kinds)
+
+
+def rank(records):
+    """Return the fastest method of each problem on each number of devices."""
+    return ranking.fastest_methods(pool_processes(records))
+
+
+def sweeps_of(records):
+    return size_series.size_sweeps(pool_processes(records))
+
+
+def compare_settings(records):
+    return method_settings.compare_settings(pool_processes(records))
