@@ -3,25 +3,7 @@
 import time
 from types import SimpleNamespace
 
-import pytest
-
 from scaling.core import compile_case, timing
-from scaling.core.timing import Sampling
-
-
-def test_a_sample_lasts_from_the_call_until_the_result_is_ready(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(timing, "perf_counter", lambda: now[0])
-
-    def call():
-        now[0] += 0.001
-
-    def wait(result):
-        now[0] += 0.010
-
-    turns = timing.sample_turns(call, Sampling(least=7, most=9, warm_up=0.0), wait)
-    samples = next(samples for samples in turns if samples.stop_reason)
-    assert samples.seconds == pytest.approx([0.011] * len(samples.seconds))
 
 
 def test_a_module_that_replaces_the_clock_does_not_change_the_measured_time(monkeypatch):
