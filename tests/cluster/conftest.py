@@ -6,8 +6,9 @@ import types
 
 import pytest
 
-from scaling.cluster import pack, slurm, submission_files
+from scaling.cluster import job_state, pack, slurm, submission_files
 from scaling.cluster.cluster_settings import ClusterSettings
+from scaling.cluster.journal import Journal
 from scaling.core.case import Case, Refusal
 from scaling.results import store
 from scaling.study.completion import complete
@@ -18,6 +19,33 @@ from scaling.workers.run_settings import RunSettings
 STAMP = "20261121T201500-3f2a"
 NAME = f"scaling-{STAMP}"  # of the jobs
 SETTINGS = RunSettings(attempts=3)
+
+
+def submit_cases(folder, cases, seconds=1e9):
+    """Create a submission to Slurm of tasks that take at most these seconds each."""
+    machine = Machine("cpu", None, 2, 2, "of partition main", remote=True)
+    results = [schedule.PreflightResult(case, None, None) for case in cases]
+    plan = schedule.make_schedule(results, SETTINGS, machine, [])
+    tasks, cluster = pack.pack(plan, SETTINGS, [], seconds), ClusterSettings(name="slurm")
+    return submission_files.create_submission(folder, STAMP, cluster, tasks, SETTINGS, plan, False)
+
+
+def first_case(submission):
+    """Return the first case of the first task of a submission."""
+    return submission_files.read_task(submission.entries[0].path).scheduled_cases[0].case
+
+
+def start_journal(submission, **fields):
+    """Log that a task started and began its first case."""
+    journal = Journal(submission.entries[0].path)
+    journal.write("started", job="7", node="n1", nodes=["n1"], pid=2**22 + 1, **fields)
+    journal.write("begin", key=first_case(submission).key, replicate=0, attempt=1)
+    return journal
+
+
+def states_in(results):
+    """Return the states of the tasks of a results folder."""
+    return [found.state.name for found in job_state.find_tasks(results)]
 
 
 @pytest.fixture

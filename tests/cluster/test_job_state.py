@@ -14,18 +14,18 @@ import pytest
 from scaling.cli import main
 from scaling.cluster import job_state, lost_cases, sbatch, slurm, submission_files, task
 from scaling.cluster.cluster_settings import LISTS, ClusterSettings
-from scaling.cluster.journal import Journal, read_journal
+from scaling.cluster.journal import read_journal
 from scaling.cluster.slurm import JobState
 from scaling.core import environment
 from scaling.core.case import Refusal, non_default_fields
 from scaling.results import store
-from tests.cluster.conftest import NAME
+from tests.cluster.conftest import NAME, first_case, start_journal, states_in
 
 
 def state_of(results):
     """Return the state of the only task of a results folder."""
-    [found] = job_state.find_tasks(results)
-    return found.state.name
+    [name] = states_in(results)
+    return name
 
 
 def saved_states(submission):
@@ -36,16 +36,6 @@ def saved_states(submission):
 def save_state(submission, **fields):
     content = {"0001": {"state": {"node": "", "elapsed": "", "reason": ""} | fields}}
     (submission.folder / "states.json").write_text(json.dumps(content))
-
-
-def start_journal(submission, **fields):
-    """Log that a task started and began its first case."""
-    [entry] = submission.entries
-    journal = Journal(entry.path)
-    journal.write("started", job="7", node="n1", nodes=["n1"], pid=2**22 + 1, **fields)
-    case = submission_files.read_task(entry.path).scheduled_cases[0].case
-    journal.write("begin", key=case.key, replicate=0, attempt=1)
-    return journal
 
 
 @pytest.mark.parametrize("source", ["queue", "accounting"])
@@ -63,11 +53,7 @@ def test_a_job_with_the_id_of_a_task_but_another_name_is_not_the_job_of_the_task
 def test_lines_without_the_requested_fields_are_ignored(command, monkeypatch, make_submission, tmp_path):
     """squeue and sinfo print the name of each cluster if SLURM_CLUSTERS is set."""
     make_submission(job="7")
-    lines = {
-        "sinfo": "main|n1|1|2|(null)|main*|2|(null)",
-        "squeue": f"7|{NAME}|RUNNING|n1|None",
-        "sacct": "",
-    }
+    lines = {"sinfo": "main|n1|1|2|(null)|main*|2|(null)", "squeue": f"7|{NAME}|RUNNING|n1|None", "sacct": ""}
     text = {name: f"{line}\n" for name, line in lines.items()} | {
         command: f"CLUSTER: east\n{lines[command]}\n"
     }
@@ -174,8 +160,8 @@ def with_odd_values(content):
 def test_odd_values_in_the_files_of_a_submission_are_one_line_and_no_exception(
     name, host, make_submission, tmp_path, capsys
 ):
-    folder = make_submission("local", job="7", host=host).folder
-    case = submission_files.read_task(folder / "0001.json").scheduled_cases[0].case
+    submission = make_submission("local", job="7", host=host)
+    folder, case = submission.folder, first_case(submission)
     item = store.read_json(folder / "0001.json")["jobs"][0][0]
     digests = {"digest": "3f2a", "setting": "3f2a"}
     task_content = {  # without the fields that have default values
@@ -231,9 +217,8 @@ def test_a_local_task_that_is_cancelled_in_its_setup_is_cancelled_with_its_proce
     deadline = time.monotonic() + 30
     while len(processes_of(tmp_path)) < 2 and time.monotonic() < deadline:  # the shell and `sleep`
         time.sleep(0.02)
-    tasks = job_state.find_tasks(tmp_path)
-    assert [each.state.name for each in tasks] == ["PENDING"]
-    job_state.cancel(tasks)
+    assert state_of(tmp_path) == "PENDING"
+    job_state.cancel(job_state.find_tasks(tmp_path))
     while processes_of(tmp_path) and time.monotonic() < deadline:
         os.waitpid(-1, os.WNOHANG)
         time.sleep(0.02)

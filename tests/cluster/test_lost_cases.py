@@ -7,8 +7,7 @@ import types
 
 import pytest
 
-from scaling.cluster import job_state, lost_cases, pack, slurm, submission_files
-from scaling.cluster.cluster_settings import ClusterSettings
+from scaling.cluster import job_state, lost_cases, sbatch, slurm, submission_files
 from scaling.cluster.journal import Journal, read_journal
 from scaling.cluster.slurm import JobState
 from scaling.core import environment
@@ -18,22 +17,28 @@ from scaling.results.store import load
 from scaling.study.completion import complete
 from scaling.workers import schedule
 from scaling.workers.machine import Machine, ProcessShape
-from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult
+from tests.cluster.conftest import SETTINGS, start_journal, states_in, submit_cases
 
 NODES = Machine("cpu", None, 2, 2, "of partition main", remote=True)
-SETTINGS = RunSettings(attempts=3)
 
 
 @pytest.fixture
 def submission(tmp_path):
     """Create a submission of one task of four cases that has no job yet."""
-    cases = [complete(Case("poisson", points=16 * n, mode="jacrev")) for n in range(1, 5)]
-    plan = schedule.make_schedule([PreflightResult(case, None, None) for case in cases], SETTINGS, NODES, [])
-    tasks = pack.pack(plan, SETTINGS, [], 1e9)
-    return submission_files.create_submission(
-        tmp_path, "20261121T201500-3f2a", ClusterSettings(name="slurm"), tasks, SETTINGS, plan, False
+    return submit_cases(
+        tmp_path, [complete(Case("poisson", points=16 * n, mode="jacrev")) for n in range(1, 5)]
     )
+
+
+def with_job(submission):
+    """Save the ID of the job of the first task."""
+    return submission_files.save_job_ids(submission, {"0001": "7"})
+
+
+def first_task(submission, state, reason=""):
+    """Return the first task of a submission in a state."""
+    return job_state.TaskState(submission, submission.entries[0], JobState(state, reason=reason))
 
 
 def fake_slurm(monkeypatch, states):
@@ -56,14 +61,10 @@ def test_a_task_whose_job_was_not_submitted_is_lost_and_leaves_no_record(
 def test_a_lost_case_is_recorded_once_in_the_requested_environment(
     submission, tmp_path, monkeypatch, make_record
 ):
-    submission = submission_files.save_job_ids(submission, {"0001": "7"})
+    submission = with_job(submission)
     first, second, *_ = submission_files.read_task(submission.entries[0].path).scheduled_cases
-    earlier = make_record(
-        **{name: getattr(first.case, name) for name in ("workload", "points", "mode")},
-        status="failed",
-        reason="killed",
-    )
-    Writer(tmp_path).append(dataclasses.replace(earlier, case=first.case))  # an attempt with other code
+    earlier = dataclasses.replace(make_record("failed", reason="killed"), case=first.case)
+    Writer(tmp_path).append(earlier)  # an attempt with other code
     journal = Journal(submission.entries[0].path)
     for item in (first, second):
         journal.write("begin", key=item.case.key, replicate=0, attempt=1)
@@ -72,24 +73,18 @@ def test_a_lost_case_is_recorded_once_in_the_requested_environment(
     monkeypatch.setattr(environment, "node_name", lambda: "the-login-node")
     assert lost_cases.record_lost_cases(tmp_path, job_state.find_tasks(tmp_path)) == 1
     assert lost_cases.record_lost_cases(tmp_path, job_state.find_tasks(tmp_path)) == 0
-    (lost,) = [
-        record
-        for record in load(tmp_path).records
-        if record.environment["digest"] != earlier.environment["digest"]
-    ]
+    (lost,) = [record for record in load(tmp_path).records if record.environment != earlier.environment]
     began_at = read_journal(submission.entries[0].path).attempts[0].began_at
     assert (lost.key, lost.reason, lost.attempt, lost.started_at) == (first.case.key, "timeout", 1, began_at)
     assert lost.environment["hosts"] == []
-    assert (
-        lost.environment["digest"]
-        == submission_files.read_task(submission.entries[0].path).environments[None, ()]["digest"]
-    )
+    requested = submission_files.read_task(submission.entries[0].path).environments[None, ()]
+    assert lost.environment["digest"] == requested["digest"]
 
 
 def test_a_job_without_cases_left_to_run_leaves_no_failed_record(
     submission, tmp_path, monkeypatch, make_record
 ):
-    submission = submission_files.save_job_ids(submission, {"0001": "7"})
+    submission = with_job(submission)
     definition = submission_files.read_task(submission.entries[0].path)
     done = make_record(digest=definition.environments[None, ()]["digest"])
     for item in definition.scheduled_cases:  # another job has run them, at another attempt
@@ -103,16 +98,9 @@ def test_a_local_task_of_another_host_is_in_an_unknown_state(submission, tmp_pat
     submission_files.write_submission(dataclasses.replace(submission, kind="local", host="elsewhere"))
     (task_state,) = job_state.find_tasks(tmp_path)
     assert task_state.state.name == job_state.UNKNOWN and not (submission.folder / "states.json").exists()
-    journal = Journal(submission.entries[0].path)
-    journal.write(
-        "begin",
-        key=submission_files.read_task(submission.entries[0].path).scheduled_cases[0].case.key,
-        replicate=0,
-        attempt=1,
-    )
-    assert (
-        lost_cases.record_lost_cases(tmp_path, [task_state]) == 0 and not load(tmp_path).records
-    )  # it may still finish
+    start_journal(submission)
+    assert lost_cases.record_lost_cases(tmp_path, [task_state]) == 0  # it may still finish
+    assert not load(tmp_path).records
     assert len(job_state.queued_cases([task_state])) == 4
 
 
@@ -137,14 +125,6 @@ def test_a_local_task_that_is_just_starting_a_program_is_found(submission, monke
 )
 def test_the_id_of_a_pending_array_is_expanded_to_all_tasks(job, jobs):
     assert slurm._expand_array(job) == jobs
-
-
-def test_slurm_prints_array_expressions_whole(tmp_path, monkeypatch):
-    command = tmp_path / "sacct"
-    command.write_text("#!/bin/sh\necho $SLURM_BITSTR_LEN\n")
-    command.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
-    assert slurm.run_command("sacct").strip() == "0"
 
 
 def test_filters_in_the_environment_of_the_user_do_not_reach_slurm(tmp_path, monkeypatch):
@@ -185,29 +165,12 @@ def test_the_controller_overrides_an_earlier_end_of_a_requeued_job(
 
 
 def test_job_arrays_do_not_exceed_a_limit():
-    from scaling.cluster import sbatch
-
     shapes = [ProcessShape(1)] * 25 + [ProcessShape(2)] * 3
     entries = tuple(types.SimpleNamespace(shape=shape, name=str(n)) for n, shape in enumerate(shapes))
     arrays = sbatch._split_into_arrays(types.SimpleNamespace(entries=entries), 10)
     assert [len(array) for array in arrays] == [10, 10, 5, 3]
     assert all(len({entry.shape for entry in array}) == 1 for array in arrays)
     assert [entry.name for array in arrays for entry in array] == [str(n) for n in range(28)]
-
-
-def begin_first_case(submission, task=0, last=None):
-    """Log that a task began its first case, and its last event."""
-    entry = submission.entries[task]
-    journal = Journal(entry.path)
-    journal.write("started", job="7", node="n1", nodes=["n1"], pid=1)
-    journal.write(
-        "begin",
-        key=submission_files.read_task(entry.path).scheduled_cases[0].case.key,
-        replicate=0,
-        attempt=1,
-    )
-    if last:
-        journal.write(*last[:1], **(last[1] if len(last) > 1 else {}))
 
 
 def write_log(submission, text, kind="err"):
@@ -234,8 +197,8 @@ CANCELLED = "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T16:00
 def test_without_accounting_the_end_of_a_job_is_read_from_its_log(
     submission, tmp_path, monkeypatch, text, state, reason
 ):
-    submission = submission_files.save_job_ids(submission, {"0001": "7"})
-    begin_first_case(submission, last=("stopped",))
+    submission = with_job(submission)
+    start_journal(submission).write("stopped")
     write_log(submission, text)
     fake_slurm(monkeypatch, {})
     task_states = job_state.find_tasks(tmp_path)
@@ -244,34 +207,21 @@ def test_without_accounting_the_end_of_a_job_is_read_from_its_log(
     assert [record.reason for record in load(tmp_path).records] == [reason]
 
 
-def test_a_lost_task_gets_its_real_state_once_accounting_answers(submission, tmp_path, monkeypatch):
-    submission = submission_files.save_job_ids(submission, {"0001": "7"})
-    begin_first_case(submission, last=("stopped",))
-    fake_slurm(monkeypatch, {})
-    assert [task_state.state.name for task_state in job_state.find_tasks(tmp_path)] == ["LOST"]
-    fake_slurm(monkeypatch, {"7": JobState("TIMEOUT", "n1")})
-    assert [task_state.state.name for task_state in job_state.find_tasks(tmp_path)] == ["TIMEOUT"]
-
-
 def test_a_timeout_is_recorded_with_a_longer_limit_as_suggestion(submission):
     submission = dataclasses.replace(submission, minutes=60.0)
-    begin_first_case(submission)
-    task_state = job_state.TaskState(submission, submission.entries[0], JobState("TIMEOUT"))
-    reason, text, _ = lost_cases.explain_end(task_state)
+    start_journal(submission)
+    reason, text, _ = lost_cases.explain_end(first_task(submission, "TIMEOUT"))
     assert reason == "timeout" and "(60 min, cluster.time)" in text and "cluster.time=120" in text
 
 
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_failed_job_is_explained_with_the_lines_of_its_log(submission, begun):
-    submission = submission_files.save_job_ids(submission, {"0001": "7"})
+    submission = with_job(submission)
     if begun:
-        begin_first_case(submission)
+        start_journal(submission)
 
     def explain():
-        task_state = job_state.TaskState(
-            submission, submission.entries[0], JobState("FAILED", reason="exit code 3:0")
-        )
-        return lost_cases.explain_end(task_state)[1]
+        return lost_cases.explain_end(first_task(submission, "FAILED", "exit code 3:0"))[1]
 
     write_log(submission, "Traceback (most recent call last):\n  File x\nsubprocess.CalledProcessError: no\n")
     write_log(submission, "submitit INFO starting\nbecause of [Errno 28] No space left on device\n", "out")
@@ -289,25 +239,20 @@ def test_a_failed_job_is_explained_with_the_lines_of_its_log(submission, begun):
         in text
     )
     assert "exit code 3:0" in text
-    begin_first_case(
-        submission,
-        last=("stopped", {"text": "the process ended with status 2: execve(): python: No such file"}),
-    )
+    text = "the process ended with status 2: execve(): python: No such file"
+    start_journal(submission).write("stopped", text=text)
     assert "execve(): python: No such file" in explain()
 
 
 def test_a_job_without_a_log_is_explained_with_a_folder_that_its_node_does_not_see(submission):
-    submission = submission_files.save_job_ids(submission, {"0001": "7"})
-    state = JobState("FAILED", reason="exit code 0:53")
-    text = lost_cases.explain_end(job_state.TaskState(submission, submission.entries[0], state))[1]
+    submission = with_job(submission)
+    text = lost_cases.explain_end(first_task(submission, "FAILED", "exit code 0:53"))[1]
     assert text.endswith("before its first case: it wrote no log; its node must see the results folder")
 
 
 @pytest.mark.parametrize("name", ["CANCELLED", "DEADLINE"])
 def test_a_job_that_ended_in_the_queue_leaves_its_cases_missing(name, submission):
-    state = JobState(name, reason="exit code 1:0")
-    task_state = job_state.TaskState(submission, submission.entries[0], state)
-    assert lost_cases.explain_end(task_state) is None
+    assert lost_cases.explain_end(first_task(submission, name, "exit code 1:0")) is None
 
 
 @pytest.fixture
@@ -317,11 +262,7 @@ def orphaned(tmp_path):
         complete(Case("poisson", points=16 * n, mode="jacrev", devices=d))
         for n, d in ((1, 1), (2, 1), (3, 2))
     ]
-    plan = schedule.make_schedule([PreflightResult(case, None, None) for case in cases], SETTINGS, NODES, [])
-    tasks = pack.pack(plan, SETTINGS, [], 0.0)
-    return submission_files.create_submission(
-        tmp_path, "20261121T201500-3f2a", ClusterSettings(name="slurm"), tasks, SETTINGS, plan, False
-    )
+    return submit_cases(tmp_path, cases, seconds=0.0)
 
 
 def test_jobs_of_a_dead_launcher_are_found_by_name_until_their_journals_contain_the_ids(
@@ -332,16 +273,13 @@ def test_jobs_of_a_dead_launcher_are_found_by_name_until_their_journals_contain_
     assert all(task_state.state.live for task_state in job_state.find_tasks(tmp_path))
     for number, entry in enumerate(orphaned.entries[:2]):
         Journal(entry.path).write("started", job=f"12_{number}", node="n1", nodes=["n1"], pid=1)
-    found = job_state.find_tasks(tmp_path)
-    assert [task_state.state.name for task_state in found] == ["RUNNING", "PENDING", "LOST"]
+    assert states_in(tmp_path) == ["RUNNING", "PENDING", "LOST"]
 
 
 def test_tasks_that_a_dead_launcher_did_not_submit_are_not_queued(orphaned, tmp_path, monkeypatch):
     fake_slurm(monkeypatch, {})
     task_states = job_state.find_tasks(tmp_path)
-    assert {task_state.state.name for task_state in task_states} == {"LOST"} and not job_state.queued_cases(
-        task_states
-    )
+    assert {each.state.name for each in task_states} == {"LOST"} and not job_state.queued_cases(task_states)
 
 
 def test_cancel_ends_jobs_whose_ids_were_never_saved(orphaned, tmp_path, monkeypatch):
@@ -380,7 +318,7 @@ def test_a_final_failure_runs_once_more_with_retry(submission, tmp_path, make_re
 
 @pytest.mark.parametrize("line", ['{"event": "begin", "ke', "[]", "{}", "7"])
 def test_a_damaged_line_of_a_journal_is_skipped(submission, line):
-    begin_first_case(submission)
+    start_journal(submission)
     entry = submission.entries[0]
     undamaged = read_journal(entry.path)
     with entry.path.with_suffix(".run-1.jsonl").open("a") as file:
@@ -401,13 +339,7 @@ def write_damaged_submission(submission, where, value):
 
 
 @pytest.mark.parametrize(
-    ("where", "value"),
-    [
-        ((), []),
-        (("tasks",), None),
-        (("tasks", 0, "shape"), None),
-    ],
-    ids=str,
+    ("where", "value"), [((), []), (("tasks",), None), (("tasks", 0, "shape"), None)], ids=str
 )
 def test_a_submission_that_cannot_be_read_is_refused(submission, tmp_path, where, value):
     write_damaged_submission(submission, where, value)
