@@ -1,24 +1,14 @@
 """Tests of what `scaling run` and `scaling plan` do before a study starts: all studies are checked, nothing is installed."""
 
 import subprocess
-import sys
 
 import pytest
 
-from scaling.cli import main, plan, submit
+from scaling.cli import plan, submit
 from scaling.cli import run as running
 from scaling.core.case import Refusal
 from scaling.plan import plan_study
 from scaling.study import preflight, variants
-
-
-@pytest.fixture
-def call(tmp_path, monkeypatch, preflight_in_this_process):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["scaling"])
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-    return lambda *words: main.main(list(words))
-
 
 BAD = {
     "a value of a case": "points: 0",
@@ -29,19 +19,20 @@ BAD = {
 
 @pytest.mark.parametrize("bad", BAD)
 def test_every_study_of_a_multirun_is_checked_before_any_runs(
-    bad, call, write_study, monkeypatch, capsys, tmp_path
+    bad, call_main, write_study, monkeypatch, tmp_path
 ):
     write_study("{workload: linear, points: 6}", "good")
     write_study(f"{{workload: linear, {BAD[bad]}}}", "bad")
     started = []
     monkeypatch.setattr(running, "_run_and_report", lambda *_: started.append(1) or 0)
     words = ("run", "--config-dir", "my_conf", "--multirun")
-    assert (call(*words, "study=good,bad"), started) == (2, []), capsys.readouterr()
+    done = call_main([*words, "study=good,bad"])
+    assert (done.returncode, started) == (2, []), done.stderr
     assert not (tmp_path / "results").exists()
-    assert (call(*words, "study=good,good"), started) == (0, [1, 1])
+    assert (call_main([*words, "study=good,good"]).returncode, started) == (0, [1, 1])
 
 
-def test_every_plan_of_a_multirun_is_checked_before_any_is_compiled(call, monkeypatch):
+def test_every_plan_of_a_multirun_is_checked_before_any_is_compiled(call_main, monkeypatch):
     def prepare(config, name, note):
         if name == "rbf":
             raise Refusal("not valid")
@@ -50,41 +41,39 @@ def test_every_plan_of_a_multirun_is_checked_before_any_is_compiled(call, monkey
     planned = []
     monkeypatch.setattr(plan_study, "prepare_plan", prepare)
     monkeypatch.setattr(plan, "_plan_and_report", lambda study, *_: planned.append(study) or 0)
-    assert (call("plan", "--multirun", "study=plan,rbf", "hardware=v5p"), planned) == (2, [])
-    assert (call("plan", "--multirun", "study=plan,linear", "hardware=v5p"), planned) == (
-        0,
-        ["plan", "linear"],
-    )
+    for second, expected in (("rbf", (2, [])), ("linear", (0, ["plan", "linear"]))):
+        done = call_main(["plan", "--multirun", f"study=plan,{second}", "hardware=v5p"])
+        assert (done.returncode, planned) == expected
 
 
 @pytest.mark.parametrize("tracking", ["wandb", "none"])
 def test_a_run_that_leaves_its_cases_in_the_queue_says_how_to_publish_them(
-    tracking, call, write_study, monkeypatch, capsys
+    tracking, call_main, write_study, monkeypatch
 ):
     monkeypatch.setattr(submit, "submit_and_wait", lambda *_: (None, None, True))
     words = write_study("{workload: linear, points: 6}")
-    assert call(*words, "cluster=local", "wait=false", f"tracking={tracking}") == 0
-    assert ("publish later with `scaling publish results/mine`" in capsys.readouterr().out) == (
-        tracking == "wandb"
-    )
+    done = call_main([*words, "cluster=local", "wait=false", f"tracking={tracking}"])
+    is_named = "publish later with `scaling publish results/mine`" in done.stdout
+    assert (done.returncode, is_named) == (0, tracking == "wandb")
 
 
-def test_a_dry_run_prepares_no_program_to_compare_with(call, write_study, monkeypatch, capsys):
+def test_a_dry_run_prepares_no_program_to_compare_with(call_main, write_study, monkeypatch):
     monkeypatch.setattr(variants, "open_variant", None)
     words = (*write_study("{workload: linear, points: 6}"), "dry_run=true")
     for versus in ("jax:0.9.0", "python:/bin/false", "xla:--xla=1", "self"):
-        assert call(*words, f"versus={versus}") == 0, capsys.readouterr().err
-    assert "nothing was started" in capsys.readouterr().out
-    assert call(*words, "versus=jax:--help") == 2 and "is not a version" in capsys.readouterr().err
+        done = call_main([*words, f"versus={versus}"])
+        assert done.returncode == 0 and "nothing was started" in done.stdout, done.stderr
+    done = call_main([*words, "versus=jax:--help"])
+    assert done.returncode == 2 and "is not a version" in done.stderr
 
 
 def test_a_module_of_the_user_with_the_name_of_a_workload_is_rejected_although_answers_are_cached(
-    call, tmp_path, write_study, monkeypatch, capsys
+    call_main, tmp_path, write_study, monkeypatch
 ):
     (tmp_path / "linear.py").write_text("def workload(case):\n    return None\n")
     monkeypatch.setattr(preflight, "load_answers", lambda *_: pytest.fail("the cache was read"))
-    assert call(*write_study("{workload: linear, points: 6}"), "dry_run=true") == 2
-    assert "rename that file" in capsys.readouterr().err
+    done = call_main([*write_study("{workload: linear, points: 6}"), "dry_run=true"])
+    assert done.returncode == 2 and "rename that file" in done.stderr
 
 
 def test_a_revision_of_a_repository_elsewhere_is_rejected_in_one_line(tmp_path, monkeypatch):

@@ -56,15 +56,6 @@ def test_a_run_that_ends_with_cases_without_a_record_exits_with_status_1(
     assert run._report_and_publish(job, schedule, loaded, None) == status
 
 
-@pytest.fixture
-def restore_signals():
-    """Restore the signal handlers that the command replaces."""
-    before = {number: signal.getsignal(number) for number in main._STOP_SIGNALS}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 @pytest.mark.usefixtures("preflight_in_this_process")
 @pytest.mark.parametrize(("waits", "status"), [("true", 1), ("false", 0)])
 def test_a_run_that_waits_for_a_task_that_is_cancelled_exits_with_status_1(
@@ -114,14 +105,9 @@ def test_ctrl_c_during_the_imports_of_the_command_is_one_line():
 @pytest.mark.parametrize(
     "error", [MemoryError(), ImportError("x.so: failed to map segment from shared object")]
 )
-def test_a_command_that_runs_out_of_memory_ends_with_one_line(error, restore_signals, monkeypatch, capsys):
-    def fail(*_):
-        raise error
-
-    monkeypatch.setattr(main, "_run_command", fail)
-    assert main.main(["status", "here"]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("scaling: out of memory: check `ulimit -v`")
+def test_a_command_that_runs_out_of_memory_ends_with_one_line(error, fail_with):
+    status, message = fail_with(error, ["status", "here"])
+    assert status == 1 and message.startswith("scaling: out of memory: check `ulimit -v`")
 
 
 def test_a_limit_of_virtual_memory_in_which_numpy_never_returns_is_refused(
@@ -143,16 +129,11 @@ def test_a_limit_of_virtual_memory_in_which_numpy_never_returns_is_refused(
     ],
     ids=["files", "file size", "processes", "threads"],
 )
-def test_an_exceeded_resource_limit_is_one_line_that_names_the_limit(
-    error, fix, monkeypatch, restore_signals, capsys
-):
-    def fail(*_):
-        raise error
-
-    monkeypatch.setattr(main, "_run_command", fail)
-    assert main.main(["run"]) == 1
-    message = " ".join(capsys.readouterr().err.split())
-    assert message.startswith("scaling: can") and fix in message and "record is kept" in message, message
+def test_an_exceeded_resource_limit_is_one_line_that_names_the_limit(error, fix, fail_with):
+    status, message = fail_with(error)
+    assert (
+        status == 1 and message.startswith("scaling: can") and fix in message and "record is kept" in message
+    ), message
 
 
 def test_the_records_of_a_folder_that_was_deleted_during_a_run_are_not_called_kept(
@@ -164,16 +145,9 @@ def test_the_records_of_a_folder_that_was_deleted_during_a_run_are_not_called_ke
     assert "No such file or directory; its folder was moved or deleted: " in message and "kept" not in message
 
 
-def test_a_missing_folder_for_temporary_files_is_not_called_a_moved_folder(
-    monkeypatch, restore_signals, capsys
-):
-    def fail(*_):
-        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
-
-    monkeypatch.setattr(main, "_run_command", fail)
-    assert main.main(["run"]) == 1
-    message = " ".join(capsys.readouterr().err.split())
-    assert "temporary directory found; every finished record is kept" in message
+def test_a_missing_folder_for_temporary_files_is_not_called_a_moved_folder(fail_with):
+    status, message = fail_with(FileNotFoundError(errno.ENOENT, "No usable temporary directory found"))
+    assert status == 1 and "temporary directory found; every finished record is kept" in message
 
 
 @pytest.mark.parametrize("action", ["read", "write"])

@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import signal
 
 import pytest
 
@@ -12,8 +11,6 @@ from scaling.results.store import load
 from scaling.workers import machine, worker_group
 
 ARGUMENTS = ["run", "study=function", "workload=linear", "points=6", "devices=1", "api=jit", "mode=jacrev"]
-
-
 open_worker_group = worker_group.open_worker_group
 
 
@@ -24,16 +21,6 @@ def fail_to_start(header, variant, *rest):
         raise worker_group.WorkerDied("killed", "the process died of signal 9")
     with open_worker_group(header, variant, *rest) as group:
         yield group
-
-
-@pytest.fixture
-def restore_signals():
-    """Restore the signal handlers that the command replaces."""
-    signals = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-    handlers_before = [signal.getsignal(signal_number) for signal_number in signals]
-    yield
-    for signal_number, handler in zip(signals, handlers_before, strict=True):
-        signal.signal(signal_number, handler)
 
 
 def test_a_run_with_a_failed_case_exits_with_status_1_and_writes_its_record(
