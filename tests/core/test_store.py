@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.core.case import Refusal
+from scaling.core.case import Refusal, to_dict
 from scaling.core.record import FAILED, SKIPPED, Writer, to_line
 from scaling.results import results_folder, store
 from scaling.results.read_record import from_line
@@ -38,6 +38,11 @@ def write(path, *lines):
     path.write_bytes(
         b"".join(line if isinstance(line, bytes) else to_line(line).encode() + b"\n" for line in lines)
     )
+
+
+def changed_line(record, **fields):
+    """Return the line of a record with other fields."""
+    return json.dumps(json.loads(to_line(record)) | fields).encode() + b"\n"
 
 
 def test_records_are_loaded_as_they_were_written(tmp_path, make_record):
@@ -121,26 +126,17 @@ def test_empty_files_empty_lines_crlf_and_a_byte_order_mark_are_not_damage(tmp_p
     assert store.load(tmp_path) == ([make_record()] * 2, [], [])
 
 
-def test_folders_and_broken_links_named_like_record_files_are_reported(tmp_path, make_record):
-    (tmp_path / "folder.jsonl").mkdir()
-    (tmp_path / "nowhere.jsonl").symlink_to(tmp_path / "gone")
-    write(tmp_path / "z.jsonl", make_record())
-    records, damaged, _ = store.load(tmp_path)
-    assert records == [make_record()]
-    assert [line.split(":")[0] for line in damaged] == ["folder.jsonl", "nowhere.jsonl"]
-
-
 @pytest.mark.parametrize("schema", [0, -2, "1", None, [], {}])
 def test_a_record_of_another_schema_is_reported_with_both_versions(tmp_path, make_record, schema):
-    write(tmp_path / "a.jsonl", json.dumps(json.loads(to_line(make_record())) | {"schema": schema}).encode())
+    write(tmp_path / "a.jsonl", changed_line(make_record(), schema=schema))
     records, [damage], _ = store.load(tmp_path)
     assert records == [] and f"schema {schema!r}" in damage and "reads 1" in damage
 
 
 def test_a_record_whose_key_differs_from_that_of_its_case_is_damaged(tmp_path, make_record):
-    fields = json.loads(to_line(make_record()))
-    for changed in ({"key": "0" * 16}, {"key": None}, {"case": fields["case"] | {"points": 8}}):
-        write(tmp_path / "a.jsonl", json.dumps(fields | changed).encode())
+    case = to_dict(make_record(points=8).case)
+    for changed in ({"key": "0" * 16}, {"key": None}, {"case": case}):
+        write(tmp_path / "a.jsonl", changed_line(make_record(), **changed))
         records, [damage], _ = store.load(tmp_path)
         assert records == [] and "key" in damage
 
@@ -159,9 +155,7 @@ def test_a_record_whose_key_differs_from_that_of_its_case_is_damaged(tmp_path, m
 )  # fmt: skip
 def test_a_record_with_an_invalid_field_is_damaged(tmp_path, make_record, changed):
     good = make_record(points=9)
-    write(
-        tmp_path / "a.jsonl", json.dumps(json.loads(to_line(make_record())) | changed).encode() + b"\n", good
-    )
+    write(tmp_path / "a.jsonl", changed_line(make_record(), **changed), good)
     records, damaged, _ = store.load(tmp_path)
     assert records == [good] and len(damaged) == 1
 
@@ -174,13 +168,10 @@ def test_a_field_of_a_wrong_type_does_not_prevent_loading_the_folder(tmp_path, m
     """Loaded records have an identity and can be compared and sorted."""
     good = make_record(points=9, started_at="2026-11-21", environment={"cores": [0]})
     for status in ("ok", "failed"):
-        fields = json.loads(
-            to_line(
-                make_record(status, reason="error" if status == "failed" else None, started_at="2026-11-21")
-            )
-        )
+        reason = "error" if status == "failed" else None
+        record = make_record(status, reason=reason, started_at="2026-11-21")
         for value in WRONG_TYPES:
-            write(tmp_path / "a.jsonl", json.dumps(fields | {field: value}).encode() + b"\n", good)
+            write(tmp_path / "a.jsonl", changed_line(record, **{field: value}), good)
             records, damaged, _ = store.load(tmp_path)
             assert len(records) + len(damaged) == 2 and good in records, value
             assert good in store.latest([*records, *records]), value
@@ -192,6 +183,15 @@ def test_every_skip_and_failure_reason_round_trips(make_record):
         for reason in reasons:
             record = make_record(status, reason=reason)
             assert from_line(to_line(record)) == record
+
+
+def fail_with(code):
+    """Return a function that raises the error of a system call."""
+
+    def fail(*_, **__):
+        raise OSError(code, os.strerror(code))
+
+    return fail
 
 
 def test_a_record_is_written_although_the_file_system_cannot_sync_a_folder(
@@ -324,9 +324,7 @@ def test_json_files_are_replaced_atomically(tmp_path, monkeypatch):
     assert store.read_json(path) == {"b": [2]}
     with pytest.raises(TypeError):
         store.write_json(path, {"c": object()})
-    monkeypatch.setattr(
-        os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
-    )
+    monkeypatch.setattr(os, "replace", fail_with(errno.ENOSPC))
     with pytest.raises(OSError, match="No space"):
         store.write_json(path, {"d": 4})
     assert store.read_json(path) == {"b": [2]}
@@ -388,10 +386,7 @@ def test_a_lock_is_held_while_a_worker_that_inherited_it_lives(tmp_path):
 
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP], ids=errno.errorcode.get)
 def test_a_file_system_without_locks_is_named_with_the_fix(tmp_path, monkeypatch, code):
-    def refuse(*_):
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(store.fcntl, "flock", refuse)
+    monkeypatch.setattr(store.fcntl, "flock", fail_with(code))
     with pytest.raises(Refusal) as error, store.locked(tmp_path):
         pytest.fail("the folder was not locked")
     assert f"cannot lock {tmp_path}/.lock" in str(error.value) and os.strerror(code) in str(error.value)
@@ -455,11 +450,8 @@ def test_a_results_folder_without_read_permission_is_not_called_empty(tmp_path):
 
 
 def test_a_full_disk_is_reported_with_the_file_that_cannot_be_written(tmp_path, monkeypatch):
-    def fail(_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as a write does, without a file name
-
-    monkeypatch.setattr(os, "fsync", fail)
-    monkeypatch.setattr(os, "unlink", fail)  # as on a read-only file system
+    monkeypatch.setattr(os, "fsync", fail_with(errno.ENOSPC))  # as a write does, without a file name
+    monkeypatch.setattr(os, "unlink", fail_with(errno.ENOSPC))  # as on a read-only file system
     with pytest.raises(OSError, match=r"No space left on device: '.*/study.json'"):
         store.write_json(tmp_path / "study.json", {})
 
@@ -503,11 +495,7 @@ IMPOSSIBLE = {
 def test_a_record_with_an_impossible_value_is_skipped_and_the_field_is_named(name, tmp_path, make_record):
     good = make_record(points=9)
     for value in IMPOSSIBLE[name]:
-        write(
-            tmp_path / "a.jsonl",
-            json.dumps(json.loads(to_line(make_record())) | {name: value}).encode() + b"\n",
-            good,
-        )
+        write(tmp_path / "a.jsonl", changed_line(make_record(), **{name: value}), good)
         records, damaged, _ = store.load(tmp_path)
         assert records == [good] and len(damaged) == 1, value
         assert damaged[0].startswith("a.jsonl:1: ") and len(damaged[0]) < 200, value
