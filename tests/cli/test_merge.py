@@ -1,7 +1,6 @@
 """Tests of `scaling merge`: every record is kept exactly once, and the input folders do not change."""
 
 import fcntl
-import json
 import signal
 import subprocess
 import sys
@@ -22,30 +21,31 @@ from tests.support import made_up
 def sources(tmp_path, make_record):
     """Write the results folders of two clusters; each has its own environment, and one record is in both."""
     common = make_record(points=99, digest="both")
-    made_up.write(
-        tmp_path / "a", [make_record(points=p, digest="one") for p in (6, 8)] + [common], "first", ["strong"]
-    )
-    made_up.write(
-        tmp_path / "b", [make_record(points=p, digest="two") for p in (6, 8)] + [common], "second", ["weak"]
-    )
+    for name, digest, study, scaling in (("a", "one", "first", "strong"), ("b", "two", "second", "weak")):
+        records = [make_record(points=points, digest=digest) for points in (6, 8)]
+        made_up.write(tmp_path / name, [*records, common], study, [scaling])
     return [str(tmp_path / name) for name in "ab"]
 
 
 def file_contents(folder):
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def lines_in(folder):
-    return sorted(to_line(record) for record in store.load(folder).records)
+def lines_in(*folders):
+    return sorted({to_line(record) for folder in folders for record in store.load(folder).records})
 
 
-def test_merge_keeps_every_record_of_both_folders_once(sources, tmp_path):
-    *folder_lines, total_line = merging.merge(sources, str(tmp_path / "c"))
-    assert lines_in(tmp_path / "c") == sorted({*lines_in(tmp_path / "a"), *lines_in(tmp_path / "b")})
+@pytest.fixture
+def merge(sources, tmp_path):
+    """Return a function that merges both folders into a third one and returns what it prints."""
+    return lambda: merging.merge(sources, str(tmp_path / "c"))
+
+
+def test_merge_keeps_every_record_of_both_folders_once(merge, sources, tmp_path):
+    *folder_lines, total_line = merge()
+    assert len(store.load(tmp_path / "c").records) == 5
+    assert lines_in(tmp_path / "c") == lines_in(tmp_path / "a", tmp_path / "b")
     assert total_line.endswith(f": 5 records added, 5 in all; `scaling report {tmp_path / 'c'}` shows them")
     separate = "linear: 3 environments, kept separate: no curve and no comparison mixes them"
     assert separate in folder_lines
@@ -73,27 +73,27 @@ def test_merge_says_in_what_the_environments_of_a_workload_differ(tmp_path, make
     ]
 
 
-def test_merge_does_not_change_the_inputs(sources, tmp_path):
+def test_merge_does_not_change_the_inputs(merge, tmp_path):
     before = [file_contents(tmp_path / name) for name in "ab"]
-    merging.merge(sources, str(tmp_path / "c"))
+    merge()
     assert [file_contents(tmp_path / name) for name in "ab"] == before
 
 
-def test_merging_again_changes_no_byte_and_reports_no_added_records(sources, tmp_path):
-    merging.merge(sources, str(tmp_path / "c"))
+def test_merging_again_changes_no_byte_and_reports_no_added_records(merge, tmp_path):
+    merge()
     (tmp_path / "b" / "incomplete.jsonl").write_text('{"half')
-    merging.merge(sources, str(tmp_path / "c"))
+    merge()
     before = file_contents(tmp_path / "c")
-    merged_again = merging.merge(sources, str(tmp_path / "c"))
+    merged_again = merge()
     assert file_contents(tmp_path / "c") == before and ": 0 records added, 5 in all" in merged_again[-1]
 
 
-def test_later_records_are_added_in_new_files(sources, tmp_path, make_record):
-    merging.merge(sources, str(tmp_path / "c"))
+def test_later_records_are_added_in_new_files(merge, tmp_path, make_record):
+    merge()
     before = file_contents(tmp_path / "c")
     with (tmp_path / "a" / "records.jsonl").open("a") as file:
         file.write(to_line(make_record(points=10, digest="one")) + "\n")
-    assert ": 1 record added, 6 in all" in merging.merge(sources, str(tmp_path / "c"))[-1]
+    assert ": 1 record added, 6 in all" in merge()[-1]
     after = file_contents(tmp_path / "c")
     assert {name: after[name] for name in before} == before and len(after) == len(before) + 1
 
@@ -105,13 +105,12 @@ def test_merging_a_folder_with_itself_gives_the_same_files(sources, tmp_path):
     assert merged.pop(".lock") == b"" and merged.pop("study.json")
     assert list(merged.values()) == list(expected.values())
     merging.merge([sources[0], sources[0]], sources[0])
-    assert {
-        name: content for name, content in file_contents(tmp_path / "a").items() if name.endswith("jsonl")
-    } == expected
+    contents = file_contents(tmp_path / "a")
+    assert {name: contents[name] for name in contents if name.endswith("jsonl")} == expected
 
 
 def test_merge_can_add_to_an_existing_results_folder(sources, tmp_path):
-    expected = sorted({*lines_in(tmp_path / "a"), *lines_in(tmp_path / "b")})
+    expected = lines_in(tmp_path / "a", tmp_path / "b")
     merging.merge([sources[1]], sources[0])
     assert lines_in(tmp_path / "a") == expected
 
@@ -125,27 +124,24 @@ def test_the_report_of_a_merged_folder_keeps_environments_apart(sources, tmp_pat
     assert results.has_mixed_environments and len(results.environments) == 3 and results.missing == []
 
 
-def test_studies_are_merged_and_the_first_title_is_kept(sources, tmp_path):
+def test_studies_are_merged_and_the_first_title_is_kept(merge, tmp_path):
     for name, title in zip("ab", ("One", "Another"), strict=True):
-        manifest = json.loads((tmp_path / name / "study.json").read_text())
-        (tmp_path / name / "study.json").write_text(
-            json.dumps(manifest | {"title": title, "sampling": {"least": 7}})
-        )
-    merging.merge(sources, str(tmp_path / "c"))
-    study = json.loads((tmp_path / "c" / "study.json").read_text())
+        path = tmp_path / name / "study.json"
+        store.write_json(path, store.read_json(path) | {"title": title, "sampling": {"least": 7}})
+    merge()
+    study = store.read_json(tmp_path / "c" / "study.json")
     assert (study["study"], study["scaling"], study["title"]) == ("first + second", ["strong", "weak"], "One")
     assert study["sampling"] == {"least": 7} and len(study["cases"]) == 3
 
 
-def test_damaged_lines_are_reported_and_left_out(sources, tmp_path):
+def test_damaged_lines_are_reported_and_left_out(merge, sources, tmp_path):
     incomplete = '{"half of a record'
-    (tmp_path / "b" / "incomplete.jsonl").write_text(
-        to_line(store.load(tmp_path / "b").records[0]) + "\n" + incomplete
-    )
-    merged = merging.merge(sources, str(tmp_path / "c"))
+    line = to_line(store.load(tmp_path / "b").records[0])
+    (tmp_path / "b" / "incomplete.jsonl").write_text(f"{line}\n{incomplete}")
+    merged = merge()
     assert any(line.startswith(sources[1]) and "1 damaged line left out" in line for line in merged)
     assert store.load(tmp_path / "c").damaged == []
-    assert lines_in(tmp_path / "c") == sorted({*lines_in(tmp_path / "a"), *lines_in(tmp_path / "b")})
+    assert lines_in(tmp_path / "c") == lines_in(tmp_path / "a", tmp_path / "b")
 
 
 DYING_MERGE = """
@@ -163,32 +159,32 @@ merge.merge(sys.argv[2:4], sys.argv[4])
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
-def test_repeating_a_killed_merge_completes_it(sources, tmp_path, after):
+def test_repeating_a_killed_merge_completes_it(merge, sources, tmp_path, after):
     command = [sys.executable, "-c", DYING_MERGE, str(after), *sources, str(tmp_path / "c")]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-    merging.merge(sources, str(tmp_path / "c"))
-    assert lines_in(tmp_path / "c") == sorted({*lines_in(tmp_path / "a"), *lines_in(tmp_path / "b")})
+    merge()
+    assert lines_in(tmp_path / "c") == lines_in(tmp_path / "a", tmp_path / "b")
     assert store.load(tmp_path / "c").damaged == []
 
 
-def test_merge_reads_but_does_not_write_a_folder_in_use_by_a_run(sources, tmp_path):
+def test_merge_reads_but_does_not_write_a_folder_in_use_by_a_run(merge, sources, tmp_path):
     with (tmp_path / "a" / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert ": 5 records added" in merging.merge(sources, str(tmp_path / "c"))[-1]
+        assert ": 5 records added" in merge()[-1]
         with pytest.raises(Refusal, match=r"another run is working in .*give another folder"):
             merging.merge([sources[1]], sources[0])
 
 
-def test_the_other_program_of_a_comparison_is_not_copied_which_is_reported(sources, tmp_path):
+def test_the_other_program_of_a_comparison_is_not_copied_which_is_reported(merge, tmp_path):
     other, target = tmp_path / "a" / "versus-self", tmp_path / "c" / "versus-self"
     other.mkdir()
-    [line] = [line for line in merging.merge(sources, str(tmp_path / "c")) if "versus" in line]
+    [line] = [line for line in merge() if "versus" in line]
     assert line.startswith(f"{other} is not copied: copy it to {target}, or ") and not target.exists()
 
 
-def test_jobs_are_not_copied(sources, tmp_path):
+def test_jobs_are_not_copied(merge, tmp_path):
     (tmp_path / "a" / "jobs" / "20261122T000000-abcd").mkdir(parents=True)
-    merging.merge(sources, str(tmp_path / "c"))
+    merge()
     assert not (tmp_path / "c" / "jobs").exists()
 
 
@@ -216,35 +212,35 @@ def test_bad_input_is_rejected_before_anything_is_written(name, sources, tmp_pat
     assert file_contents(tmp_path) == before and not (tmp_path / "c").exists()
 
 
-def test_a_damaged_study_file_does_not_stop_a_merge(sources, tmp_path):
+def test_a_damaged_study_file_does_not_stop_a_merge(merge, sources, tmp_path):
     store.write_json(tmp_path / "a" / "study.json", {"scaling": [["weak"], 5], "cases": 7, "study": {"a": 1}})
     store.write_json(tmp_path / "b" / "study.json", {"scaling": 5})
-    lines = merging.merge(sources, str(tmp_path / "c"))
+    lines = merge()
     assert ": 5 records added" in lines[-1]
     assert any(line.startswith(f"{sources[0]}: study.json cannot be read") for line in lines)
     assert len(findings.read(tmp_path / "c").curves) > 0
 
 
-def test_an_unreadable_file_is_named_in_the_error(sources, tmp_path):
+def test_an_unreadable_file_is_named_in_the_error(merge, tmp_path):
     (tmp_path / "b" / "x.jsonl").mkdir()
     with pytest.raises(Refusal, match=r"cannot read .*x\.jsonl: Is a directory"):
-        merging.merge(sources, str(tmp_path / "c"))
+        merge()
 
 
 @pytest.mark.parametrize("content", [None, b"{", b"[]"])
-def test_an_unreadable_study_file_of_the_output_folder_is_not_replaced(sources, tmp_path, content):
+def test_an_unreadable_study_file_of_the_output_folder_is_not_replaced(merge, tmp_path, content):
     path = tmp_path / "c" / "study.json"
     path.parent.mkdir()
     path.mkdir() if content is None else path.write_bytes(content)
     with pytest.raises(Refusal, match=r"c: study\.json cannot be read: .*or remove it"):
-        merging.merge(sources, str(tmp_path / "c"))
+        merge()
     assert content is None or path.read_bytes() == content
 
 
-def test_a_plan_that_differs_from_one_of_the_same_name_is_reported(sources, tmp_path):
+def test_a_plan_that_differs_from_one_of_the_same_name_is_reported(merge, tmp_path):
     for name, title in zip("ab", ("one", "two"), strict=True):
         store.write_json(tmp_path / name / "plan-v5p.json", store.schema_and_version() | {"title": title})
-    lines = merging.merge(sources, str(tmp_path / "c"))
+    lines = merge()
     (line,) = (line for line in lines if "plan-v5p.json" in line)
     assert line.startswith(str(tmp_path / "b")) and "it differs from" in line and "is not copied" in line
     assert store.read_json(tmp_path / "c" / "plan-v5p.json")["title"] == "one"
