@@ -92,8 +92,7 @@ def test_a_function_may_have_a_name_that_the_code_uses(name):
 
 
 @pytest.mark.parametrize(
-    "function",
-    [lambda f: f**2, lambda jnp: jnp**2, lambda mesh: mesh**2, lambda function: function**2],
+    "function", [lambda f: f**2, lambda jnp: jnp**2, lambda mesh: mesh**2, lambda function: function**2]
 )
 def test_a_parameter_may_have_a_name_that_the_code_uses(function):
     name = function.__code__.co_varnames[0]

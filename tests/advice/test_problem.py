@@ -74,18 +74,12 @@ class OtherArray:
         ((force, {"x": X > 0, "k": X}), ["wrt=x contains bool", "no derivative: convert it to floating"]),
         ((force, {"x": {"a": X, "n": X > 0}, "k": X}), ["wrt=x contains bool", "in an input of its own"]),
         ((force, {"x": X}, {"k": K}, "x+k+x"), ["wrt=x+k+x names an input twice"]),
-        (
-            (lambda x, *, k: k * x, {"x": X}),
-            ["takes (x, *, k), but the inputs are x:", "functools.partial"],
-        ),
+        ((lambda x, *, k: k * x, {"x": X}), ["takes (x, *, k), but the inputs are x:", "functools.partial"]),
         (
             (lambda x, *, k=1: k * x, {"x": X}, {"k": K}),
             ["takes (x, *, k), but the inputs are x, k", "a lambda"],
         ),
-        (
-            (lambda x, k=1, *, q=2: q * x, {"x": X, "q": X}),
-            ["takes (x, k, *, q), but the inputs are x, q"],
-        ),
+        ((lambda x, k=1, *, q=2: q * x, {"x": X, "q": X}), ["takes (x, k, *, q), but the inputs are x, q"]),
         (
             (lambda x, k, scale=1.0: k * x, {"x": X}, {"scale": K}),
             ["takes (x, k, scale), but the inputs are x, scale: give"],
@@ -230,8 +224,7 @@ def test_a_message_on_an_input_has_the_name_of_the_function():
 def test_a_shape_draws_points_that_differ_and_integers_that_index():
     struct = jax.ShapeDtypeStruct
     problem = make_problem(
-        lambda x, i: x[i] + jnp.sum(x),
-        {"x": struct((5, 3), jnp.float32), "i": struct((5,), jnp.int32)},
+        lambda x, i: x[i] + jnp.sum(x), {"x": struct((5, 3), jnp.float32), "i": struct((5,), jnp.int32)}
     )
     with registered(problem) as case:
         arrays = inputs.input_arrays(case, workload.build(case))

@@ -137,10 +137,7 @@ def test_single_job_and_no_job_give_the_same_interval():
 def test_one_process_contributes_its_samples_and_several_their_medians():
     generator = np.random.default_rng(4)
     (single,), several = processes(generator, [0.0], noise=0.01), processes(generator, [0.0, 0.1, -0.1, 0.05])
-    against_itself, against_several = (
-        estimate_of([single], [single]),
-        estimate_of([single], several),
-    )
+    against_itself, against_several = (estimate_of([single], [single]), estimate_of([single], several))
     assert against_itself.high < 1.02 and against_several.low < 0.92 and against_several.high > 1.08
 
 

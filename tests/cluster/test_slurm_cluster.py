@@ -4,15 +4,7 @@ import os
 
 import pytest
 
-from tests.support.slurm import (
-    CLUSTER,
-    run_command,
-    slurm,
-    start_requeued_job,
-    submit,
-    wait_for,
-    wait_until,
-)
+from tests.support.slurm import CLUSTER, run_command, slurm, start_requeued_job, submit, wait_for, wait_until
 
 pytestmark = pytest.mark.slurm
 

@@ -169,9 +169,7 @@ def test_every_output_is_waited_for(name):
     assert Output.waited == count
 
 
-def test_a_case_that_needs_more_memory_than_available_is_skipped_before_allocation(
-    monkeypatch,
-):
+def test_a_case_that_needs_more_memory_than_available_is_skipped_before_allocation(monkeypatch):
     from scaling.core import compile_case
 
     monkeypatch.setattr(compile_case, "available_bytes", lambda: 100)
