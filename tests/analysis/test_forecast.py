@@ -194,13 +194,10 @@ def test_methods_that_simulated_machines_do_not_distinguish_are_tied(files):
 
 
 def test_device_counts_that_simulated_machines_do_not_distinguish_are_tied():
-    tied = [with_draws(2.0, 1, [1.0, 2.0, 3.0]), with_draws(1.9, 2, [1.1, 1.9, 2.8])]
-    assert (
-        "on 2 devices, the fastest planned method, not distinguished from jacfwd (vmap) 2.00 s"
-        in answers(*tied)[0]
-    )
-    distinct = [with_draws(2.0, 1, [1.0, 2.0, 3.0]), with_draws(1.9, 2, [0.9, 1.9, 2.8])]
-    assert "not distinguished" not in answers(*distinct)[0]
+    one = with_draws(2.0, 1, [1.0, 2.0, 3.0])
+    tied = answers(one, with_draws(1.9, 2, [1.1, 1.9, 2.8]))[0]
+    assert "on 2 devices, the fastest planned method, not distinguished from jacfwd (vmap) 2.00 s" in tied
+    assert "not distinguished" not in answers(one, with_draws(1.9, 2, [0.9, 1.9, 2.8]))[0]
 
 
 def test_cheapest_device_count_within_twice_the_least_time_has_its_price():
@@ -227,39 +224,25 @@ def test_cheapest_device_count_of_weak_scaling_costs_the_least_per_point():
 def test_cheapest_device_count_of_any_method_within_a_deadline_is_reported():
     plans = [*strong(8.0, 4.4, 2.4, 1.3), *strong(9.0, 4.2, 3.0, 2.0, mode="jacrev")]
     # The upper end of each interval, here twice the estimate, must meet the deadline.
-    assert (
-        "within a deadline of 8.60 s the cheapest is jacrev (vmap) on 2 devices"
-        in answers(*plans, deadline=8.6)[1]
-    )
-    assert (
-        "within a deadline of 17.0 s the cheapest is jacfwd (vmap) on 1 device:"
-        in answers(*plans, deadline=17.0)[1]
-    )
-    assert answers(*plans, deadline=2.5)[1].endswith(
-        "within the deadline of 2.50 s by the end of its interval."
-    )
+    for deadline, text in (
+        (8.6, "within a deadline of 8.60 s the cheapest is jacrev (vmap) on 2 devices"),
+        (17.0, "within a deadline of 17.0 s the cheapest is jacfwd (vmap) on 1 device:"),
+        (2.5, "within the deadline of 2.50 s by the end of its interval."),
+    ):
+        assert text in answers(*plans, deadline=deadline)[1]
 
 
 def test_efficiency_interval_is_computed_over_the_same_simulated_machines():
-    slow, fast = strong(8.0, 5.0)
-    same_machines = [
-        dataclasses.replace(
-            record, predicted=record.predicted | {"draws": [record.predicted["seconds"] * k for k in scales]}
-        )
-        for record, scales in ((slow, (1.0, 2.0, 3.0)), (fast, (1.0, 2.0, 3.0)))
-    ]
+    same_machines = [with_draws(8.0, 1, [8.0, 16.0, 24.0]), with_draws(5.0, 2, [5.0, 10.0, 15.0])]
     (curve,) = predict(*same_machines).curves
     assert curve.points[1].efficiency[1:] == pytest.approx((0.8, 0.8)), (
         "a machine that is slow for both leaves the efficiency unchanged"
     )
     assert "80 %, 80 % to 80 %" in answers(*same_machines)[0]
-    other_machines = [
-        same_machines[0],
-        dataclasses.replace(fast, predicted=fast.predicted | {"draws": [5.0, 20.0, 15.0]}),
-    ]
+    other_machines = [same_machines[0], with_draws(5.0, 2, [5.0, 20.0, 15.0])]
     _, low, high = predict(*other_machines).curves[0].points[1].efficiency
     assert 0.39 < low < 0.45 and high == pytest.approx(0.8)
-    assert predict(slow, fast).curves[0].points[1].efficiency[1:] == (None, None)
+    assert predict(*strong(8.0, 5.0)).curves[0].points[1].efficiency[1:] == (None, None)
 
 
 def test_each_problem_has_its_own_answer():

@@ -148,16 +148,8 @@ def test_rules_are_listed_by_severity():
 
 
 def test_one_device_needs_no_speedup_baseline(study, remarks_on):
-    assert (
-        remarks_on(
-            [
-                r
-                for r in study()
-                if r.case.devices == 1 and (r.case.api == "shard_map" or r.case.mode != "jacfwd")
-            ]
-        )
-        == {}
-    )
+    on_one = [r for r in study() if r.case.devices == 1]
+    assert remarks_on([r for r in on_one if r.case.api == "shard_map" or r.case.mode != "jacfwd"]) == {}
 
 
 @pytest.mark.parametrize(
@@ -165,19 +157,17 @@ def test_one_device_needs_no_speedup_baseline(study, remarks_on):
 )
 def test_baseline_too_large_for_one_device_is_not_missing(study, clean, remarks_on, reason, missed):
     records = [r for r in study() if r.case.devices == 2 or r.case.api == "jit"]
-    unfit = dataclasses.replace(
-        next(r for r in records if r.case.devices == 2), status="skipped", reason=reason, seconds=[]
-    )
-    unfit = dataclasses.replace(unfit, case=dataclasses.replace(unfit.case, devices=1))
+    on_two = next(r for r in records if r.case.devices == 2)
+    case = dataclasses.replace(on_two.case, devices=1)
+    unfit = dataclasses.replace(on_two, case=case, status="skipped", reason=reason, seconds=[])
     assert any(rule.startswith("no baseline: the same") for rule in remarks_on([*records, unfit])) is missed
 
 
 def test_single_process_is_reported(study, remarks_on):
     one_process = [record for record in study() if not record.replicate]
     remarks = remarks_on(one_process)
-    assert [(r.rule, r.severity, r.count) for r in remarks.values()] == [
-        ("measured in one process", "warning", 4)
-    ]
+    (remark,) = remarks.values()
+    assert (remark.rule, remark.severity, remark.count) == ("measured in one process", "warning", 4)
 
 
 def test_missing_records_and_damaged_lines_are_reported(study, clean, remarks_on):
@@ -295,12 +285,8 @@ def test_exit_status_of_lint_depends_on_errors_and_strict(scaling_command, study
         assert (result.returncode, result.stdout.splitlines()[-1]) == (status, verdict), (
             result.stdout + result.stderr
         )
-    assert [line.split()[0] for line in result.stdout.splitlines()[:-1]] == [
-        "error",
-        "fix:",
-        "warning",
-        "fix:",
-    ]
+    words = [line.split()[0] for line in result.stdout.splitlines()[:-1]]
+    assert words == ["error", "fix:", "warning", "fix:"]
     result = scaling_command(["lint", "nowhere"])
     assert result.returncode == 2 and result.stderr.startswith("scaling: no results in 'nowhere'")
 
@@ -314,14 +300,10 @@ def test_markup_in_names_is_shown_as_text(scaling_command, study, remarks_on, tm
 
 def test_report_contains_the_verdict_and_the_fix_of_each_remark(study, remarks_on, tmp_path):
     (remark,) = remarks_on(study(tolerance=None)).values()
-    section = re.search(
-        r"<h2>Would a reviewer accept it\?</h2>.*?</table>",
-        write_report.write_report(tmp_path).read_text(),
-        re.DOTALL,
-    )
-    assert section and all(
-        word in section[0] for word in ("1 error, 0 warnings", remark.rule, remark.fix, "tolerance None")
-    )
+    page = write_report.write_report(tmp_path).read_text()
+    (section,) = re.findall(r"<h2>Would a reviewer accept it\?</h2>.*?</table>", page, re.DOTALL)
+    for words in ("1 error, 0 warnings", remark.rule, remark.fix, "tolerance None"):
+        assert words in section
     remarks_on(study())
     assert "publishable as it is" in write_report.write_report(tmp_path).read_text()
 

@@ -10,6 +10,8 @@ from scaling.analysis.timings import pool_processes
 from tests.support.planned import plan
 from tests.support.records import only, record
 
+MODES = ("jacfwd", "jacrev", "linearize", "analytic")
+
 
 def measured(seconds, devices=1, kind="A processor", **fields):
     row = record(devices, seconds, **fields)
@@ -20,11 +22,17 @@ def plan_scores(plans, records):
     return forecast.plan_scores(plans, pool_processes(records))
 
 
+def score_of(plans, records):
+    return only(plan_scores(plans, records))
+
+
+def by_mode(make, seconds, **fields):
+    """Return a plan or a record of each of some modes with these seconds."""
+    return [make(s, mode=mode, **fields) for mode, s in zip(MODES, seconds, strict=False)]
+
+
 def test_ratio_is_the_predicted_over_the_measured_time():
-    plans = [plan(2.0), plan(3.0, mode="jacrev"), plan(1.0, mode="linearize")]
-    result = only(
-        plan_scores(plans, [measured(1.0), measured(4.0, mode="jacrev"), measured(1.0, mode="linearize")])
-    )
+    result = score_of(by_mode(plan, (2.0, 3.0, 1.0)), by_mode(measured, (1.0, 4.0, 1.0)))
     assert result.hardware == "mine"
     assert sorted(result.ratios) == [0.75, 1.0, 2.0] and result.error == 0.25
     assert "the median prediction is 1.00x what was measured" in forecast.describe_score(result)[0]
@@ -32,63 +40,40 @@ def test_ratio_is_the_predicted_over_the_measured_time():
 
 def test_worst_ratio_is_the_one_farthest_from_one_as_a_factor():
     for ratios, worst in (((0.5, 1.9), "0.50x"), ((0.4, 2.0), "0.40x"), ((0.9, 3.0), "3.00x")):
-        plans = [plan(ratio, mode=mode) for ratio, mode in zip(ratios, ("jacfwd", "jacrev"), strict=True)]
-        result = only(plan_scores(plans, [measured(1.0), measured(1.0, mode="jacrev")]))
+        result = score_of(by_mode(plan, ratios), by_mode(measured, (1.0, 1.0)))
         assert f"the worst ratio {worst}, " in forecast.describe_score(result)[0]
 
 
 def test_coverage_counts_measured_times_within_the_predicted_interval():
-    seconds = {"jacfwd": 0.9, "jacrev": 1.0, "linearize": 2.0, "analytic": 2.1}
-    plans = [plan(1.5, low=1.0, high=2.0, mode=mode) for mode in seconds]
-    result = only(plan_scores(plans, [measured(time, mode=mode) for mode, time in seconds.items()]))
-    assert result.coverage == 0.5
+    plans = by_mode(plan, (1.5,) * 4, low=1.0, high=2.0)
+    assert score_of(plans, by_mode(measured, (0.9, 1.0, 2.0, 2.1))).coverage == 0.5
 
 
 def test_order_is_right_if_the_slower_method_was_predicted_to_be_slower():
-    measured_seconds = {"jacfwd": 1.0, "jacrev": 3.0, "linearize": 9.0}
-    for predictions, ordered in (
-        ((1.0, 2.0, 3.0), 3),
-        ((2.0, 1.0, 3.0), 2),
-        ((3.0, 2.0, 1.0), 0),
-        ((1.0, 1.0, 2.0), 2),
-    ):
-        plans = [
-            plan(seconds, mode=mode) for mode, seconds in zip(measured_seconds, predictions, strict=True)
-        ]
-        result = only(
-            plan_scores(plans, [measured(seconds, mode=mode) for mode, seconds in measured_seconds.items()])
-        )
+    cases = ((1.0, 2.0, 3.0), 3), ((2.0, 1.0, 3.0), 2), ((3.0, 2.0, 1.0), 0), ((1.0, 1.0, 2.0), 2)
+    for predictions, ordered in cases:
+        result = score_of(by_mode(plan, predictions), by_mode(measured, (1.0, 3.0, 9.0)))
         assert (result.ordered, result.comparable) == (ordered, 3)
 
 
 def test_order_is_not_scored_for_close_times_or_different_problems():
-    near = only(
-        plan_scores([plan(1.0), plan(2.0, mode="jacrev")], [measured(2.0), measured(1.0, mode="jacrev")])
-    )
+    near = score_of(by_mode(plan, (1.0, 2.0)), by_mode(measured, (2.0, 1.0)))
     assert (near.ordered, near.comparable) == (0, 0)
     for other in ({"points": 24}, {"devices": 2}, {"dtype": "float64"}):
         plans = [plan(1.0), plan(2.0, mode="jacrev", **other)]
-        result = only(plan_scores(plans, [measured(9.0), measured(1.0, mode="jacrev", **other)]))
+        result = score_of(plans, [measured(9.0), measured(1.0, mode="jacrev", **other)])
         assert len(result.ratios) == 2 and result.comparable == 0
 
 
 def test_order_is_not_scored_across_environments():
-    result = only(
-        plan_scores(
-            [plan(1.0), plan(2.0, mode="jacrev")], [measured(9.0), measured(1.0, mode="jacrev", digest="two")]
-        )
-    )
+    records = [measured(9.0), measured(1.0, mode="jacrev", digest="two")]
+    result = score_of(by_mode(plan, (1.0, 2.0)), records)
     assert len(result.ratios) == 2 and result.comparable == 0
 
 
 def test_times_below_ten_empty_calls_are_omitted():
-    plans = [plan(1.0), plan(1.0, mode="jacrev")]
-    result = only(
-        plan_scores(
-            plans, [measured(0.99, floor_seconds=0.1), measured(1.0, mode="jacrev", floor_seconds=0.1)]
-        )
-    )
-    assert result.ratios == [1.0]
+    plans = by_mode(plan, (1.0, 1.0))
+    assert score_of(plans, by_mode(measured, (0.99, 1.0), floor_seconds=0.1)).ratios == [1.0]
     assert plan_scores(plans[:1], [measured(0.99, floor_seconds=0.1)]) == []
 
 
@@ -97,7 +82,7 @@ def test_plans_match_only_the_same_case_and_device_kind_without_shared_cores():
     assert plan_scores([plan(1.0)], [measured(1.0, points=24)]) == []
     assert plan_scores([plan(1.0)], [measured(1.0, cores=[0, 1])]) == []
     assert plan_scores([plan(None)], [measured(1.0)]) == [], "it was not predicted"
-    assert only(plan_scores([plan(1.0)], [measured(1.0)])).ratios == [1.0]
+    assert score_of([plan(1.0)], [measured(1.0)]).ratios == [1.0]
 
 
 def test_each_hardware_has_its_own_scores():
@@ -109,11 +94,11 @@ def test_each_hardware_has_its_own_scores():
 @pytest.mark.parametrize("reverse", [False, True])
 def test_latest_plan_of_a_case_is_scored(reverse):
     plans = [plan(5.0, setting="old"), plan(2.0, setting="new", started="2026-02-01T00:00:00Z")]
-    result = only(plan_scores(plans[::-1] if reverse else plans, [measured(1.0)]))
+    result = score_of(plans[::-1] if reverse else plans, [measured(1.0)])
     assert result.ratios == [2.0]
 
 
 def test_measured_time_is_the_median_over_processes():
     records = [measured(seconds, replicate=k) for k, seconds in enumerate((1.0, 4.0, 2.0))]
-    result = only(plan_scores([plan(1.0)], records))
+    result = score_of([plan(1.0)], records)
     assert result.ratios == [0.5] and math.isclose(result.error, 0.5)
