@@ -14,9 +14,20 @@ from scaling.workers.machine import Machine, ProcessShape
 NODES = Machine("gpu", None, 4, 2, "of partition main", remote=True, cpus_each=16.0)
 
 
+def configure(**config):
+    """Return the settings of a cluster with Slurm."""
+    return from_config({"name": "slurm"} | config)
+
+
+def refuse(message, **config):
+    """Check that settings are refused with a message."""
+    with pytest.raises(Refusal, match=message):
+        configure(**config)
+
+
 def request(shape=None, machine=NODES, **config):
     """Return the options of sbatch under submitit's names."""
-    cluster = from_config({"name": "slurm", "platform": "gpu"} | config)
+    cluster = configure(**{"platform": "gpu"} | config)
     entry = types.SimpleNamespace(shape=shape or ProcessShape(8, 2, 4))
     options = sbatch._sbatch_options(types.SimpleNamespace(name="scaling-x"), entry, cluster, machine, None)
     return options | options.pop("additional_parameters")
@@ -53,22 +64,16 @@ def test_a_time_limit_is_in_minutes_or_in_a_slurm_format(value, minutes):
     [0, -1, "soon", "2 weeks", "1:2:3:4", "-1:00", True, "", pytest.param(f"1-{10**320}", id="321 digits")],
 )
 def test_an_invalid_time_is_rejected_with_the_valid_formats(value):
-    with pytest.raises(
-        Refusal,
-        match=r"cluster.time must be a positive number of minutes, or a time such as 2h, 02:00:00 or .*, not ",
-    ):
-        from_config({"name": "slurm", "time": value})
+    formats = "a positive number of minutes, or a time such as 2h, 02:00:00 or .*, not "
+    refuse(f"cluster.time must be {formats}", time=value)
 
 
 @pytest.mark.parametrize(
     "value", [0, -4, pytest.param(10**320, id="321 digits"), "0.4MB", "4kB", "much", "4GBit", True, [4]]
 )
 def test_an_invalid_memory_size_is_rejected_with_the_valid_units(value):
-    with pytest.raises(
-        Refusal,
-        match=r"cluster.memory must be a positive number of GB, or an amount such as 4GB or 4000MB, not ",
-    ):
-        from_config({"name": "slurm", "memory": value})
+    units = "a positive number of GB, or an amount such as 4GB or 4000MB, not "
+    refuse(f"cluster.memory must be {units}", memory=value)
 
 
 @pytest.mark.parametrize(
@@ -82,27 +87,17 @@ def test_an_invalid_memory_size_is_rejected_with_the_valid_units(value):
     ],
 )  # fmt: skip
 def test_an_invalid_setting_is_rejected_by_name(field, value, message):
-    with pytest.raises(Refusal, match=message):
-        from_config({"name": "slurm", field: value})
+    refuse(message, **{field: value})
 
 
 @pytest.mark.parametrize("time", ["2:00:00", "02:00:00", "120", "2h", "120:00"])
 def test_a_time_in_a_file_needs_no_quotes(time, tmp_path, call_main):
     """YAML 1.1 reads 2:00:00 as the number 7200."""
-    (tmp_path / "my_conf" / "cluster").mkdir(parents=True)
-    (tmp_path / "my_conf" / "cluster" / "ours.yaml").write_text(
-        f"defaults: [slurm]\nper_node: 4\ntime: {time}\n"
-    )
-    arguments = [
-        "--config-dir",
-        "my_conf",
-        "cluster=ours",
-        "study=function",
-        "workload=poisson",
-        "points=16",
-        "dry_run=true",
-    ]
-    done = call_main(["run", *arguments], env={"PATH": "/nowhere"})
+    folder = tmp_path / "my_conf" / "cluster"
+    folder.mkdir(parents=True)
+    (folder / "ours.yaml").write_text(f"defaults: [slurm]\nper_node: 4\ntime: {time}\n")
+    arguments = "run --config-dir my_conf cluster=ours study=function workload=poisson points=16 dry_run=true"
+    done = call_main(arguments.split(), env={"PATH": "/nowhere"})
     assert done.returncode == 0, done.stderr
     assert "#SBATCH --time=120\n" in done.stdout
 
@@ -118,9 +113,8 @@ def test_a_time_in_a_file_needs_no_quotes(time, tmp_path, call_main):
 )
 def test_gpus_are_requested_only_with_the_option_of_the_site(option, gres, expected):
     options = request(gpu_option=option, gres=gres)
-    assert {
-        name: options[name] for name in ("gres", "gpus_per_node", "gpus_per_task") if name in options
-    } == expected
+    names = {"gres", "gpus_per_node", "gpus_per_task"}
+    assert {name: options[name] for name in names & options.keys()} == expected
 
 
 def test_a_step_requests_all_gpus_of_its_nodes_for_every_gpu_option():
@@ -134,8 +128,8 @@ def test_a_step_requests_all_gpus_of_its_nodes_for_every_gpu_option():
 
 
 def test_a_gpu_option_without_a_gpu_resource_is_rejected():
-    with pytest.raises(Refusal, match=r"cluster.gpu_option=gpus_per_node cannot request cluster.gres=shard"):
-        from_config({"name": "slurm", "gres": "shard", "gpu_option": "gpus_per_node"})
+    message = "cluster.gpu_option=gpus_per_node cannot request cluster.gres=shard"
+    refuse(message, gres="shard", gpu_option="gpus_per_node")
 
 
 @pytest.mark.parametrize(
@@ -171,7 +165,7 @@ def test_a_device_of_an_allocation_is_a_core_and_no_hardware_thread(cpus, thread
 
 def test_a_wckey_is_sent_only_if_configured(tmp_path):
     def script(**config):
-        cluster = from_config({"name": "slurm", "platform": "gpu"} | config)
+        cluster = configure(platform="gpu", **config)
         task = types.SimpleNamespace(shape=ProcessShape(1), scheduled_cases=[1], seconds=1.0)
         (text,) = sbatch.format_scripts(tmp_path, cluster, [task], NODES)
         return text
@@ -184,16 +178,15 @@ def test_a_wckey_is_sent_only_if_configured(tmp_path):
     ("config", "option"), [({}, None), ({"mpi": "none"}, "--mpi=none"), ({"mpi": "pmix"}, "--mpi=pmix")]
 )
 def test_the_mpi_option_of_srun_is_that_of_the_site(config, option):
-    steps = transport.SrunSteps(("n1",), "cpu", mpi=from_config({"name": "slurm"} | config).mpi)
+    steps = transport.SrunSteps(("n1",), "cpu", mpi=configure(**config).mpi)
     (options,) = steps.commands(ProcessShape(1), ["worker"], {})
     assert [part for part in options if part.startswith("--mpi")] == ([option] if option else [])
 
 
 def test_a_step_ends_when_its_first_worker_ends():
     (options,) = transport.SrunSteps(("n1", "n2"), "cpu").commands(ProcessShape(2, 2, 2), ["worker"], {})
-    assert "--kill-on-bad-exit=1" in options and any(
-        option.startswith("--wait=") and option != "--wait=0" for option in options
-    )
+    (wait,) = [option for option in options if option.startswith("--wait=")]
+    assert "--kill-on-bad-exit=1" in options and wait != "--wait=0"
 
 
 # Columns: partition, node, sockets, cores, gres, partition (with a star if default), CPUs, features.
@@ -212,7 +205,7 @@ def site(monkeypatch):
 
     def machine(text=SITE, **config):
         monkeypatch.setattr(slurm, "run_command", lambda *_: text)
-        selected = slurm.partition_machine(from_config({"name": "slurm", "platform": "gpu"} | config))
+        selected = slurm.partition_machine(configure(**{"platform": "gpu"} | config))
         return selected.per_node, selected.nodes, selected.cpus_each
 
     return machine
@@ -236,18 +229,15 @@ def test_settings_that_select_another_partition_override_a_default_without_gpus(
 
 
 def test_a_default_partition_without_gpus_is_rejected_with_partitions_that_have_gpus(site):
-    with pytest.raises(
-        Refusal,
-        match=r"no node of partition cpu has a gpu: set cluster.partition to one that has: a100, h100",
-    ):
+    message = "no node of partition cpu has a gpu: set cluster.partition to one that has: a100, h100"
+    with pytest.raises(Refusal, match=message):
         site()
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
 def test_a_missing_default_partition_is_reported_with_the_partitions(platform, site):
-    with pytest.raises(
-        Refusal, match=r"no default partition: set cluster.partition to one of a100, cpu, h100"
-    ):
+    message = "no default partition: set cluster.partition to one of a100, cpu, h100"
+    with pytest.raises(Refusal, match=message):
         site(SITE.replace("cpu*", "cpu"), platform=platform)
     assert site(SITE.replace("cpu*", "cpu"), per_node=8) == (8, 2, 24.0)
 
@@ -277,29 +267,22 @@ def test_per_node_is_trusted_if_sinfo_lists_no_gpu(site):
 def test_a_failing_setup_line_ends_the_job_with_its_exit_status_and_text(lines, status, message, shell):
     script = "\n".join([*sbatch.checked_setup(lines), 'echo "ran $A"'])
     done = subprocess.run([shell, "-c", script], capture_output=True, text=True, check=False)
-    assert (
-        done.returncode == status and ("ran" in done.stdout) == (status == 0) and "later" not in done.stdout
-    )
+    assert done.returncode == status and ("ran" in done.stdout) == (status == 0)
+    assert "later" not in done.stdout
     assert (message in done.stderr) if message else not done.stderr
 
 
 @pytest.mark.parametrize("key", ["partition", "exclude"])
 def test_partitions_and_excluded_nodes_are_a_list_or_a_comma_separated_text(key):
     for value in (["a", "b"], "a,b"):
-        assert getattr(from_config({"name": "slurm", key: value}), key) == "a,b"
-    with pytest.raises(
-        Refusal, match=rf"{key} must be a name, or a list of names such as \[a, b\], not \[1\]"
-    ):
-        from_config({"name": "slurm", key: [1]})
+        assert getattr(configure(**{key: value}), key) == "a,b"
+    refuse(rf"{key} must be a name, or a list of names such as \[a, b\], not \[1\]", **{key: [1]})
 
 
 def test_setup_is_a_list_of_shell_lines_or_a_multiline_text():
     for value in (["module load a", "export B=1"], "module load a\n\nexport B=1\n"):
-        assert from_config({"name": "slurm", "setup": value}).setup == ("module load a", "export B=1")
-    with pytest.raises(
-        Refusal, match=r"setup must be a list of shell lines, such as \[module load cuda\], not 3"
-    ):
-        from_config({"name": "slurm", "setup": 3})
+        assert configure(setup=value).setup == ("module load a", "export B=1")
+    refuse(r"setup must be a list of shell lines, such as \[module load cuda\], not 3", setup=3)
 
 
 def test_a_cluster_file_without_a_name_is_rejected_with_the_missing_line():

@@ -60,12 +60,9 @@ def test_an_example_requests_time_gpus_and_cpus_and_sets_the_nccl_interface(name
         assert "wckey" not in script
 
 
-def test_a_dry_run_at_another_site_with_slurm_prints_the_same_scripts(tmp_path, call_main):
+def test_a_dry_run_at_another_site_with_slurm_prints_the_same_scripts(tmp_path, call_main, commands):
     """sinfo lists nodes without the partition of the example."""
-    (tmp_path / "bin").mkdir()
-    sinfo = tmp_path / "bin" / "sinfo"
-    sinfo.write_text("#!/bin/sh\necho 'main|n1|1|2|(null)|main*|2|(null)'\n")
-    sinfo.chmod(0o755)
+    commands(sinfo="echo 'main|n1|1|2|(null)|main*|2|(null)'")
     arguments = [*STUDY, "cluster=examples/lab", "cluster.nodes=4", "dry_run=true"]
     done = call_main(arguments, env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
     assert done.returncode == 0, done.stderr

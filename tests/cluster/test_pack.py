@@ -24,15 +24,7 @@ def make_plan():
 
     def make(replicates=1, machine=NODES):
         cases = [
-            Case(
-                workload,
-                points=48 * n,
-                mode=mode,
-                devices=devices,
-                dtype=dtype,
-                engine=engine,
-                api="shard_map",
-            )
+            Case(workload, points=48 * n, mode=mode, devices=devices, dtype=dtype, engine=engine)
             for workload in ("rbf", "poisson")
             for n in (1, 2, 3)
             for mode in ("jacfwd", "jacrev", "linearize")
@@ -41,9 +33,8 @@ def make_plan():
             if engine == "jax" or devices == 1
         ]
         settings = RunSettings(replicates=replicates, attempts=3)
-        return schedule.make_schedule(
-            [PreflightResult(case, None, None) for case in cases], settings, machine, []
-        ), settings
+        results = [PreflightResult(case, None, None) for case in cases]
+        return schedule.make_schedule(results, settings, machine, []), settings
 
     return make
 
@@ -65,9 +56,8 @@ def test_a_task_has_one_shape_fits_its_budget_and_does_not_split_a_problem(make_
     plan, settings = make_plan()
     tasks = pack.pack(plan, settings, [], budget)
     for task in tasks:
-        assert {schedule.process_shape(item.case, NODES, settings) for item in task.scheduled_cases} == {
-            task.shape
-        }
+        shapes = {schedule.process_shape(item.case, NODES, settings) for item in task.scheduled_cases}
+        assert shapes == {task.shape}
         problems = {(problem(item.case), item.case.engine) for item in task.scheduled_cases}
         assert task.seconds <= budget or len(problems) == 1
     counts = Counter(
@@ -87,10 +77,8 @@ def test_each_session_of_a_task_contains_cases_of_one_process(make_plan):
     plan, settings = make_plan(replicates=2)
     for task in pack.pack(plan, settings, [], 100.0):
         for job in schedule.group_by_process(task.scheduled_cases):
-            assert (
-                len({(i.replicate, i.case.engine, i.case.devices, i.case.dtype == "float64") for i in job})
-                == 1
-            )
+            kinds = {(i.replicate, i.case.engine, i.case.devices, i.case.dtype == "float64") for i in job}
+            assert len(kinds) == 1
 
 
 def test_nested_tasks_contain_complete_curves_in_every_block(make_plan):
@@ -99,12 +87,8 @@ def test_nested_tasks_contain_complete_curves_in_every_block(make_plan):
     assert len(tasks) > 1 and {task.shape for task in tasks} == {ProcessShape(8, 2, 2)}
     for task in tasks:
         keys = {dataclasses.replace(item.case, devices=1).key for item in task.scheduled_cases}
-        expected = {
-            i.replicate_key
-            for j in plan.sessions
-            for i in j
-            if dataclasses.replace(i.case, devices=1).key in keys
-        }
+        every = (item for session in plan.sessions for item in session)
+        expected = {i.replicate_key for i in every if dataclasses.replace(i.case, devices=1).key in keys}
         assert expected == {item.replicate_key for item in task.scheduled_cases}
         blocks = [job[0].replicate for job in schedule.group_by_process(task.scheduled_cases)]
         assert blocks == sorted(blocks)
@@ -132,11 +116,7 @@ def test_devices_use_as_few_nodes_as_possible(devices, processes, shape):
 @pytest.mark.parametrize(
     ("devices", "processes", "message"),
     [
-        (
-            32,
-            None,
-            "devices=32 exceed the 16 cores (4 nodes of 4) of partition main: use devices=[1]",
-        ),
+        (32, None, "devices=32 exceed the 16 cores (4 nodes of 4) of partition main: use devices=[1]"),
         (5, None, "devices=5 do not divide evenly over 4 nodes of 4 of partition main: use devices=[1]"),
         (8, 1, "devices=8 do not divide evenly over processes=1 on 2 nodes"),
         (6, 4, "devices=6 do not divide evenly over processes=4 on 2 nodes"),

@@ -43,14 +43,14 @@ def test_sbatch_gets_the_cluster_and_account_of_the_user_and_no_other_variable_o
     submit, tmp_path, monkeypatch
 ):
     kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SBATCH_CLUSTERS", "SBATCH_ACCOUNT", "SBATCH_RESERVATION")
-    removed = (
+    removed = [
         "SBATCH_QOS",
         "SBATCH_TIMELIMIT",
         "SBATCH_JOB_NAME",
         "SBATCH_MEM_BIND",
         "SLURM_JOB_ID",
         "SLURM_NTASKS",
-    )
+    ]
 
     def accept(**_):
         return submit(sbatch=f"env > {tmp_path}/env; {count_up(tmp_path)}; echo Submitted batch job $n")
@@ -223,22 +223,22 @@ def test_an_option_of_the_user_replaces_the_option_of_that_name(gpu_option, make
     ]
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        "job-name",
-        "job_name",
-        "clusters",
-        "array",
-        "output",
-        "error",
-        "nodes",
-        "parsable",
-        "partition",
-        "test_only",
-        "time",
-    ],
-)
+OPTIONS = [
+    "job-name",
+    "job_name",
+    "clusters",
+    "array",
+    "output",
+    "error",
+    "nodes",
+    "parsable",
+    "partition",
+    "test_only",
+    "time",
+]
+
+
+@pytest.mark.parametrize("option", OPTIONS)
 def test_options_that_find_the_jobs_or_contradict_the_settings_cannot_be_set(option):
     names = "array, clusters, error, job-name, nodes, output, parsable, partition, test-only, time"
     with pytest.raises(Refusal, match=f"cluster.sbatch must be .* without {names}"):
