@@ -36,10 +36,8 @@ def test_sampling_a_steady_call_stops_by_width_after_the_fewest_samples(monkeypa
 
 def test_sampling_a_varying_call_stops_at_a_limit_and_names_it(monkeypatch):
     times = [0.001, 0.002, 0.004, 0.008]
-    assert (
-        take_samples(Clock(monkeypatch, times).call, Sampling(seconds=0.2, warm_up=0.0)).stop_reason
-        == "seconds"
-    )
+    long = take_samples(Clock(monkeypatch, times).call, Sampling(seconds=0.2, warm_up=0.0))
+    assert long.stop_reason == "seconds"
     few = take_samples(Clock(monkeypatch, times).call, Sampling(most=8, seconds=9.0, warm_up=0.0))
     assert (few.stop_reason, len(few.seconds)) == ("most", 8)
 
@@ -47,9 +45,8 @@ def test_sampling_a_varying_call_stops_at_a_limit_and_names_it(monkeypatch):
 @pytest.mark.parametrize("most", [7, 8, 60])
 def test_samples_are_taken_in_at_least_the_requested_number_of_turns(monkeypatch, most):
     for seconds in ([1e-4], [1e-4, 3e-4]):
-        samples = take_samples(
-            Clock(monkeypatch, seconds).call, Sampling(least=7, most=most, seconds=0.01, warm_up=0.0)
-        )
+        sampling = Sampling(least=7, most=most, seconds=0.01, warm_up=0.0)
+        samples = take_samples(Clock(monkeypatch, seconds).call, sampling)
         assert len(samples.turns) >= 3 and all(samples.turns) and len(samples.seconds) <= most
 
 
@@ -58,7 +55,7 @@ def test_a_sample_repeats_a_short_call_until_it_takes_fifty_dispatch_latencies(m
     samples = take_samples(Clock(monkeypatch, [1e-4]).call, floor_seconds=floor)
     least = max(1, round(50 * floor / 1e-4))
     assert least <= samples.calls_per_sample < 2 * least, (
-        "a power of two, so that compared cases have the same"
+        "a power of two, as compared cases must have the same"
     )
     assert samples.seconds == pytest.approx([1e-4] * len(samples.seconds)), "a time is per call"
 
@@ -92,9 +89,8 @@ def test_every_turn_except_the_first_begins_with_a_discarded_call(monkeypatch):
 
 def test_processes_synchronize_before_every_turn_and_after_every_sample(monkeypatch):
     gathered = []
-    samples = take_samples(
-        Clock(monkeypatch, [0.01]).call, gather=lambda values: gathered.append(len(values)) or [values]
-    )
+    gather = lambda values: gathered.append(len(values)) or [values]  # noqa: E731
+    samples = take_samples(Clock(monkeypatch, [0.01]).call, gather=gather)
     warm_up_and_samples = "".join(map(str, gathered)).partition("2")
     assert gathered.count(2) == len(samples.seconds)
     assert warm_up_and_samples[0].endswith("1") and gathered.count(1) >= len(samples.turns) + 2, (
