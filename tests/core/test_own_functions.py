@@ -447,6 +447,7 @@ REJECTED = {
     "a complex output": ({"function": lambda x: (x, x * 1j)}, "returns numbers of dtype complex128 as output '1'"),
     "an input as a static argument": ({"function": jax.jit(lambda x: x, static_argnames="x")}, "static arguments.*was:$"),
     "no output": ({"function": lambda x: None}, "the function of 'mine' returns None: it must return an array"),
+    "an overflow": ({"function": lambda x: x * math.exp(1000)}, r"OverflowError: math range error \(test_own_functions.py"),
     "an integer": ({"function": lambda x: jnp.argmax(x)}, "must return an array of real numbers.*not numbers of dtype int"),
 }  # fmt: skip
 
