@@ -217,16 +217,17 @@ def scrub(text: str) -> str:
 
 def hide_secrets(text: str) -> str:
     """Hide the values of secret variables, assignments such as HF_TOKEN=abcdef, and passwords in URLs."""
-    for value, name in _secrets():
+    for value, name in _find_secrets(tuple(os.environ.items())):
         text = text.replace(value, f"<{name}>")
     return re.sub(r"//[^/@\s]+@", "//", _SECRET_ASSIGNMENT.sub(r"\1=<\1>", text))
 
 
-def _secrets() -> list[tuple[str, str]]:
+@functools.lru_cache(maxsize=1)  # a worker may print many lines
+def _find_secrets(variables: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
     """Return (secret, variable name) pairs, longest first. They include the quoted forms of each secret."""
     names: dict[str, str] = {}
     # A variable may have been deleted since the start of the process.
-    for name, value in [*_VARIABLES_AT_START.items(), *os.environ.items()]:
+    for name, value in [*_VARIABLES_AT_START.items(), *variables]:
         if not re.search(_SECRET_WORD, name, re.IGNORECASE) or value.strip().isdecimal():
             continue
         quoted = (repr(value)[1:-1], dumps(value)[1:-1], urllib.parse.quote_plus(os.fsencode(value)))

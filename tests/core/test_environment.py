@@ -75,8 +75,19 @@ def test_scrub_reads_each_of_many_assignments_once(monkeypatch):
         def replace(self, *_):
             raise AssertionError("the whole text is read again for an assignment")
 
-    monkeypatch.setattr(environment, "_secrets", list)
+    monkeypatch.setattr(environment, "_find_secrets", lambda variables: [])
     assert environment.hide_secrets(Text("A_KEY=abcdef B_KEY=bcdefg")) == "A_KEY=<A_KEY> B_KEY=<B_KEY>"
+
+
+def test_the_secrets_are_found_once_for_many_lines_and_again_after_a_change(monkeypatch):
+    environment._find_secrets.cache_clear()
+    for value in ("first-value", "second-value"):
+        monkeypatch.setenv("A_TOKEN", value)
+        assert [environment.scrub(f"line {i}: {value}") for i in (1, 2)] == [
+            "line 1: <A_TOKEN>",
+            "line 2: <A_TOKEN>",
+        ]
+    assert environment._find_secrets.cache_info().misses == 2
 
 
 def test_scrub_hides_a_secret_that_is_not_valid_utf_8(monkeypatch):
