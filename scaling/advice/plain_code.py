@@ -51,7 +51,7 @@ _ROWS = """\
 """
 _CHUNKED = """\
     J = jax.lax.map({function}, jnp.arange(flat.size), batch_size={chunk}){transposed}  # (outputs, inputs)"""
-_MIN_SCATTERED = 2**16  # least number of entries for which scattering nonzeros is faster than masking
+_MIN_SCATTERED = 2**13  # least number of entries for which scattering nonzeros is faster than masking
 # The product with 0 is nan where the compressed Jacobian is not finite, as in the result of `jax.jacfwd`.
 _MASKED = """\
     expanded = jax.vmap({function})(jnp.arange({count}))[colors]

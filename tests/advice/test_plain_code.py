@@ -310,16 +310,15 @@ def test_rows_of_a_function_that_also_returns_a_python_number_are_those_of_jax(c
     assert_equals(problem, plain_code.write_code(problem, case, coloring), jax.jacfwd)
 
 
-@pytest.mark.parametrize("is_large", [False, True])
-def test_a_large_sparse_jacobian_has_nan_only_within_its_pattern(is_large, monkeypatch):
-    monkeypatch.setattr(plain_code, "_MIN_SCATTERED", 1 if is_large else 10**9)
+@pytest.mark.parametrize(("size", "is_large"), [(91, False), (92, True)])
+def test_a_sparse_jacobian_of_8192_entries_has_nan_only_within_its_pattern(size, is_large):
     function = lambda x: jnp.sqrt(x[1:]) * x[:-1]  # noqa: E731
-    x = np.array([[1.0, 2, 0, 3, 4, 5, 6, 7, 8]])
+    x = np.arange(-2.0, size - 2)[None] ** 2  # with a zero
     problem = make_problem(function, {"x": x})
     with registered(problem) as case:
         coloring = candidates.find_coloring(case)
     code = plain_code.write_code(problem, dataclasses.replace(case, mode=candidates.CODED), coloring)
     found, dense = np.asarray(run_plainly(problem, code)), np.asarray(jax.vmap(jax.jacfwd(function))(x))
-    in_pattern = np.abs(np.subtract.outer(np.arange(8) + 0.5, np.arange(9))) < 1
+    in_pattern = np.abs(np.subtract.outer(np.arange(size - 1) + 0.5, np.arange(size))) < 1
     assert np.isnan(found).any() and np.isnan(dense[:, ~in_pattern]).any()
     np.testing.assert_array_equal(found, np.where(in_pattern, dense, 0.0) if is_large else dense)
