@@ -247,7 +247,7 @@ def _compare_along(
     """
     center, least_noise, noise = measured
     differences = _central_differences(values_at)
-    difference, error = _select_difference(differences, noise)
+    difference, error = _select_difference(differences, np.maximum(noise, _smallest_jump(differences)))
     size = np.maximum(typical_size, np.abs(difference))
     allowed = _RELATIVE_TOLERANCE * size + value_rounding + 4 * rounding
     agrees = np.abs(derivative - difference) <= allowed + 4 * error
@@ -441,6 +441,16 @@ def _select_difference(differences: np.ndarray, noise: np.ndarray) -> tuple[np.n
         error = np.maximum(change, unexplained.max(axis=0, initial=0.0)) + rounding[k]
         best, least_error = np.where(error < least_error, difference, best), np.minimum(error, least_error)
     return best, least_error
+
+
+def _smallest_jump(differences: np.ndarray) -> np.ndarray:
+    """Return the smallest nonzero change of each output among all steps, or 0 if an output never changes.
+
+    `differences` has the shape (steps, points, outputs). The result has the shape (points, outputs).
+    """
+    # Values that cancel, as of 1 - cos(x / 100), or that the function rounds change in jumps of this height.
+    changes = np.abs(differences) * _STEPS
+    return np.nan_to_num(np.min(changes, axis=0, where=changes > 0, initial=np.inf), posinf=0.0)
 
 
 def _is_refuted(
