@@ -242,27 +242,18 @@ def _estimate_size(suspect: _Suspect, points_of_block: np.ndarray, shape: tuple[
     typical_input = np.sqrt(np.mean([np.mean(arrays[name] ** 2) for name in native.names])) or 1.0
     # The error of a derivative that is zero at all points is relative to the terms that cancel in it.
     is_zero = ~suspect.comparison.expected.any(axis=(0, 2))
-    terms = _stated_terms(spec, arrays) * (1.0 if spec.case.ad_mode.is_value else typical_input)
-    value = np.maximum(value, terms * (is_zero if is_zero.shape == value.shape[1:] else is_zero.all()))
+    form = closed_form(spec.case, spec.workload)
+    assert form is not None  # a reference that JAX computes is a form without terms
+    terms = form(arrays).value_terms if spec.case.ad_mode.is_value else form(arrays).derivative_terms
+    if terms is not None:
+        terms = terms[:, None] * (1.0 if spec.case.ad_mode.is_value else typical_input)
+        value = np.maximum(value, terms * (is_zero if is_zero.shape == value.shape[1:] else is_zero.all()))
     size = value if is_product else (value / typical_input) ** spec.reduction.degree
     if spec.reduction.sums_points:
         return np.full((1,) * len(shape), size.sum())
     if shape[1:2] != size.shape[1:]:
         size = size.max(axis=1, keepdims=True)
     return size.reshape(*size.shape, *[1] * (len(shape) - 2))
-
-
-def _stated_terms(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
-    """Return the sum of |term| over all terms of a closed form at each point.
-
-    With mode=value, the terms are those of an output, otherwise those of an entry of the derivative. The
-    shape is (points, 1). If the closed form does not state the sum, return 0 in the shape (1, 1).
-    """
-    form = closed_form(spec.case, spec.workload)
-    assert form is not None  # a reference that JAX computes is a form without terms
-    reference = form(arrays)
-    terms = reference.value_terms if spec.case.ad_mode.is_value else reference.derivative_terms
-    return np.zeros((1, 1)) if terms is None else terms[:, None]
 
 
 def _evaluate_columns(
