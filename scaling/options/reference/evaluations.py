@@ -114,8 +114,6 @@ def slices(evaluation: Evaluation, arrays: InputArrays, quantity: str, seeds: np
     count, chunk = len(seeds), min(len(seeds), seeds_per_call(evaluation, points))
     chunks = np.resize(seeds, (-(-count // chunk), chunk, *seeds.shape[1:]))  # the last is padded with copies
     results = [_evaluate(evaluation, arrays, quantity, seeds_of_chunk) for seeds_of_chunk in chunks]
-    if len(results) == 1:
-        return results[0]
     if quantity == "rows":
         return np.concatenate(results, axis=1)[:, :count]
     return np.concatenate(results, axis=2)[:, :, :count]
