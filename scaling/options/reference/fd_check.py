@@ -158,7 +158,7 @@ def _compare_along_all(
     derivatives = differentiate(evaluation, arrays)
     # The range excludes the derivatives themselves, because a rule that is wrong only at 1 would increase it.
     noise = rounding_range(differentiate, evaluation, arrays, 4 * evaluation.roundoff, _NOISE_RUNS)
-    # Along the last direction, the derivative and its rounding error may be much smaller.
+    # Along the last direction, the derivative and its error may be much smaller (inputs of all magnitudes).
     rounding = [noise[:-1].max(axis=0)] * (len(directions) - 1) + [noise[-1]]
     rms = np.sqrt(np.mean(derivatives[:_DIRECTIONS] ** 2, axis=0))
     typical_sizes = [rms] * _DIRECTIONS + list(np.abs(derivatives[_DIRECTIONS:]))
@@ -182,20 +182,14 @@ def _differentiate_along(
 ) -> np.ndarray:
     """Return the derivatives along each direction, of shape (directions, points, outputs).
 
-    Most derivatives are JVPs. If the Jacobian has few columns, it is computed, and some derivatives are its
-    products with a direction. They reveal a rule for tangents that is wrong only for unit vectors.
+    They are JVPs. If the Jacobian has few columns, the first one is the product of the Jacobian and the first
+    direction. It reveals a rule for tangents that is wrong only for unit vectors.
     """
-    from_columns: set[int] = set()
+    derivatives = [directional_derivative(evaluation, arrays, direction) for direction in directions]
     if evaluation.inputs <= _MAX_COLUMNS and not evaluation.rounding_key:
-        from_columns = {0, *range(_DIRECTIONS, len(directions) - 1)}  # a random direction, and its groups
         J = jacobian(evaluation, arrays)
-    derivatives = []
-    for k, direction in enumerate(directions):
-        if k in from_columns:
-            flat = flatten_inputs(evaluation.names, evaluation.per_point, direction, len(J))
-            derivatives.append((J @ flat[:, :, None])[:, :, 0])
-        else:
-            derivatives.append(directional_derivative(evaluation, arrays, direction))
+        flat = flatten_inputs(evaluation.names, evaluation.per_point, directions[0], len(J))
+        derivatives[0] = (J @ flat[:, :, None])[:, :, 0]
     return np.array(derivatives)
 
 
