@@ -1,12 +1,12 @@
 """Tests of studies on a real Slurm (slurm/cluster): jobs run as requested, and no record is lost however a job ends."""
 
 import contextlib
+import functools
 import json
 import os
 import shutil
 import signal
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -15,12 +15,14 @@ import pytest
 from scaling.cluster import job_state, submission_files
 from scaling.results.store import load
 from scaling.workers import cores
+from tests.support import slurm as cluster_commands
 from tests.support.commands import QUICK
 from tests.support.paths import TOP
 from tests.support.slurm import CLUSTER, run_command, slurm, start_requeued_job, wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]
 TIMEOUT = 300.0  # seconds; the cluster shares two cores with the tests
+wait_until = functools.partial(cluster_commands.wait_until, seconds=TIMEOUT)
 ALL_CORES = ("--nodes=2", "--cpus-per-task=2", "--output=/dev/null")  # all cores of the cluster
 SLURM = ("cluster=slurm", "oversubscribe=true")
 
@@ -40,15 +42,6 @@ def read_submissions(results):
     submissions, problem = submission_files.read_submissions(results)
     assert not problem
     return submissions
-
-
-def wait_until(condition, description, seconds=TIMEOUT):
-    """Wait until a condition is true and return its value."""
-    end = time.monotonic() + seconds
-    while not (result := condition()):
-        assert time.monotonic() < end, f"waited {seconds:.0f} s for {description}"
-        time.sleep(0.2)
-    return result
 
 
 def queued_jobs():
@@ -363,8 +356,7 @@ def test_a_job_that_waits_for_cores_of_another_study_reports_it(scaling_command,
         done = scaling_command([*study, *SLURM, "results=out"], timeout=TIMEOUT)
         assert done.returncode == 0, done.stderr
         wait_until(
-            lambda: any(task.wait_message for task in job_state.find_tasks(results)),
-            "the worker to wait",
+            lambda: any(task.wait_message for task in job_state.find_tasks(results)), "the worker to wait"
         )
         assert "waits for" in scaling_command(["status", "out"]).stdout
         assert f"process {os.getpid()}" in scaling_command(["logs", "out", "residual"]).stdout
@@ -538,18 +530,13 @@ def test_a_gpu_partition_that_is_not_the_default_is_suggested_and_needs_jax_with
     arguments = [*write_study(ONE_CASE), *SLURM, "results=out", "cluster.platform=gpu"]
     rejected = scaling_command(arguments)
     assert (rejected.returncode, rejected.stderr.count("\n")) == (2, 1)
-    assert (
-        "no node of partition cpu has a gpu: set cluster.partition to one that has: high, low, main"
-        in rejected.stderr
-    )
+    words = "no node of partition cpu has a gpu: set cluster.partition to one that has: high, low, main"
+    assert words in rejected.stderr
     done = scaling_command([*arguments, "cluster.partition=main", "wait=true"], timeout=TIMEOUT)
     assert done.returncode == 1, done.stdout + done.stderr
     ((reason, text),) = failures(results)
-    assert (
-        reason == "not_as_asked"
-        and "JAX has no gpu backend on n" in text
-        and "install the extra ad-scaling[cuda]" in text
-    )
+    assert reason == "not_as_asked" and "JAX has no gpu backend on n" in text
+    assert "install the extra ad-scaling[cuda]" in text
     assert {tuple(r.environment["hosts"]) for r in load(results).records} <= {("n1",), ("n2",)}
 
 

@@ -61,14 +61,14 @@ def job_states(job):
     ]
 
 
-def wait_until(condition, description):
+def wait_until(condition, description, seconds=TIMEOUT):
     """Return the first true result of a function."""
-    limit = time.monotonic() + TIMEOUT
+    limit = time.monotonic() + seconds
     while time.monotonic() < limit:
         if result := condition():
             return result
         time.sleep(0.2)
-    raise AssertionError(f"{description}: not within {TIMEOUT:.0f} s")
+    raise AssertionError(f"{description}: not within {seconds:.0f} s")
 
 
 def wait_for(job, *expected):
