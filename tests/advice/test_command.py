@@ -193,9 +193,8 @@ def test_a_workload_is_advised_on_and_the_command_that_runs_it_is_named(scaling_
     words = ["advise", "workload=mine", "points=8", "devices=[1,2]", "budget=0"]
     done = scaling_command(words, env=cache, fresh=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (
-        done.stdout.count("scaling run study=function") == 2 and "Times relative to the least" in done.stdout
-    )
+    assert done.stdout.count("scaling run study=function") == 2
+    assert "Times relative to the least" in done.stdout
 
 
 @pytest.mark.thin(3, "thorough")

@@ -135,12 +135,8 @@ def test_change_of_api_alone_is_no_crossover(two_modes, make_record):
     (result,) = maps_of(two_modes(devices=(1,)) + faster)
     assert result.cells[16, 1].fastest.case.api == "pmap"
     assert result.cells[128, 1].fastest.case.api == "shard_map"
-    assert [method_of(cell.fastest.case).mode for _, cell in sorted(result.cells.items())] == [
-        "jacfwd",
-        "jacfwd",
-        "jacrev",
-        "jacrev",
-    ]
+    expected = ["jacfwd", "jacfwd", "jacrev", "jacrev"]
+    assert [method_of(cell.fastest.case).mode for _, cell in sorted(result.cells.items())] == expected
     assert len(result.crossovers) == 1
 
 
@@ -155,12 +151,8 @@ def test_points_that_grow_with_the_device_count_are_not_the_swept_size(two_modes
         for d in (1, 2)
     ]
     (result,) = maps_of(weak + sizes)
-    assert (result.swept, result.fixed_sizes, result.sizes, result.devices) == (
-        "p",
-        "points=16 o=3",
-        (5, 6, 7),
-        (1, 2),
-    )
+    expected = ("p", "points=16 o=3", (5, 6, 7), (1, 2))
+    assert (result.swept, result.fixed_sizes, result.sizes, result.devices) == expected
 
 
 def test_chance_differences_among_many_comparisons_make_no_sure_crossover(make_record):

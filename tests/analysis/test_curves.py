@@ -21,12 +21,8 @@ def test_halving_times_give_ideal_speedups_and_efficiency_1():
     assert [(p.efficiency.value, p.efficiency.low, p.efficiency.high) for p in curve.points] == [
         (1, 1, 1)
     ] * 3
-    assert (
-        curve.case.devices == 1
-        and curve.kind == "strong"
-        and "devices" not in curve.name
-        and "points=12 wrt" in curve.name
-    )
+    assert curve.case.devices == 1 and curve.kind == "strong" and "devices" not in curve.name
+    assert "points=12 wrt" in curve.name
 
 
 def test_interval_of_a_speedup_lies_within_the_range_of_sample_ratios():
@@ -37,16 +33,11 @@ def test_interval_of_a_speedup_lies_within_the_range_of_sample_ratios():
         for curve in curves_of([record(1, one_device), record(2, two_devices), plain])
         if len(curve.points) == 2
     ).points[1]
-    assert (
-        point.speedup.value == 13 / 6.5
-        and 10 / 8 < point.speedup.low < 1.9
-        and 2.1 < point.speedup.high < 16 / 5
-    )
+    assert point.speedup.value == 13 / 6.5 and 10 / 8 < point.speedup.low < 1.9
+    assert 2.1 < point.speedup.high < 16 / 5
     assert (point.efficiency.low, point.efficiency.high) == (point.speedup.low / 2, point.speedup.high / 2)
-    assert (point.against_jit.value, point.against_jit.low) == (
-        2 * 13 / 6.5,
-        pytest.approx(2 * point.speedup.low),
-    )
+    expected = (2 * 13 / 6.5, pytest.approx(2 * point.speedup.low))
+    assert (point.against_jit.value, point.against_jit.low) == expected
     assert point.timing.estimate[1:] == (5.0, 8.0)
 
 
@@ -70,10 +61,8 @@ def test_speedup_baseline_is_the_smallest_measured_device_count():
 
 def test_scaled_speedup_of_a_weak_curve_from_two_devices_is_relative_to_two():
     curve = only(curves_of(weak()[1:], ("weak",)))
-    assert [(p.devices, p.speedup.value, p.efficiency.value) for p in curve.points] == [
-        (2, 1, 1),
-        (4, 1.25, 0.625),
-    ]
+    expected = [(2, 1, 1), (4, 1.25, 0.625)]
+    assert [(p.devices, p.speedup.value, p.efficiency.value) for p in curve.points] == expected
     assert curve.size.endswith("points=6 for each device")
 
 
@@ -213,11 +202,8 @@ def test_work_within_one_percent_counts_as_constant():
 
 def test_fastest_method_is_sure_if_the_intervals_do_not_overlap():
     ranking = only(rank(processes(("jacfwd", 2.0), ("jacrev", 3.0), ("analytic", 1.0))))
-    assert (ranking.fastest.case.mode, ranking.runner_up.case.mode, ranking.certainty) == (
-        "jacfwd",
-        "jacrev",
-        "sure",
-    )
+    expected = ("jacfwd", "jacrev", "sure")
+    assert (ranking.fastest.case.mode, ranking.runner_up.case.mode, ranking.certainty) == expected
     assert ranking.ratio.value == pytest.approx(1.5) and ranking.doubts == ()
 
 
@@ -268,11 +254,8 @@ def test_fastest_method_is_the_one_with_the_shortest_geometric_mean_of_its_proce
 
 def test_fastest_method_is_not_sure_with_one_process():
     ranking = only(rank([record(seconds=2.0), record(seconds=3.0, mode="jacrev")]))
-    assert (
-        ranking.distinguished
-        and ranking.certainty != "sure"
-        and ranking.doubts == ("measured in one process",)
-    )
+    assert ranking.distinguished and ranking.certainty != "sure"
+    assert ranking.doubts == ("measured in one process",)
 
 
 def test_time_below_an_empty_call_makes_no_method_the_fastest():
@@ -322,10 +305,8 @@ def test_sizes_that_vary_together_are_swept_as_one():
 
 def test_size_with_the_most_values_is_swept_and_each_value_of_the_others_has_a_panel():
     rows = [record(sizes={"p": p, "o": o}, points=12) for p in (4, 8, 16) for o in (2, 5)]
-    assert [(p.swept, p.fixed_sizes) for p in sweeps_of(rows)] == [
-        ("p", "points=12 o=2"),
-        ("p", "points=12 o=5"),
-    ]
+    expected = [("p", "points=12 o=2"), ("p", "points=12 o=5")]
+    assert [(p.swept, p.fixed_sizes) for p in sweeps_of(rows)] == expected
 
 
 def test_every_size_with_three_values_is_swept():

@@ -30,20 +30,10 @@ def test_row_of_a_record_has_its_case_its_time_and_its_curve_columns(folder):
     assert isinstance(frame, pandas.DataFrame) and len(frame) == 14
     assert frame.status.value_counts().to_dict() == {"ok": 12, "failed": 1, "skipped": 1}
     row = frame[(frame["mode"] == "jacfwd") & (frame.devices == 2)].iloc[0]
-    assert (row["sizes.p"], row.points, row["median"], row.low, row.high, row.samples) == (
-        5,
-        12,
-        1.0,
-        1.0,
-        1.0,
-        9,
-    )
-    assert (row.kind, row.speedup, row.efficiency, row.baseline_devices) == (
-        "strong",
-        pytest.approx(2),
-        pytest.approx(1),
-        1,
-    )
+    expected = (5, 12, 1.0, 1.0, 1.0, 9)
+    assert (row["sizes.p"], row.points, row["median"], row.low, row.high, row.samples) == expected
+    expected = ("strong", pytest.approx(2), pytest.approx(1), 1)
+    assert (row.kind, row.speedup, row.efficiency, row.baseline_devices) == expected
     assert frame[frame.status != "ok"][["median", "speedup", "certainty", "kind"]].isna().all(axis=None)
 
 

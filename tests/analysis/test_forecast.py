@@ -27,11 +27,8 @@ def test_strong_curve_is_one_case_on_several_device_counts():
     result = predict(*strong(8.0, 4.0, 4.0)[::-1])
     curve = only(result.curves)
     assert (result.title, result.price, curve.kind) == ("A machine", 3.6, "strong")
-    assert [(p.devices, p.seconds, p.efficiency.value) for p in curve.points] == [
-        (1, 8.0, 1.0),
-        (2, 4.0, 1.0),
-        (4, 4.0, 0.5),
-    ]
+    expected = [(1, 8.0, 1.0), (2, 4.0, 1.0), (4, 4.0, 0.5)]
+    assert [(p.devices, p.seconds, p.efficiency.value) for p in curve.points] == expected
     assert [p.timing.estimate[1:] for p in curve.points] == [(4.0, 16.0), (2.0, 8.0), (2.0, 8.0)]
     assert "devices" not in curve.name and "points=12" in curve.name
 
@@ -167,9 +164,8 @@ def test_answer_names_the_fastest_method_overall_and_on_the_most_devices():
     ]
     first, cheap = answers(*slow_then_fast)[:2]
     assert "jacrev (vmap) 1.00 s (0.50 to 2.00) on 1 device, the fastest planned method;" in first
-    assert (
-        "; jacfwd (vmap) 2.00 s (1.00 to 4.00) on 4 devices, the fastest on that number of devices;" in first
-    )
+    words = "; jacfwd (vmap) 2.00 s (1.00 to 4.00) on 4 devices, the fastest on that number of devices;"
+    assert words in first
     assert "the cheapest is jacrev (vmap) on 1 device" in cheap
 
 
@@ -206,10 +202,10 @@ def test_cheapest_device_count_within_twice_the_least_time_has_its_price():
     hours = 2.4 * 4 / 3600 * 1e6
     assert "within twice the least time (2.60 s) the cheapest is jacfwd (vmap) on 4 devices" in cheap
     interval = f"({hours / 2:,.0f} to {hours * 2:,.0f})"
-    assert (
+    words = (
         f"{hours:,.0f} {interval} device-hours for a million calls, {hours * 3.6:,.0f} at the price given."
-        in cheap
     )
+    assert words in cheap
     unpriced = {"mine": {"hardware": {"price": None}}}
     assert answers(*strong(8.0), files=unpriced)[1].endswith("device-hours for a million calls.")
 
@@ -275,11 +271,8 @@ def test_first_case_to_run_out_of_memory_is_reported_with_its_bytes():
 def test_case_closest_to_the_memory_capacity_is_reported_if_all_fit():
     nearly_full = plan(1.0, mode="jacrev", peak_bytes=9 * 10**8, capacity_bytes=10**9)
     line = answers(*strong(1.0, peak_bytes=10**8, capacity_bytes=10**9), nearly_full)[-1]
-    assert (
-        line.startswith("Every compiled case fits")
-        and "jacrev" in line
-        and line.endswith("900 MB of 1.00 GB (90 %).")
-    )
+    assert line.startswith("Every compiled case fits") and "jacrev" in line
+    assert line.endswith("900 MB of 1.00 GB (90 %).")
     assert not any("fits" in line for line in answers(*strong(1.0))), "memory is unknown"
 
 

@@ -49,10 +49,8 @@ def test_exported_curve_rows_have_the_keys_of_their_records(study):
 
 
 def test_meshes_are_compared_only_if_a_device_count_has_several(study):
-    assert [(each.fastest.case.mesh, each.runner_up.case.mesh) for each in study.comparisons] == [
-        ("1x2", "2x1"),
-        ("2x2", "1x4"),
-    ]
+    expected = [("1x2", "2x1"), ("2x2", "1x4")]
+    assert [(each.fastest.case.mesh, each.runner_up.case.mesh) for each in study.comparisons] == expected
 
 
 def test_fastest_mesh_is_distinguished_only_if_the_intervals_do_not_overlap():
@@ -61,10 +59,8 @@ def test_fastest_mesh_is_distinguished_only_if_the_intervals_do_not_overlap():
         [on_mesh("2x1", 1.0), on_mesh("1x2", 2.0)],
         [on_mesh("2x1", 1.0), on_mesh("1x2", noisy)],
     )
-    assert [only(compare_settings(records)).distinguished for records in (different, overlapping)] == [
-        True,
-        False,
-    ]
+    expected = [True, False]
+    assert [only(compare_settings(records)).distinguished for records in (different, overlapping)] == expected
 
 
 def test_mesh_that_is_faster_in_pairs_is_the_fastest():

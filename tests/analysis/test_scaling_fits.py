@@ -208,14 +208,10 @@ def test_law_needs_more_device_counts_than_parameters(curve_of, devices, names):
 
 
 def test_amdahl_is_fitted_to_strong_and_gustafson_to_weak_curves(curve_of):
-    assert {law.name for law in scaling_fits.fit_laws(curve_of(AMDAHL, (0.1,), ONE_TO_EIGHT))} == {
-        AMDAHL,
-        UNIVERSAL,
-    }
-    assert {law.name for law in scaling_fits.fit_laws(curve_of(GUSTAFSON, (0.1,), ONE_TO_EIGHT))} == {
-        GUSTAFSON,
-        UNIVERSAL,
-    }
+    expected = {AMDAHL, UNIVERSAL}
+    assert {law.name for law in scaling_fits.fit_laws(curve_of(AMDAHL, (0.1,), ONE_TO_EIGHT))} == expected
+    expected = {GUSTAFSON, UNIVERSAL}
+    assert {law.name for law in scaling_fits.fit_laws(curve_of(GUSTAFSON, (0.1,), ONE_TO_EIGHT))} == expected
 
 
 def test_superlinear_speedup_has_zero_serial_part_and_an_interval(curve_of):
@@ -239,10 +235,8 @@ def test_simpler_law_is_selected_on_few_device_counts_unless_it_fits_badly(curve
     noise = 0.002 * np.random.default_rng(2).normal(size=len(devices))
     # More devices take longer, which Amdahl's law cannot describe.
     slower = curve_of(UNIVERSAL, (0.1, 0.4), devices, noise)
-    assert [(law.name, law.best) for law in scaling_fits.fit_laws(slower)] == [
-        (AMDAHL, False),
-        (UNIVERSAL, True),
-    ]
+    expected = [(AMDAHL, False), (UNIVERSAL, True)]
+    assert [(law.name, law.best) for law in scaling_fits.fit_laws(slower)] == expected
     assert fit_of(curve_of(AMDAHL, (0.1,), devices, noise), AMDAHL).best
 
 

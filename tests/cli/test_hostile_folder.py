@@ -44,11 +44,8 @@ def test_every_verb_rejects_a_newer_schema_and_writes_nothing(verb, location, fo
     done = scaling_command(verb_arguments(verb, record))
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
-    assert (
-        f"schema {SCHEMA + 1}" in done.stderr
-        and "7.8.9" in done.stderr
-        and scaling.__version__ in done.stderr
-    )
+    assert f"schema {SCHEMA + 1}" in done.stderr and "7.8.9" in done.stderr
+    assert scaling.__version__ in done.stderr
     assert contents(folder.parent) == before
 
 
@@ -189,12 +186,10 @@ def test_a_plan_file_that_cannot_be_read_is_reported(folders):
     (folder / "plan-mine.json").write_text("[1]")
     assert store.load(folder).records == [record]
     (problem,) = store.load(folder).damaged
-    assert (
-        problem.startswith("plan-mine.json: ") and "`scaling plan` command, which writes it again" in problem
-    )
-    assert status.load_status(folder).notes == [
-        f"cannot be read: {problem}; make it readable, or move it away"
-    ]
+    assert problem.startswith("plan-mine.json: ")
+    assert "`scaling plan` command, which writes it again" in problem
+    note = f"cannot be read: {problem}; make it readable, or move it away"
+    assert status.load_status(folder).notes == [note]
 
 
 def test_all_damaged_lines_are_one_note(folders, scaling_command):

@@ -55,9 +55,8 @@ def test_every_verb_keeps_its_exit_status_without_its_output(verb, redirection, 
         arguments[-1] = "third"
     done = run_in_shell(arguments, REDIRECTIONS[redirection], folder.parent)
     assert done.returncode == expected.returncode, done.stderr
-    assert (
-        "Traceback" not in done.stderr and "Exception" not in done.stderr and "BrokenPipe" not in done.stderr
-    )
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
 
 
 @pytest.mark.parametrize("redirection", REDIRECTIONS)

@@ -103,9 +103,8 @@ def test_a_job_of_another_user_that_slurm_does_not_list_may_still_run(
     start_journal(make_submission(job="7"))
     assert state_of(tmp_path) == "LOST"
     monkeypatch.setattr(os, "geteuid", lambda: 2**31)
-    assert (
-        state_of(tmp_path) == "UNKNOWN" and len(job_state.queued_cases(job_state.find_tasks(tmp_path))) == 2
-    )
+    assert state_of(tmp_path) == "UNKNOWN"
+    assert len(job_state.queued_cases(job_state.find_tasks(tmp_path))) == 2
     fake_slurm.accounting = {"7": (NAME, "TIMEOUT")}
     assert state_of(tmp_path) == "TIMEOUT"
 

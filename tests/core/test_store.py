@@ -85,11 +85,8 @@ def test_non_finite_numbers_are_written_as_null(make_record, value):
         )
     )
     fields = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} was written"))
-    assert (
-        fields["error"] is None
-        and fields["flops"] is None
-        and fields["environment"]["deep"] == [{"load": None}]
-    )
+    assert fields["error"] is None and fields["flops"] is None
+    assert fields["environment"]["deep"] == [{"load": None}]
 
 
 @pytest.mark.parametrize("damage", JUNK)
