@@ -148,19 +148,16 @@ def compile_blocks(
 ) -> CompiledCase:
     """Compile a case that sets how many points (`block`) and seeds (`chunk`) a device computes at a time.
 
-    If the case exceeds a limit of XLA or JAX, return it uncompiled, with an error message in `overflow`.
+    If the inputs, the result or the seeds exceed a limit of XLA or JAX, return the case uncompiled, with an
+    error message in `overflow`. Raise `TooLarge` if another array of the program exceeds the limit.
     """
     uncompiled = without_program(derivative)
     if uncompiled.overflow:
         return uncompiled
-    try:
-        program = _lay_out(uncompiled, devices)
-        if not hasattr(program.function, "trace"):
-            require_addressable(trace_program(uncompiled, devices))
-        stages = compile_program(program)
-    except OverflowError as error:
-        text = f"XLA cannot run it: {' '.join(str(error).split())}"
-        return dataclasses.replace(uncompiled, overflow=text)
+    program = _lay_out(uncompiled, devices)
+    if not hasattr(program.function, "trace"):
+        require_addressable(trace_program(uncompiled, devices))
+    stages = compile_program(program)
     needs = program_bytes(stages.compiled) if stages.compiled is not None else {}
     return dataclasses.replace(uncompiled, program=program, stages=stages, needs=needs)
 
@@ -226,14 +223,15 @@ def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[An
 
 
 def require_addressable(jaxpr: Any) -> None:
-    """Raise `OverflowError` if `jaxpr` has an array of 2**63 bytes or more, which would make XLA abort."""
+    """Raise `TooLarge` if `jaxpr` has an array of 2**63 bytes or more, which would make XLA abort."""
     from jax.extend.core import jaxprs_in_params
 
     for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
         for variable in equation.outvars:
             shape, dtype = getattr(variable.aval, "shape", ()), getattr(variable.aval, "dtype", None)
             if math.prod(shape) * getattr(dtype, "itemsize", 1) >= 2**63:
-                raise OverflowError(f"an array of the shape {tuple(shape)} has 2**63 bytes or more")
+                text = f"XLA cannot run it: an array of the shape {tuple(shape)} has 2**63 bytes or more"
+                raise TooLarge(text)
         for inner in jaxprs_in_params(equation.params):
             require_addressable(inner)
 

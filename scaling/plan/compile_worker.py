@@ -126,11 +126,11 @@ class BuiltCase:
 
         With chunk=auto, this is the program before block sizes are chosen.
         """
-        uncompiled = compile_case.compile_blocks(
-            self.derivative, self.devices, lambda program: Stages(program.function, None)
-        )
-        self.traced_program = uncompiled.program
-        with contextlib.suppress(OverflowError):
+        with contextlib.suppress(TooLarge, OverflowError):
+            uncompiled = compile_case.compile_blocks(
+                self.derivative, self.devices, lambda program: Stages(program.function, None)
+            )
+            self.traced_program = uncompiled.program
             return None if uncompiled.overflow else compile_case.trace_program(uncompiled, self.devices)
 
     def _missing_memory(self, compiled_case: compile_case.CompiledCase) -> str | None:

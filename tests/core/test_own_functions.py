@@ -838,6 +838,15 @@ def test_a_derivative_that_jax_does_not_implement_is_skipped(define):
     assert "NotImplementedError" in record.text and "'schur'" in record.text
 
 
+def test_an_overflow_in_a_rule_of_the_user_is_not_called_a_lack_of_memory(define):
+    sine = jax.custom_jvp(jnp.sin)
+    sine.defjvp(lambda x, v: (jnp.sin(x[0]), v[0] * math.exp(1000)))
+    define("mine", Workload(lambda x: sine(x), {"x": uniform(3)}, wrt="x"))
+    record = measure(workload="mine", mode="jacfwd", api="jit")
+    assert (record.status, record.reason) == ("failed", "error"), record.text
+    assert record.text.startswith("OverflowError: math range error")
+
+
 def test_a_mode_for_which_a_function_has_no_rule_is_skipped(define):
     in_reverse = jax.custom_vjp(lambda x: jnp.sin(x))
     in_reverse.defvjp(lambda x: (jnp.sin(x), x), lambda x, cotangent: (jnp.cos(x) * cotangent,))
