@@ -148,8 +148,7 @@ def compile_blocks(
 ) -> CompiledCase:
     """Compile a case that sets how many points (`block`) and seeds (`chunk`) a device computes at a time.
 
-    If the inputs, the result or the seeds exceed a limit of XLA or JAX, return the case uncompiled, with an
-    error message in `overflow`. Raise `TooLarge` if another array of the program exceeds the limit.
+    If the case exceeds a limit of XLA or JAX, raise `TooLarge`, or return it uncompiled, with `overflow`.
     """
     uncompiled = without_program(derivative)
     if uncompiled.overflow:
