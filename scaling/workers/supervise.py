@@ -293,8 +293,6 @@ class _InterleavedCases:
     def _handle_death(self, death: WorkerDied) -> None:
         """Record the case of a dead worker as failed, or postpone it if it may fit without other cases."""
         work = self.last_request
-        if work.state == "ended":
-            return
         self.workers[work.variant].close()  # otherwise, a worker might still write the record
         records = self._records_of_case(work)
         written = next((record for record in records if record.block == self.name), None)
