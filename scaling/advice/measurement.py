@@ -21,7 +21,7 @@ from scaling.core.compile_case import Stages
 from scaling.core.formatting import format_count
 from scaling.core.record import Record
 from scaling.core.run_case import Attempt, ProcessGroup
-from scaling.core.timing import Sampling
+from scaling.core.timing import Sampling, median_interval
 from scaling.plan.compile_pool import RecordFields
 
 EQUAL_RATIO = 1.03  # ratio of two times up to which two candidates are equally good
@@ -110,8 +110,9 @@ def _select_undecided(records: Mapping[Case, Record]) -> list[Case]:
     """Return the fastest case and its rivals, which are measured again.
 
     After the first round, the rivals are the cases that take at most four times as long as the fastest case.
-    After later rounds, they are the cases that may be as fast (`_may_be_as_fast`). Return [] if there are no
-    rivals, or if all of them take almost the same time as the fastest case (`_is_close`).
+    After later rounds, they are the cases that may be as fast (`_may_be_as_fast`). If there are no rivals, or
+    if all of them take almost the same time as the fastest case (`_is_close`), return this case alone until
+    its samples have an interval, then [].
     """
     if not records:
         return []
@@ -122,7 +123,9 @@ def _select_undecided(records: Mapping[Case, Record]) -> list[Case]:
         rivals = [case for case in others if medians[case] <= _MAX_FIRST_ROUND_RATIO * medians[best]]
     else:
         rivals = [case for case in others if _may_be_as_fast(records[case], records[best])]
-    return [] if all(_is_close(records[case], records[best]) for case in rivals) else [best, *rivals]
+    if not all(_is_close(records[case], records[best]) for case in rivals):
+        return [best, *rivals]
+    return [] if median_interval(records[best].seconds) else [best]
 
 
 def _may_be_as_fast(record: Record, best: Record) -> bool:

@@ -337,7 +337,8 @@ def test_a_candidate_is_kept_as_long_as_it_may_be_the_fastest():
     assert keep({a: record(*fast), b: record(*equal)}) == []  # equally good
     assert keep({a: record(*fast), b: record(*wide)}) == [a, b]
     assert keep({a: record(*fast[:3]), b: record(*equal[:3])}) == [a, b]  # too few samples
-    assert keep({a: record(*fast[:3]), b: record(3.0, 3.0, 3.0)}) == []  # more than twice as slow
+    assert keep({a: record(*fast), b: record(3.0, 3.0, 3.0)}) == []  # more than twice as slow
+    assert keep({a: record(*fast[:3]), b: record(3.0, 3.0, 3.0)}) == [a]  # whose time has no interval yet
 
 
 def test_a_candidate_that_is_disturbed_in_the_first_round_is_measured_again():
