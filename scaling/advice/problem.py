@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 
