@@ -185,6 +185,13 @@ def test_a_wrong_rule_is_found_behind(factor, is_wrong, name):
     assert bool(computed.wrong) == is_wrong and not computed.unsure
 
 
+@pytest.mark.parametrize(("factor", "is_wrong"), [(1.0, False), (1.1, True)])
+def test_outputs_that_rounding_hides_at_all_points_do_not_hide_a_wrong_rule(factor, is_wrong):
+    sine = with_rule(jnp.sin, lambda x: factor * jnp.cos(x))
+    hidden = lambda x: jnp.stack([1e8 + 1e-9 * x[0], sine(x[1])])  # noqa: E731
+    assert bool(verify(hidden, {"x": normal(2)}).wrong) == is_wrong
+
+
 @pytest.mark.parametrize("value", [1.0, 1e-5])
 def test_each_direction_that_confirms_a_derivative_changes_an_input(value, monkeypatch):
     compared, compare = [], fd_check._compare_along_all

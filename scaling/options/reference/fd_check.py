@@ -56,7 +56,7 @@ class Confirmation:
 
     is_wrong: np.ndarray  # shape (points,): whether an output differs by more than rounding errors
     # The fraction of the nonzero derivatives that are confirmed within 5 %, for all outputs or for the worst
-    # output, whichever is smaller.
+    # output, whichever is smaller. At least 0.5 if those of refuted outputs are.
     confirmed_share: float
     worst: str  # a description of the wrong derivative with the largest relative error, or ""
     unresolved: int | None  # the first point at which finite differences contradict each other, as at a kink
@@ -118,6 +118,9 @@ def confirm(
     nonzeros = is_nonzero.sum(axis=0)
     shares = (is_nonzero & is_confirmed).sum(axis=0) / np.maximum(nonzeros, 1)
     share = float(np.min(shares, where=nonzeros >= min(_LEAST_NONZEROS, len(points)), initial=share))
+    # Nor must outputs that rounding hides. The limit of one half excludes chaotic outputs.
+    refuted = is_nonzero & comparison.is_wrong.any(axis=(0, 1))
+    share = max(share, 0.5) if refuted.any() and np.mean(is_confirmed[refuted]) > 0.5 else share
     names = [[name for name, x in direction.items() if x.any()] for direction in directions]
     is_wrong = comparison.is_wrong.max(axis=(0, 2))
     worst = _describe_worst(output_name, names, points, derivatives, comparison) if is_wrong.any() else ""
