@@ -228,7 +228,7 @@ def _sbatch_options(
     shape, memory = entry.shape, cluster.memory or 0
     per_process = shape.devices // shape.processes
     user_options = dict(cluster.sbatch)
-    extra_options: dict[str, Any] = {"reservation": cluster.reservation} if cluster.reservation else {}
+    extra_options: dict[str, Any] = {"reservation": cluster.reservation}
     if not user_options.keys() & {"requeue", "no_requeue"}:
         extra_options["requeue"] = True
     if cluster.platform == "cpu":
@@ -248,7 +248,9 @@ def _sbatch_options(
         "cpus_per_task": max(1, int(cores * per_process)) if cores else None,
         "mem": f"{memory}M" if memory % 1024 else f"{memory // 1024}G" if memory else None,
         "dependency": f"afterany:{previous_array}" if previous_array and cluster.at_once else None,
-        "additional_parameters": {name: value for name, value in extra_options.items() if value is not False},
+        "additional_parameters": {
+            name: value for name, value in extra_options.items() if value is not None and value is not False
+        },
     }  # fmt: skip
     specified_options = {name: value for name, value in options.items() if value is not None}
     return specified_options | {"wckey": None}  # disable the default wckey of submitit

@@ -197,6 +197,7 @@ def test_a_local_task_may_have_such_a_results_folder_if_pythonpath_does_not_spli
         ({"no-requeue": True}, {"no_requeue": True, "hint": "nomultithread"}),
         ({"no_requeue": True, "hint": "multithread"}, {"no_requeue": True, "hint": "multithread"}),
         ({"threads-per-core": 2, "requeue": False}, {"threads_per_core": 2}),
+        ({"mem": 0, "requeue": None}, {"mem": 0, "hint": "nomultithread"}),
     ],
     ids=str,
 )
