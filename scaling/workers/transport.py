@@ -18,6 +18,7 @@ JOB_OPTION_PREFIXES = (
 _FORWARDED_PREFIXES = (
     "JAX_", "XLA_", "CUDA_", "NCCL_", "TPU_", "LIBTPU_", "PYTHONPATH", "GLIBC_TUNABLES", *PROGRAM_VARIABLES,
 )  # fmt: skip
+_STEP_START_SECONDS = 120  # srun --immediate: time for resources, which an enclosing step may hold
 _STEP_END_SECONDS = 30  # srun --wait: time for the other workers to end after the first one has ended
 # Prefixes of messages of Slurm, and of the message of task.py at the time limit of a local task.
 _SLURM_PREFIXES = ("srun:", "slurmstepd", "scaling: CANCELLED")
@@ -79,9 +80,9 @@ class SrunSteps:
             resources = [f"--{name.replace('_', '-')}={value}" for name, value in request.items()]
         command = [
             "srun", "--exact", "--mem=0", *([f"--mpi={self.mpi}"] if self.mpi else []),
-            "--kill-on-bad-exit=1", f"--wait={_STEP_END_SECONDS}", "--unbuffered", "--distribution=block",
-            "--export=ALL", f"--nodes={shape.nodes}", f"--ntasks={shape.processes}",
-            f"--ntasks-per-node={shape.processes // shape.nodes}",
+            f"--immediate={_STEP_START_SECONDS}", "--kill-on-bad-exit=1", f"--wait={_STEP_END_SECONDS}",
+            "--unbuffered", "--distribution=block", "--export=ALL", f"--nodes={shape.nodes}",
+            f"--ntasks={shape.processes}", f"--ntasks-per-node={shape.processes // shape.nodes}",
             f"--nodelist={','.join(self.nodes[: shape.nodes])}", *resources, *self.arguments, *worker,
         ]  # fmt: skip
         return [command]

@@ -183,8 +183,9 @@ def test_the_mpi_option_of_srun_is_that_of_the_site(config, option):
     assert [part for part in options if part.startswith("--mpi")] == ([option] if option else [])
 
 
-def test_a_step_ends_when_its_first_worker_ends():
+def test_a_step_ends_if_it_cannot_start_and_when_its_first_worker_ends():
     (options,) = transport.SrunSteps(("n1", "n2"), "cpu").commands(ProcessShape(2, 2, 2), ["worker"], {})
+    assert any(option.startswith("--immediate=") for option in options)
     (wait,) = [option for option in options if option.startswith("--wait=")]
     assert "--kill-on-bad-exit=1" in options and wait != "--wait=0"
 
