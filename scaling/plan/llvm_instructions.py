@@ -241,20 +241,23 @@ class LlvmFunction:
         executions[self.order[0]] = 1.0
         for label in self.order:
             if label in self.loops:
-                executions[label] *= self.trips[label] or _UNKNOWN_TRIPS
+                executions[label] *= self.trips[label]
             forward_targets = [x for x in self.successors[label] if (label, x) not in self.back_edges]
             for target, count in zip(
-                forward_targets, self._branch_counts(label, forward_targets, executions), strict=True
+                forward_targets, self._branch_counts(label, forward_targets, executions[label]), strict=True
             ):
                 executions[target] += count
         return executions
 
-    def _branch_counts(self, label: str, targets: Sequence[str], executions: dict[str, float]) -> list[float]:
-        """Return the estimated number of branches from the block `label` to each successor in `targets`."""
-        count, loop = executions[label], self._innermost_loop(label)
+    def _branch_counts(self, label: str, targets: Sequence[str], count: float) -> list[float]:
+        """Return the estimated number of branches from a block to each successor in `targets`.
+
+        `count` is the number of executions of the block.
+        """
+        loop = self._innermost_loop(label)
         exits = [target for target in targets if loop is not None and target not in self.loops[loop]]
-        if loop is not None and exits and len(self.successors[label]) > len(exits):
-            exiting = count / (self.trips[loop] or _UNKNOWN_TRIPS)
+        if loop is not None and exits:
+            exiting = count / (self.trips[loop])
             staying = (count - exiting) / max(1, len(targets) - len(exits))
             return [exiting / len(exits) if target in exits else staying for target in targets]
         vectorized = [target.startswith("%vector.") for target in targets]
@@ -262,24 +265,22 @@ class LlvmFunction:
             return [count * is_vectorized for is_vectorized in vectorized]
         branch = _CONDITIONAL_BRANCH.match(self.blocks[label][-1])
         if branch and len(targets) == 2:
-            taken = self._count_taken(branch[1], count, executions)
+            taken = self._count_taken(branch[1], count)
             return [taken if target == branch[2] else count - taken for target in targets]
         return [count / len(targets) for _ in targets]
 
-    def _count_taken(self, condition: str, count: float, executions: dict[str, float]) -> float:
+    def _count_taken(self, condition: str, count: float) -> float:
         """Return the estimated number of times that a branch condition is true in `count` evaluations."""
         comparison = self._find_comparison(condition)
         if comparison is None:
             return count / 2
-        if comparison.is_range or self._limits_work_group_index(comparison) or self._is_in_memory(comparison):
+        if comparison.is_range or self._is_loaded(comparison.value):
             return count
         for header, first_value, step in self._find_counters(comparison.value):
-            trips = self.trips[header] or 0
-            if 0 < trips <= _MAX_COUNTED_TRIPS:
+            if (trips := self.trips[header]) <= _MAX_COUNTED_TRIPS:
                 values = range(first_value, first_value + trips * step, step)
                 holds = _COMPARISON_OPERATORS[comparison.predicate]
-                fraction = sum(holds(value, comparison.bound) for value in values) / trips
-                return min(count, fraction * max(count, executions[header]))
+                return count * sum(holds(value, comparison.bound) for value in values) / trips
         return count / 2
 
     def _find_comparison(self, condition: str) -> Comparison | None:
@@ -304,34 +305,30 @@ class LlvmFunction:
         comparison.
         """
         comparisons = filter(None, map(self._find_comparison, self.definitions))
-        bounds = (each.bound for each in comparisons if self._limits_work_group_index(each))
-        return next(bounds, 1)
+        loaded = (x for x in comparisons if self.definitions.get(x.value, "").startswith("load i64"))
+        return next((comparison.bound for comparison in loaded if comparison.predicate == "ult"), 1)
 
-    def _limits_work_group_index(self, comparison: Comparison) -> bool:
-        """Return whether a comparison tests that the index of a work group is below the number of groups."""
-        is_loaded = self.definitions.get(comparison.value, "").startswith("load i64")
-        return comparison.predicate == "ult" and is_loaded and not comparison.is_range
-
-    def _is_in_memory(self, comparison: Comparison) -> bool:
-        """Return whether a comparison tests a work-group index, or a loop counter that is in memory."""
-        text = self.definitions.get(comparison.value, "")
+    def _is_loaded(self, variable: str) -> bool:
+        """Return whether an integer, or its predecessor, is a work-group index or a counter in memory."""
+        text = self.definitions.get(variable, "")
         if match := _SUM_WITH_CONSTANT.match(text):
             text = self.definitions.get(match[1], "")
-        return comparison.predicate == "slt" and text.startswith("load i")
+        return text.startswith("load i")
 
-    def _find_program_loop(self, end: int) -> tuple[int, int, int]:
-        """Return the item of `program_loops` whose counter reaches `end` in the last iteration, or zeros."""
-        loops = [(a, s, n) for a, s, n in self.program_loops if a + (n - 1) * s < end <= a + n * s]
-        return max(loops, key=operator.itemgetter(2), default=(0, 0, 0))
+    def _find_program_trips(self, end: int) -> int:
+        """Return the trip count of the loop in `program_loops` whose counter ends at `end`, or 0."""
+        trips = (n for a, s, n in self.program_loops if a + (n - 1) * s < end <= a + n * s)
+        return max(trips, default=0)
 
     def _innermost_loop(self, label: str) -> str | None:
         enclosing = [header for header, body in self.loops.items() if label in body]
         return min(enclosing, key=lambda header: len(self.loops[header]), default=None)
 
-    def _count_trips(self, header: str) -> int | None:
-        """Return the trip count of the loop whose header is the block `header`, or None if it is unknown.
+    def _count_trips(self, header: str) -> int:
+        """Return the trip count of the loop whose header is the block `header`.
 
-        If the loop has several exits, return the smallest of their trip counts.
+        If the loop has several exits, return the smallest of their trip counts. If no trip count is known,
+        return `_UNKNOWN_TRIPS`.
         """
         body, counts = self.loops[header], list[int]()
         for label in body:
@@ -341,26 +338,26 @@ class LlvmFunction:
             if self.definitions.get(branch[1], "").startswith("phi i1"):
                 counts.append(2)  # true in the first iteration, false in the second
             elif comparison := self._find_comparison(branch[1]):
-                if self._is_in_memory(comparison) and (trips := self._find_program_loop(comparison.bound)[2]):
+                if self._is_loaded(comparison.value) and (
+                    trips := self._find_program_trips(comparison.bound)
+                ):
                     counts.append(trips)
-                counters = self._find_counters(comparison.value, header, comparison.bound)
+                counters = self._find_counters(comparison.value, header)
                 for _, first_value, step in itertools.islice(counters, 1):
                     counts.append(max(1, math.ceil((comparison.bound - first_value) / step) + 1))
-        return min(counts, default=None)
+        return min(counts, default=_UNKNOWN_TRIPS)
 
-    def _find_counters(
-        self, variable: str, header: str | None = None, bound: int = 0
-    ) -> Iterator[tuple[str, int, int]]:
+    def _find_counters(self, variable: str, header: str | None = None) -> Iterator[tuple[str, int, int]]:
         """Yield (loop header, first value, step) for each loop that may use `variable` as its counter.
 
         A counter has the value `first value + k * step` in iteration k = 0, 1, ... of the loop. If `header`
-        is not None, only the loop with this header is searched. It ends when `variable` reaches `bound`.
+        is not None, only the loop with this header is searched.
         """
         for phi, offset in self._find_phis(variable, header):
             block, inputs = self.block_of[phi], _VARIABLE_INPUT.findall(self.definitions[phi])
             changes = [change for name in inputs for change in self._find_phis(name, block)]
             if steps := [step for source_phi, step in changes if source_phi == phi and step]:
-                yield block, self._initial_value(phi, bound - offset + steps[0]) + offset, steps[0]
+                yield block, self._initial_value(phi) + offset, steps[0]
 
     def _find_phis(self, variable: str, header: str | None) -> list[tuple[str, int]]:
         """Return (name, c) for each phi instruction whose value may be `variable - c`, where c is a constant.
@@ -380,7 +377,7 @@ class LlvmFunction:
             elif text.startswith(("phi i", "phi <")) and block in self.loops and header in (None, block):
                 phis.append((value, offset))
             elif text.startswith("phi i"):
-                pending += [(name, offset) for name in reversed(_VARIABLE_INPUT.findall(text))]
+                pending += [(name, offset) for name in _VARIABLE_INPUT.findall(text)]
         return phis
 
     def _estimate_miss_share(self) -> float:
@@ -402,7 +399,7 @@ class LlvmFunction:
                 if abs(stride := strides.get(header, 0)) < _LINE_BYTES:
                     lines.append(addresses // _LINE_BYTES)
                     break
-                trips = min(self.trips[header] or _UNKNOWN_TRIPS, math.ceil(_MAX_LINES / len(addresses)))
+                trips = min(self.trips[header], math.ceil(_MAX_LINES / len(addresses)))
                 addresses = np.add.outer(stride * np.arange(trips), addresses).ravel()
         if not lines:
             return 0.0
@@ -430,8 +427,8 @@ class LlvmFunction:
                 terms[variable] += factor * number
         return terms
 
-    def _initial_value(self, phi: str, end: int) -> int:
-        """Return the largest initial value of the counter `phi` of a loop that ends when it reaches `end`."""
+    def _initial_value(self, phi: str) -> int:
+        """Return the largest initial value of the loop counter `phi`, or 0 if it is unknown."""
         pending, visited = [phi], set[str]()
         while pending:
             visited.update(pending)
@@ -440,7 +437,7 @@ class LlvmFunction:
             if constants := [int(value) for text in phis for value in _CONSTANT_INPUT.findall(text)]:
                 return max(constants)
             pending = [x for text in phis for x in _VARIABLE_INPUT.findall(text) if x not in visited]
-        return self._find_program_loop(end)[0]  # it is in memory
+        return 0
 
 
 def _order_blocks(successors: dict[str, list[str]]) -> tuple[list[str], set[tuple[str, str]]]:
