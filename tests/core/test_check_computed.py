@@ -1,5 +1,6 @@
 """Tests of the check of functions without a closed form: errors are detected, correct derivatives pass."""
 
+import dataclasses
 import re
 import time
 from types import SimpleNamespace
@@ -56,6 +57,13 @@ def measure(built, monkeypatch, **fields):
     use_workload(built, monkeypatch)
     case = completion.complete(Case("mine", **{"api": "jit", "points": 3} | fields))
     return run_once(case)
+
+
+def with_wrong_rule(factor):
+    """Return sin with a rule for its derivative that is wrong by a factor, or by that at a point."""
+    function, at = jax.custom_jvp(jnp.sin), factor if callable(factor) else lambda x: factor
+    function.defjvp(lambda x, t: (function(*x), at(x[0]) * jnp.cos(x[0]) * t[0]))
+    return function
 
 
 def gradient_workload(n):
@@ -170,11 +178,7 @@ def test_large_derivatives_do_not_hide_errors_of_small_ones(name, factor, comput
 @pytest.mark.parametrize("offset", [1e8, 1e11])
 @pytest.mark.parametrize("factor, reason", [(1.0, None), (1.05, "wrong_answer")])
 def test_a_large_value_does_not_hide_a_wrong_rule_used_in_both_dtypes(factor, reason, offset, monkeypatch):
-    @jax.custom_jvp
-    def sine(x):
-        return jnp.sin(x)
-
-    sine.defjvp(lambda x, v: (sine(*x), factor * jnp.cos(*x) * v[0]))
+    sine = with_wrong_rule(factor)
     built = Workload(lambda x: offset + sine(x), {"x": normal(4)}, wrt="x")
     assert measure(built, monkeypatch, dtype="float64").reason == reason
 
@@ -244,13 +248,7 @@ def test_a_rule_that_is_wrong_at_one_of_many_points_is_found_and_kinks_are_not_t
     def draw(generator, rows):
         return np.where(rows[:, None] == 321, 9.0, generator.uniform(0.1, 1, (len(rows), 3)))
 
-    @jax.custom_jvp
-    def sine(x):
-        return jnp.sin(x)
-
-    sine.defjvp(
-        lambda x, v: (sine(*x), jnp.cos(*x) * v[0] * jnp.where(jnp.max(jnp.abs(x[0])) > 5, factor, 1))
-    )
+    sine = with_wrong_rule(lambda x: jnp.where(jnp.max(jnp.abs(x)) > 5, factor, 1))
     built = Workload(lambda x: jnp.abs(sine(x) - 0.5) * x[0], {"x": InputSpec((3,), draw)}, wrt="x")
     assert measure(built, monkeypatch, points=500).reason == reason
 
@@ -414,13 +412,8 @@ def triangle(x):
 @pytest.mark.parametrize("function", [indexed, triangle])
 def test_functions_that_index_with_64_bit_integers_are_checked_in_every_layout(function, monkeypatch):
     built = Workload(function, {"x": normal(4)}, wrt="x")
-    for fields in (
-        {"api": "pmap"},
-        {"jit": False},
-        {"mode": "jacrev"},
-        {"api": "shard_map", "devices": 2, "points": 4},
-        {},
-    ):
+    on_two = {"api": "shard_map", "devices": 2, "points": 4}
+    for fields in ({"api": "pmap"}, {"jit": False}, {"mode": "jacrev"}, on_two, {}):
         record = measure(built, monkeypatch, **fields)
         assert record.status == "ok", (fields, record.text)
 
@@ -457,11 +450,7 @@ def test_functions_that_differ_in_float64_are_not_wrong_answers(name, dtype, mon
 
 
 def test_a_wrong_rule_of_a_function_with_random_bits_is_a_wrong_answer(monkeypatch):
-    @jax.custom_jvp
-    def sine(x):
-        return jnp.sin(x)
-
-    sine.defjvp(lambda x, v: (sine(*x), 1.05 * jnp.cos(*x) * v[0]))
+    sine = with_wrong_rule(1.05)
     built = Workload(lambda x: dropout(x) + sine(x), {"x": normal(6)}, wrt="x")
     assert measure(built, monkeypatch).reason == "wrong_answer"
 
@@ -469,10 +458,7 @@ def test_a_wrong_rule_of_a_function_with_random_bits_is_a_wrong_answer(monkeypat
 @pytest.mark.thorough
 @pytest.mark.parametrize(("factor", "status"), [(1.0, "ok"), (1.001, "failed")])
 def test_kinks_close_to_a_point_are_not_errors_and_do_not_hide_a_wrong_rule(factor, status, monkeypatch):
-    @jax.custom_jvp
-    def hidden(z):
-        return jax.nn.relu(z)
-
+    hidden = jax.custom_jvp(jax.nn.relu)
     hidden.defjvp(lambda primals, tangents: (hidden(*primals), factor * (primals[0] > 0) * tangents[0]))
 
     def loss(x, w):
@@ -492,16 +478,10 @@ def test_kinks_close_to_a_point_are_not_errors_and_do_not_hide_a_wrong_rule(fact
 def test_points_at_which_a_function_is_not_differentiable_are_not_errors(mode, monkeypatch):
     grid = np.linspace(-2, 2, 9)  # includes zero, where they are not differentiable
 
-    def points(generator, rows):
-        return np.tile(grid, (len(rows), 1))
-
-    for function in (
-        lambda x: jax.nn.relu(x),
-        lambda x: jnp.abs(x),
-        lambda x: jnp.maximum(x, x[::-1]),
-        lambda x: jnp.sort(x),
-    ):
-        built = Workload(function, {"x": workload.InputSpec((9,), points)}, wrt="x")
+    points = InputSpec((9,), lambda generator, rows: np.tile(grid, (len(rows), 1)))
+    relu, absolute = lambda x: jax.nn.relu(x), lambda x: jnp.abs(x)
+    for function in (relu, absolute, lambda x: jnp.maximum(x, x[::-1]), lambda x: jnp.sort(x)):
+        built = Workload(function, {"x": points}, wrt="x")
         record = measure(built, monkeypatch, mode=mode)
         assert record.status == "ok", record.text
 
@@ -590,8 +570,6 @@ def test_a_result_that_is_wrong_after_the_first_call_is_detected(monkeypatch):
     calls = []
 
     def lay_out_wrong(*arguments, **options):
-        import dataclasses
-
         program = lay_out(*arguments, **options)
 
         def collect(result):
@@ -603,11 +581,8 @@ def test_a_result_that_is_wrong_after_the_first_call_is_detected(monkeypatch):
     monkeypatch.setattr(layout, "lay_out", lay_out_wrong)
     monkeypatch.setattr("scaling.core.compile_case.program", lay_out_wrong, raising=False)
     record = measure(gradient_workload(8), monkeypatch)
-    assert (
-        (record.reason, record.seconds) == ("wrong_answer", [])
-        and "later call" in record.text
-        and len(calls) == 2
-    )
+    assert (record.reason, record.seconds, len(calls)) == ("wrong_answer", [], 2)
+    assert "later call" in record.text
 
 
 def test_evaluating_a_reference_leaves_no_other_dtype_in_the_caches_of_jax():
@@ -672,32 +647,15 @@ def test_a_wrong_answer_whose_rounding_error_cannot_be_estimated_says_so(compute
 
 def test_two_long_steps_that_agree_by_chance_give_no_accurate_difference():
     # Differences of the loss of a classifier with many rectifiers, whose kinks are denser than the long steps.
-    by_step = [
-        0.00130807,
-        0.00111087,
-        0.00120612,
-        0.00120636,
-        0.00120790,
-        0.00120817,
-        0.00120836,
-        0.00120836,
-        0.00120719,
-    ]
-    difference, error = fd_check._select_difference(np.reshape(by_step, (-1, 1, 1)), np.full((1, 1), 2.8e-13))
+    by_step = [130807, 111087, 120612, 120636, 120790, 120817, 120836, 120836, 120719]
+    by_step = 1e-8 * np.reshape(by_step, (-1, 1, 1))
+    difference, error = fd_check._select_difference(by_step, np.full((1, 1), 2.8e-13))
     assert abs(difference - 0.0012083655) <= 4 * error < 0.01 * abs(difference)
-
-
-def with_wrong_rule(factor):
-    """Return sin with a rule for its derivative that is wrong by a factor."""
-    function = jax.custom_jvp(jnp.sin)
-    function.defjvp(lambda x, t: (function(*x), factor * jnp.cos(x[0]) * t[0]))
-    return function
 
 
 @pytest.mark.parametrize(("factor", "reason"), [(1.0, None), (1.1, "no_digits")])
 def test_a_rule_that_is_wrong_at_few_points_does_not_pass_in_float32(factor, reason, monkeypatch):
-    function = jax.custom_jvp(jnp.sin)
-    function.defjvp(lambda x, t: (function(*x), jnp.where(x[0] > 3, factor, 1) * jnp.cos(x[0]) * t[0]))
+    function = with_wrong_rule(lambda x: jnp.where(x > 3, factor, 1))
     in_float32 = lambda x: function(x.astype(jnp.float32)).astype(x.dtype)  # noqa: E731
     built = Workload(in_float32, {"x": normal(4)}, wrt="x")
     record = measure(built, monkeypatch, points=2000, dtype="float64")

@@ -41,6 +41,11 @@ PROBLEMS = {  # few device counts divide these sizes evenly
     "arrowhead": {"workload": "arrowhead", "points": 3, "sizes": {"n": 7}},
 }  # fmt: skip
 MESHES = ("8x1", "4x2", "2x4", "1x8")
+SUM = {"workload": "linear", "points": 12, "sizes": {"p": 3, "o": 7}}
+DATA = SUM | {"split": "data", "devices": 4}
+AXIS_TYPES = pytest.mark.parametrize(
+    "axis_type", [AxisType.Auto, AxisType.Explicit], ids=["automatic", "explicit"]
+)
 SECOND_ORDER = ("residual Hessian",)
 WHOLE_BATCH = ("linear as a whole batch", "poisson as a whole batch")
 
@@ -61,11 +66,24 @@ def run_and_check(fields: dict, sends: bool = False) -> Record:
     return record
 
 
+def complete(problem: str, **fields) -> Case:
+    """Return the completed case of a problem."""
+    return completion.complete(Case(**PROBLEMS[problem] | fields))
+
+
+@pytest.fixture
+def set_axis_type(monkeypatch):
+    """Return a function that creates every mesh with axes of a type; the functions of JAX have different defaults."""
+    return lambda axis_type: monkeypatch.setattr(
+        layout, "Mesh", lambda devices, names: Mesh(devices, names, axis_types=(axis_type,) * len(names))
+    )
+
+
 def modes_of(problem: str) -> tuple[str, ...]:
     return ("fwd_over_rev", "rev_over_rev") if problem in SECOND_ORDER else ("jacfwd", "jacrev")
 
 
-@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=["automatic", "explicit"])
+@AXIS_TYPES
 @pytest.mark.parametrize(
     "fields",
     [
@@ -77,26 +95,15 @@ def modes_of(problem: str) -> tuple[str, ...]:
     ],
     ids=str,
 )
-def test_explicit_and_automatic_mesh_axes_give_the_same_result(fields, axis_type, monkeypatch):
-    """The JAX functions that create a mesh have different default axis types."""
-    mesh_with_type = lambda devices, names: Mesh(devices, names, axis_types=(axis_type,) * len(names))  # noqa: E731
-    monkeypatch.setattr(layout, "Mesh", mesh_with_type)
+def test_explicit_and_automatic_mesh_axes_give_the_same_result(fields, axis_type, set_axis_type):
+    set_axis_type(axis_type)
     run_and_check({"mode": "jacfwd"} | PROBLEMS["residual by both"] | fields)
 
 
-@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=["automatic", "explicit"])
-def test_a_data_parallel_gradient_is_the_same_on_explicit_and_automatic_axes(axis_type, monkeypatch):
-    mesh_with_type = lambda devices, names: Mesh(devices, names, axis_types=(axis_type,) * len(names))  # noqa: E731
-    monkeypatch.setattr(layout, "Mesh", mesh_with_type)
-    fields = {
-        "workload": "linear",
-        "points": 8,
-        "sizes": {"p": 3, "o": 7},
-        "split": "data",
-        "devices": 4,
-        "wrt": "W",
-    }
-    run_and_check(fields | {"mode": "jacrev"}, sends=True)
+@AXIS_TYPES
+def test_a_data_parallel_gradient_is_the_same_on_explicit_and_automatic_axes(axis_type, set_axis_type):
+    set_axis_type(axis_type)
+    run_and_check(DATA | {"points": 8, "wrt": "W", "mode": "jacrev"}, sends=True)
 
 
 @pytest.mark.covering(1)
@@ -110,10 +117,8 @@ def test_every_mesh_of_eight_devices_gives_the_reference_for_uneven_sizes(proble
         return
     for mode, api in zip(modes_of(problem), ("shard_map", "pmap"), strict=True):
         record = run_and_check(fields | {"mode": mode, "api": api})
-        points, seeds = (
-            record.case.points,
-            describe_derivative(record.case, workload.build(record.case)).seeds,
-        )
+        seeds = describe_derivative(record.case, workload.build(record.case)).seeds
+        points = record.case.points
         over_points, over_seeds = record.case.mesh_shape
         computed = -(-points // over_points) * over_points * -(-seeds // over_seeds) * over_seeds
         assert record.padding == pytest.approx(1 - points * seeds / computed)
@@ -125,13 +130,7 @@ def test_every_mesh_of_eight_devices_gives_the_reference_for_uneven_sizes(proble
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev", "mixed"])
 @pytest.mark.parametrize(
     "problem",
-    [
-        "linear by both",
-        "linear as a whole batch",
-        "residual by both",
-        "rbf in three dimensions",
-        "arrowhead",
-    ],
+    ["linear by both", "linear as a whole batch", "residual by both", "rbf in three dimensions", "arrowhead"],
 )
 def test_every_reduction_is_the_same_in_chunks_and_blocks_and_over_devices(problem, mode, reduce):
     fields = PROBLEMS[problem] | {"mode": mode, "reduce": reduce}
@@ -139,10 +138,8 @@ def test_every_reduction_is_the_same_in_chunks_and_blocks_and_over_devices(probl
     if reason_to_skip(case):
         return
     run_and_check(fields | {"api": "jit", "chunk": 3, "block": 2})
-    run_and_check(
-        fields
-        | {"split": "both", "mesh": "2x2" if problem not in WHOLE_BATCH else "1x4", "devices": 4, "chunk": 2}
-    )
+    mesh = "2x2" if problem not in WHOLE_BATCH else "1x4"
+    run_and_check(fields | {"split": "both", "mesh": mesh, "devices": 4, "chunk": 2})
 
 
 def test_an_inapplicable_reduction_has_a_specific_reason():
@@ -152,7 +149,7 @@ def test_an_inapplicable_reduction_has_a_specific_reason():
         ("residual by both", "mixed", "gram"),
         ("poisson as a whole batch", "jacrev", "norm"),
     ):
-        case = completion.complete(Case(**PROBLEMS[problem] | {"mode": mode, "reduce": reduce, "api": "jit"}))
+        case = complete(problem, mode=mode, reduce=reduce, api="jit")
         reason, explanations[problem] = reason_to_skip(case)
         assert reason == "not_defined"
     assert len(set(explanations.values())) == 3
@@ -181,9 +178,7 @@ def test_a_jacobian_stored_on_the_host_is_correct_and_never_whole_on_a_device(mo
 
 def test_every_call_recomputes_the_whole_jacobian_stored_on_the_host():
     """The second call must not depend on the result of the first."""
-    case = completion.complete(
-        Case(**PROBLEMS["residual by both"] | {"mode": "jacrev", "storage": "host", "block": 4, "api": "jit"})
-    )
+    case = complete("residual by both", mode="jacrev", storage="host", block=4, api="jit")
     group = run_case.ProcessGroup(jax.devices()[:1], "cpu")
     prepared = run_case._compile_and_check(run_case.Attempt(Record(case, "ok", HERE), group, ONCE))
     first = prepared.call().copy()
@@ -226,9 +221,7 @@ def test_a_product_in_mixed_mode_has_as_tangents_the_inputs_of_its_forward_part(
 @pytest.mark.parametrize("forward", ["x", "m+d", "m+m", ""])
 def test_invalid_forward_inputs_of_mixed_mode_are_rejected(forward):
     with pytest.raises(Refusal, match="forward"):
-        case = completion.complete(
-            Case(**PROBLEMS["residual by both"] | {"mode": "mixed", "forward": forward})
-        )
+        case = complete("residual by both", mode="mixed", forward=forward)
         describe_derivative(case, workload.build(case))
 
 
@@ -237,15 +230,7 @@ def test_invalid_forward_inputs_of_mixed_mode_are_rejected(forward):
 @pytest.mark.parametrize("api", ["shard_map", "pmap"])
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev", "grad_of_sum", "value"])
 def test_a_data_parallel_gradient_needs_one_all_reduce_of_its_own_size(mode, api, overlap):
-    fields = {
-        "workload": "linear",
-        "points": 12,
-        "sizes": {"p": 3, "o": 7},
-        "split": "data",
-        "devices": 4,
-        "overlap": overlap,
-    }
-    record = run_and_check(fields | {"mode": mode, "api": api}, sends=True)
+    record = run_and_check(DATA | {"mode": mode, "api": api, "overlap": overlap}, sends=True)
     assert record.collective_bytes == 8 * (1 if mode == "value" else 21)
     assert {kind for kind, count in record.collectives.items() if count} == {"all-reduce"}
 
@@ -256,36 +241,14 @@ def test_a_sum_over_points_is_correct_in_blocks_in_chunks_and_on_meshes():
         {"mode": "jacfwd", "chunk": 4, "block": 5},
         {"mode": "jacrev", "batch": "whole"},
     ):
-        run_and_check(
-            {"workload": "linear", "points": 12, "sizes": {"p": 3, "o": 7}, "reduce": "points", "api": "jit"}
-            | fields
-        )
+        run_and_check(SUM | {"reduce": "points", "api": "jit"} | fields)
+    on_mesh = {"reduce": "points", "split": "both", "mesh": "4x2", "devices": 8, "mode": "jacfwd"}
+    run_and_check(PROBLEMS["rbf"] | on_mesh)
     run_and_check(
-        {
-            "workload": "rbf",
-            "points": 7,
-            "sizes": {"m": 5},
-            "reduce": "points",
-            "split": "both",
-            "mesh": "4x2",
-            "devices": 8,
-            "mode": "jacfwd",
-        }
-    )
-    run_and_check(
-        {"workload": "poisson", "points": 8, "mode": "value", "split": "data", "devices": 4}, sends=True
+        PROBLEMS["poisson"] | {"points": 8, "mode": "value", "split": "data", "devices": 4}, sends=True
     )
     for api in ("shard_map", "pmap"):
-        run_and_check(
-            {
-                "workload": "linear",
-                "points": 4,
-                "sizes": {"p": 3, "o": 2},
-                "split": "data",
-                "mode": "jacrev",
-                "api": api,
-            }
-        )
+        run_and_check(SUM | {"points": 4, "split": "data", "mode": "jacrev", "api": api})
 
 
 def test_the_copy_of_a_gradient_on_every_device_is_checked(monkeypatch):
@@ -296,16 +259,7 @@ def test_the_copy_of_a_gradient_on_every_device_is_checked(monkeypatch):
         return jax.tree.map(lambda x: jax.numpy.where(jax.lax.axis_index(axis) == 2, x, psum(x, axis)), tree)
 
     monkeypatch.setattr(jax.lax, "psum", psum_without_device_2)
-    record = run(
-        {
-            "workload": "linear",
-            "points": 12,
-            "sizes": {"p": 3, "o": 7},
-            "split": "data",
-            "devices": 4,
-            "mode": "jacrev",
-        }
-    )
+    record = run(DATA | {"mode": "jacrev"})
     assert (record.status, record.reason) == ("failed", "wrong_answer")
 
 
@@ -330,17 +284,12 @@ def test_automatic_blocks_fit_into_the_memory_limit_and_are_recorded(problem):
 
 def test_a_program_that_fits_is_not_divided_into_blocks():
     record = run_and_check(PROBLEMS["rbf"] | {"mode": "jacrev", "api": "jit", "chunk": AUTO})
-    assert (
-        record.blocks["block"] is None
-        and record.blocks["chunk"] is None
-        and len(record.blocks["probes"]) == 1
-    )
+    assert record.blocks["block"] is None and record.blocks["chunk"] is None
+    assert len(record.blocks["probes"]) == 1
 
 
 def test_known_blocks_are_tried_first():
-    case = completion.complete(
-        Case(**PROBLEMS["rbf"] | {"mode": "jacrev", "api": "jit", "chunk": AUTO, "memory_limit": 10**6})
-    )
+    case = complete("rbf", mode="jacrev", api="jit", chunk=AUTO, memory_limit=10**6)
     known = {"block": 3, "chunk": None, "storage": "device"}
     group = run_case.ProcessGroup(jax.devices()[:1], "cpu")
     prepared = run_case.prepare_case(Record(case, "failed", HERE), group, ONCE, known)
@@ -392,7 +341,7 @@ def test_four_gigabytes_of_jacobian_rows_are_reduced_within_the_memory_limit():
 
 
 def test_an_indivisible_split_is_skipped_with_the_meshes_that_are_possible():
-    case = completion.complete(Case(**PROBLEMS["rbf"] | {"mode": "jacrev", "split": "seeds", "devices": 4}))
+    case = complete("rbf", mode="jacrev", split="seeds", devices=4)
     reason, text = reason_to_skip(case)
     assert reason == "indivisible" and "mesh=1x4" in text
     with pytest.raises(Refusal, match=r"mesh=3x1.*choose from 4x1, 2x2, 1x4"):
@@ -412,15 +361,8 @@ def test_an_indivisible_split_is_skipped_with_the_meshes_that_are_possible():
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev", "linearize", "mixed", "finite_difference"])
 @pytest.mark.parametrize("problem", ["stencil", "arrowhead"])
 def test_colored_seeds_give_every_nonzero_in_every_split(problem, mode, split, mesh, devices, api):
-    fields = PROBLEMS[problem] | {
-        "mode": mode,
-        "seeds": "colored",
-        "split": split,
-        "mesh": mesh,
-        "devices": devices,
-        "api": api,
-    }
-    record = run(fields)
+    fields = {"mode": mode, "split": split, "mesh": mesh, "devices": devices, "api": api}
+    record = run(PROBLEMS[problem] | {"seeds": "colored"} | fields)
     assert record.status == "ok", record.text
     assert record.error <= record.tolerance and not any(record.collectives.values())
     assert record.nonzeros == {"stencil": 5 * 25, "arrowhead": 3 * 7 - 2}[problem]

@@ -351,10 +351,7 @@ def test_an_analytic_gradient_of_a_sum_over_points_may_be_a_pytree(define):
     f = sum_of_squares(tree_function)
     total = lambda params, x: jnp.sum(jax.vmap(lambda z: f(params=params, x=z))(x))  # noqa: E731
     whole_modes = {"vmap_grad": lambda params, x: jax.grad(total)(params, x)}
-    define(
-        "loss",
-        Workload(f, {"x": X}, {"params": PARAMS}, "params", "points", whole_modes=whole_modes),
-    )
+    define("loss", Workload(f, {"x": X}, {"params": PARAMS}, "params", "points", whole_modes=whole_modes))
     for layout in ("jit", "points", "data"):
         tree = compute(workload="loss", mode="vmap_grad", **LAYOUTS[layout])
         assert tree.shape == (2 if layout == "data" else 1, 1, 25)
@@ -622,15 +619,10 @@ SIZES = [(-1,), (2.5,), (True,), ("3",), (None,), ((2, -3),), ((2,), 3), (np.zer
 @pytest.mark.parametrize("sizes", SIZES, ids=repr)
 @pytest.mark.parametrize("name", ["normal", "uniform", "InputSpec"])
 def test_an_invalid_size_is_rejected_when_an_input_is_defined(name, sizes):
-    make = {
-        "normal": normal,
-        "uniform": uniform,
-        "InputSpec": lambda *sizes: InputSpec(sizes, lambda rng, rows: rows),
-    }[name]
-    with pytest.raises(
-        Refusal, match=rf"the sizes of {name}\(...\) must be integers, zero or more, not "
-    ) as error:
-        make(*sizes)
+    spec = lambda *sizes: InputSpec(sizes, lambda rng, rows: rows)  # noqa: E731
+    message = rf"the sizes of {name}\(...\) must be integers, zero or more, not "
+    with pytest.raises(Refusal, match=message) as error:
+        {"normal": normal, "uniform": uniform, "InputSpec": spec}[name](*sizes)
     assert "\n" not in str(error.value)
 
 
