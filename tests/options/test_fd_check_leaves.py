@@ -241,6 +241,11 @@ def test_a_function_of_small_jumps_refutes_no_derivative_that_is_right_between_t
     assert verify(jumps, {"x": normal(5)}).wrong is None
 
 
+def test_a_ripple_that_only_the_shortest_steps_resolve_refutes_no_right_derivative():
+    rippled = with_rule(lambda x: x + 1e-10 * jnp.sin(1e8 * x), lambda x: 1 + 0.01 * jnp.cos(1e8 * x))
+    assert verify(lambda x: rippled(x), {"x": normal(4)}, dtype="float64").wrong is None
+
+
 @pytest.mark.parametrize("spacing", [2.0**-12, 2.0**-20])
 def test_a_derivative_that_ignores_the_jumps_of_its_function_is_not_confirmed(spacing):
     rounded = with_rule(lambda x: jnp.floor(x / spacing) * spacing, jnp.ones_like)

@@ -248,17 +248,18 @@ def _compare_along(
     size = np.maximum(typical_size, np.abs(difference))
     allowed = _RELATIVE_TOLERANCE * size + value_rounding + 4 * rounding
     agrees = np.abs(derivative - difference) <= allowed + 4 * error
-    is_refuted = _is_refuted(differences, derivative, allowed, least_noise)
+    # Only short steps resolve a ripple of small amplitude. They agree with its derivative, long steps do not.
+    agrees_twice, agrees_once, is_refuted = _compare_steps(differences, derivative, allowed, least_noise)
     # The function jumps or oscillates if differences of short steps change by more than rounding errors.
     least_change = np.maximum(_CONFIRMING_ERROR * np.abs(differences), 8 * value_rounding / _STEPS)
     jumps = np.any((np.abs(np.diff(differences, axis=0)) > least_change[1:])[-3:], axis=0)
     is_finite = np.isfinite(center)  # at an infinite value, a derivative is neither wrong nor confirmed
-    differs, has_kink = is_finite & (is_refuted | ~agrees), np.zeros(center.shape, bool)
+    differs, has_kink = is_finite & (is_refuted | ~(agrees | agrees_twice)), np.zeros(center.shape, bool)
     if differs.any():
         is_between, has_kink = _compare_one_sided_slopes(values_at, measured, derivative, allowed)
         differs &= ~is_between
     # The steps contradict each other, or several kinks meet at a point, or random rounding errors give NaN.
-    unresolved = differs & (agrees | jumps | has_kink | ~np.isfinite(allowed + noise))
+    unresolved = differs & (agrees | agrees_once | jumps | has_kink | ~np.isfinite(allowed + noise))
     is_wrong = differs & ~unresolved
     is_confirmed = (allowed + 4 * error <= _CONFIRMING_ERROR * size) & ~unresolved & is_finite
     is_nonzero = np.abs(difference) > 8 * error + value_rounding
@@ -450,20 +451,27 @@ def _smallest_jump(differences: np.ndarray) -> np.ndarray:
     return np.nan_to_num(np.min(changes, axis=0, where=changes > 0, initial=np.inf), posinf=0.0)
 
 
-def _is_refuted(
+def _compare_steps(
     differences: np.ndarray, derivative: np.ndarray, allowed: np.ndarray, noise: np.ndarray
-) -> np.ndarray:
-    """Return whether the shortest two consistent steps refute the derivative, of shape (points, outputs).
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return (agrees_twice, agrees_once, is_refuted) as boolean arrays of shape (points, outputs).
 
-    Two consecutive steps are consistent if their finite differences differ by at most `allowed`. They refute
-    the derivative if both differ from it by more than 4 times `allowed`. A step is ignored if the rounding
-    error of its finite difference exceeds `allowed`. `differences` has the shape (steps, points, outputs).
-    `noise` contains the rounding errors of the function values.
+    The error of a step is |derivative - finite difference with this step|. Two consecutive steps are
+    consistent if their finite differences differ by at most `allowed`.
+
+    agrees_twice    the errors of two consecutive steps are at most `allowed`
+    agrees_once     the error of a step is at most `allowed`
+    is_refuted      both errors of the shortest two consistent steps are more than 4 times `allowed`
+
+    A step is ignored if the rounding error of its finite difference exceeds `allowed`. `differences` has the
+    shape (steps, points, outputs). `noise` contains the rounding errors of the function values.
     """
-    is_exact, is_far = 1.5 * noise / _STEPS <= allowed, np.abs(differences - derivative) > 4 * allowed
+    is_exact, distance = 1.5 * noise / _STEPS <= allowed, np.abs(differences - derivative)
+    agrees, is_far = is_exact & (distance <= allowed), distance > 4 * allowed
     is_equal = is_exact[1:] & is_exact[:-1] & (np.abs(np.diff(differences, axis=0)) <= allowed)
     shortest = len(is_equal) - 1 - np.argmax(is_equal[::-1], axis=0)[None]
-    return np.take_along_axis(is_equal & is_far[1:] & is_far[:-1], shortest, axis=0)[0]
+    refutes = np.take_along_axis(is_equal & is_far[1:] & is_far[:-1], shortest, axis=0)[0]
+    return np.any(agrees[1:] & agrees[:-1], axis=0), agrees.any(axis=0), refutes
 
 
 def _compare_one_sided_slopes(
