@@ -143,7 +143,7 @@ def _ended_lines(records: Iterable[Record], tasks: Sequence[TaskState]) -> Itera
 def _live_lines(tasks: Iterable[TaskState], records: Sequence[Record]) -> Iterator[StatusLine]:
     """Yield one `StatusLine` for each case replicate that is running or queued in a task."""
     for task in [task for task in tasks if task.may_run]:
-        running, task_name = task.running_attempts, f"task {task.entry.name}"
+        running, task_name = task.running_attempts, f"task {task.entry.name} ({task.state.name.lower()})"
         begun = {attempt.replicate_key for attempt in task.current_attempts}
         with contextlib.suppress(Refusal):  # `describe_unreadable` reports a task file that cannot be read
             for item in lost_cases.remaining_cases(task.definition, records):

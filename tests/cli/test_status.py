@@ -148,14 +148,15 @@ def test_failed_and_running_cases_are_shown_with_key_node_attempt_and_reason(mak
     study = make_study(4).start(0).start(1, "n2")
     study.finish(0, 0).finish(0, 1, "failed", reason="error", text="RuntimeError: [bold]luck[/]", attempt=2)
     study.log(1, "begin", 2, attempt=3)
-    shown = status_lines(study.summary("COMPLETED", "RUNNING"))
+    shown = status_lines(study.summary("COMPLETED", "SUSPENDED"))
     assert len(shown) == 2
     assert re.match(
         rf"failed  {study.key(1)[:8]}  poisson .*  on n1, attempt 2  error: RuntimeError: \[bold\]luck\[/\]$",
         shown[0],
     )
     assert re.match(
-        rf"running {study.key(2)[:8]}  poisson .*  on n2, attempt 3, for \d+ s, task 0002$", shown[1]
+        rf"running {study.key(2)[:8]}  poisson .*  on n2, attempt 3, for \d+ s, task 0002 \(suspended\)$",
+        shown[1],
     )
 
 
@@ -257,7 +258,7 @@ def test_queued_cases_are_listed_with_the_option_all(make_study):
     summary = study.summary("PENDING", "PENDING")
     assert status_lines(summary) == []
     ends = [line.split("  ")[-1] for line in status_lines(summary, every=True)]
-    assert ends == ["task 0001", "task 0001", "task 0002", "task 0002"]
+    assert ends == [f"task {name} (pending)" for name in ("0001", "0001", "0002", "0002")]
 
 
 def test_status_of_a_folder_without_jobs_shows_counts_and_failures(make_record, tmp_path, capsys):
