@@ -52,7 +52,6 @@ _PARTIAL_STORE = re.compile(
     r"store (?:float|double) .*, ptr (%[^,]+)|memcpy[^%]*(%[^,]+), .*, i64 (?!(?:8|16|32|64),)"
 )
 _SHUFFLE = re.compile(r"shufflevector <\d+ x \w+> (%[^,]+), .*, <(\d+) x i32>")
-_NEGATION = re.compile(r"fneg <.*> (%.+)")
 _CALLED_FUNCTION = re.compile(r'@"?(?:llvm\.)?(\w+)(?:\.v(\d+)f)?')
 _CALLEE = re.compile(r'call [^@]*@"?([\w.\-]+)')
 # The first counter, the step and the trip count of a loop, in the text of a compiled program.
@@ -186,8 +185,7 @@ class LlvmFunction:
         self.stored_in_parts = {match[1] or match[2] for match in stores}  # pointers to vectors
         self.shuffled_elements = Counter[str]()  # vector -> elements that shuffle instructions read from it
         for vector, count in _SHUFFLE.findall("\n".join(self.definitions.values())):
-            negated = _NEGATION.match(self.definitions.get(vector, ""))
-            self.shuffled_elements[negated[1] if negated else vector] += int(count)
+            self.shuffled_elements[vector] += int(count)
         self.order, self.back_edges = _order_blocks(self.successors)
         self.loops = _find_loops(self.order, self.successors, self.back_edges)
         self.trips = {header: self._count_trips(header) for header in self.loops}
