@@ -49,7 +49,8 @@ def shared_input(case: Case, workload: Workload, name: str) -> np.ndarray:
     arguments = workload.shared[name], case.data_seed, name, case.dtype, 0, 1
     key = *arguments, fingerprint(arguments[0].bounds)
     draw = functools.partial(_draw_rounded, *arguments)
-    rows: np.ndarray = cached("shared input", key, draw, max_values=64)  # each range of points uses all
+    # Each range of points uses all shared inputs. Another case has its own `InputSpec`s.
+    rows: np.ndarray = cached("shared input", key, draw, max_values=len(workload.shared))
     return np.asarray(rows[0])
 
 

@@ -561,9 +561,18 @@ def test_a_shared_input_is_drawn_again_for_other_bounds_and_is_freed_with_the_ca
 
     first = draw(2.0)
     assert (first == 1.5).all() and (draw(1.0) < 1).all()
+    first = draw(2.0)
     assert np.shares_memory(draw(2.0), first)
     workload.clear_cache()
     assert not np.shares_memory(draw(2.0), first)
+
+
+def test_the_shared_inputs_of_earlier_cases_are_not_kept_in_memory():
+    for seed in range(5):
+        shared = {"k": uniform(2), "w": uniform(3)}
+        mine = Workload(lambda x, k, w: x * k, {"x": uniform(2)}, shared, wrt="x")
+        inputs.exact_inputs(Case("mine", data_seed=seed), mine, 0, 1)
+    assert len(workload._cached_values["shared input"]) == len(shared)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
