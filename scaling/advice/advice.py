@@ -242,7 +242,7 @@ class Advice:
         names = ("mode", "batch", "chunk", "block", "split", "mesh", "devices")
         columns = {"method": self.describe(case)} | {name: getattr(case, name) for name in names}
         if self.problem and case.mode == candidates.CODED:
-            columns["mode"] = None  # no mode has the code of this method
+            columns["mode"] = None  # the code of a compressed Jacobian or a Gauss-Newton product, no AD mode
         return columns | {
             "predicted_seconds": predicted.get("seconds"), "predicted_low": predicted.get("low"),
             "predicted_high": predicted.get("high"), "samples": len(samples),

@@ -30,6 +30,7 @@ _MAX_NESTED_FORWARD = 8  # the maximum number of inputs for forward over forward
 _CHUNK_SIZES = (16, 128)  # the numbers of seeds at a time
 _BLOCK_ELEMENTS = (2**14, 2**18)  # the numbers of elements of all Jacobians that are computed at a time
 _MAX_COLORED_ENTRIES = 10**7  # the maximum number of entries of a Jacobian whose pattern is detected
+_MIN_COLORED_SEEDS = 4  # with fewer seeds, a coloring saves too little
 _MAX_COLORED_OPERATIONS = 10**8  # the maximum number of operations of the function; detection takes 30 s
 
 
@@ -39,7 +40,7 @@ def list_candidates(
     """List the cases that may be the fastest way to compute the derivative of `base`.
 
     Return (candidates, {excluded case: reason}, `Derivative` that the candidates compute). A case is excluded
-    if its points do not divide evenly over the devices. If there are no such cases and no candidates, the
+    if its points do not divide evenly over the devices. If there are neither candidates nor such cases, the
     cases that do not apply to the function are returned as excluded.
 
     The AD mode of `base` is ignored. `devices` contains the device counts to compare, or is None to keep the
@@ -53,11 +54,11 @@ def list_candidates(
     cases, indivisible, inapplicable = dict[Case, None](), dict[Case, str](), dict[Case, str]()
     for incomplete in _enumerate_cases(layouts, _list_modes(derivative), derivative):
         case = completion.complete(incomplete)
-        candidate = completion.without_trivial_blocks(describe_derivative(case, workload.build(case)))
-        case = candidate.case
+        simplified = completion.without_trivial_blocks(describe_derivative(case, workload.build(case)))
+        case = simplified.case
         if case.split != "both" and case.points % case.mesh_shape[0]:
             indivisible[case] = f"{case.points} points do not divide evenly over {case.mesh_shape[0]} devices"
-        elif reason := applicability.why_inapplicable(candidate):
+        elif reason := applicability.why_inapplicable(simplified):
             inapplicable[case] = reason[1]
         else:
             cases[case] = None
@@ -120,8 +121,13 @@ def find_coloring(base: Case, modes: Sequence[str] = ("jacfwd", "jacrev")) -> Co
     base = completion.complete(base)
     built = workload.build(base)
     derivative = describe_derivative(base, built)
-    fewest, entries = min(derivative.inputs, derivative.outputs), derivative.inputs * derivative.outputs
-    if base.target in SECOND or fewest < 4 or entries > _MAX_COLORED_ENTRIES or why_unavailable():
+    fewest_seeds, entries = min(derivative.inputs, derivative.outputs), derivative.inputs * derivative.outputs
+    if (
+        base.target in SECOND
+        or fewest_seeds < _MIN_COLORED_SEEDS
+        or entries > _MAX_COLORED_ENTRIES
+        or why_unavailable()
+    ):
         return None
     traced = jax.make_jaxpr(lambda named: built.function(**named))(point_structs(base, built))
     if sum_operations(traced) > _MAX_COLORED_OPERATIONS:
@@ -133,7 +139,7 @@ def find_coloring(base: Case, modes: Sequence[str] = ("jacfwd", "jacrev")) -> Co
         return None
     count_colors = lambda coloring: coloring.column_count or coloring.row_count  # noqa: E731
     best_coloring: Coloring = min(colorings, key=count_colors)
-    return best_coloring if 2 * count_colors(best_coloring) <= fewest else None
+    return best_coloring if 2 * count_colors(best_coloring) <= fewest_seeds else None
 
 
 def sum_operations(jaxpr: Any) -> float:

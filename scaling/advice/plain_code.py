@@ -299,9 +299,9 @@ def _write_coloring(coloring: Coloring) -> str:
     mask = np.zeros((pattern.outputs, pattern.inputs), bool)
     mask[pattern.rows, pattern.cols] = True
     encode = lambda array: base64.b64encode(zlib.compress(array.tobytes(), 9)).decode()  # noqa: E731
-    unpack = "np.frombuffer(zlib.decompress(base64.b64decode({!r})), np.{})"
-    packed = unpack.format(encode(np.packbits(mask)), "uint8")
+    unpacking = "np.frombuffer(zlib.decompress(base64.b64decode({!r})), np.{})"
+    bits = unpacking.format(encode(np.packbits(mask)), "uint8")
     return (
-        f"colors = {unpack.format(encode(np.asarray(colors, np.int32)), 'int32')}\n"
-        f"nonzero = np.unpackbits({packed})[:{mask.size}].reshape{mask.shape}.astype('bool')\n\n\n"
+        f"colors = {unpacking.format(encode(np.asarray(colors, np.int32)), 'int32')}\n"
+        f"nonzero = np.unpackbits({bits})[:{mask.size}].reshape({mask.shape}).astype('bool')\n\n\n"
     )

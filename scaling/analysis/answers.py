@@ -172,6 +172,7 @@ def _describe_more_devices(
     if fastest.base_method not in timed:  # such as a case that failed
         conclusion = f"{fastest.method.name} has no time on {on_more.devices_text}"
     doubts = ", ".join(reasons_for_doubt(fastest, on_more)) if ratio.above_one else ""
+    # The preceding sentence may state the same doubts.
     is_new = doubts and known_certainty != f"not sure: {doubts}"
     slower = _describe_fastest_on(on_more, fastest)
     return [f"{conclusion}: {slower}" + (f"; not sure: {doubts}" if is_new else "")]

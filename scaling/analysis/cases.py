@@ -201,8 +201,8 @@ def largest_problems(
 ) -> list[list[S]]:
     """Return the subjects of the largest problem of each family, as one list per family.
 
-    Subjects with equal `family(subject)` form a family. A problem with three or more device counts takes
-    precedence over a larger problem with fewer. `count_devices` returns the number of device counts of the
+    Subjects with equal `family(subject)` form a family. A problem with more device counts, up to three, takes
+    precedence over a larger problem. `count_devices` returns the number of device counts of the
     subjects of a problem.
     """
 

@@ -158,9 +158,12 @@ def _decide_verdicts(compared_cases: Sequence[ComparedCase], margin: float) -> l
     p_values = dict(zip(uncorrected, corrected, strict=True))
     decided_cases = list(compared_cases)
     for index, ratio in moderated.items():
-        verdict = SLOWER if ratio.estimate.value > 1 else FASTER
-        if p_values.get(index, 1.0) > FALSE_DISCOVERIES:
-            verdict = SAME if index in p_values else UNDECIDED
+        if index not in p_values:
+            verdict = UNDECIDED
+        elif p_values[index] > FALSE_DISCOVERIES:
+            verdict = SAME
+        else:
+            verdict = SLOWER if ratio.estimate.value > 1 else FASTER
         decided_cases[index] = compared_cases[index]._replace(
             ratio=ratio, p=p_values.get(index), verdict=verdict
         )

@@ -37,7 +37,8 @@ def compare_settings(timings: Sequence[Timing]) -> list[SettingComparison]:
         for subject, subject_pairs in pairs.items():
             first, *others = sorted((timing for _, timing in subject_pairs), key=lambda timing: timing.median)
             if others:
-                comparisons.append(SettingComparison(*subject, first, *find_runner_up(first, others), field))
+                runner_up, ratio = find_runner_up(first, others)
+                comparisons.append(SettingComparison(*subject, first, runner_up, ratio, field))
     return comparisons
 
 

@@ -49,8 +49,10 @@ class Ranking(Subject):
     @property
     def certainty(self) -> str:
         """Return the certainty of the fastest method as text, such as 'sure' or 'not distinguished'."""
-        if self.runner_up is None or self.is_empty_call:
-            return "not distinguished from an empty call" if self.is_empty_call else "no other mode measured"
+        if self.is_empty_call:
+            return "not distinguished from an empty call"
+        if self.runner_up is None:
+            return "no other mode measured"
         if not self.distinguished:
             return "not distinguished"
         return f"not sure: {', '.join(self.doubts)}" if self.doubts else "sure"

@@ -314,13 +314,13 @@ def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[
 
     First bind this process to the cores `bound_to`, unless it is None. `_parse_words` explains the others.
     """
-    usable = cores.usable_cores()
-    if bound_to:  # bind the process before JAX is imported
+    usable = cores.usable_cores()  # before the process is bound
+    if bound_to:  # before JAX is imported
         os.sched_setaffinity(0, bound_to)
     width = None if sys.stdout.isatty() else 140
     console = Console(file=sys.stdout, width=width, highlight=False, emoji=False)
-    shapes = () if isinstance(problem, Case) else [shape for group in problem for shape in group.values()]
-    dtypes = [problem.dtype] if isinstance(problem, Case) else [dtype for _, dtype in shapes]
+    specs = () if isinstance(problem, Case) else [spec for group in problem for spec in group.values()]
+    dtypes = [problem.dtype] if isinstance(problem, Case) else [dtype for _, dtype in specs]
     try:
         import jax
 
@@ -329,7 +329,7 @@ def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[
         jax.config.update("jax_enable_x64", "float64" in dtypes)
         if bound_to:
             jax.config.update("jax_num_cpu_devices", len(bound_to))
-        jax.devices()
+        jax.devices()  # start the backend
         if bound_to:
             prediction.start_compile_threads(usable)
     except Exception as error:
@@ -344,8 +344,7 @@ def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[
         else:
             function, line = import_function(name)
             points, shared = (
-                _nest({key: jax.ShapeDtypeStruct(*shape) for key, shape in group.items()})
-                for group in problem
+                _nest({key: jax.ShapeDtypeStruct(*spec) for key, spec in group.items()}) for group in problem
             )
             advice = advisor.advise(function, points, shared, import_line=line, **options)
     print_table(make_table("", "The methods, best first", "", map(_format_row, advice.rows)), console)

@@ -41,12 +41,12 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
     if inside := [folder for folder in folders if folder.resolve() in resolved.parents]:
         problem = f"--output {target} lies inside {inside[0]}, one of the folders to merge"
         raise Refusal(f"{problem}: give another folder")
-    if len(folders) + target.is_dir() < 2:
+    if len(folders) == 1 and not target.is_dir():
         raise Refusal(f"{folders[0]} alone cannot be merged: give two or more results folders")
     results_folder.refuse_other_files(target, "--output ")
     for path in (path for folder in folders for path in sorted(folder.glob("*.jsonl"))):
         try:
-            store.read_file(path)
+            store.read_file(path)  # only to find out whether it can be read
         except OSError as error:
             advice = "make it readable or move it away, and merge again"
             raise Refusal(f"cannot read {path}: {error.strerror}; {advice}") from None

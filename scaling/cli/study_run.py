@@ -113,7 +113,7 @@ def plan_run(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
     """
     queued = set[tuple[str, int]]()
     if run.cluster.submits or (run.folder / SUBMISSIONS).exists():
-        queued = _settle_submissions(run, console)
+        queued = _settle_submissions(run, console)  # writes records unless `run.dry_run` is true
     loaded, *baselines = [store.load(folder) for folder in run.folders]
     baseline = baselines[0].records if baselines else None
     schedule = scheduling.make_schedule(

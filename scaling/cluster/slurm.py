@@ -87,8 +87,9 @@ class SlurmNode(NamedTuple):
 def find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
     """Return the nodes and devices on which cases run with the given cluster settings.
 
-    If `dry_run` is true and Slurm lists no suitable nodes, use `nodes` and `per_node` of `cluster`. Raise
-    `Refusal` if required settings are missing, or if no node has devices of `cluster.platform`.
+    If `dry_run` is true and Slurm lists no suitable nodes, assume that there are enough nodes with
+    `cluster.per_node` devices. Raise `Refusal` if required settings are missing, or if no node has devices of
+    `cluster.platform`.
     """
     if cluster.name in (NONE, LOCAL):
         return local_machine()

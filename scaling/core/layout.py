@@ -88,7 +88,7 @@ def _program_arguments(derivative: Derivative, seed_arguments: Mapping[str, Any]
     for name, x in seed_arguments.items():
         arguments[name] = Argument(x.shape, x.dtype)
         if name.startswith(POSITIONS):
-            arguments[name] = Argument((1, *x.shape[1:]), x.dtype, P(SEEDS))
+            arguments[name] = Argument((1, *x.shape[1:]), x.dtype, P(SEEDS))  # each device has one row
     return arguments
 
 
@@ -101,8 +101,8 @@ def _device_function(derivative: Derivative, names: list[str]) -> OnDevice:
         points = {name: named[name] for name in workload.points}
         shared = {name: named[name] for name in workload.shared}
         colorings = [
-            (named[f"{COLORS} {map_index}"], named[f"{POSITIONS} {map_index}"][0])
-            for map_index in range(len(derivative.parts) if derivative.coloring is not None else 0)
+            (named[f"{COLORS} {number}"], named[f"{POSITIONS} {number}"][0])  # a device has one row
+            for number in range(len(derivative.parts) if derivative.coloring is not None else 0)
         ]
         first_seed = named.get(START, 0)
         return compute(points, shared, position._replace(first_seed=first_seed, colorings=colorings))
@@ -128,8 +128,8 @@ def _wrap_shard_map(
         position = DevicePosition(jax.lax.axis_index(POINTS), jax.lax.axis_index(SEEDS))
         return jax.tree.map(lambda x: x[None, None], on_device(position, arrays))
 
-    # With check_vma=True, JAX would all-reduce the derivative with respect to a replicated input, which is
-    # the whole Jacobian. The results of the devices are independent.
+    # With check_vma=True, JAX would all-reduce the whole Jacobian, a derivative with respect to a replicated
+    # input. The results of the devices are independent.
     specs = tuple(x.spec for x in arguments.values())
     mapped = jax.shard_map(on_mesh, mesh=mesh, in_specs=specs, out_specs=P(POINTS, SEEDS), check_vma=False)
     shards = {P(POINTS): case.mesh_shape[0], P(SEEDS): case.mesh_shape[1], P(): 1}
@@ -188,9 +188,9 @@ def gather_pieces(derivative: Derivative, result: Any) -> Pieces:
         gathered += _gather_part(derivative, part, jax.tree.leaves(arrays))
     if len(derivative.parts) == 1:
         return gathered
-    if not workload.reduction.linear_in_inputs:  # each part contributes to the same elements
+    if not workload.reduction.linear_in_inputs:  # such as a norm: all parts contribute to each element
         return [np.sum(gathered, axis=0)]
-    names = [name for part in derivative.parts for name in part.names]
+    names = [name for part in derivative.parts for name in part.names]  # not in the order of the workload
     by_name = dict(zip(names, gathered, strict=True))
     return [by_name[name] for name in workload.names]
 

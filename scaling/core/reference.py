@@ -131,14 +131,14 @@ def reduce_jacobians(
     floor: np.ndarray | None = None,
     x: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Reduce the Jacobians J, and return (result, scale). Both have the shape of the reduced Jacobians.
+    """Reduce the Jacobians J, and return (expected, scale). Both have the shape of the reduced Jacobians.
 
     The check divides the errors of a result by `scale`. `rounding` contains the lengths of the sums that
     compute the result. `floor` is the least magnitude of an entry of J at each point, or None for no limit.
     `x` contains the vectors by which the reduction multiplies J, in the shape (points, inputs).
     """
-    magnitude = np.abs(J.values)
-    entries = SizedEntries(J, at_least(magnitude, floor), magnitude, rounding, x)
+    sizes = np.abs(J.values)
+    entries = SizedEntries(J, at_least(sizes, floor), sizes, rounding, x)
     expected, influence, magnitude = reduction.reference(entries)
     return expected, rounding.scale(influence, magnitude)
 

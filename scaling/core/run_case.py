@@ -244,7 +244,7 @@ def _compile_and_check(attempt: Attempt) -> PlacedProgram:
         first_seconds, result = timing.time_once(lambda: jax.block_until_ready(program.call()))
         attempt.note(first_seconds=first_seconds)
         if case.engine == JAX:
-            program = program._replace(wait=make_waiter(result))
+            program = program._replace(wait=make_waiter(result))  # for results with this structure
     _check_result(attempt, program, result)
     return program
 
@@ -375,7 +375,7 @@ def _compile_again(attempt: Attempt) -> None:
     attempt.program = attempt.turns = None  # frees the inputs on the devices
     jax.clear_caches()
     first, names = attempt.record, (*COMPILING_STAGES, "first_seconds")
-    attempt.stages, attempt.known_blocks = None, first.blocks
+    attempt.stages, attempt.known_blocks = None, first.blocks  # measure the stages, but keep the block sizes
     attempt.program = _compile_and_check(attempt)
     stages = {name: getattr(attempt.record, name) for name in names}
     attempt.note(compilations=[*first.compilations, stages], **{name: getattr(first, name) for name in names})

@@ -100,8 +100,8 @@ def sample_turns(
     """
     time_calls = functools.partial(_time_calls, call, wait)
     seconds_per_call = max(_warm_up(time_calls, sampling.warm_up, gather), 1e-9)
-    shortest = _DISPATCHES_PER_SAMPLE * (floor_seconds or _DEFAULT_DISPATCH_SECONDS)
-    calls = gather_maximum(gather, max(1, math.ceil(shortest / seconds_per_call)))
+    least_seconds = _DISPATCHES_PER_SAMPLE * (floor_seconds or _DEFAULT_DISPATCH_SECONDS)  # of a sample
+    calls = gather_maximum(gather, max(1, math.ceil(least_seconds / seconds_per_call)))
     # With a power of two, compared cases usually have equally many calls per sample.
     return _take_turns(time_calls, sampling, Samples([], 2 ** math.ceil(math.log2(calls)), None), gather)
 

@@ -103,8 +103,9 @@ def find_blocks(
         return min(points, blocks.block or points) * min(seeds, blocks.chunk or seeds), blocks.chunk is None
 
     def find_in_storage(storage: str) -> BlockSizes | None:
-        undivided = [BlockSizes()] if storage == DEVICE else []
-        fewer_points = [BlockSizes(block, None, storage) for block in _halves(points) if can_divide_points]
+        undivided = [BlockSizes()] if storage == DEVICE else []  # host memory is of use only with steps
+        block_sizes = _halves(points) if can_divide_points else ()
+        fewer_points = [BlockSizes(block, None, storage) for block in block_sizes]
         fewer_seeds = [BlockSizes(None, chunk, storage) for chunk in _halves(seeds)]
         fitting = [_first_fitting(undivided + blocks, need_of) for blocks in (fewer_points, fewer_seeds)]
         io_exceeds_memory = storage == DEVICE and need_of(BlockSizes()).io_exceeds_memory

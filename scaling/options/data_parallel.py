@@ -124,9 +124,10 @@ def _derivative_in_pieces(
             whole_input = jnp.concatenate([flat_input[:start], arrays.pop(_PIECE), flat_input[stop:]])
             return loss(**arrays | {name: whole_input.reshape(shared[name].shape)})
 
-        arrays = dict(shared) | {_PIECE: flat_input[start:stop]}
-        piece = dataclasses.replace(part, names=(_PIECE,))
-        return reduce_slices(make_slices(case, piece, loss_of_piece, arrays, position))[0]
+        arguments = dict(shared) | {_PIECE: flat_input[start:stop]}
+        part_of_piece = dataclasses.replace(part, names=(_PIECE,))
+        (gradient,) = reduce_slices(make_slices(case, part_of_piece, loss_of_piece, arguments, position))
+        return gradient
 
     def join_pieces(count: int, derivative: Callable[..., Any]) -> Any:
         ends = [count * k // _PIECES for k in range(_PIECES + 1)]
@@ -187,6 +188,7 @@ def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
         scale = scale + term_scales.sum(axis=0)
         if spec.case.ad_mode.finite_step:
             step_bound = step_bound + input_bounds(spec, start, stop, rounding.longest_sum).sum(axis=0)
+    # As in `Rounding.scale`, the error of a sum is proportional to the square root of its number of terms.
     scale = scale * np.sqrt(term_rounding.longest_sum / rounding.longest_sum)
     scale = np.maximum(scale, largest_sum * np.sqrt(rounding.added / rounding.longest_sum))
     largest, size = scale.max(), np.abs(expected)

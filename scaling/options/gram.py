@@ -18,7 +18,7 @@ def count_passes(derivative: Derivative) -> int:
     chunk = case.chunk if isinstance(case.chunk, int) else seeds_per_device
     if seed_devices == 1 and chunk >= seeds_per_device:
         return derivative.seeds
-    # Each device computes all columns again for each chunk of its own columns.
+    # Each device computes its own columns, and all columns again for each chunk of its own columns.
     return derivative.seeds * (1 + seed_devices * ceil_div(seeds_per_device, chunk))
 
 
@@ -69,6 +69,7 @@ def step_bound(J: Jacobians, bound: Any) -> Any:
     `bound[p, i]` is a bound on the errors of J[p, o, i] at point p, input i and every output o. The returned
     bound holds for all entries of J^T J.
     """
-    columns, pairs = J.by_input(abs(J.values)), bound[:, :, None] * bound[:, None, :]
-    crossed = bound[:, :, None] * columns[:, None, :]
+    # With errors E of J: |E|^T |J| + |J|^T |E| + |E|^T |E|.
+    column_sums, pairs = J.by_input(abs(J.values)), bound[:, :, None] * bound[:, None, :]
+    crossed = bound[:, :, None] * column_sums[:, None, :]
     return (crossed + crossed.transpose(0, 2, 1) + np.max(J.entries_by_input()) * pairs).max(axis=(1, 2))

@@ -90,7 +90,7 @@ def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
         platform,
         tuple(bound_to) if bound_to else None,
         core_count=len(times),
-        idle_seconds=sum(ticks[3] + ticks[4] for ticks in times) * _TICK_SECONDS,
+        idle_seconds=sum(ticks[3] + ticks[4] for ticks in times) * _TICK_SECONDS,  # see `_core_times`
         stolen_seconds=sum(ticks[7] for ticks in times) * _TICK_SECONDS,
         process_seconds=usage.ru_utime + usage.ru_stime,
         clock_seconds=perf_counter(),

@@ -109,11 +109,12 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
 
     def run() -> np.ndarray:
         uncopied: list[tuple[int, int, Any]] = []  # the steps whose results have not been copied to the host
-        arguments = dict(device_arguments)
+        arguments, placed_point = dict(device_arguments), None
         for point, seed in iterate_steps(case.points, block, seeds, chunk):
-            if not uncopied or point != uncopied[0][0]:
+            if point != placed_point:
                 rows = {name: x[point : point + block] for name, x in host_inputs.items()}
-                arguments.update(zip(rows, layout.place_inputs(program, rows, rows), strict=True))
+                arguments.update(zip(rows, layout.place_inputs(program, host=rows, names=rows), strict=True))
+                placed_point = point
             if plan.seeds:
                 arguments[layout.START] = seed_starts[seed]
             uncopied.append((point, seed, compiled.stages.call(*[arguments[x] for x in program.arguments])))

@@ -89,7 +89,7 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     are ignored.
     """
     # The library fails for most functions with custom derivatives, and for a call whose operands are batched
-    # by `jax.vmap` but do not depend on the direction.
+    # by `jax.vmap` but do not depend on the direction. Therefore all calls are inlined.
     closed_jaxpr = jax.make_jaxpr(f)(*x)
 
     def bind_by_jet(equation: Any, operands: list[Any]) -> list[Any]:
@@ -107,7 +107,8 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     def second_derivative(v: tuple[Any, ...]) -> Any:
         series = [(a, jnp.zeros_like(a)) for a in v]
         # Without the factorials, which jet rounds, the coefficient is half of the derivative.
-        return 2 * taylor.jet(inlined, x, series, factorial_scaled=False)[1][1]
+        _, (_, coefficient) = taylor.jet(inlined, x, series, factorial_scaled=False)
+        return 2 * coefficient
 
     return _sum_over_directions(second_derivative)
 

@@ -55,11 +55,13 @@ def place(
     count = ceil_div(case.points, point_devices)
 
     def shard(index: Any) -> np.ndarray:
-        device, _, _ = index[0].indices(struct.shape[0])  # each device has one row of the array
+        device = index[0].start or 0  # each device has one row of the array
         if rows is not None:
             start = device // seed_devices * count
             return rows(start, start + count)[None]
         whole = global_array()
-        return (whole[device % seed_devices, None] if name.startswith(POSITIONS) else whole)[None]
+        if name.startswith(POSITIONS):  # one row for each seed device
+            whole = whole[device % seed_devices, None]
+        return whole[None]
 
     return jax.make_array_from_callback(struct.shape, struct.sharding, shard)

@@ -86,8 +86,8 @@ def program_work(
 def padding_share(derivative: Derivative) -> float | None:
     """Return the fraction of the computed (point, seed) pairs that are padding.
 
-    Padding makes the numbers of points and seeds equal on all devices. Return None if the case has neither
-    split=both nor a coloring.
+    Padding makes the numbers of points and seeds equal on all devices. Only split=both pads points, and only
+    split=both and colored seeds pad seeds. Return None for any other case.
     """
     case = derivative.case
     if case.split != "both" and derivative.coloring is None:

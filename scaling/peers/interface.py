@@ -103,7 +103,7 @@ def package_versions(engine: str) -> dict[str, str | None]:
 
 
 def complete_case(case: Case) -> dict[str, Any]:
-    """Return {field: value} to replace the options of a case that only JAX supports, such as `mesh`."""
+    """Return {field: value} to replace the options that peers do not support, such as `mesh`, in a case."""
     jax_options = dict.fromkeys(("mesh", "block", "storage", "memory_limit", "remat", "forward"))
     return jax_options | {
         "api": "jit", "split": "points", "overlap": False, "precision": "highest",
@@ -153,7 +153,7 @@ def prepare_program(attempt: "Attempt", case: Case, workload: Any) -> "PlacedPro
     from scaling.core.derivative import describe_derivative
 
     group, derivative = attempt.group, describe_derivative(case, workload)
-    # The threads of a peer share all arrays.
+    # The threads of a peer share all arrays, so that the case needs as much memory as on one device.
     on_one_device = dataclasses.replace(derivative, case=dataclasses.replace(case, devices=1))
     first_device = group._replace(devices=group.devices[:1])
     describe_shortage = functools.partial(run_case.describe_memory_shortage, first_device)

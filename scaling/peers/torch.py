@@ -52,7 +52,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
     import torch
 
     torch.set_num_threads(threads)
-    if torch.get_num_interop_threads() != 1:
+    if torch.get_num_interop_threads() != 1:  # it can be set only once in a process
         torch.set_num_interop_threads(1)
     torch.set_float32_matmul_precision("highest")
     dtype = getattr(torch, case.dtype)

@@ -152,7 +152,7 @@ def _count_instruction(instruction: HloInstruction, instructions: Instructions) 
     operands = [instructions[x] for x in instruction.operands if x in instructions]
     opcode = instruction.opcode
     if opcode in ("transpose", "copy") and operands and _is_transposing(instruction, operands[0]):
-        return "turned", 2 * instruction.bytes
+        return "turned", 2 * instruction.bytes  # read and written
     if opcode in _OPCODES_WITHOUT_OPERATIONS or opcode.endswith(("-done", "-start")):
         return "", 0
     if operands and _routine_name(instruction):  # at least one operation for each element
@@ -166,7 +166,8 @@ def _count_instruction(instruction: HloInstruction, instructions: Instructions) 
     if opcode == "scatter":
         return "arithmetic", operands[-1].size
     is_floating = instruction.dtype.startswith(("f", "bf"))
-    return _FLOATING_POINT_KINDS.get(opcode, "arithmetic") if is_floating else "arithmetic", instruction.size
+    kind = _FLOATING_POINT_KINDS.get(opcode, "arithmetic") if is_floating else "arithmetic"
+    return kind, instruction.size
 
 
 def _count_sums(instruction: HloInstruction, summed: HloInstruction) -> tuple[str, int]:
@@ -178,7 +179,8 @@ def _count_sums(instruction: HloInstruction, summed: HloInstruction) -> tuple[st
         sizes = hlo.parse_integers(window[1]) if window else summed.dims
         axes = tuple(axis for axis, size in enumerate(sizes) if size > 1)
         terms = instruction.size * math.prod(sizes)
-    return "reductions" if axes is None or summed.minor_axis in axes else "arithmetic", terms
+    is_along_minor_axis = axes is None or summed.minor_axis in axes
+    return ("reductions" if is_along_minor_axis else "arithmetic"), terms
 
 
 def _count_routine(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> int:
@@ -270,12 +272,12 @@ def _library_overhead(kernel: hlo.Kernel, arithmetic: int) -> int:
     operands = [kernel.body[name] for name in instruction.operands]
     operand_size = sum(operand.size for operand in operands)
     if instruction.opcode == "convolution":
-        if "lhs_dilate=" in instruction.attributes:  # it is a matrix product
+        if "lhs_dilate=" in instruction.attributes:  # XLA computes it as a matrix product
             return 0
         return CONVOLUTION_PATCH * instruction.size // max(1, instruction.dims[-1])
     if instruction.opcode == "dot":
         batch = math.prod(operands[0].dims[axis] for axis in instruction.axes("lhs_batch_dims") or ())
-        is_narrow = instruction.dims[-1:] <= (NARROW_COLUMNS,)
+        is_narrow = not instruction.dims or instruction.dims[-1] <= NARROW_COLUMNS
         left = operands[0].size * (NARROW_PRODUCT_ELEMENT if is_narrow else PACKED_ELEMENT)
         other_elements = instruction.size + operand_size - operands[0].size
         return PRODUCT * (1 + batch) + left + PACKED_ELEMENT * other_elements

@@ -115,7 +115,7 @@ def count_operations(folder: Path, program_text: str = "") -> dict[str, float]:
     float32 values, an addition of two registers therefore counts as 8 operations. An addition of two scalars
     takes the same time, and also counts as 8 operations.
     """
-    operations, has_slow_masks = dict[str, float](), _has_slow_masks()
+    operations, has_slow_masks = dict[str, float](), _has_slow_masks()  # of Boolean vectors
     loops = [(int(first or 0), int(step or 1), int(n)) for first, step, n in _LOOP.findall(program_text)]
     for path in folder.glob(_IR_FILES):
         for name, count in _count_in_module(path.read_text(), has_slow_masks, loops).items():
@@ -360,8 +360,8 @@ class LlvmFunction:
     def _find_phis(self, variable: str, header: str | None) -> list[tuple[str, int]]:
         """Return (name, c) for each phi instruction whose value may be `variable - c`, where c is a constant.
 
-        Only phi instructions in loop headers are returned. If `header` is not None, only the loop with this
-        header is searched.
+        Only phi instructions in loop headers are returned. If `header` is not None, only those in this header
+        are returned.
         """
         phis, pending, visited = list[tuple[str, int]](), [(variable, 0)], set[str]()
         while pending:
@@ -418,8 +418,10 @@ class LlvmFunction:
         elif match := _MULTIPLE.match(text):
             summands = [(match[2], int(match[3]) if match[1] == "mul" else 2 ** int(match[3]))]
         else:
-            is_vector = text.startswith("phi <")  # the indices of consecutive elements
-            return Counter({value: 1, "": is_vector * element} if value.startswith("%") else {"": int(value)})
+            if not value.startswith("%"):
+                return Counter({"": int(value)})
+            offset = element if text.startswith("phi <") else 0  # a vector of consecutive indices
+            return Counter({value: 1, "": offset})
         for summand, factor in summands:
             for variable, number in self._expand_address(summand, element).items():
                 terms[variable] += factor * number

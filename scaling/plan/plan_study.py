@@ -191,7 +191,7 @@ def run_plan(study: PlannedStudy, listener: Callable[[dict[str, Any]], None]) ->
         # Another plan may have recorded some of the cases since they were checked.
         unplanned = _find_unplanned(study.folder, study.cases, study.environments)
         for checked, fields in _compile(dataclasses.replace(study, cases=unplanned)):
-            if fields is None:
+            if fields is None:  # the compilation of a case begins
                 listener({"event": "begin", "key": checked.case.key})
                 continue
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")

@@ -118,22 +118,25 @@ def draw_time_parts(
     memory_seconds, overhead = (seconds.pop(name)[:, None] for name in ("memory", "overhead"))
     operation_seconds = np.sum(list(seconds.values()), axis=0)[:, None]
     rng = np.random.default_rng(_SEED)
-    memory, arithmetic, bandwidth = (_draw_log_uniform(hardware.attained, rng) for _ in range(3))
+    memory_share, arithmetic_share, network_share = (
+        _draw_log_uniform(hardware.attained, rng) for _ in range(3)
+    )
     latency_factor = _draw_log_uniform(hardware.asking, rng)
-    combine = np.add if overhead.any() else np.maximum  # a CPU core waits for its caches
-    kernel_seconds = combine(memory_seconds / memory, operation_seconds / arithmetic)
-    compute = executions @ (kernel_seconds + overhead / arithmetic)
+    # Only the kernels of a CPU have overhead. A CPU core waits for its caches.
+    combine = np.add if overhead.any() else np.maximum
+    kernel_seconds = combine(memory_seconds / memory_share, operation_seconds / arithmetic_share)
+    compute = executions @ (kernel_seconds + overhead / arithmetic_share)
     communication = np.zeros(2)  # latency, transfer time
     for message in messages:
         size, group = message.get("bytes", 0), int(message["group"])
         shape = hardware.slice_shape(group) or ()
         cost = collective_cost(str(message.get("kind", "")), size, group, rates.network, shape)
         communication += cost * message.get("times", 1)
-    dispatch = rates.call_seconds.get(case.api, rates.call_seconds[""])
+    dispatch = rates.call_seconds.get(case.api, rates.call_seconds[""])  # "" stands for any other API
     time_parts = {
         "call": (dispatch + float(executions.sum()) * rates.kernel_seconds) * latency_factor,
         "compute": compute,
-        "communication": communication[0] + communication[1] / bandwidth,
+        "communication": communication[0] + communication[1] / network_share,
         "waiting": compute * (_slowdown_of_slowest(hardware, case.devices, rng.uniform(size=DRAWS)) - 1),
     }
     return time_parts, max(totals, key=lambda name: totals[name]) if any(totals.values()) else None

@@ -364,6 +364,7 @@ def _peer_rows(findings: Findings) -> Iterator[Row]:
 
 
 def _machine_rows(findings: Findings) -> Iterator[Row]:
+    # Benchmarks of peak rates and latencies are no cases of the study.
     for timing in (timing for timing in findings.timings if timing.case.kind != "case"):
         case = timing.case
         yield {
@@ -389,8 +390,8 @@ def environment_table(findings: Findings) -> Table:
     rows: dict[str, Row] = {}
     groups = group_by(sort_by_start(findings.records), lambda record: record.setting)
     for digest, records in groups.items():
-        columns = (column for record in records for column in environment_columns(record.environment))
-        fields = [(name, text) for name, text in columns if text and name != "load"]
+        facts = (fact for record in records for fact in environment_columns(record.environment))
+        fields = [(name, text) for name, text in facts if text and name != "load"]
         fields += [
             ("records", str(len(records))),
             ("first case started", records[0].started_at or ""),

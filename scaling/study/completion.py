@@ -61,12 +61,13 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
     completed = defaults(unused) | _reset_values(resolved)
     peer_fields = {} if case.engine == JAX else peers.complete_case(resolved) | {"cache": None}
     target, one_point = f"with target={resolved.target}", resolved.points != case.points
-    # A formulation is reset in `_resolve_names` already.
+    # `_resolve_names` resets a formulation already, so that the comparison does not find it.
     reset_fields = {name for name in completed if getattr(resolved, name) != completed[name]}
     reset_fields |= {"formulation"} if case.formulation and not resolved.formulation else set()
     by_engine = f"with engine={case.engine}, which ignores it", ("engine",)
     uncompiled = "with jit=false, which compiles nothing", ("jit",)
     compile_fields = [name for name in ("cache", "memory_limit") if getattr(case, name) is not None]
+    # (field, whether it is unused, reason, names of the fields that cause it)
     return _first_reasons([
         *((name, getattr(resolved, name) != value, *by_engine) for name, value in peer_fields.items()),
         *((name, not case.jit, *uncompiled) for name in compile_fields),
@@ -74,6 +75,7 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
         ("mode", resolved.mode != case.mode, f"{target}, which is the value of the function", ("target",)),
         ("target", case.target not in (None, resolved.target),
          f"with mode=value, which computes {resolved.target}", ("mode",)),
+        # A size may be the number of points.
         ("points", one_point and case.points not in resolved.sizes.values(),
          f"{target}, which has one point", ("target",)),
     ])  # fmt: skip
@@ -118,7 +120,7 @@ def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
     check_names(f"target of {case.workload}", [target], tuple(dict.fromkeys((*targets, *values, *SECOND))))
     if target in values:
         return "value", target
-    return case.mode, values[0] if mode.is_value else target
+    return case.mode, (values[0] if mode.is_value else target)
 
 
 def _choose_name(case: Case, field: str, names: tuple[str, ...]) -> str | None:

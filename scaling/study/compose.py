@@ -180,7 +180,7 @@ def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
 
 
 def _check_group(group: str, config: Mapping[str, Any]) -> None:
-    """Raise `Refusal` if a key of "cluster" or "tracking" is unknown, or has no effect with the selected file."""
+    """Raise `Refusal` if a key of a group is unknown or has no effect. `group` is "cluster" or "tracking"."""
     files = {path.stem: _read_keys(path) for path in sorted((configuration_folder() / group).glob("*.yaml"))}
     name = config.get("name")
     if name is not None:
@@ -200,7 +200,9 @@ def _read_yaml_1_1_scalars_as_text() -> None:
     resolvers = yaml.SafeLoader.yaml_implicit_resolvers
     for first, patterns in resolvers.items():
         resolvers[first] = [
-            (tag, _PLAIN_SCALARS.get(tag.rpartition(":")[2], regex)) for tag, regex in patterns
+            # such as the type int of the tag "tag:yaml.org,2002:int"
+            (tag, _PLAIN_SCALARS.get(tag.rpartition(":")[2], regex))
+            for tag, regex in patterns
         ]
 
 
@@ -369,8 +371,8 @@ def _describe_yaml_error(error: Exception, name: str) -> str:
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or error
     advice = "tags and tabs for indentation are not allowed, and text with special characters needs quotes"
     if isinstance(error, RecursionError):
-        problem, advice = "an alias is within the value that it names, which contains itself", "remove it"
-    elif isinstance(error, OSError):
+        problem, advice = "an alias refers to a value that contains the alias", "remove it"
+    elif isinstance(error, OSError):  # OmegaConf raises it without `strerror` for a file that is no mapping
         advice = "make it readable" if error.strerror else "a file is a mapping, such as `workload: linear`"
         problem = error.strerror or error
     elif "duplicate key" in str(problem):

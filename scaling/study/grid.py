@@ -215,8 +215,8 @@ def _expand_cells(fields: _Fields, overridden: Collection[str]) -> Iterator[Grid
         values_of_cell = dict(zip(swept, values, strict=True))
         for mesh in _choose_meshes(values_of_cell.get("devices", 1), values_of_cell.get("mesh")):
             cell = _make_cell(values_of_cell | {"mesh": mesh}, overridden)
-            names = {name: getattr(cell.case, name) for name in FIELDS if name != "sizes"}
-            if fulfills_where(names | dict(cell.case.sizes) | {"scaling": cell.scaling}):
+            field_values = {name: getattr(cell.case, name) for name in FIELDS if name != "sizes"}
+            if fulfills_where(field_values | dict(cell.case.sizes) | {"scaling": cell.scaling}):
                 yield cell
 
 

@@ -141,7 +141,8 @@ def _why_indivisible(case: Case) -> tuple[str, str] | None:
         smaller = case.points - remainder
         valid_counts = [count for count in (smaller, smaller + devices) if count]
         problem = f"points={case.points} of {case.workload} do not divide over devices={case.devices}"
-        fix = f"take points={' or '.join(map(str, valid_counts))}, leave the pair out with where"
+        points = f"take points={' or '.join(map(str, valid_counts))}"
+        fix = f"{points}, leave out this pair of points and devices with where"
         raise Refusal(f"{problem}: {fix}, or fill up with split=both mesh={devices}x1")
     text = f"{case.target} of {case.workload} has one point, which cannot be partitioned; use split=seeds"
     return "indivisible", text

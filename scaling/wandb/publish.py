@@ -70,7 +70,7 @@ def _publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | No
     destination = digest_of((settings.project, settings.entity, settings.tags))[:6]
     sentences = tuple(summary.answer_sentences(results))
     job = PublishJob(settings, tuple(runs), tuple(plots), sentences, destination)
-    yield from ({"run": run.digest, "state": "lost"} for run in runs)
+    yield from ({"run": run.digest, "state": "lost"} for run in runs)  # until another event replaces it
     with store.locked(folder, ".wandb.lock", _LOCK_SECONDS) as lock:  # no two processes publish at once
         (folder / "wandb").mkdir(exist_ok=True)
         yield from _run_job(folder, job, lock)

@@ -101,7 +101,7 @@ def _publish_online(
     def publish_run(run: TrackedRun) -> tuple[str, str]:
         state, run_id, problem = _publish_run(api, job, run, listed)
         if problem:
-            wrong_ids.add(run_id)
+            wrong_ids.add(run_id)  # this run has not arrived completely
         else:
             current_ids[run.series] = run_id
             _remove_copies(job, run)  # `wandb sync` would send them again

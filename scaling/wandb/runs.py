@@ -157,7 +157,7 @@ def _encode(value: Any) -> Any:
     if isinstance(value, str):  # a surrogate without its partner becomes U+FFFD
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None  # machines differ in the last bits
+        return float(f"{value:.6g}") if math.isfinite(value) else None  # equal digests on all machines
     return value if value is None or isinstance(value, bool | int) else json.dumps(value, sort_keys=True)
 
 

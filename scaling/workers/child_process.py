@@ -56,6 +56,7 @@ class ChildProcess:
         self._kills_before = _count_oom_kills()
         self._events: queue.Queue[Event] = queue.Queue()
         self._stderr: collections.deque[str] = collections.deque(maxlen=_KEPT_STDERR_LINES)
+        # The reaper also ends when this process has died.
         reaper = [sys.executable, "-I", "-S", _REAPER, str(os.getpid())] if reaped else []
         # A pipe could fill up and block, and a file on disk needs a disk that is not full.
         with open(os.memfd_create("stdin"), "w+", encoding="utf-8") as stdin_file:

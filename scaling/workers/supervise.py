@@ -102,7 +102,8 @@ def run_schedule(
 def _expect(environments: Environments, variant: Variant) -> dict[tuple, Environment]:
     """Return the environments to record for `variant` until its workers report the actual ones.
 
-    `environments` describe this program. In the result, the fields that may differ in `variant` are None.
+    `environments` describe this program. In the result, the fields that may differ in `variant` are None, and
+    its name replaces the digests.
     """
     if variant.name in (Variant.name, "self"):
         return dict(environments)

@@ -54,12 +54,14 @@ def _analytic_point(colored: bool, x):
 
 
 def _nonzeros(inputs: Inputs) -> Reference:
-    """Return the outputs and the Jacobian nonzeros at each point, as a `Reference`."""
+    """Return the outputs and the Jacobian nonzeros, row by row, at each point, as a `Reference`."""
     x = inputs["x"]
     n, first, tail = x.shape[1], x[:, :1], x[:, 1:]
     value = np.concatenate([np.sum(x**3, axis=1, keepdims=True) / 3, tail**2 / 2 + first * tail], axis=1)
     derivative = np.empty((len(x), 1, 3 * n - 2))
-    derivative[:, 0, :n], derivative[:, 0, n::2], derivative[:, 0, n + 1 :: 2] = x**2, tail, first + tail
+    derivative[:, 0, :n] = x**2  # the first row
+    derivative[:, 0, n::2] = tail  # the first column of the other rows
+    derivative[:, 0, n + 1 :: 2] = first + tail  # the diagonal of the other rows
     return Reference(value, derivative)
 
 

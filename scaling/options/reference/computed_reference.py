@@ -220,7 +220,7 @@ def _make_unverified_reference(
     evaluation = Evaluation(
         function, names, per_point, integers, dtype, elements, roundoff, width,
         one_by_one=properties.has_batching_rule,  # a rule for `vmap` may be wrong
-        # An attempt of forward mode fails, and JAX may then confuse int32 with int64 in later programs.
+        # Without an attempt of forward mode, which would fail: JAX may then confuse int32 with int64.
         transposed=properties.needs_transpose,
     )  # fmt: skip
     if dtype != case.dtype:  # a program in the dtype of the case has to round like the program of the case
@@ -235,7 +235,7 @@ def _make_unverified_reference(
             "add a reference to the workload"
         )
         return dataclasses.replace(computed, unsure=unsure)
-    has_reverse_mode = evaluations.is_traceable(differentiable, arrays, "rows")
+    has_reverse_mode = evaluations.is_traceable(differentiable, arrays, "rows")  # by VJPs
     return dataclasses.replace(
         computed, evaluation=differentiable, native=differentiable, has_reverse_mode=has_reverse_mode
     )

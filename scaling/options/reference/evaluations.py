@@ -151,8 +151,8 @@ def is_traceable(evaluation: Evaluation, arrays: InputArrays, quantity: str) -> 
     `quantity` is "columns" or "rows". `arrays` contains the inputs.
     """
     first_point = {name: x[:1] if name in evaluation.per_point else x for name, x in arrays.items()}
-    key = min(1, evaluation.rounding_key)
-    traced = dataclasses.replace(evaluation, optimized=True, rounding_key=key)  # it does not change the trace
+    key = min(1, evaluation.rounding_key)  # all keys but 0, which rounds nothing, have the same trace
+    traced = dataclasses.replace(evaluation, optimized=True, rounding_key=key)
     arguments = np.uint32(key), *_cast(evaluation, first_point), np.zeros(1, np.int32)
     try:
         jax.eval_shape(_compiled(traced, quantity), *arguments)

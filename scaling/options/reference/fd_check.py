@@ -446,8 +446,8 @@ def _smallest_jump(differences: np.ndarray) -> np.ndarray:
 
     `differences` has the shape (steps, points, outputs). The result has the shape (points, outputs).
     """
-    # Values that cancel, as of 1 - cos(x / 100), or that the function rounds change in jumps of this height.
-    changes = np.abs(differences) * _STEPS
+    # An output changes in such jumps if it is rounded, or if its terms cancel, as in 1 - cos(x / 100).
+    changes = np.abs(differences) * _STEPS  # the differences are divided by the steps
     return np.nan_to_num(np.min(changes, axis=0, where=changes > 0, initial=np.inf), posinf=0.0)
 
 

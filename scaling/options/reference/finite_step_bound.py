@@ -173,6 +173,7 @@ def _values_along(
     ends = np.cumsum([math.prod(workload.inputs[name].shape) for name in workload.names])
     flat_by_input = np.split(flat_inputs + shift[:, None] * direction, ends[:-1], axis=1)
     for name, flat in zip(workload.names, flat_by_input, strict=True):
+        # The values of a shared input, and therefore its shifts, are equal at all points.
         shifted_inputs[name] = (flat[0] if name in workload.shared else flat).reshape(arrays[name].shape)
     return _evaluate_reference(spec, shifted_inputs).value
 

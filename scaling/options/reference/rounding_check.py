@@ -204,9 +204,9 @@ def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray
     has_columns = comparison.measure is None and spec.case.target != "hvp" and not spec.case.ad_mode.is_value
     has_columns &= spec.reduction.linear_in_inputs and not spec.reduction.sums_points
     has_columns &= not evaluations.has_few_rows(spec.derivative.outputs, spec.derivative.inputs)
-    entries = is_pending[0].size if not has_columns else is_pending[0, ..., :_MAX_COLUMNS].size
+    entries_per_point = is_pending[0, ..., : _MAX_COLUMNS if has_columns else None].size
     points = np.flatnonzero(is_pending.reshape(len(is_pending), -1).any(axis=1))
-    points = points[: max(_MIN_POINTS, _MAX_ENTRIES // entries)]
+    points = points[: max(_MIN_POINTS, _MAX_ENTRIES // entries_per_point)]
     if not has_columns:
         return points, slice(None)
     is_pending_column = is_pending[points].reshape(-1, is_pending.shape[-1]).any(axis=0)

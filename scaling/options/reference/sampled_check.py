@@ -179,7 +179,7 @@ def _compare_products(
     `result` has the shape (points, outputs, 1).
     """
     evaluation = spec.computed.evaluation
-    has_direction = spec.case.target == "hvp" or spec.reduction.along_point
+    has_direction = spec.case.target == "hvp" or spec.reduction.along_point  # J x at the point x
     names = zip(evaluation.names, spec.workload.direction_names, strict=True)
     direction = {x: arrays[v] if has_direction else np.ones_like(arrays[v]) for x, v in names}
     measure = _make_measure("jvp", [direction])

@@ -50,8 +50,8 @@ def draw_times(findings: Findings) -> Figure | None:
     curves = [curve for curve in findings.curves if curve.kind == "strong"]
     has_speedup = any(point.against_jit for curve in curves for point in curve.points)
     baseline = (
-        "Speed-up: every mode against one and the same program, the best plain jit program on one device "
-        "that is not written by hand."
+        "Speed-up: every mode against one and the same program, the best plain jit program on one device, "
+        "without those written by hand."
         if has_speedup
         else "There is no speed-up, for lack of a time of a plain jit program on one device."
     )
