@@ -96,9 +96,7 @@ def test_columns_that_all_conflict_need_a_color_each_though_a_row_has_two_entrie
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_number_of_colors_is_within_its_bounds(
-    kind,
-):
+def test_the_number_of_colors_is_within_its_bounds(kind):
     generator = np.random.default_rng(4)
     for _ in range(50):
         mask = draw_mask(generator, kind)

@@ -15,15 +15,8 @@ COMMANDS = [
     for line in text.splitlines()
     if line.startswith("scaling ")
 ]
-SMALL = [
-    "sampling.seconds=0.02",
-    "sampling.most=7",
-    "sampling.warm_up=0.001",
-]  # fewer samples
-FEW = [
-    "replicates=1",
-    "where='mode == \"jacrev\"'",
-]  # one pair of processes in a comparison, one mode
+SMALL = ["sampling.seconds=0.02", "sampling.most=7", "sampling.warm_up=0.001"]  # fewer samples
+FEW = ["replicates=1", "where='mode == \"jacrev\"'"]  # one pair of processes in a comparison, one mode
 NO_PEAKS = ["study.ceilings=false"]  # does not measure the peaks of the machine
 QUICK_ADVICE = ["budget=2"]  # seconds of measurement
 PLANNED = ['where=\'workload == "linear" and mode == "jacrev" and devices == 8960\'']  # one case of the plan

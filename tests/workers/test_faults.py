@@ -269,12 +269,7 @@ def test_sigkill_at_any_moment_loses_no_finished_record(command, start_command, 
     arguments = command("plain", "slow", data_seed="[0, 1]", dtype="[float32, float64]")
     rng = random.Random(20261121)
     kept = set()
-    for kill, line in (
-        (os.kill, None),
-        (os.killpg, "to run"),
-        (os.kill, r"\[1/"),
-        (os.killpg, r"\[2/"),
-    ):
+    for kill, line in ((os.kill, None), (os.killpg, "to run"), (os.kill, r"\[1/"), (os.killpg, r"\[2/")):
         process = start_command(arguments)
         output = []
         if line is not None:

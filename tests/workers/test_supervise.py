@@ -74,12 +74,7 @@ def run(tmp_path, items, baseline=None, settings=None, events=None):
     (tmp_path / "other").mkdir(exist_ok=True)
     other = (Variant("other"), tmp_path / "other") if baseline else None
     supervise.run_schedule(
-        plan,
-        settings or UNBOUND,
-        tmp_path,
-        0,
-        (events if events is not None else []).append,
-        other,
+        plan, settings or UNBOUND, tmp_path, 0, (events if events is not None else []).append, other
     )
 
 
