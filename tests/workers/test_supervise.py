@@ -140,29 +140,6 @@ def test_a_dying_worker_fails_one_case_and_the_others_run_in_a_new_process(actio
     )
 
 
-def test_a_case_recorded_just_before_its_worker_dies_ends_in_the_journal_too(
-    monkeypatch, tmp_path, make_record
-):
-    [item] = make_items("jacfwd")
-    blocks = []
-
-    def reply(group, message, count):
-        if message["do"] == "prepare":
-            blocks.append(message["block"])
-        if message["do"] == "finish":
-            record = make_record(block=blocks[0], seconds=[3.0, 1.0, 2.0])
-            Writer(tmp_path).append(dataclasses.replace(record, case=item.case))
-            return WorkerDied("killed", "was killed by signal 9")
-        return None
-
-    FakeWorkers(monkeypatch, reply)
-    events = []
-    run(tmp_path, [item], events=events)
-    [end] = [event for event in events if event["event"] == "end"]
-    assert (end["key"], end["status"], end["reason"], end["seconds"]) == (item.case.key, "ok", None, [2.0])
-    assert [record.status for record in load(tmp_path).records] == ["ok"]
-
-
 def test_a_dying_worker_of_one_variant_does_not_fail_the_other_variant(monkeypatch, tmp_path):
     [item] = make_items("jacfwd")
     workers = FakeWorkers(
@@ -229,23 +206,22 @@ def test_a_worker_that_dies_after_writing_a_record_causes_no_second_record(
     monkeypatch, tmp_path, make_record
 ):
     [item] = make_items("jacfwd")
-    writer = Writer(tmp_path)
     blocks = []
 
     def reply(group, message, count):
         if message["do"] == "prepare":
             blocks.append(message["block"])
         if message["do"] == "finish":
-            written = make_record(
-                workload="linear", points=6, mode="jacfwd", api="jit", sizes={}, block=blocks[-1]
-            )
-            assert written.key == item.case.key
-            writer.append(written)
+            record = make_record(block=blocks[0], seconds=[3.0, 1.0, 2.0])
+            Writer(tmp_path).append(dataclasses.replace(record, case=item.case))
             return WorkerDied("killed", "was killed by signal 9")
         return None
 
     FakeWorkers(monkeypatch, reply)
-    run(tmp_path, [item])
+    events = []
+    run(tmp_path, [item], events=events)
+    [end] = [event for event in events if event["event"] == "end"]
+    assert (end["key"], end["status"], end["reason"], end["seconds"]) == (item.case.key, "ok", None, [2.0])
     assert [record.status for record in load(tmp_path).records] == ["ok"]
 
 
