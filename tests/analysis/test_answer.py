@@ -434,6 +434,7 @@ def test_too_few_samples_for_an_interval_recommend_no_number_of_devices(headline
 def test_ratio_that_is_not_determined_recommends_no_number_of_devices(headline):
     first = headline({1: (1.0, 1.6), 8: (0.3, 0.5)})
     assert "No number of devices can be recommended: the ratio to jacfwd (vmap) on 1 device is not" in first
+    assert "Efficiency: not determined (0." in first
 
 
 def test_more_devices_do_not_pay_only_if_all_are_slower(headline):

@@ -98,16 +98,6 @@ def table_of(study, anchor):
     return next(table for table in report_tables.folded_tables(study) if table.anchor == anchor)
 
 
-def labels(panel):
-    """Return the texts in a panel."""
-    return [
-        row["label"]
-        for layer in panel.chart["layer"]
-        if layer["mark"]["type"] == "text"
-        for row in layer["data"]["values"]
-    ]
-
-
 def cells(table, **where):
     """Return the rows of a table, as dicts, that have the given values."""
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
@@ -149,10 +139,6 @@ def test_folder_with_only_plans_is_answered_from_the_plan(plans_only, page):
     assert any("the fastest planned method" in sentence for sentence in rest)
     assert "Nothing has been measured" not in page and "9 planned" in page
     assert report_tables.describe_totals(study) == "0 ok, 0 skipped, 0 failed, 9 planned"
-
-
-def test_empty_folder_says_that_nothing_was_measured(tmp_path):
-    assert summary.answer_sentences(tmp_path)[0].startswith("Nothing has been measured")
 
 
 def test_plan_answers_appear_once_in_an_open_section(plans_only, page):

@@ -12,7 +12,7 @@ from scaling.core.record import Writer
 from scaling.report import export, proposal, write_report
 from scaling.report import tables as report_tables
 from scaling.results.store import write_json
-from tests.support.records import record, weak
+from tests.support.records import record
 
 NASTY = '<script>alert("x")</script> a|b\nsecond line & $5 more'
 
@@ -158,20 +158,6 @@ def test_several_environments_are_reported_and_kept_apart(tmp_path):
     assert not any("speed-up" in line for line in sentences)
     table = report_tables.environment_table(findings.read(folder))
     assert table.columns == ("environment", "one", "two") and ("records", "1", "1") in table.rows
-
-
-def test_rejected_weak_series_is_reported_with_its_reason(tmp_path):
-    folder = write_study(tmp_path, weak(((1e6, 1e3), (2e6, 1e3), (4e6, 1e3))), scaling=["weak"])
-    assert any(
-        line.startswith("Not weak scaling") and "flops per device are 1e+06" in line
-        for line in summary.answer_sentences(folder)
-    )
-    assert 'id="scaling-weak"' not in page_text(folder)
-
-
-def test_weak_scaling_with_constant_work_is_drawn(tmp_path):
-    folder = write_study(tmp_path, weak(), scaling=["weak"])
-    assert 'id="scaling-weak"' in page_text(folder)
 
 
 def test_a_folder_without_measurements_says_so(tmp_path):

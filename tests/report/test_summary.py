@@ -150,26 +150,3 @@ def test_an_answer_compares_the_device_counts_and_states_each_number_once(second
     assert bool(answer.device_certainty) is (len(seconds) > 1)
     assert list(answer.details) == expected
     assert answer.sentence == f"{answer.headline}. {'. '.join(expected)}."
-
-
-def test_an_answer_recommends_no_devices_and_has_no_efficiency_if_the_ratio_is_not_determined(tmp_path):
-    rows = [
-        record(devices, s, replicate=i, api="shard_map", points=16)
-        for devices, times in ((1, (1.0, 1.6)), (8, (0.3, 0.5)))
-        for i, s in enumerate(times)
-    ]
-    (answer,) = answers.measured_answers(read_study(tmp_path, rows))
-    assert answer.details[1].startswith(
-        "No number of devices can be recommended: the ratio to jacfwd (vmap) on"
-    )
-    assert answer.details[2].startswith("Efficiency: not determined (0.")
-
-
-def test_an_answer_has_no_notes_on_devices_if_the_time_is_not_distinguishable_from_an_empty_call(tmp_path):
-    rows = [
-        row
-        for devices, level in ((1, 4e-5), (2, 1e-5))
-        for row in processes(("jacfwd", level), devices=devices, api="shard_map", floor_seconds=1.2e-5)
-    ]
-    (answer,) = answers.measured_answers(read_study(tmp_path, rows))
-    assert answer.certainty == "not distinguished from an empty call" and answer.details == ()
