@@ -31,20 +31,7 @@ COLOUR = re.compile(r'"#[0-9a-f]{6}"')
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
-    """Return two modes at three sizes on 1, 2, 4 and 8 devices, a weak curve, and machine peaks."""
-    generator = np.random.default_rng(0)
-    cases = [
-        made_up.case_of("rbf", m, s, d) for m in ("jacfwd", "jacrev") for s in (0, 2, 4) for d in (1, 2, 4, 8)
-    ]
-    cases += [made_up.case_of("linear", "jacfwd", 3, d, weak=True) for d in (1, 2, 4, 8)]
-    records = [made_up.record(generator, case, replicate) for case in cases for replicate in range(3)]
-    records += [peak for devices in (1, 2, 4, 8) for peak in made_up.machine(generator, devices)]
-    return findings.read(made_up.write(tmp_path_factory.mktemp("figures") / "made", records))
-
-
-@pytest.fixture(scope="module")
-def drawings(tmp_path_factory):
-    """Return every figure, by name, of a study with memory settings and meshes as well."""
+    """Return two modes at three sizes on 1, 2, 4 and 8 devices, a weak curve, machine peaks, memory settings and meshes."""
     generator, folder = np.random.default_rng(0), tmp_path_factory.mktemp("drawn") / "made"
     cases = [
         made_up.case_of("rbf", m, s, d) for m in ("jacfwd", "jacrev") for s in (0, 2, 4) for d in (1, 2, 4, 8)
@@ -58,7 +45,12 @@ def drawings(tmp_path_factory):
         for replicate in range(3)
         for row in make(generator, 8, replicate)
     ]
-    study = findings.read(made_up.write(folder, records, scaling=["strong", "weak"]))
+    return findings.read(made_up.write(folder, records, scaling=["strong", "weak"]))
+
+
+@pytest.fixture(scope="module")
+def drawings(study):
+    """Return every figure of the study, by name."""
     return {drawing.name: drawing for drawing in figures.make_figures(study)}
 
 
