@@ -29,8 +29,8 @@ from scaling.workers import schedule
 from scaling.workers.machine import Machine, ProcessShape
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult, ScheduledCase, study_manifest
+from tests.support.commands import wait_until
 from tests.support.imported import modules_after
-from tests.support.slurm import wait_until
 
 SLOW = [
     "run", "study=function", "workload=poisson", "points=[16,32,48]", "devices=1", "mode=jacrev", "results=here",

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import time
 from types import SimpleNamespace
 
 import jax
@@ -21,7 +20,7 @@ from scaling.options.laplacian import NoRule
 from scaling.plan import compile_pool, compile_worker
 from scaling.results.store import load
 from tests.support import machines
-from tests.support.commands import COMMAND, command_environment
+from tests.support.commands import COMMAND, command_environment, wait_until
 from tests.support.small_plan import STUDY, plans, write
 
 pytestmark = pytest.mark.process
@@ -241,15 +240,6 @@ def descendants(process):
     return below(str(process))
 
 
-def wait_until(condition, seconds=300.0):
-    """Wait until a condition is true and return its value."""
-    deadline = time.monotonic() + seconds
-    while not (result := condition()):
-        assert time.monotonic() < deadline, "timeout"
-        time.sleep(0.02)
-    return result
-
-
 def is_running(process):
     """Return whether a process exists and is not a zombie."""
     try:
@@ -266,13 +256,14 @@ def test_a_killed_plan_loses_no_record_and_leaves_no_compile_worker(tmp_path, st
         lambda: (
             (tmp_path / "out").exists()
             and sum(record.status == "planned" for record in load(tmp_path / "out").plans) >= 3
-        )
+        ),
+        "three records",
     )
     compile_workers = descendants(launcher.pid)
     assert compile_workers
     os.kill(launcher.pid, signal.SIGKILL)
     launcher.wait()
-    wait_until(lambda: not any(map(is_running, compile_workers)), 10.0)
+    wait_until(lambda: not any(map(is_running, compile_workers)), "the end of the workers", 10.0)
     before = {record.key: record for record in plans(tmp_path)}
     assert 3 <= len(before) < 30
     done = scaling_command(arguments)

@@ -1,13 +1,23 @@
-"""How tests start the command `scaling`: its path, quick sampling options and a clean environment."""
+"""How tests start the command `scaling` and wait: its path, quick sampling options and a clean environment."""
 
 import os
 import sys
+import time
 from pathlib import Path
 
 COMMAND = Path(sys.executable).parent / "scaling"
 COMMAND_TIMEOUT = 600.0  # seconds, timeout of every command that tests start
 RBF = ("run", "study=rbf")
 QUICK = ("sampling.seconds=0.05", "sampling.least=7", "sampling.most=7", "sampling.warm_up=0.001")
+
+
+def wait_until(condition, description, seconds=120.0):
+    """Return the first true result of a function; raise AssertionError if there is none within these seconds."""
+    limit = time.monotonic() + seconds
+    while not (result := condition()):
+        assert time.monotonic() < limit, f"{description}: not within {seconds:.0f} s"
+        time.sleep(0.05)
+    return result
 
 
 def command_environment(extra=None):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import tiers
+from tests.support.commands import wait_until
 
 CLUSTER = Path(__file__).parents[2] / "slurm" / "cluster"
 TIMEOUT = 120.0  # seconds, timeout of a command and of a change of a job's state
@@ -59,16 +60,6 @@ def job_states(job):
         for line in slurm("sacct", "-X", "-D", "-n", "-P", "-o", "State", "-j", job).splitlines()
         if line
     ]
-
-
-def wait_until(condition, description, seconds=TIMEOUT):
-    """Return the first true result of a function."""
-    limit = time.monotonic() + seconds
-    while time.monotonic() < limit:
-        if result := condition():
-            return result
-        time.sleep(0.2)
-    raise AssertionError(f"{description}: not within {seconds:.0f} s")
 
 
 def wait_for(job, *expected):

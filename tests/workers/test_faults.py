@@ -17,6 +17,7 @@ from scaling.core.formatting import format_count
 from scaling.core.inputs import draw_rows
 from scaling.core.workload import uniform
 from scaling.results.store import latest, load
+from tests.support.commands import COMMAND, COMMAND_TIMEOUT, command_environment, wait_until
 
 pytestmark = pytest.mark.process
 
@@ -301,9 +302,7 @@ def test_sigkill_at_any_moment_loses_no_finished_record(command, start_command, 
 def test_a_busy_worker_does_not_outlive_its_launcher(kill, command, start_command, tmp_path):
     process = start_command(command("sleep"))
     await_line(process, "to run")
-    deadline = time.monotonic() + 30
-    while not workers(tmp_path) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: workers(tmp_path), "a worker")
     time.sleep(1.5)  # the case sleeps now
     assert len(workers(tmp_path)) == 1
     kill(process.pid, signal.SIGKILL)
@@ -320,14 +319,10 @@ def test_ctrl_c_keeps_finished_records_explains_how_to_resume_and_ends_workers(
 ):
     process = start_command([*command("plain", "sleep"), "order_seed=0"])
     await_line(process, r"to run")
-    deadline = time.monotonic() + 60
-    while (
-        not any(r.status != "failed" for r in (load(folder(tmp_path)).records))
-        and time.monotonic() < deadline
-    ):
-        time.sleep(0.05)
-        if len(workers(tmp_path)) and time.monotonic() > deadline - 55:
-            break  # the sleeping case may come first
+    later = time.monotonic() + 5  # the sleeping case may come first
+    wait_until(
+        lambda: load(folder(tmp_path)).records or (workers(tmp_path) and time.monotonic() > later), "a case"
+    )
     os.killpg(process.pid, signal_number)
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 130
@@ -343,9 +338,7 @@ def test_ctrl_c_keeps_finished_records_explains_how_to_resume_and_ends_workers(
 def test_ctrl_c_twice_exits_at_once_without_a_traceback_or_a_worker(command, start_command, tmp_path):
     process = start_command([*command("plain", "sleep"), "order_seed=0"])
     await_line(process, r"to run")
-    deadline = time.monotonic() + 60
-    while not workers(tmp_path) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: workers(tmp_path), "a worker")
     for _ in range(2):
         os.killpg(process.pid, signal.SIGINT)
     _, stderr = process.communicate(timeout=30)
@@ -416,8 +409,6 @@ def test_a_full_disk_ends_the_run_in_one_line_and_keeps_existing_records(
 
 def test_a_command_with_process_id_1_in_a_container_runs_normally(command, tmp_path):
     """The parent of its worker is then process 1, which is otherwise the parent of an orphan."""
-    from tests.support.commands import COMMAND, COMMAND_TIMEOUT, command_environment
-
     unshare = shutil.which("unshare")
     unshared = [str(unshare), "--pid", "--fork", "--mount-proc"]
     if not unshare or subprocess.run([*unshared, "true"], capture_output=True, check=False).returncode:

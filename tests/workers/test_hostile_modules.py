@@ -14,7 +14,7 @@ from scaling.core.case import Refusal
 from scaling.results.store import latest, load
 from scaling.study import grid
 from scaling.workers.module_side_effects import watch_for_changes
-from tests.support.commands import QUICK
+from tests.support.commands import QUICK, wait_until
 
 pytestmark = pytest.mark.process
 
@@ -167,9 +167,7 @@ def test_a_module_that_hangs_in_the_preflight_does_not_outlive_its_launcher(
     head = "subprocess.Popen(['sleep', '1000'], start_new_session=True)\nopen('begun', 'w').close()\ntime.sleep(1000)"
     write_module(tmp_path, "mine", head)
     process = start_command(run_arguments(tmp_path, "{workload: mine, points: 6, api: jit}"))
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until((tmp_path / "begun").exists, "the import of the module")
     assert len(live_processes(f"HOSTILE={tmp_path}")) >= 3
     process.send_signal(signal_number)
     process.communicate(timeout=60)

@@ -3,12 +3,12 @@
 import os
 import signal
 import subprocess
-import time
 
 import pytest
 
 from scaling.results.store import load
 from scaling.workers import cores
+from tests.support.commands import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -77,7 +77,6 @@ def test_remote_workers_end_when_their_launcher_is_killed(command, start_command
     """This includes a worker that is busy for an hour."""
     write_workload(head="import time", body="if RUNNING: time.sleep(3600)\nreturn jnp.sin(x)[:2] * x[2]")
     started = start_command([*command("[marked]", more="workload: mine"), "devices=1"])
-    deadline = time.monotonic() + 60
 
     def workers():
         listing = subprocess.run(
@@ -89,13 +88,9 @@ def test_remote_workers_end_when_their_launcher_is_killed(command, start_command
         pids = [int(pid) for pid in listing.stdout.split()]
         return [pid for pid in pids if b"AD_SCALING_NODE=marked" in _read_environment(pid)]
 
-    while not workers() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert workers()
+    wait_until(workers, "a worker")
     os.kill(started.pid, signal.SIGKILL)
-    while workers() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not workers()
+    wait_until(lambda: not workers(), "the end of the worker")
 
 
 def _read_environment(pid):
