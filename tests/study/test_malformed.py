@@ -6,25 +6,24 @@ that takes longer than `LIMIT`, so that no test asserts a duration.
 
 import contextlib
 import faulthandler
-import logging
 import os
 import re
 import signal
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from scaling.cli import main, submit
+from scaling.cli import submit
 from scaling.core.case import CHOICES, OPTIONS
 from scaling.core.record import to_line
 from scaling.plan import plan_study
 from scaling.workers import supervise
+from tests.support import machines
 from tests.support.commands import RBF
 
-pytestmark = pytest.mark.thin(40, "thorough")
+pytestmark = pytest.mark.thin(25, "thorough")
 
 LIMIT = 15  # seconds
 MINE = ("run", "--config-dir", "my_conf", "study=mine")
@@ -143,96 +142,41 @@ TABLES["names"] = {
 
 # ---- Fields that have no effect.
 
-LINEAR = ("run", "study=function", "workload=linear", "points=8", "devices=1", "where=True")
-FORWARD = (*LINEAR, "mode=jacfwd", "api=jit")
+FUNCTION = ("run", "study=function", "devices=1", "where=True")
+AUTOGRAD = "linear mode=jacrev engine=autograd"
 TABLES["fields without effect"] = {
-    description: Input(tuple(arguments), pattern)
-    for description, (arguments, pattern) in {
-        "a mesh without split=both": ((*FORWARD, "mesh=1x1"), "mesh=1x1 has no effect.*split=both"),
-        "an impossible mesh without split=both": ((*FORWARD, "mesh=7x9"), "mesh=7x9.*split=both"),
-        "forward with a mode that is not mixed": ((*FORWARD, "forward=W"), "forward=W has no effect.*mode=mixed"),
-        "an unknown input forward with a mode that is not mixed": ((*FORWARD, "forward=nope"), "forward.*nope"),
-        "an overlap without split=data": ((*FORWARD, "overlap=true"), "overlap=true has no effect.*split=data"),
-        "an overlap on one device": (
-            (*LINEAR, "mode=jacrev", "api=shard_map", "split=data", "overlap=true"),
-            "overlap=true has no effect.*devices",
-        ),
-        "a split with api=jit": ((*FORWARD, "split=seeds"), "split=seeds has no effect with api=jit"),
-        "chunks in a mode without seeds": ((*LINEAR, "mode=analytic", "chunk=4"), "chunk=4 has no effect with mode=analytic"),
-        "chunks of one seed": ((*LINEAR, "mode=grad_of_sum", "chunk=4"), "chunk=4 has no effect with mode=grad_of_sum"),
-        "automatic chunks without seeds": ((*LINEAR, "mode=value", "chunk=auto"), "chunk=auto has no effect with mode=value"),
-        "blocks in a mode without seeds": ((*LINEAR, "mode=analytic", "block=4"), "block=4 has no effect with mode=analytic"),
-        "blocks with batch=whole": ((*FORWARD, "batch=whole", "block=4"), "block=4 has no effect with batch=whole"),
-        "blocks with automatic chunks": ((*FORWARD, "chunk=auto", "block=4"), "block=4 has no effect with chunk=auto"),
-        "a batch with mode=analytic": ((*LINEAR, "mode=analytic", "batch=whole"), "batch=whole has no effect with mode=analytic"),
-        "coloured seeds with mode=value": ((*LINEAR, "mode=value", "seeds=colored"), "seeds=colored has no effect with mode=value"),
-        "storage in a mode without seeds": ((*LINEAR, "mode=analytic", "storage=host"), "storage=host has no effect with mode=ana"),
-        "a remat policy in forward mode": ((*FORWARD, "remat=dots_saveable"), "remat=dots_saveable has no effect with mode=jacfwd"),
-        "a remat policy in forward over forward": (
-            (*LINEAR, "mode=fwd_over_fwd", "target=hvp", "remat=dots_saveable"),
-            "remat=dots_saveable has no effect",
-        ),
-        "a reduction of a Hessian": ((*LINEAR, "mode=fwd_over_rev", "reduce=gram"), "reduce=gram has no effect.*hessian"),
-        "a reduction with mode=value": ((*LINEAR, "mode=value", "reduce=gram"), "reduce=gram has no effect with mode=value"),
-        "a reduction with split=data": (
-            (*LINEAR, "mode=jacrev", "api=shard_map", "split=data", "reduce=gram"),
-            "reduce=gram has no effect with split=data",
-        ),
-        "a formulation with mode=analytic": (
-            (
-                "run",
-                "study=function",
-                "workload=rbf",
-                "devices=1",
-                "where=True",
-                "mode=analytic",
-                "formulation=rowwise",
-            ),
-            "formulation=rowwise has no effect with mode=analytic",
-        ),
-        "inputs with mode=value": ((*LINEAR, "mode=value", "wrt=W"), "wrt=W has no effect with mode=value"),
-        "a mode with a target that is not differentiated": (
-            (
-                "run",
-                "study=function",
-                "workload=rbf",
-                "devices=1",
-                "where=True",
-                "target=kernel",
-                "mode=jacrev",
-            ),
-            "mode=jacrev has no effect with target=kernel",
-        ),
-        "points with a target of one point": (
-            (
-                "run",
-                "study=function",
-                "workload=rbf",
-                "devices=1",
-                "where=True",
-                "target=grad",
-                "points=7",
-                "sizes.m=8",
-            ),
-            "points=7 has no effect with target=grad",
-        ),
-        "a remat policy with another engine": (
-            (*LINEAR, "mode=jacrev", "engine=autograd", "remat=dots_saveable"),
-            "remat=dots_saveable has no effect with engine=autograd",
-        ),
-        "a precision with another engine": (
-            (*LINEAR, "mode=jacrev", "engine=autograd", "precision=high"),
-            "precision=high has no effect with engine=autograd",
-        ),
-        "a JAX api with another engine": (
-            (*LINEAR, "mode=jacrev", "engine=autograd", "api=pmap"),
-            "api=pmap has no effect with engine=autograd",
-        ),
-        "a memory limit with another engine": (
-            (*LINEAR, "mode=jacrev", "engine=autograd", "memory_limit=1GB"),
-            "memory_limit=1000000000 has no effect with engine=autograd",
-        ),
-    }.items()
+    f"{others} {field}": Input((*FUNCTION, *f"workload={others}".split(), field), f"{field} has no effect{pattern}")
+    for others, field, pattern in [
+        ("linear mode=jacfwd api=jit", "mesh=1x1", ".*split=both"),
+        ("linear mode=jacfwd api=jit", "mesh=7x9", ".*split=both"),
+        ("linear mode=jacfwd api=jit", "forward=W", ".*mode=mixed"),
+        ("linear mode=jacfwd api=jit", "forward=nope", ".*mode=mixed"),
+        ("linear mode=jacfwd api=jit", "overlap=true", ".*split=data"),
+        ("linear mode=jacrev api=shard_map split=data", "overlap=true", ".*devices"),
+        ("linear mode=jacfwd api=jit", "split=seeds", " with api=jit"),
+        ("linear mode=analytic", "chunk=4", " with mode=analytic"),
+        ("linear mode=grad_of_sum", "chunk=4", " with mode=grad_of_sum"),
+        ("linear mode=value", "chunk=auto", " with mode=value"),
+        ("linear mode=analytic", "block=4", " with mode=analytic"),
+        ("linear mode=jacfwd api=jit batch=whole", "block=4", " with batch=whole"),
+        ("linear mode=jacfwd api=jit chunk=auto", "block=4", " with chunk=auto"),
+        ("linear mode=analytic", "batch=whole", " with mode=analytic"),
+        ("linear mode=value", "seeds=colored", " with mode=value"),
+        ("linear mode=analytic", "storage=host", " with mode=ana"),
+        ("linear mode=jacfwd api=jit", "remat=dots_saveable", " with mode=jacfwd"),
+        ("linear mode=fwd_over_fwd target=hvp", "remat=dots_saveable", ""),
+        ("linear mode=fwd_over_rev", "reduce=gram", ".*hessian"),
+        ("linear mode=value", "reduce=gram", " with mode=value"),
+        ("linear mode=jacrev api=shard_map split=data", "reduce=gram", " with split=data"),
+        ("rbf mode=analytic", "formulation=rowwise", " with mode=analytic"),
+        ("linear mode=value", "wrt=W", " with mode=value"),
+        ("rbf target=kernel", "mode=jacrev", " with target=kernel"),
+        ("rbf target=grad sizes.m=8", "points=7", " with target=grad"),
+        (AUTOGRAD, "remat=dots_saveable", " with engine=autograd"),
+        (AUTOGRAD, "precision=high", " with engine=autograd"),
+        (AUTOGRAD, "api=pmap", " with engine=autograd"),
+        (AUTOGRAD, "memory_limit=1000000000", " with engine=autograd"),
+    ]
 } | {
     "a swept value that no case of a study uses": user_study(
         "{workload: linear, mode: analytic, split: points, chunk: [null, 4]}",
@@ -347,8 +291,6 @@ TABLES["study files"] = {
         "keys that are numbers": ("workload: linear\n3: 4\n", "unknown study key '?3"),
         "a key that is a list": ("workload: linear\n? [1, 2]\n: 3\n", "mine.yaml"),
         "a key that is null": ("workload: linear\nnull: 3\n", "the key of a value is null or ~: write"),
-        "grids as text": ("{workload: rbf, grids: all}", "grids must be a list"),
-        "a grid that is a number": ("{workload: rbf, grids: [3]}", "grids must be a list of mappings"),
         "grids in a grid": ("{workload: rbf, grids: [{grids: []}]}", r"unknown study key 'grids': .*where \(in .*grid 1\)"),
         "an option of a run": (
             "{workload: rbf, sampling: {seconds: 1}}", "sampling, which is not a field: .*sampling.seconds=VALUE on the command line",
@@ -365,13 +307,10 @@ TABLES["study files"] = {
             "{workload: linear, parts: {one: {grids: [{sizes: {p: 4}}, {sizes: {q: 4}}]}}}",
             r"unknown size of linear 'q'.*\(in part one of study/mine.yaml, grid 2\)",
         ),
-        "parts in a list": ("{parts: [rbf]}", "parts must be a mapping"),
         "a part that is a word": ("{parts: {one: rbf}}", "parts must be a mapping"),
         "parts off": ("{parts: off}", "parts must be a mapping of studies by name, not 'off'"),
         "parts of parts of parts": ("{parts: {one: {parts: {two: {points: 0, workload: rbf}}}}}", "points must be a positive"),
         "a title that is a list": ("{workload: linear, title: [1]}", "title must be"),
-        "ceilings as text": ("{workload: linear, ceilings: maybe}", "ceilings must be true or false, not 'maybe'"),
-        "an empty sweep": ("{workload: linear, points: []}", "no cases"),
         "a file of another package": ("# @package _global_\nworkload: linear\n", "no file sets study.*@package"),
         "a study that is a number": ("# @package _global_\nstudy: 3\n", "study=mine is not a mapping: write a mapping"),
         "an unknown default": ("defaults: [nowhere]\nworkload: linear\n", "nowhere"),
@@ -386,7 +325,6 @@ TABLES["study files"] = {
         "a date for points": ("{workload: linear, points: 2024-01-01}", "points|mine"),
         "a binary value": ("{workload: !!binary aGVsbG8=}", "workload|mine"),
         "a set": ("workload: linear\npoints: !!set {1, 2}\n", "points|mine"),
-        "a numeral in quotes for points": ("{workload: linear, points: '8'}", "points must be a positive integer, not '8'"),
         "a number with a leading zero": ("{workload: linear, points: 010}", "points must be a positive integer, not '010'"),
         "an invalid octal number": ("{workload: linear, points: 0o1x}", "points must be a positive integer, not '0o1x'"),
         "yes for a jit": ("{workload: linear, jit: 'yes'}", "jit must be true or false, not 'yes'"),
@@ -398,7 +336,6 @@ TABLES["study files"] = {
         "a size that is a mapping": ("{workload: linear, sizes: {p: {q: 1}}}", "sizes.p must be a positive integer"),
         "sizes with a key that is a number": ("{workload: linear, sizes: {3: 1}}", "unknown size of linear '?3"),
         "a size by another name": ("{workload: linear, sizes: {points: 8}}", "unknown size of linear 'points'"),
-        "all devices": ("{workload: linear, devices: all}", "devices=all works with `scaling plan` only"),
     }.items()
 } | {
     f"an anchor bomb in {description}": Input(
@@ -442,6 +379,33 @@ TABLES["study files"] = {
 TABLES["words"] = {
     " ".join(arguments) or "nothing": Input(tuple(arguments), pattern)
     for arguments, pattern in [
+        (("run", "workload=rbff"), "unknown workload 'rbff': choose from arrowhead, linear, .*did you mean 'rbf'"),
+        ((*RBF, "mode=jacfw"), "unknown mode 'jacfw'.*jacrev.*did you mean 'jacfwd'"),
+        ((*RBF, "devises=[1]"), "unknown key 'devises'.*did you mean 'devices'"),
+        ((*RBF, "sampling.secs=1"), "unknown key of sampling 'secs': .*width, .*turns"),
+        ((*RBF, "study.points=3"), "unknown key 'study.points': write points without the prefix study"),
+        ((*RBF, "study.pints=3"), "unknown key 'pints'.*did you mean 'points'"),
+        (("run", "study=linear", "sizes={p:8,o:2,p:16}"), "sizes.p is given twice: write it once"),
+        (("run", "study=linear", "sizes.p=8", "sizes={o: 2, p: 16}", "dry_run=true"), "sizes.p is given twice"),
+        ((*RBF, "sampling={least: 1}", "sampling.least=2", "dry_run=true"), "sampling.least is given twice"),
+        ((*RBF, "sizes.m=range(1,3)"), r"scaling: sizes.m=range\(1,3\) needs --multirun; .*are a list"),
+        ((*RBF, "wrt='x,m'", "mode=jacfwd"), r"\(wrt, joined by \+\) 'x,m'"),
+        (("run", "workload=poisson"), r"in study/smoke.yaml, grid 1; study=function runs it alone\)"),
+        ((*RBF, "hydra.run.dir=out"), "hydra.run.dir=out has no effect: results=PATH"),
+        ((*RBF, "+study=smoke"), "study is given twice: write it once, or run several with --multirun"),
+        ((*RBF, "+cluster=slurm"), r"'.*\+cluster=slurm' adds a second file: write it without the \+"),
+        ((*RBF, "tracking.project=a"), "tracking.project has no effect with tracking=none: .*tracking=wandb"),
+        ((*RBF, "+tracking.colour=red", "dry_run=true"), "unknown key of tracking=none 'colour'"),
+        ((*RBF, "tracking.name=mine", "dry_run=true"), "unknown tracking 'mine': choose from none, wandb"),
+        (("run", "study=../rbf"), "unknown study '../rbf': choose from accelerator"),
+        ((*RBF, "devices=[1,64]", "points=6400", "api=pmap"), r"devices=64 exceed the .*use devices=\[1\]; oversubscribe=true"),
+        ((*RBF, "where=False"), "the study has no cases"),
+        (("run", "study=smoke", "points=[6,12]", "dry_run=true", "max_cases=2"), "max_cases=2"),
+        ((*RBF, "max_cases=0"), "max_cases must be"),
+        ((*RBF, "mode=jacfwd,jacrev"), r"write several values in brackets, 'mode=\[jacfwd,jacrev\]'"),
+        (("run", "study=null"), "study"),
+        (("run", "study=[rbf,linear]"), "study"),
+        (("run", "study=smoke,rbf"), "study=smoke,rbf names several files: add --multirun"),
         ((*RBF, "--dry-run"), "--dry-run.*did you mean dry_run=true"),
         ((*RBF, "--dry_run"), "did you mean dry_run=true"),
         ((*RBF, "--dryrun"), "did you mean dry_run=true"),
@@ -517,7 +481,6 @@ TABLES["words"] = {
         ((*RBF, "~hydra.sweeper"), "~hydra.sweeper has no effect: results=PATH"),
         ((*RBF, "hydra.verbose=true"), "hydra.verbose=true has no effect"),
         (("run", "study="), "study"),
-        (("run", "study=rbf,linear"), "study.*multirun|multirun"),
         (("run", "study=../../etc/passwd"), "study|passwd"),
         (("run", "study=/etc/passwd"), "study|passwd"),
         (("run", "study=3"), "study=3.*names no file"),
@@ -533,10 +496,11 @@ TABLES["words"] = {
         (("run", "--multirun", "study=rbf,rbff", "dry_run=true"), "unknown study 'rbff'"),
         (("run", "--multirun", "study="), "study"),
         (("run", "--multirun", "points=range(1,1)"), r"points=range\(1,1\) sweeps over no value: write one"),
+        (("run", "--multirun", "study=linear", "sizes.p=range(1,1)"), r"study=linear sizes.p=range\(1,1\) sweeps over no value"),
         (("run", "--multirun", "points=shuffle(range(1,1000000000000))"), "is more than 1000 studies: sweep less, or write a list"),
         (("run", "--multirun", "points=range(1,40)", "sizes.m=range(1,40)"), "is more than 1000 studies"),
         (("run", "--multirun", "study=glob(nothing*)"), r"study=glob\(nothing\*\) sweeps over no value"),
-        (("Run",), "unknown command 'Run'.*did you mean 'run'"),
+        (("Run",), "unknown command 'Run'.*run, plan, advise, status, logs, cancel, report, compare, lint, exp.*did you mean 'run'"),
         (("",), "unknown command ''"),
         (("--verion",), "verion.*--version|verion.*version"),
         (("study=rbf",), "'study=rbf' is not a command.*scaling run study=rbf"),
@@ -588,8 +552,20 @@ TABLES["settings"] = {
     "versus an invalid version": Input((*CONCRETE, "versus=jax:../../x"), "versus=jax:"),
     "versus in a study on a cluster": Input((*RBF, "versus=self", "cluster=local"), "versus=self runs on this machine only"),
     "points that do not divide": Input(
-        ("run", "study=smoke", "points=7", "devices=2", "split=points", "oversubscribe=true"), "points=7 of .* do not divide over"
+        ("run", "study=smoke", "points=7", "devices=2", "split=points"), "points=7 .* not divide over devices=2: take points=6 or 8"
     ),
+    "points as a float": Input((*RBF, "points=1e9"), "points must be a positive integer, not 1000000000.0: write 1000000000"),
+    "a limit below another": Input((*RBF, "sampling.least=9", "sampling.most=8"), "most must be an integer, 9 or more, not 8"),
+    "processes=two": Input((*RBF, "processes=two"), "processes must be device or an integer, 1 or more, not 'two'"),
+    "more processes than devices": Input((*RBF, "devices=1", "processes=2"), "exceed the devices of every case, 1 at most"),
+    "devices that do not divide evenly over processes": Input(
+        (*RBF, "devices=3", "processes=2", "oversubscribe=true"), "devices=3 do not divide evenly over processes=2"
+    ),
+    "versus unknown": Input((*RBF, "versus=main"), "versus='main'.*self, commit:REV, jax:VERSION, python:PATH, xla:FLAGS"),
+    "versus a commit without a revision": Input((*RBF, "versus=commit:"), "unknown versus='commit:'"),
+    "versus a commit without a repository": Input((*RBF, "versus=commit:HEAD~3"), "=commit:HEAD~3 needs a git repository"),
+    "versus a missing interpreter": Input((*RBF, "versus=python:/no/python"), "versus=python:/no/python: no such program"),
+    "versus an interpreter without JAX": Input((*RBF, "versus=python:/bin/false"), "=python:/bin/false cannot run a worker"),
 }  # fmt: skip
 
 # ---- Results.
@@ -601,6 +577,10 @@ TABLES["results"] = {
         ("a_file", ("dry_run=true",), "results=a_file.*results=PATH"),
         ("/dev/null", (), "results=/dev/null.*results=PATH"),
         ("/dev/null/x", (), "results=/dev/null/x.*results=PATH"),
+        ("a:b", ("cluster=local",), "'.*a:b' contains ':'.*results=PATH"),
+        ("a_file/below", (), "cannot write to results=a_file/below: Not.*results=PATH"),
+        ("/proc/nowhere/x", (), "cannot write to results=/proc/nowhere/x: .*results=PATH"),
+        ("", ("dry_run=true",), "results must be a folder"),
         ("[a,b]", ("dry_run=true",), "results must be a folder"),
         ("{a: 1}", ("dry_run=true",), "results must be a folder"),
         ("x" * 300, (), "results=x.*results=PATH"),
@@ -621,6 +601,10 @@ GOOD = (
     HEAD
     + "def workload(case):\n    return Workload(function=lambda x: jnp.sin(x), points={'x': uniform(3)})\n"
 )
+MODULE = """from scaling.workload import Reference, Workload, normal
+def workload(case):
+    return Workload(lambda x: x"""
+IDENTITY = MODULE + ", points={'x': normal(3)}"
 DRAWS = "import numpy as np\nfrom scaling.core.workload import InputSpec\n"
 
 TABLES["workloads"] = {
@@ -640,8 +624,7 @@ TABLES["workloads"] = {
             GOOD + "SIZES = {'mode': 8}\n", "size 'mode' of mine has the name of a field, .* such as n_mode",
         ),
         "has a variant that is a text": (
-            GOOD + "VARIANTS = 'plain'\n",
-            r"VARIANTS of mine must be a tuple or list of names, not 'plain'; write \('plain',\)",
+            GOOD + "VARIANTS = 'plain'\n", r"VARIANTS of mine must be a tuple or list of names, not 'plain'; write \('plain',\)",
         ),
         "has a formulation that is a text": (GOOD + "FORMULATIONS = {None: 'sum'}\n", r"FORMULATIONS of mine.*write \('sum',\)"),
         "has a dtype that is a text": (GOOD + "DTYPES = 'float32'\n", r"DTYPES of mine.*write \('float32',\)"),
@@ -657,6 +640,64 @@ TABLES["workloads"] = {
         ),
         "has an unknown dtype": (GOOD + "DTYPES = ('float16',)\n", "unknown dtype in DTYPES of mine 'float16'"),
         "has a value without a name": (GOOD + "VALUE = None\n", "VALUE of mine must be a tuple or list of"),
+        "has a syntax error": ("def workload(case:\n", "cannot be imported: SyntaxError"),
+        "raises at import": ("raise RuntimeError('first line\\nsecond line')", r"RuntimeError: first line second line \(mine.py:1\)"),
+        "raises without a text at import": ("raise RuntimeError", r"RuntimeError \(mine.py:1\)"),
+        "raises without a text in workload()": ("def workload(case):\n    assert 0", r"AssertionError \(mine.py:2\)"),
+        "raises without a text in its function": (
+            f"{MODULE} if 0 else f(x), points={{'x': normal(3)}})\ndef f(x):\n    raise ValueError",
+            r"values\): ValueError \(mine.py:5\)",
+        ),
+        "imports a missing module": (
+            "import not_there_at_all", r"cannot be imported: No module named 'not_there_at_all' \(mine.py:1\)",
+        ),
+        "ends the process at import": ("raise SystemExit(3)", "status 3 .* while it was imported; remove that exit"),
+        "ends the process in workload()": ("def workload(case):\n    raise SystemExit(3)", "status 3 .*; remove that exit"),
+        "has no workload()": ("x = 1", r"no function workload\(case\)"),
+        "has a workload that is not a function": ("workload = 3", r"no function workload\(case\)"),
+        "returns no Workload": ("def workload(case):\n    return 3", "Workload"),
+        "misspells a field of Workload": (
+            "from scaling.workload import Workload\ndef workload(case):\n    return Workload(len, point={})",
+            r"unexpected keyword argument 'point'; the fields are function, points, shared.* \(mine.py:3\)",
+        ),
+        "sets a field that Workload does not have": (
+            IDENTITY + ", default_reduce='outputs')", r"argument 'default_reduce'; the fields are function,",
+        ),
+        "names a parameter unlike its input": (
+            f"{MODULE}, points={{'y': normal(3)}}, shared={{'p': {{'w': normal(2)}}}})",
+            r"unexpected keyword argument 'y'; its parameters must take the inputs by name: y, p( |$)",
+        ),
+        "has a reference of the wrong shape": (
+            IDENTITY + ", reference=lambda inputs: Reference(inputs['x'], inputs['x']))",
+            r"reference of 'mine' must return a Reference whose derivative has the shape \(1, 3, 3\) at one point, not \(1, 3\)( |$)",
+        ),
+        "has a reference with values of the wrong shape": (
+            IDENTITY + ", reference=lambda inputs: Reference(inputs['x'][:, :2], inputs['x'][:, None] + [[0], [0], [0]]))",
+            r"must return a Reference whose value has the shape \(1, 3\) at one point, not \(1, 2\)( |$)",
+        ),
+        "has nonzeros without a pattern": (
+            IDENTITY + ", nonzeros=lambda inputs: Reference(inputs['x'], inputs['x']))",
+            "nonzeros of 'mine' has no effect without pattern",
+        ),
+        "has nonzeros of the wrong shape": (
+            IDENTITY + ", pattern=lambda: ([0, 1, 2], [0, 1, 2]), nonzeros=lambda inputs: Reference(inputs['x'], inputs['x']))",
+            r"nonzeros of 'mine' must return a Reference whose derivative has the shape \(1, 1, 3\) at one point, not \(1, 3\)( |$)",
+        ),
+        "has a pattern that is not sorted": (
+            IDENTITY + ", pattern=lambda: ([0, 2, 1], [0, 2, 1]))", "a pattern must be .* sorted by row",
+        ),
+        "has a reference that raises": (IDENTITY + ", reference=lambda inputs: inputs['y'])", r"mine: KeyError: 'y' \(mine.py:3\)"),
+        "takes no case": ("def workload():\n    return 3", "mine.*argument"),
+        "raises a KeyError": ("def workload(case):\n    return {}['q']", r"mine: KeyError: 'q' \(mine.py:2\)"),
+        "uses a size that it does not declare": (
+            "def workload(case):\n    return case.sizes['q']", r"has no size 'q' \(mine.py:2\): declare .*SIZES = {'q': 8}",
+        ),
+        "has a size without a default": (
+            "SIZES = {'q': None}\ndef workload(case):\n    return 3", "'q' of mine has no default: write sizes.q=8",
+        ),
+        "has incompatible shapes": (f"{MODULE}[:2] + x, points={{'x': normal(3)}})", "mine.*incompatible shapes"),
+        "has no inputs": (f"{MODULE}, points={{}})", "mine"),
+        "has an unknown reduce": (IDENTITY + ", reduce='columns')", "reduce"),
         "has no targets": (GOOD + "TARGETS = ()\n", "TARGETS or VALUE of mine is empty: name quantities, or omit it"),
         "has no values": (GOOD + "VALUE = ()\n", "TARGETS or VALUE of mine is empty: name quantities, or omit it"),
         "has single targets in a text": (GOOD + "SINGLE = 'jacobians'\n", r"SINGLE of mine must .* write \('jacobians',\)"),
@@ -747,6 +788,12 @@ TABLES["clusters"] = {
 
 # ---- Plans.
 
+DIVIDED = (
+    "study=plan",
+    "hardware=v5p",
+    "devices=8960",
+    "points=7",
+)  # the preflight of its cases requires the compiler
 TABLES["plans"] = {
     " ".join(arguments): Input(("plan", *arguments), pattern)
     for arguments, pattern in [
@@ -770,17 +817,20 @@ TABLES["plans"] = {
         (("study=plan", "hardware=v5p", "deadline=soon"), "deadline must be a positive number of seconds"),
         (("study=plan", "hardware=v5p", "deadline=[1]"), "deadline must be a positive number of seconds"),
         (("study=plan", "hardware=v5p", "hardware.memory=-1"), "hardware.memory must be a positive number"),
-        (("study=plan", "hardware=v5p", "hardware.memory=nan"), "hardware.memory must be a positive number"),
-        (("study=plan", "hardware=v5p", "hardware.price=free"), "hardware.price"),
-        (("study=plan", "hardware=v5p", "hardware.price=-1"), "hardware.price"),
-        (("study=plan", "hardware=v5p", "hardware.attained=[2,1]"), "hardware.attained"),
-        (("study=plan", "hardware=v5p", "hardware.attained=3"), "hardware.attained"),
-        (("study=plan", "hardware=v5p", "hardware.slices=[[0,1,1]]"), "hardware.slices"),
-        (("study=plan", "hardware=v5p", "hardware.slices=all"), "hardware.slices"),
-        (("study=plan", "hardware=v5p", "hardware.network=3"), "hardware.network"),
-        (("study=plan", "hardware=v5p", "hardware.network=[{shape: ring}]"), "hardware.network"),
-        (("study=plan", "hardware=v5p", "hardware.platform=npu"), "hardware.platform"),
-        (("study=plan", "hardware=v5p", "hardware.stragglers={share: 2}"), "hardware.stragglers"),
+        (("study=plan",), "specify the hardware to plan for, such as hardware=v5p"),
+        (("study=plan", "hardware=v6"), "unknown hardware 'v6'.*h100.*v5p"),
+        (("study=plan", "hardware=v5p", "devices=7"), "devices=7 are not available on v5p: use 1, 4, 8"),
+        (("study=plan", "hardware=v5p", "devices=258048"), "devices=258048 are not available on v5p: use 1, 4, .*8960"),
+        (DIVIDED, "do not divide over devices=8960"),
+        (("study=plan", "hardware=v5p", "deadline=0"), "deadline must be a positive number of seconds"),
+        (("study=plan", "hardware=v5p", "hardware.hue=1"), "unknown key of hardware 'hue': .*price"),
+        (("study=plan", "hardware=cpu", "hardware.bandwidth=1e9"), "unknown key of hardware 'bandwidth': .* asking, attained, ceil"),
+        (("study=plan", "hardware=v5p", "+hardware.ceilings=results/linear"), "unknown key of hardware 'ceilings'"),
+        (("study=plan", "hardware=h100", "hardware.turned=0"), "hardware.turned must be a positive number or null, not 0"),
+        (("study=plan", "hardware=v5p", "hardware.products.float16=3e12"), "hardware.products must be .* number or null for each of"),
+        (("study=plan", "hardware.price=3"), "a key of hardware has no effect without a choice such as hardware=v5p"),
+        (("study=plan", "hardware=cpu", "hardware.ceilings=nowhere"), "no results in 'nowhere'"),
+        (("study=plan", "hardware=cpu", "results=none"), "ceilings, but there are none.*scaling run study=linear"),
         (("study=plan", "hardware=v5p", "results=null"), "results must be a folder"),
         (("study=plan", "hardware=v5p", "mode=jacfw"), "unknown mode 'jacfw'"),
         (("study=plan", "hardware=v5p", "--dry-run"), "--dry-run"),
@@ -802,10 +852,11 @@ TABLES["verbs"] = {
     for arguments, pattern in [
         *(((verb,), "DIR|A|--output") for verb in ("status", "logs", "compare", "merge")),
         *(((verb, "nowhere", *options), "no results in 'nowhere'")
-          for verb, options in [("cancel", ()), ("logs", ("3f",)), ("merge", ("nowhere", "--output", "both"))]),
+          for verb, options in [("cancel", ()), ("logs", ("3f",)), ("merge", ("a_file", "--output", "both")), ("lint", ()),
+                                ("report", ()), ("status", ()), ("publish", ()), ("export", ()), ("compare", ("nowhere",))]),
         *(((verb, "a_file", *options), "no results in 'a_file'")
-          for verb, options in [("report", ()), ("compare", ("a_file",)), ("merge", ("a_file", "--output", "both"))]),
-        (("status", "."), r"no results in '\.'"),
+          for verb, options in [("report", ()), ("status", ()), ("compare", ("a_file",)), ("merge", ("a_file", "--output", "both"))]),
+        *(((verb, "."), r"no results in '\.'") for verb in ("status", "report", "export")),
         *(((verb, "good", "--nothing"), "--nothing|required: (KEY|--output)") for verb in ("status", "logs", "export", "merge")),
         (("status", ""), "no results in ''"),
         (("status", "nul\0byte"), "no results in"),
@@ -911,8 +962,8 @@ def time_limit():
 
 
 @pytest.fixture
-def call(tmp_path, monkeypatch, capsys, make_record, preflight_in_this_process):
-    """Call the command's main function in the test's folder, in this process; starting a worker is an error."""
+def call(tmp_path, monkeypatch, call_main, make_record):
+    """Call the command's main function with these files in the test's folder; starting a worker is an error."""
 
     def fail(*_, **__):
         raise Started
@@ -930,20 +981,12 @@ def call(tmp_path, monkeypatch, capsys, make_record, preflight_in_this_process):
 
     def call(arguments, files):
         prepare(files)
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["scaling"])
-        monkeypatch.setattr(logging, "shutdown", lambda *_: None)
-        monkeypatch.setattr(signal, "signal", lambda *_: None)
-        for name in ("HYDRA_FULL_ERROR", "PYTHONDONTWRITEBYTECODE"):
-            monkeypatch.setenv(name, "1")
         for module, function in ((supervise, "run_schedule"), (submit, "_submit"), (plan_study, "run_plan")):
             monkeypatch.setattr(module, function, fail)
         before = {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")}
-        status = main.main(list(arguments))
+        done = call_main(list(arguments))
         after = {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")}
-        return subprocess.CompletedProcess(arguments, status, *capsys.readouterr()), sorted(
-            str(path.relative_to(tmp_path)) for path in after.keys() ^ before.keys()
-        )
+        return done, sorted(str(path.relative_to(tmp_path)) for path in after.keys() ^ before.keys())
 
     return call
 
@@ -951,6 +994,8 @@ def call(tmp_path, monkeypatch, capsys, make_record, preflight_in_this_process):
 @pytest.mark.parametrize("name", CASES)
 def test_a_malformed_input_exits_with_status_2_and_one_line_and_starts_nothing(name, call, time_limit):
     malformed, processes = CASES[name], running_children()
+    if malformed.arguments[1:] == DIVIDED:
+        machines.require_compiler("libtpu")
     done, changed = call(malformed.arguments, malformed.files)
     lines = done.stderr.splitlines()
     assert (done.returncode, len(lines)) == (2, 1), done.stdout[-2000:] + done.stderr[-2000:]

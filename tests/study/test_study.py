@@ -6,7 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from scaling.core.case import FIELDS, SCALINGS, Refusal, to_dict
-from scaling.study import arguments
+from scaling.study import arguments, grid
 from scaling.study.compose import compose as compose_words
 from scaling.study.grid import GridCell, expand_study, list_meshes
 from tests.support.composed import compose, configuration
@@ -381,6 +381,34 @@ def test_scaling_and_devices_set_at_the_root_override_every_grid():
     cells = compose("study=smoke", "scaling=weak", "devices=[1,2,4]", "where=True")
     assert {cell.scaling for cell in cells} == {"weak"}
     assert {cell.case.devices for cell in cells} == {1, 2, 4}
+
+
+def test_a_study_of_a_million_cases_is_rejected_before_it_is_expanded(monkeypatch):
+    study = {
+        "workload": "linear",
+        "points": list(range(1, 1001)),
+        "data_seed": list(range(1000)),
+        "where": "points == 1",
+    }
+    monkeypatch.setattr(grid, "_make_cell", lambda *_: pytest.fail("a cell was made"))
+    with pytest.raises(Refusal, match=r"1,000,000 cases.*max_cases=100000.*max_cases=1000000"):
+        expand_study(study, {}, 100_000)
+
+
+@pytest.mark.parametrize(
+    "swept, overrides, count",
+    [
+        ({"grids": [{"points": [1, 2, 3]}, {"sizes": {"p": [1, 2], "o": [3, 4]}}]}, {}, 7),
+        ({"parts": {"a": {"points": [1, 2]}, "b": {"points": [3, 4], "mode": ["jacfwd", "jacrev"]}}}, {}, 6),
+        ({"points": [1, 2], "grids": [{}, {"points": [3, 4, 5]}]}, {}, 5),
+        ({"grids": [{"points": [1, 2]}]}, {"points": [1, 2, 3], "sizes": {"p": [1, 2]}}, 6),
+    ],
+)
+def test_max_cases_limits_the_number_of_swept_cases(swept, overrides, count):
+    study = {"workload": "linear", **swept}
+    assert expand_study(study, overrides, count)
+    with pytest.raises(Refusal, match=f"{count} cases"):
+        expand_study(study, overrides, count - 1)
 
 
 @pytest.fixture

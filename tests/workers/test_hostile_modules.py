@@ -10,9 +10,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from scaling.core.case import Refusal
 from scaling.results.store import latest, load
-from scaling.study import grid
 from scaling.workers.module_side_effects import watch_for_changes
 from tests.support.commands import QUICK, wait_until
 
@@ -244,41 +242,6 @@ def test_a_workload_is_built_once_for_cases_that_differ_only_in_layout(scaling_c
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("  run   ") > 12
     assert len((tmp_path / "calls").read_text()) <= 2 * 2, "at most two calls per case"
-
-
-GRID = {"workload": "linear", "points": list(range(1, 1001)), "data_seed": list(range(1000))}
-
-
-@pytest.mark.default
-def test_a_study_of_a_million_cases_is_rejected_before_it_is_expanded(monkeypatch):
-    monkeypatch.setattr(grid, "_make_cell", lambda *_: pytest.fail("a cell was made"))
-    with pytest.raises(Refusal, match=r"1,000,000 cases.*max_cases=100000.*max_cases=1000000"):
-        grid.expand_study({**GRID, "where": "points == 1"}, {}, 100_000)
-
-
-@pytest.mark.default
-@pytest.mark.parametrize(
-    "swept, overrides, count",
-    [
-        ({"grids": [{"points": [1, 2, 3]}, {"sizes": {"p": [1, 2], "o": [3, 4]}}]}, {}, 7),
-        ({"parts": {"a": {"points": [1, 2]}, "b": {"points": [3, 4], "mode": ["jacfwd", "jacrev"]}}}, {}, 6),
-        ({"points": [1, 2], "grids": [{}, {"points": [3, 4, 5]}]}, {}, 5),
-        ({"grids": [{"points": [1, 2]}]}, {"points": [1, 2, 3], "sizes": {"p": [1, 2]}}, 6),
-    ],
-)
-def test_max_cases_limits_the_number_of_swept_cases(swept, overrides, count):
-    study = {"workload": "linear", **swept}
-    assert grid.expand_study(study, overrides, count)
-    with pytest.raises(Refusal, match=f"{count} cases"):
-        grid.expand_study(study, overrides, count - 1)
-
-
-def test_max_cases_can_be_set_on_the_command_line(scaling_command):
-    arguments = ["run", "study=smoke", "points=[6,12]", "dry_run=true"]
-    for limit, message in ((2, "max_cases=2"), (0, "max_cases must be")):
-        rejected = scaling_command([*arguments, f"max_cases={limit}"])
-        assert rejected.returncode == 2 and len(rejected.stderr.splitlines()) == 1
-        assert message in rejected.stderr
 
 
 def test_detached_processes_end_with_the_child_process_that_started_them(tmp_path):
