@@ -73,7 +73,7 @@ INVALID_POINTS = {
 COUNTS = ("points", "devices", "chunk", "block", "memory_limit", "sizes.m")
 TABLES["counts"] = (
     {
-        f"{name} is {description}": Input((*RBF, f"{name}={text}"), f"{name} must be ")
+        f"{name} is {description}": Input((*RBF, f"{name}={text}"), f"{name} must be (a positive integer|bytes).*, not ")
         for i, name in enumerate(COUNTS)
         for j, (description, text) in enumerate(INVALID_COUNTS.items())
         if (i == 0 or (i + j) % 3 == 0)  # one kind for all fields is parsed by one function
@@ -517,7 +517,7 @@ TABLES["words"] = {
 # ---- Settings.
 
 TABLES["settings"] = {
-    f"{name}={text}": Input((*RBF, f"{name}={text}"), f"{re.escape(name)} must be ")
+    f"{name}={text}": Input((*RBF, f"{name}={text}"), f"{re.escape(name)} must be (true or|.*an integer|a number).*, not ")
     for name, texts in {
         "sampling.least": ("1.5", "many", "null", "[7]", "1e9", "true", "{a: 1}"),
         "sampling.most": ("0", "3", "nan", "'200'", "1000000000000"),
