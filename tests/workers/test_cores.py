@@ -38,38 +38,31 @@ def test_one_core_per_physical_core_comes_before_its_siblings(monkeypatch):
     assert cores.usable_cores() == [0, 4, 1, 5]
 
 
-@pytest.mark.parametrize(
-    ("quota", "usable"),
-    [("max 100000", 4), ("200000 100000", 2), ("250000 100000", 2), ("50000 100000", 1), (None, 4), ("", 4)],
-)
-def test_a_container_has_no_more_cores_than_its_cpu_quota(monkeypatch, quota, usable):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3, 5, 7})
-    monkeypatch.setattr(cores, "contents", lambda path: quota if path.endswith("cpu.max") else None)
-    assert cores.usable_cores() == [2, 3, 5, 7][:usable]
+JOB = "/sys/fs/cgroup/system.slice/slurmstepd.scope/job_7"
+QUOTAS = [  # files, usable cores of four
+    *(
+        ({"/sys/fs/cgroup/cpu.max": quota}, usable)
+        for quota, usable in (
+            ("max 100000", 4), ("200000 100000", 2), ("250000 100000", 2), ("50000 100000", 1), (None, 4), ("", 4),
+        )
+    ),
+    ({  # the quota of every parent of the own cgroup applies
+        "/proc/self/cgroup": f"0::{JOB[14:]}/step_0/user/task_0", f"{JOB}/cpu.max": "300000 100000",
+        f"{JOB}/step_0/cpu.max": "max 100000", "/sys/fs/cgroup/other/cpu.max": "100000 100000",
+    }, 3),
+    *(
+        ({  # version 1
+            "/proc/self/cgroup": f"4:memory:/\n2:{mount}:/job\n0::/",
+            f"/sys/fs/cgroup/{mount}/job/cpu.cfs_quota_us": quota, f"/sys/fs/cgroup/{mount}/job/cpu.cfs_period_us": "100000",
+        }, usable)
+        for quota, usable in (("-1", 4), ("200000", 2), ("50000", 1))
+        for mount in ("cpu", "cpu,cpuacct")
+    ),
+]  # fmt: skip
 
 
-def test_the_quota_of_every_parent_of_the_own_cgroup_applies(monkeypatch):
-    job = "/sys/fs/cgroup/system.slice/slurmstepd.scope/job_7"
-    files = {
-        "/proc/self/cgroup": f"0::{job[14:]}/step_0/user/task_0",
-        f"{job}/cpu.max": "300000 100000",
-        f"{job}/step_0/cpu.max": "max 100000",
-        "/sys/fs/cgroup/other/cpu.max": "100000 100000",
-    }
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3, 5, 7})
-    for module in (cores, environment):
-        monkeypatch.setattr(module, "contents", files.get)
-    assert cores.usable_cores() == [2, 3, 5]
-
-
-@pytest.mark.parametrize(("quota", "usable"), [("-1", 4), ("200000", 2), ("50000", 1)])
-@pytest.mark.parametrize("mount", ["cpu", "cpu,cpuacct"])
-def test_the_quota_of_a_cgroup_of_version_1_applies_too(monkeypatch, mount, quota, usable):
-    files = {
-        "/proc/self/cgroup": f"4:memory:/\n2:{mount}:/job\n0::/",
-        f"/sys/fs/cgroup/{mount}/job/cpu.cfs_quota_us": quota,
-        f"/sys/fs/cgroup/{mount}/job/cpu.cfs_period_us": "100000",
-    }
+@pytest.mark.parametrize(("files", "usable"), QUOTAS)
+def test_a_container_has_no_more_cores_than_its_cpu_quota(monkeypatch, files, usable):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3, 5, 7})
     for module in (cores, environment):
         monkeypatch.setattr(module, "contents", files.get)
