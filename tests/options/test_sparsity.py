@@ -1,6 +1,7 @@
 """Tests of sparsity: detected patterns contain every entry, every entry can be read off a coloring, and sparse workloads."""
 
 import dataclasses
+import gc
 import itertools
 import sys
 import types
@@ -298,16 +299,8 @@ def test_a_function_that_asdex_cannot_analyze_is_rejected_with_its_message():
     assert "\n" not in str(error.value) and "key" not in workload._cached_values.get("pattern", {})
 
 
-def test_an_empty_pattern_is_rejected():
+def test_an_empty_pattern_is_rejected_and_garbage_collection_stays_enabled():
     with pytest.raises(Refusal, match="does not depend"):
-        colorings.find_coloring("key", lambda x: jnp.zeros(4), float32_shapes((3,)), "columns")
-
-
-def test_detection_leaves_garbage_collection_enabled():
-    import gc
-
-    assert gc.isenabled()
-    with pytest.raises(Refusal):
         colorings.find_coloring("key", lambda x: jnp.zeros(4), float32_shapes((3,)), "columns")
     assert gc.isenabled()
 

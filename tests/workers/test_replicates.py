@@ -130,17 +130,21 @@ def test_a_warm_compilation_cache_shortens_compilation(command, scaling_command,
     assert by_cache["warm"].compile_seconds < by_cache["cold"].compile_seconds
 
 
+def commit_and_change(top, module):
+    """Commit a user's module to a new repository, and then double the work of its function."""
+    identity = {
+        f"GIT_{role}_{field}": "a@b" for role in ("AUTHOR", "COMMITTER") for field in ("NAME", "EMAIL")
+    }
+    for git in (["init", "-q"], ["add", module], ["commit", "-qm", "first"]):
+        subprocess.run(["git", *git], cwd=top, check=True, env=os.environ | identity)
+    module.write_text(module.read_text().replace("STEPS = 1", "STEPS = 2"))
+
+
 @pytest.mark.default
 def test_a_revision_is_measured_in_pairs_with_the_working_tree(command, scaling_command, tmp_path):
     """The revision runs its own module, with half the work. Complete pairs do not run again."""
     arguments = [*command(mode="jacfwd"), "versus=commit:HEAD"]
-    identity = {
-        f"GIT_{role}_{field}": "a@b" for role in ("AUTHOR", "COMMITTER") for field in ("NAME", "EMAIL")
-    }
-    for git in (["init", "-q"], ["add", "mine.py"], ["commit", "-qm", "first"]):
-        subprocess.run(["git", *git], cwd=tmp_path, check=True, env=os.environ | identity)
-    module = tmp_path / "mine.py"
-    module.write_text(module.read_text().replace("STEPS = 1", "STEPS = 2"))
+    commit_and_change(tmp_path, tmp_path / "mine.py")
     done = scaling_command([*arguments, "replicates=2"])
     assert done.returncode == 0 and "no difference shown" in done.stdout, done.stdout + done.stderr
     [variant_folder] = results(tmp_path).glob("versus-commit-*")
@@ -172,12 +176,7 @@ def test_a_module_in_a_folder_on_the_python_path_comes_from_the_revision(command
     arguments = [*command(mode="jacfwd"), "versus=commit:HEAD", "replicates=1"]
     (tmp_path / "src").mkdir()
     module = (tmp_path / "mine.py").rename(tmp_path / "src" / "mine.py")
-    identity = {
-        f"GIT_{role}_{field}": "a@b" for role in ("AUTHOR", "COMMITTER") for field in ("NAME", "EMAIL")
-    }
-    for git in (["init", "-q"], ["add", "src"], ["commit", "-qm", "first"]):
-        subprocess.run(["git", *git], cwd=tmp_path, check=True, env=os.environ | identity)
-    module.write_text(module.read_text().replace("STEPS = 1", "STEPS = 2"))
+    commit_and_change(tmp_path, module)
     assert scaling_command(arguments, env={"PYTHONPATH": str(tmp_path / "src")}).returncode == 0
     [variant_folder] = results(tmp_path).glob("versus-commit-*")
     [current], [variant] = load(results(tmp_path)).records, load(variant_folder).records
