@@ -713,7 +713,7 @@ TABLES["workloads"] = {
     ]
 } | {
     f"a user module with the name {name}": Input(
-        ("run", "study=function", f"workload={name}"), f"{name}.py.*rename", {f"{name}.py": GOOD}
+        ("run", "study=function", f"workload={name}"), f"is built in, and {name}.py has the same name: rename", {f"{name}.py": GOOD}
     )
     for name in ("linear", "arrowhead")
 } | {
@@ -741,7 +741,9 @@ TABLES["workloads"] = {
         ("run", "study=function", "workload=my-mine"), "my-mine.py cannot be imported: .*rename it", {"my-mine.py": GOOD}
     ),
     "a user package with the name linear": Input(
-        ("run", "study=function", "workload=linear"), "linear.*rename", {"linear/__init__.py": GOOD}
+        ("run", "study=function", "workload=linear"),
+        "is built in, and linear/__init__.py has the same name: rename",
+        {"linear/__init__.py": GOOD},
     ),
 }  # fmt: skip
 
