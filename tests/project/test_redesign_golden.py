@@ -118,16 +118,10 @@ def test_every_study_has_the_same_case_keys_in_the_same_order(monkeypatch):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("folder", make.FOLDERS)
-def test_exit_statuses_and_counts_of_a_results_folder_are_the_same(current, folder):
+def test_exit_statuses_counts_and_lint_of_a_results_folder_are_the_same(current, folder):
     golden, actual = _golden("reading")["folders"][folder], current["folders"][folder]
     assert actual["exit"] == golden["exit"]
     assert actual["counts"] == golden["counts"]
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("folder", make.FOLDERS)
-def test_lint_reports_the_same_findings(current, folder):
-    golden, actual = _golden("reading")["folders"][folder], current["folders"][folder]
     assert [remark[:2] for remark in actual["lint"]] == [remark[:2] for remark in golden["lint"]]
 
 
@@ -179,7 +173,7 @@ REMOVED_NUMBERS = {
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("folder", make.REPORTED)
-def test_tables_of_a_report_contain_the_same_rows_of_numbers(current, folder):
+def test_tables_and_answers_of_a_report_contain_the_same_numbers(current, folder):
     old, new = (data["reports"][folder]["tables"] for data in (_golden("reading"), current))
     for title, gone in REMOVED_NUMBERS.items():
         equal = functools.partial(_contained, gone=gone)
@@ -190,11 +184,6 @@ def test_tables_of_a_report_contain_the_same_rows_of_numbers(current, folder):
         assert _missing_rows(old.pop(title), every, functools.partial(_contained, gone=0)) == [], title
     old, new = ([row for rows in tables.values() for row in rows] for tables in (old, new))
     assert _missing_rows(old, new) == []
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("folder", make.REPORTED)
-def test_answers_of_a_report_contain_the_same_numbers(current, folder):
     old, new = (data["reports"][folder]["answers"] for data in (_golden("reading"), current))
     old, new = ([[number] for line in lines for number in line] for lines in (old, new))
     assert _missing_rows(old, new) == []
