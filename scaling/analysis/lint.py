@@ -221,7 +221,7 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
     (WARNING, "study.json that cannot be read", lambda f: [f.study.problem] if f.study.problem else [],
      "repeat the `scaling run` command, which writes study.json again"),
     (WARNING, "damaged lines", lambda f: f.damaged,
-     "repeat the command to run their cases, and delete the lines to end this warning"),
+     "repeat the command that wrote them, and delete the lines to end this warning"),
     (WARNING, f"times {timings.SHORT}", _check_each(_short_time), "larger sizes, or more points"),
     (WARNING, _WIDE_INTERVALS, _check_each(_wide_interval),
      f"sampling.seconds=5, sampling.most=1000, replicates=5 or more; {_RERUN}"),

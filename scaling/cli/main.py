@@ -123,7 +123,8 @@ def _run_command(words: list[str], console: Console) -> int:
         raise Refusal("`ulimit -v` permits less than the 1 GiB that this needs: set `ulimit -v unlimited`")
     if command in ("run", "plan", "advise"):
         _refuse_other_package()
-        if flags := os.environ.get("XLA_FLAGS", "").strip():
+        flags = os.environ.get("XLA_FLAGS", "").strip()
+        if flags and not {"-h", "--help", "-c", "--cfg"} & set(arguments):
             refuse_flags_file(f"XLA_FLAGS={flags}", flags)
     parsed_arguments = parse(command, arguments) if COMMANDS[command].arguments else arguments
     status: int | None = importlib.import_module(f"scaling.cli.{command}").execute(parsed_arguments, console)

@@ -29,15 +29,16 @@ def print_lines(console: Console, lines: Iterable[str], style: str | None = None
 
 
 def damaged_notes(damaged: Sequence[str]) -> list[str]:
-    """Return at most two notes on `damaged`, one about unreadable files and one about damaged lines."""
-    files = [text for text in damaged if text.split(": ")[0].endswith((".json", ".jsonl"))]  # no line number
-    lines = [text for text in damaged if text not in files]
+    """Return notes on `damaged`: on each plan, on all unreadable files of records, and on all damaged lines."""
+    files = [text for text in damaged if text.split(": ")[0].endswith(".jsonl")]  # without a line number
+    plans = [text for text in damaged if text.split(": ")[0].endswith(".json")]
+    lines = [text for text in damaged if text not in (*files, *plans)]
     fix = "repeat the `scaling run` command to run their cases, and delete the lines to end this note"
     notes = (
         ("cannot be read", files, "more file", "make it readable, or move it away"),
         ("damaged, ignored", lines, "more line", fix),
     )
-    return [
+    return plans + [
         f"{problem}: {texts[0]}{f' and {format_count(len(texts) - 1, noun)}' if texts[1:] else ''}; {fix}"
         for problem, texts, noun, fix in notes
         if texts

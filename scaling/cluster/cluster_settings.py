@@ -78,11 +78,7 @@ class ClusterSettings:
 
 def from_config(config: Mapping[str, Any]) -> ClusterSettings:
     """Return the settings in the Hydra config group `cluster`. Raise `Refusal` if a setting is invalid."""
-    name = config.get("name")
-    if name is None:
-        raise Refusal(
-            "the cluster file has no key `name`: add `defaults: [slurm]` at its top, or `name: slurm`"
-        )
+    name = config["name"]
     check_names("cluster", [name], NAMES)
     values = {key: _parse_field(key, value) for key, value in config.items()}
     cluster = ClusterSettings(**{key: value for key, value in values.items() if value is not None})

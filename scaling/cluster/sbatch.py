@@ -227,7 +227,8 @@ def _sbatch_options(
     """
     shape, memory = entry.shape, cluster.memory or 0
     per_process = shape.devices // shape.processes
-    user_options = dict(cluster.sbatch)
+    # submitit writes this option with a hyphen.
+    user_options = {name.replace("open_mode", "open-mode"): value for name, value in cluster.sbatch}
     extra_options: dict[str, Any] = {"reservation": cluster.reservation}
     if not user_options.keys() & {"requeue", "no_requeue"}:
         extra_options["requeue"] = True
@@ -252,7 +253,10 @@ def _sbatch_options(
             name: value for name, value in extra_options.items() if value is not None and value is not False
         },
     }  # fmt: skip
-    specified_options = {name: value for name, value in options.items() if value is not None}
+    specified_options = {
+        name: value for name, value in options.items()
+        if value is not None and user_options.get(name, value) not in (None, False)
+    }  # fmt: skip
     return specified_options | {"wckey": None}  # disable the default wckey of submitit
 
 

@@ -304,12 +304,12 @@ def _flatten_pytrees(case: Case, workload: Workload) -> Workload:
 
 def _call_and_join(function: Callable[..., Any], name: str, axes: int, /, *inputs: Any, **named: Any) -> Any:
     y = function(*inputs, **named)
-    return y if hasattr(y, "shape") else load_option("pytrees").concatenate_leaves(y, name, axes)
+    return y if hasattr(y, "dtype") else load_option("pytrees").concatenate_leaves(y, name, axes)
 
 
 def join_blocks(case: Case, workload: Workload, result: Any) -> Any:
     """Return the result of a whole mode, an array or a pytree of blocks of the derivative, as one array."""
-    if hasattr(result, "shape"):
+    if hasattr(result, "dtype"):  # a class of the user's pytree may have a field `shape`
         return result
     sizes = [math.prod(workload.inputs[name].shape) for name in workload.names]
     return load_option("pytrees").concatenate_blocks(result, f"{case.mode} of {case.workload!r}", sizes)

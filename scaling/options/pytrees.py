@@ -159,7 +159,7 @@ def concatenate_blocks(result: Any, function_name: str, input_sizes: Sequence[in
             rows.append(library.concatenate(blocks, axis=-1))
         return library.concatenate(rows, axis=1)
     except (AttributeError, IndexError, TypeError, ValueError, ZeroDivisionError):  # they do not fit together
-        shapes = ", ".join(str(a.shape) for a in leaves) or "nothing"
+        shapes = ", ".join(str(np.shape(a)) for a in leaves) or "nothing"
         raise Refusal(
             f"{function_name} returns {shapes}, which are not blocks of a derivative with respect to "
             f"inputs of sizes {', '.join(map(str, input_sizes))}: "

@@ -60,7 +60,7 @@ _NOTES = {  # first word of a table's HTML anchor -> text above the table
     "evaluations after which colored seeds are faster in total, with detection, coloring and compilation.",
     "systems": "PyTorch and others, compared with the fastest mode of JAX.",
     "machine": "Peak rates of a device, and the latency of an empty call.",
-    "damaged": "Ignored. Repeat the command to run their cases, and delete the lines to end this remark.",
+    "damaged": "Ignored. Repeat the command that wrote them, and delete the lines to end this remark.",
 }
 
 

@@ -71,10 +71,10 @@ def refuse_flags_file(given: str, flags: str) -> None:
 
 
 def _list_names(override: str) -> list[str]:
-    """Return the names that an override sets, such as ["sizes.p", "sizes.o"] for sizes={p: 8, o: 2}."""
+    """Return the names that an override sets, such as ["sizes", "sizes.p"] for sizes={p: 8}."""
     name, _, value = override.lstrip("+").partition("=")
     keys = re.findall(r"[{,]\s*(\w+)\s*:", value) if name in ("sizes", "sampling") else []
-    return [f"{name}.{key}" for key in keys] or [name]
+    return [name, *(f"{name}.{key}" for key in keys)]
 
 
 def _advise_several(name: str) -> str:

@@ -183,8 +183,11 @@ def _check_group(group: str, config: Mapping[str, Any]) -> None:
     """Raise `Refusal` if a key of a group is unknown or has no effect. `group` is "cluster" or "tracking"."""
     files = {path.stem: _read_keys(path) for path in sorted((configuration_folder() / group).glob("*.yaml"))}
     name = config.get("name")
-    if name is not None:
-        check_names(group, [name], list(files))
+    if name is None:
+        example = {"cluster": "slurm", "tracking": "wandb"}[group]
+        fix = f"add `defaults: [{example}]` at its top, or `name: {example}`"
+        raise Refusal(f"the {group} file has no key `name`: {fix}")
+    check_names(group, [name], list(files))
     # `TrackingSettings` checks the keys of tracking=wandb.
     used_keys = files.get("" if name == "wandb" else str(name), list(config))
     for key in (key for key in config if key not in used_keys):

@@ -121,7 +121,10 @@ def _expand_grids(
         replaced = {field for field in part if study_sources.get(field) != _COMMAND_LINE}
         part_sources = {field: study_sources[field] for field in study_sources if field not in replaced}
         part_location = f"in part {name} of {location.removeprefix('in ')}"
-        yield from _expand_grids(_merge(shared, part), command_line, part_location, part_sources)
+        # Another workload has other sizes.
+        has_sizes_of_study = shared.get("workload") in (None, part.get("workload", shared.get("workload")))
+        fields = _merge(shared, part) if has_sizes_of_study else {**shared, **part}
+        yield from _expand_grids(fields, command_line, part_location, part_sources)
     for number, grid in enumerate(study.get("grids", [] if parts else [{}]), 1):
         grid_location = f"{location}, grid {number}" if "grids" in study else location
         grid_sources = dict.fromkeys({_GRID, *grid} - command_line.keys(), grid_location)

@@ -161,9 +161,15 @@ def _check_by_hand(derivative: Derivative) -> None:
     case, built = derivative.case, derivative.workload
     if case.engine == interface.JAX and (by_hand := built.whole_modes.get(case.mode)):
         points, shared = input_structs(case, built)
+
+        def differentiate(**inputs: Any) -> Any:
+            result = by_hand(**inputs)
+            if built.reduction.sums_points:  # an axis of one point, as the gathered result has
+                result = jax.tree.map(lambda block: block[None], result)
+            return workload.join_blocks(case, built, result)
+
         try:
-            join = lambda **inputs: workload.join_blocks(case, built, by_hand(**inputs))  # noqa: E731
-            workload.evaluate_shape(case, join, {**points, **shared})
+            workload.evaluate_shape(case, differentiate, {**points, **shared})
         except Refusal as refusal:
             raise Refusal(f"mode={case.mode}: {refusal}") from None
 

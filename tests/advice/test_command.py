@@ -142,13 +142,13 @@ def cache(tmp_path_factory):
 @pytest.mark.process
 def test_a_function_of_a_file_is_advised_on(scaling_command, cache, tmp_path):
     no_flags = "import os\nassert not os.environ['XLA_FLAGS'], 'the code to paste sets no flags'\n"
-    no_flags += "assert 'GLIBC_TUNABLES' not in os.environ, 'the code to paste is slower without it'\n"
+    no_flags += "assert not os.environ['GLIBC_TUNABLES'], 'the code to paste is slower without it'\n"
     side_effects = "import io, sys\nassert len(sys.argv) == 1, 'arguments of this program'\n"
     side_effects += "sys.stdout.close()\nsys.stdout = io.StringIO()\n"
     (tmp_path / "spring.py").write_text(SPRING + no_flags + side_effects)
     words = ["advise", "spring.py:force", "--points", "x=64,5", "--shared", "stiffness=4", "budget=1"]
     done = scaling_command(
-        words, env=cache | {"PYTHONIOENCODING": "ascii", "XLA_FLAGS": ""}, fresh=True
+        words, env=cache | {"PYTHONIOENCODING": "ascii", "XLA_FLAGS": "", "GLIBC_TUNABLES": ""}, fresh=True
     )  # without a µ
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()

@@ -188,8 +188,7 @@ def test_a_plan_file_that_cannot_be_read_is_reported(folders):
     (problem,) = store.load(folder).damaged
     assert problem.startswith("plan-mine.json: ")
     assert "`scaling plan` command, which writes it again" in problem
-    note = f"cannot be read: {problem}; make it readable, or move it away"
-    assert status.load_status(folder).notes == [note]
+    assert status.load_status(folder).notes == [problem]
 
 
 def test_all_damaged_lines_are_one_note(folders, scaling_command):

@@ -286,11 +286,6 @@ def test_setup_is_a_list_of_shell_lines_or_a_multiline_text():
     refuse(r"setup must be a list of shell lines, such as \[module load cuda\], not 3", setup=3)
 
 
-def test_a_cluster_file_without_a_name_is_rejected_with_the_missing_line():
-    with pytest.raises(Refusal, match=r"has no key `name`: add `defaults: \[slurm\]`"):
-        from_config({"partition": "gpu"})
-
-
 def test_an_unknown_key_is_rejected_with_the_keys_of_that_kind_of_cluster(call_main, tmp_path):
     (tmp_path / "my" / "cluster").mkdir(parents=True)
     (tmp_path / "my" / "cluster" / "ours.yaml").write_text("defaults: [slurm]\nqueue: gpu\n")

@@ -215,13 +215,28 @@ def test_default_options_of_sbatch_are_added_only_if_the_user_gave_none_of_their
 @pytest.mark.parametrize("gpu_option", ["gres", "gpus_per_node"])
 def test_an_option_of_the_user_replaces_the_option_of_that_name(gpu_option, make_plan, tmp_path):
     plan, tasks, _ = make_plan()
-    options = {gpu_option.replace("_", "-"): "mine", "cpus-per-task": "mine", "reservation": "mine"}
+    names = [gpu_option.replace("_", "-"), "cpus-per-task", "open-mode", "reservation"]
+    options = dict.fromkeys(names, "mine")
     settings = {"platform": "gpu", "gpu_option": gpu_option, "reservation": "ours", "sbatch": options}
     cluster = from_config({"name": "slurm"} | settings)
     (script,) = sbatch.format_scripts(tmp_path, cluster, tasks, plan.machine)
     assert [line for name in sorted(options) for line in script.splitlines() if name in line] == [
         f"#SBATCH --{name}=mine" for name in sorted(options)
     ]
+
+
+@pytest.mark.parametrize("value", [None, False])
+def test_a_null_option_of_the_user_leaves_out_the_option_of_that_name(value, make_plan, tmp_path):
+    plan, tasks, _ = make_plan()
+    names = ["qos", "mem", "exclusive", "cpus-per-task", "ntasks-per-node", "hint"]
+    settings = {"qos": "q", "memory": 4096, "exclusive": True}
+    scripts = [
+        sbatch.format_scripts(
+            tmp_path, from_config({"name": "slurm", **settings, **user}), tasks, plan.machine
+        )[0]
+        for user in ({}, {"sbatch": dict.fromkeys(names, value)})
+    ]
+    assert [[name for name in names if f"--{name}" in script] for script in scripts] == [names, []]
 
 
 OPTIONS = [

@@ -44,10 +44,10 @@ class Layer:
     bias: object
 
 
-Affine = collections.namedtuple("Affine", "scale shift")
+Affine = collections.namedtuple("Affine", "scale shape")  # a field with the name of an attribute of arrays
 W, B, S, T, X = sines(1, 4, 3), sines(2, 4), sines(3, 2, 4), sines(4), sines(5, 3)
 PARAMS = {"second": Affine(S, T), "first": [Layer(W, B), None]}  # a pytree sorts its keys: first, second
-LEAVES = ("params.first.0.kernel", "params.first.0.bias", "params.second.scale", "params.second.shift")
+LEAVES = ("params.first.0.kernel", "params.first.0.bias", "params.second.scale", "params.second.shape")
 FLAT = dict(zip(("w", "b", "s", "t"), (W, B, S, T), strict=True))
 
 
@@ -58,7 +58,7 @@ def flat_function(w, b, s, t, x):
 
 def tree_function(params, x):
     first, second = params["first"][0], params["second"]
-    y = flat_function(first.kernel, first.bias, second.scale, second.shift, x)
+    y = flat_function(first.kernel, first.bias, second.scale, second.shape, x)
     return {"b": y[2], "a": (y[:2],)}  # sorted: a, b
 
 

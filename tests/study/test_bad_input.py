@@ -60,6 +60,7 @@ def test_a_file_of_xla_flags_is_rejected_because_a_record_would_not_contain_them
 ):
     check_rejected(call_main([*RBF, "versus=xla:flags.txt"]), "versus=xla:flags.txt names a file", tmp_path)
     monkeypatch.setenv("XLA_FLAGS", "flags.txt")
+    assert call_main(["run", "--help"]).returncode == 0
     message = "XLA_FLAGS=flags.txt names a file: write the flags that it contains"
     check_rejected(call_main(words), message, tmp_path)
 
@@ -88,6 +89,20 @@ def test_a_derivative_by_hand_that_takes_other_inputs_is_rejected(call_main, wri
     done = call_main(write_study("{workload: mine, points: 6, api: jit, mode: [jacfwd, analytic]}"))
     message = r"mode=analytic: workload 'mine' fails .* parameters must take the inputs by name: x \(in"
     check_rejected(done, message, tmp_path)
+
+
+def test_a_gradient_by_hand_of_a_sum_over_points_may_be_a_pytree(call_main, write_study, tmp_path):
+    f = "lambda w, b, x: jnp.sum((w @ x + b) ** 2)"
+    (tmp_path / "mine.py").write_text(
+        "import jax\nimport jax.numpy as jnp\nfrom scaling.workload import Workload, normal\n"
+        f"f = {f}\ntotal = lambda w, b, x: jnp.sum(jax.vmap(f, (None, None, 0))(w, b, x))\n"
+        "def by_hand(w, b, x):\n    return jax.grad(total, (0, 1))(w, b, x)\n"
+        "def workload(case):\n    shared = {'w': normal(4, 3), 'b': normal(4)}\n"
+        "    return Workload(f, {'x': normal(3)}, shared, 'w+b', 'points', whole_modes={'analytic': by_hand})\n"
+    )
+    study = write_study("{workload: mine, points: 6, api: jit, devices: 1, mode: [jacrev, analytic]}")
+    done = call_main([*study, "dry_run=true"])
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -291,6 +291,8 @@ def test_cells_of_the_parts_of_a_study_come_first_and_once():
     }
     sized = {"sizes": {"p": 5, "o": 3}, "parts": {"one": part | {"sizes": {"o": 2}}}}
     assert [dict(cell.case.sizes) for cell in expand_study(sized, {})] == [{"p": 5, "o": 2}] * 2
+    sized["workload"] = "linear"  # which has other sizes than that of the part
+    assert [dict(cell.case.sizes) for cell in expand_study(sized, {})] == [{"o": 2}] * 2
     with pytest.raises(Refusal, match="unknown study key 'celings'"):
         expand_study({"parts": {"one": part}, "celings": True}, {})
     with pytest.raises(Refusal, match="parts must be a mapping of studies by name, not \\['one'\\]"):
