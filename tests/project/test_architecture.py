@@ -96,6 +96,7 @@ def test_folders_that_read_records_or_submit_jobs_do_not_load_jax():
 def test_importing_the_package_is_light_and_the_command_loads_no_pandas():
     assert not modules_after("import scaling") & {"jax", "pandas", "numpy", "scipy"}
     assert not modules_after("import scaling.wandb.job") & {"jax", "numpy", "scipy"}, "each publish starts it"
+    assert not modules_after("import scaling.wandb.publish") & {"jax", "wandb"}
     calls = ["['status', '--help']", "['run', '--help']", "['status', 'nowhere']", "['lint', 'nowhere']"]
     for arguments in calls:
         code = f"import sys; sys.argv[1:] = {arguments}\ntry:\n from scaling.cli.main import entry; entry()\nexcept SystemExit: pass"

@@ -2,18 +2,16 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import scaling
 from scaling.core.case import FIELDS, Case, non_default_fields
 from scaling.core.record import Record
 from scaling.study import completion, grid
 from tests.support import made_up, planned
+from tests.support.paths import CONF
 
-CONF = Path(scaling.__file__).parents[1] / "conf"
 STUDIES = sorted(path.stem for path in (CONF / "study").glob("*.yaml"))
 # What the user must give: a function, or device counts if the study does not fix them.
 OVERRIDES: dict[str, dict[str, Any]] = {
@@ -79,13 +77,6 @@ def records_of(cases: list[Case]) -> list[Record]:
     failed, skipped, plan = (replace(cases[0], data_seed=seed) for seed in (91, 92, 93))
     records.append(made_up.failure(failed, text=made_up.NASTY))
     records.append(made_up.failure(skipped, "not_defined", "it has no meaning", "skipped"))
-    records.append(
-        Record(
-            plan,
-            "planned",
-            planned.around(),
-            predicted=planned.predicted(0.02),
-            started_at="2026-01-01T00:00:00Z",
-        )
-    )
+    times = {"predicted": planned.predicted(0.02), "started_at": "2026-01-01T00:00:00Z"}
+    records.append(Record(plan, "planned", planned.around(), **times))
     return records

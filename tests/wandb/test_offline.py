@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-import scaling
 from scaling.core.record import Writer
 from scaling.results import store
 from scaling.wandb import publish
 from scaling.wandb.job import TrackingSettings
 from scaling.wandb.publish import publish as published
 from tests.support import wandb_study
+from tests.support.commands import COMMAND
+from tests.support.paths import TOP
 from tests.support.wandb_server import KEY
 from tests.support.wandb_study import offline_copies, read_back, record, runs_of, states, write_results
 
 pytestmark = pytest.mark.wandb
 
-ROOT = Path(scaling.__file__).parents[1]
 OFFLINE = TrackingSettings(mode="offline", tags=("smoke",))
 
 
@@ -145,7 +145,7 @@ def test_changed_rows_make_new_copies_only_of_their_runs(copy):
 
 def test_written_files_contain_no_local_path_or_key(published_folder):
     folder, _ = published_folder
-    private = [str(folder), str(Path.cwd()), str(Path.home()), str(ROOT), sys.prefix, KEY]
+    private = [str(folder), str(Path.cwd()), str(Path.home()), str(TOP), sys.prefix, KEY]
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert any(path.suffix == ".wandb" for path in files)
     for path in files:
@@ -188,7 +188,7 @@ def test_wandb_that_hangs_crashes_or_is_missing_gives_one_line_and_no_exception(
 def test_full_disk_gives_one_line_and_leaves_no_incomplete_copy(tmp_path):
     folder = write_results(tmp_path / "made")
     before = {path: path.read_bytes() for path in folder.glob("*.jsonl")}
-    command = [str(Path(sys.executable).with_name("scaling")), "publish", str(folder), "--mode", "offline"]
+    command = [str(COMMAND), "publish", str(folder), "--mode", "offline"]
     env = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
 
     def limit_file_size() -> None:  # the log of a run is larger than this limit

@@ -3,21 +3,15 @@
 import dataclasses
 import json
 import math
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-import scaling
 from scaling.analysis import findings
 from scaling.core.record import Writer
 from scaling.wandb import runs
 from scaling.wandb.runs import make_plots
 from tests.support import made_up, wandb_study
 from tests.support.wandb_study import SECONDS, record, runs_of, write_results, write_weak_results
-
-ROOT = Path(scaling.__file__).parents[1]
 
 
 def metric_values(run, stem: str) -> dict[str, list]:
@@ -187,16 +181,6 @@ def test_values_of_a_run_are_strict_json_and_numbers_are_rounded(value):
         == runs._encode_fields({"a": 0.3})
         != runs._encode_fields({"a": 0.30001})
     )
-
-
-def test_importing_publish_imports_neither_jax_nor_wandb():
-    code = (
-        "import sys, scaling.wandb.publish; print([name for name in ('jax', 'wandb') if name in sys.modules])"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
-    )
-    assert result.stdout.strip() == "[]"
 
 
 def test_runs_do_not_depend_on_other_files_in_the_folder(folder):

@@ -3,18 +3,16 @@
 import dataclasses
 import errno
 import math
-from pathlib import Path
 
 import pytest
 import yaml
 
-import scaling
 from scaling.core.case import Refusal
 from scaling.wandb.job import TrackingSettings, describe_error
 from tests.support import wandb_study
+from tests.support.paths import CONF
 from tests.support.wandb_server import KEY
 
-ROOT = Path(scaling.__file__).parents[1]
 INVALID_CONFIGS = [
     {"projekt": "x"}, {"project": "a/b"}, {"project": None}, {"entity": ""}, {"timeout": 0}, {"timeout": "20"},
     {"every": -1}, {"every": True}, {"dashboard": "yes"}, {"tags": "one"}, {"mode": "onlin"}, {"mode": None}, {"project": ""},
@@ -51,10 +49,10 @@ def test_api_key_in_a_config_is_rejected_without_printing_it():
 
 
 def test_config_file_states_the_defaults():
-    config = yaml.safe_load((ROOT / "conf" / "tracking" / "wandb.yaml").read_text())
+    config = yaml.safe_load((CONF / "tracking" / "wandb.yaml").read_text())
     assert TrackingSettings.from_config(config) == TrackingSettings()
     assert set(config) == {"name"} | {field.name for field in dataclasses.fields(TrackingSettings)}
-    assert yaml.safe_load((ROOT / "conf" / "tracking" / "none.yaml").read_text()) == {"name": "none"}
+    assert yaml.safe_load((CONF / "tracking" / "none.yaml").read_text()) == {"name": "none"}
 
 
 def test_a_full_disk_is_described_with_the_fix_and_without_file_names():
