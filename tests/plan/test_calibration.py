@@ -97,11 +97,8 @@ def test_calibration_without_ceilings_is_rejected_with_the_fix(records):
     with pytest.raises(Refusal) as refusal:
         calibrate(*records)
     message = str(refusal.value)
-    assert (
-        "hardware=cpu" in message
-        and "scaling run study=linear" in message
-        and "hardware.ceilings=results/linear" in message
-    )
+    assert "hardware=cpu" in message and "scaling run study=linear" in message
+    assert "hardware.ceilings=results/linear" in message
 
 
 @pytest.mark.parametrize("missing", ["copy", "call"])

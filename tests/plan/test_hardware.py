@@ -122,11 +122,8 @@ def test_rates_are_those_of_the_next_smaller_measured_device_count():
 
 def test_missing_rates_default_to_related_ones():
     rates = machine(divisions=None, reductions=None, turned=None).rates[0]
-    assert (
-        rates.divisions == rates.transcendental
-        and rates.reductions == rates.arithmetic
-        and rates.turned == rates.bandwidth[0][1]
-    )
+    assert rates.divisions == rates.transcendental and rates.reductions == rates.arithmetic
+    assert rates.turned == rates.bandwidth[0][1]
 
 
 def test_the_digest_depends_on_rates_but_not_on_price_or_title():

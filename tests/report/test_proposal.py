@@ -168,13 +168,10 @@ def test_requested_hours_follow_from_time_devices_and_nodes(tmp_path, make_recor
     text = write_proposal(made_up.write(tmp_path, records))
     assert "Its baseline is the same program on 4 devices" in text
     # A million calls of 36 ms take 10 hours: 80 device-hours on 8 devices, 20 node-hours on two nodes.
-    assert (
-        "take 80.0 (80.0 to 80.0) device-hours" in text and "that is 20.0 (20.0 to 20.0) node-hours" in text
-    )
-    assert (
-        "1,000,000 x 36.0 ms (36.0 to 36.0) x 2 nodes / 3600 s" in text
-        and "scaling run study=made up" in text
-    )
+    assert "take 80.0 (80.0 to 80.0) device-hours" in text
+    assert "that is 20.0 (20.0 to 20.0) node-hours" in text
+    assert "1,000,000 x 36.0 ms (36.0 to 36.0) x 2 nodes / 3600 s" in text
+    assert "scaling run study=made up" in text
 
 
 def test_commands_that_repeat_the_studies_are_those_that_exist(tmp_path, make_record):

@@ -29,12 +29,8 @@ def test_a_step_requests_its_shape_on_the_first_nodes_of_the_allocation():
         "2",
         "2",
     )
-    assert (
-        flags["--nodelist"] == "n1,n2"
-        and "--exact" in flags
-        and command[0] == "srun"
-        and command[-3:] == WORKER
-    )
+    assert flags["--nodelist"] == "n1,n2" and "--exact" in flags and command[0] == "srun"
+    assert command[-3:] == WORKER
     assert "--gres" not in flags
 
 
@@ -43,9 +39,8 @@ def test_a_step_with_gpus_requests_the_gpus_of_a_node_and_their_cores(cores, cpu
     (command,) = SrunSteps(("n1", "n2"), "gpu", "gpu:h100", cores).commands(
         ProcessShape(8, 2, 4), WORKER, os.environ
     )
-    assert (
-        parse_flags(command)["--gres"] == "gpu:h100:4" and parse_flags(command).get("--cpus-per-task") == cpus
-    )
+    assert parse_flags(command)["--gres"] == "gpu:h100:4"
+    assert parse_flags(command).get("--cpus-per-task") == cpus
 
 
 def test_container_and_srun_options_precede_the_worker_command():
