@@ -15,16 +15,8 @@ from tests.support.paths import CONF
 FILES = sorted((CONF / "hardware").glob("*.yaml"))
 # Fields without a source: names, the shape of a chip or a host, and fields that the user sets.
 UNSOURCED = {
-    "name",
-    "title",
-    "platform",
-    "device_kind",
-    "per_chip",
-    "per_host",
-    "price",
-    "sources",
-    "ceilings",
-}
+    "name", "title", "platform", "device_kind", "per_chip", "per_host", "price", "sources", "ceilings",
+}  # fmt: skip
 
 
 def all_numbers(value):

@@ -60,17 +60,10 @@ def test_a_planned_record_contains_all_figures_of_its_program(planned_study):
         assert record.is_prediction and environment["hardware"]["name"] == "cpu"
         assert environment["device_kind"] == "A processor of made up"
         names = (
-            "flops",
-            "hbm_bytes",
-            "temp_bytes",
-            "argument_bytes",
-            "output_bytes",
-            "peak_bytes",
-            "compulsory_bytes",
-        )
-        assert all(
-            getattr(record, name) is not None for name in (*names, "program_flops", "program_transcendentals")
-        )
+            "flops", "hbm_bytes", "temp_bytes", "argument_bytes", "output_bytes", "peak_bytes", "compulsory_bytes",
+            "program_flops", "program_transcendentals",
+        )  # fmt: skip
+        assert all(getattr(record, name) is not None for name in names)
         results = 2 if record.case.storage else 1  # results of two steps: one is being moved to the host
         assert record.peak_bytes == record.argument_bytes + record.temp_bytes + results * record.output_bytes
         one_step = record.argument_bytes + record.output_bytes

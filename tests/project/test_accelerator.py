@@ -35,16 +35,8 @@ def run_script(tmp_path):
         (missing / f"{name}.py").write_text(f"raise ImportError('{name} is not installed')\n")
 
     def run(*options):
-        command = [
-            sys.executable,
-            str(copy / "scripts" / "accelerator"),
-            "--small",
-            "--seconds",
-            "0.01",
-            "--results",
-            "here",
-            *options,
-        ]
+        script = [sys.executable, str(copy / "scripts" / "accelerator")]
+        command = [*script, "--small", "--seconds", "0.01", "--results", "here", *options]
         environment = command_environment({"PYTHONPATH": str(missing)})
         return subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False

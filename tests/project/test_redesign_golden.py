@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.commands import COMMAND, command_environment
+
 pytestmark = pytest.mark.process
 
 _GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "redesign"
@@ -23,14 +25,6 @@ _SPEC = importlib.util.spec_from_file_location("golden_redesign_make", _GOLDEN /
 make = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(make)
 
-_PROGRAM = str(Path(sys.executable).parent / "scaling")
-_ENVIRONMENT = {
-    "JAX_PLATFORMS": "cpu",
-    "PYTHONPATH": str(_GOLDEN),
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "COLUMNS": "200",
-}
-_TIMEOUT = 120.0  # seconds
 EXTENDED = "accelerator"  # this study contains every mode, and therefore also cases of modes that are newer
 _RESUMED = (  # folder, arguments of the repeated command
     ("everything", ["run", "study=golden"]),
@@ -87,10 +81,8 @@ def _missing_rows(old, new, equal=_printed_equal):
 @pytest.fixture(scope="module")
 def command(loaded_command):
     """Return a function that runs the command as tests/golden/redesign/make.py does."""
-    prefixes = ("WANDB_", "HYDRA_", "XLA_", "JAX_")
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
-    environment = inherited | _ENVIRONMENT
-    return lambda arguments, cwd: loaded_command.run([_PROGRAM, *arguments], cwd, environment, _TIMEOUT)
+    environment = command_environment({"PYTHONPATH": str(_GOLDEN)})
+    return lambda arguments, cwd: loaded_command.run([str(COMMAND), *arguments], cwd, environment, 120.0)
 
 
 @pytest.fixture(scope="module")

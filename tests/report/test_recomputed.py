@@ -165,17 +165,8 @@ def baseline(case, kind, lines):
 
 def test_speedup_over_one_device_is_against_the_fastest_jit_program(tables, lines):
     names = (
-        "workload",
-        "target",
-        "variant",
-        "sizes",
-        "points",
-        "wrt",
-        "dtype",
-        "precision",
-        "data_seed",
-        "reduce",
-    )
+        "workload", "target", "variant", "sizes", "points", "wrt", "dtype", "precision", "data_seed", "reduce",
+    )  # fmt: skip
     checked = 0
     for anchor, row in tables["measured"]:
         case = lines[key_of(anchor)][0]["case"]

@@ -6,15 +6,8 @@ from scaling.core.case import DTYPES, PRECISIONS
 from scaling.plan import hardware
 from tests.support import tiers
 
-BANDWIDTH, PRODUCTS, ARITHMETIC, DIVISIONS, TRANSCENDENTAL, REDUCTIONS, TURNED = (
-    1e9,
-    8e9,
-    2e9,
-    5e8,
-    2.5e8,
-    1e9,
-    2.5e8,
-)
+BANDWIDTH, PRODUCTS, ARITHMETIC, DIVISIONS = 1e9, 8e9, 2e9, 5e8
+TRANSCENDENTAL, REDUCTIONS, TURNED = 2.5e8, 1e9, 2.5e8
 KERNEL, CALL = 1e-6, 1e-5
 
 

@@ -3,6 +3,7 @@
 from scaling.core.case import Case
 from scaling.core.formatting import format_bytes
 from scaling.core.record import Record
+from tests.support.records import CASE
 
 
 def predicted(seconds, low=None, high=None, by="program"):
@@ -50,12 +51,4 @@ def too_large(needs, has=10**9, devices=1, **fields):
 
 def case_of(devices=1, **fields):
     """Return the case that tests/support/records.py uses, with other fields."""
-    case = {
-        "workload": "linear",
-        "target": "jacobian",
-        "sizes": {"p": 5, "o": 3},
-        "points": 12,
-        "wrt": "W",
-        "devices": devices,
-    }
-    return Case(**case | fields)
+    return Case(**CASE | {"devices": devices} | fields)

@@ -8,6 +8,9 @@ from scaling.analysis.timings import pool_processes
 from scaling.core.case import Case
 from scaling.core.record import Record
 
+CASE: dict[str, Any] = {
+    "workload": "linear", "target": "jacobian", "sizes": {"p": 5, "o": 3}, "points": 12, "wrt": "W",
+}  # fmt: skip
 STEADY = 9  # number of samples, enough for every interval
 
 
@@ -16,14 +19,9 @@ def record(
 ):
     """Return a record with `seconds` in every sample, or with `seconds` as its samples, by default with one core per device."""
     case_fields = {f.name for f in dataclasses.fields(Case)}
-    case: dict[str, Any] = {
-        "workload": "linear",
-        "target": "jacobian",
-        "sizes": {"p": 5, "o": 3},
-        "points": 12,
-        "wrt": "W",
-    }
-    case |= {"devices": devices} | {name: fields.pop(name) for name in list(fields) if name in case_fields}
+    case = (
+        CASE | {"devices": devices} | {name: fields.pop(name) for name in list(fields) if name in case_fields}
+    )
     cores = list(range(devices)) if cores is None else cores
     environment = {"digest": digest, "platform": "cpu", "cores": cores}
     times = [seconds] * samples if isinstance(seconds, float) else list(seconds)

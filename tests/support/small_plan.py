@@ -29,15 +29,8 @@ def write(folder, study=STUDY):
     writer = Writer(folder / "ceilings")
     for record in [*all_of(), *all_of(2, 0.9), *all_of(8, 0.5)]:
         writer.append(record)
-    return [
-        "plan",
-        "--config-dir",
-        "my_conf",
-        "study=mine",
-        "hardware=cpu",
-        "hardware.ceilings=ceilings",
-        "results=out",
-    ]
+    words = "plan --config-dir my_conf study=mine hardware=cpu hardware.ceilings=ceilings results=out"
+    return words.split()
 
 
 def plans(folder):

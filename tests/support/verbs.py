@@ -3,16 +3,9 @@
 from tests.support.commands import QUICK
 
 RUN = [
-    "run",
-    "study=linear",
-    "sizes.p=4",
-    "sizes.o=2",
-    "points=2",
-    "devices=1",
-    "mode=jacfwd",
-    "dtype=float32",
+    "run", "study=linear", "sizes.p=4", "sizes.o=2", "points=2", "devices=1", "mode=jacfwd", "dtype=float32",
     "study.ceilings=false",
-]
+]  # fmt: skip
 VERBS = {
     "run": [*RUN, "results=DIR", *QUICK],
     "dry run": [*RUN, "results=DIR", "dry_run=true"],

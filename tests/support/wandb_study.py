@@ -20,13 +20,9 @@ SECONDS = {1: 0.040, 2: 0.022, 4: 0.013}
 
 def record(mode: str, devices: int, **fields) -> Record:
     """Return a record of one case with times near SECONDS."""
-    environment: dict = {
-        "digest": "e1",
-        "platform": "cpu",
-        "device_kind": "A Processor",
-        "cores": list(range(devices)),
-    }
+    environment: dict[str, Any] = {"digest": "e1", "platform": "cpu", "device_kind": "A Processor"}
     environment |= {"versions": {"jax": "0.10.2", "numpy": "2.3.1"}, "hosts": ["node-7"]}
+    environment["cores"] = list(range(devices))
     sizes, points = fields.pop("sizes", {"m": 48}), fields.pop("points", 32)
     target = fields.pop("target", "grad_map")
     case = Case("rbf", target=target, sizes=sizes, points=points, mode=mode, devices=devices)

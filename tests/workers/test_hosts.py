@@ -29,14 +29,8 @@ def command(tmp_path, write_study):
 
     def build(hosts="[a,b]", more="workload: residual, mode: jacfwd"):
         study = write_study(f"{{{more}, points: 64, devices: [1, 2]}}")
-        return [
-            *study,
-            "cluster=hosts",
-            f"cluster.hosts={hosts}",
-            f"cluster.shell=[{shell}]",
-            "cluster.per_node=1",
-            "results=out",
-        ]
+        words = f"cluster=hosts cluster.hosts={hosts} cluster.shell=[{shell}] cluster.per_node=1 results=out"
+        return [*study, *words.split()]
 
     return build
 
