@@ -12,7 +12,7 @@ from scaling.results import store
 from tests.support import made_up, planned
 
 
-def test_a_folder_of_plans_is_not_publishable_and_status_lists_planned_cases(tmp_path, capsys):
+def test_a_folder_of_plans_is_not_publishable_and_status_lists_planned_cases(tmp_path):
     made_up.write(tmp_path / "alone", [planned.plan(1e-3, devices) for devices in (1, 2)], None, ["strong"])
     (tmp_path / "alone" / "study.json").unlink()
     remarks = lint.lint_findings(findings.read(tmp_path / "alone"))

@@ -82,7 +82,7 @@ def test_the_script_runs_from_its_own_checkout_and_resumes(run_script, tmp_path)
     assert "0 cases to run" in run_script("where=api == 'shard_map'").stdout
 
 
-def test_a_wrong_answer_is_reported_with_its_error_and_fails_the_script(run_script, tmp_path):
+def test_a_wrong_answer_is_reported_with_its_error_and_fails_the_script(run_script):
     study = {"title": "One case", "grids": [{"workload": "poisson", "mode": "analytic", "points": 8}]}
     (run_script.copy / "conf" / "study" / "accelerator.yaml").write_text(json.dumps(study))
     workload = run_script.copy / "scaling" / "workloads" / "poisson.py"

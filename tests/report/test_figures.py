@@ -97,7 +97,7 @@ def test_every_figure_with_data_is_drawn(drawings):
 
 
 @pytest.mark.thorough
-def test_same_values_give_identical_files(study, drawings, tmp_path):
+def test_same_values_give_identical_files(study, tmp_path):
     again = figures.make_figures(study)
     assert files.page_specs(again) == files.page_specs(figures.make_figures(study))
     for name in ("one", "two"):
@@ -126,7 +126,7 @@ def test_panels_use_colors_of_the_page_and_files_their_own(drawings):
         assert "var(" not in spec and files.file_spec(drawing, "")["config"]["background"] == theme.GROUND
 
 
-def test_figures_are_valid_vega_lite_specifications(drawings, study):
+def test_figures_are_valid_vega_lite_specifications(drawings):
     schema = jsonschema.Draft7Validator(load_schema())
     for drawing in drawings.values():
         assert schema.is_valid(files.file_spec(drawing, "")), drawing.name
@@ -347,7 +347,7 @@ def protanopia(colour):
     return matrix @ linear
 
 
-def test_modes_are_distinguishable_without_red_and_in_print(drawings):
+def test_modes_are_distinguishable_without_red_and_in_print():
     """Two modes differ in shape, which is visible in print too, or clearly in color."""
     styles = sorted(set(theme._MODES.values()))
     for style in styles:

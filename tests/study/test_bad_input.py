@@ -176,7 +176,7 @@ def test_a_dry_run_lists_cases_to_run_and_to_skip_and_starts_nothing(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_multirun_runs_several_studies(call_main, write_study, write_workload, tmp_path):
+def test_multirun_runs_several_studies(call_main, write_study, write_workload):
     write_workload()
     write_study("{workload: mine, points: 6, api: jit}", name="one")
     write_study("{workload: mine, points: [8, 10], api: jit}", name="two")

@@ -67,7 +67,7 @@ def test_missing_hosts_are_rejected_with_an_example(write_study, scaling_command
     ) and "cluster.hosts=[a,b] cluster.per_node=4" in done.stderr
 
 
-def test_remote_workers_end_when_their_launcher_is_killed(command, start_command, write_workload, tmp_path):
+def test_remote_workers_end_when_their_launcher_is_killed(command, start_command, write_workload):
     """This includes a worker that is busy for an hour."""
     write_workload(head="import time", body="if RUNNING: time.sleep(3600)\nreturn jnp.sin(x)[:2] * x[2]")
     started = start_command([*command("[marked]", more="workload: mine"), "devices=1"])
