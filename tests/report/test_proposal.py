@@ -10,8 +10,8 @@ from scaling.analysis import findings
 from scaling.core.record import to_line
 from scaling.report import proposal, write_report
 from scaling.results.store import write_json
-from tests.report.test_plans_in_reports import planned_record
 from tests.support import made_up
+from tests.support.planned import planned_record
 
 
 def write_proposal(folder, draws=False):

@@ -3,7 +3,10 @@
 from scaling.core.case import Case
 from scaling.core.formatting import format_bytes
 from scaling.core.record import Record
+from tests.support import made_up
 from tests.support.records import CASE
+
+KIND = "An accelerator"  # the device kind of tests/support/made_up.py
 
 
 def predicted(seconds, low=None, high=None, by="program"):
@@ -52,3 +55,23 @@ def too_large(needs, has=10**9, devices=1, **fields):
 def case_of(devices=1, **fields):
     """Return the case that tests/support/records.py uses, with other fields."""
     return Case(**CASE | {"devices": devices} | fields)
+
+
+def plan_environment(case, hardware="far", kind=KIND):
+    values = {"name": hardware, "digest": "d" * 12, "libxyz": "1.2"}
+    return made_up.environment(case, f"plan of {hardware}", device_kind=kind, hardware=values)
+
+
+def planned_record(case, seconds, by="program", hardware="far", kind=KIND, **fields):
+    """Return the record of a planned case; a tenth of its predicted time is communication, and none is waiting."""
+    values = {
+        "seconds": seconds, "low": seconds / 1.5, "high": seconds * 1.5, "call": 1e-5, "compute": 0.9 * seconds,
+        "communication": 0.1 * seconds, "waiting": 0.0, "bound": "transcendentals", "by": by,
+    }  # fmt: skip
+    defaults = {
+        "started_at": "2026-02-01T00:00:00Z", "flops": 4.01e6, "program_flops": 3.02e9, "compulsory_bytes": 9216,
+        "hbm_bytes": 13_060_000, "peak_bytes": 50_000_000, "capacity_bytes": 200_000_000, "predicted": values,
+        "messages": [{"kind": "all-reduce", "bytes": 1048576, "group": case.devices, "times": 2}] * 2,
+        "kernels": [{"bytes": 4096}],
+    }  # fmt: skip
+    return Record(case, "planned", plan_environment(case, hardware, kind), **defaults | fields)
