@@ -128,18 +128,11 @@ def test_only_what_has_no_compiled_loops_is_computed_by_a_library(name):
     assert (in_library.library, in_loops.library) == (opcode if name == "random bits" else "", "")
 
 
-def test_a_fusion_of_the_library_has_the_time_of_its_start():
-    text = """\
-%fused (p: f32[8,4]) -> f32[8,4] {
-  %p = f32[8,4]{1,0} parameter(0)
-  ROOT %n = f32[8,4]{1,0} negate(%p)
-}
+IN_LIBRARY = 'kind=kCustom, backend_config={"fusion_config":{"kind":"__ynn_fusion"}}'
 
-ENTRY %main (a: f32[8,4]) -> f32[8,4] {
-  %a = f32[8,4]{1,0} parameter(0)
-  ROOT %f = f32[8,4]{1,0} fusion(%a), kind=kCustom, calls=%fused, backend_config={"fusion_config":{"kind":"__ynn_fusion"}}
-}
-"""
+
+def test_a_fusion_of_the_library_has_the_time_of_its_start():
+    text = fusion_text("f32[8,4]{1,0} parameter(0)", "f32[8,4]{1,0} negate(%p)", IN_LIBRARY)
     (kernel,) = count_kernels(text, {})
     assert kernel.overhead == ynn_fusion.FUSION_START + ynn_fusion.MATRIX_ROW + ynn_fusion.MATRIX
     (in_loops,) = count_kernels(text.replace("__ynn_fusion", "another"), {"f": 10.0})
