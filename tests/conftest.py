@@ -139,9 +139,10 @@ def workload(case):
 
 @pytest.fixture
 def write_study(tmp_path):
-    """Write a user's study file and return the arguments of the command that runs it."""
+    """Write a user's study file, of a text or of fields, and return the arguments of the command that runs it."""
 
-    def write(text, name="mine"):
+    def write(text="", name="mine", **fields):
+        text = text or f"{{{', '.join(f'{field}: {value}' for field, value in fields.items())}}}"
         folder = tmp_path / "my_conf" / "study"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.yaml").write_text(textwrap.dedent(text))

@@ -110,13 +110,8 @@ def command(write_workload, write_study):
     write_workload(head=HEAD, body=BODY, returns=RETURNS)
 
     def build(*variants, **fields):
-        study = {
-            "workload": "mine",
-            "points": 6,
-            "api": "jit",
-            "variant": f"[{', '.join(variants)}]",
-        } | fields
-        return write_study("{" + ", ".join(f"{k}: {v}" for k, v in study.items()) + "}")
+        study = {"workload": "mine", "points": 6, "api": "jit", "variant": f"[{', '.join(variants)}]"}
+        return write_study(**study | fields)
 
     return build
 

@@ -42,8 +42,9 @@ def command(write_workload, write_study):
     write_workload(head=HEAD, body=BODY)
 
     def build(**fields):
-        study = {"workload": "mine", "points": 6, "api": "jit", "mode": "[jacfwd, jacrev]"} | fields
-        return write_study("{" + ", ".join(f"{k}: {v}" for k, v in study.items()) + "}")
+        return write_study(
+            **{"workload": "mine", "points": 6, "api": "jit", "mode": "[jacfwd, jacrev]"} | fields
+        )
 
     return build
 
