@@ -18,7 +18,7 @@ JOB_OPTION_PREFIXES = (
 _FORWARDED_PREFIXES = (
     "JAX_", "XLA_", "CUDA_", "NCCL_", "TPU_", "LIBTPU_", "PYTHONPATH", "GLIBC_TUNABLES", *PROGRAM_VARIABLES,
 )  # fmt: skip
-_STEP_START_SECONDS = 120  # srun --immediate: time for resources, which an enclosing step may hold
+_STEP_START_SECONDS = 600  # srun --immediate: an enclosing step may hold the resources, a node may still boot
 _STEP_END_SECONDS = 30  # srun --wait: time for the other workers to end after the first one has ended
 # Prefixes of messages of Slurm, and of the message of task.py at the time limit of a local task.
 _SLURM_PREFIXES = ("srun:", "slurmstepd", "scaling: CANCELLED")
