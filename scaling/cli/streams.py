@@ -29,7 +29,7 @@ def print_lines(console: Console, lines: Iterable[str], style: str | None = None
 
 
 def damaged_notes(damaged: Sequence[str]) -> list[str]:
-    """Return notes on `damaged`: on each plan, on all unreadable files of records, and on all damaged lines."""
+    """Return notes on `damaged`: on each plan, on unreadable files of records, and on damaged lines."""
     files = [text for text in damaged if text.split(": ")[0].endswith(".jsonl")]  # without a line number
     plans = [text for text in damaged if text.split(": ")[0].endswith(".json")]
     lines = [text for text in damaged if text not in (*files, *plans)]

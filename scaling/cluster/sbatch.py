@@ -229,6 +229,7 @@ def _sbatch_options(
     per_process = shape.devices // shape.processes
     # submitit writes this option with a hyphen.
     user_options = {name.replace("open_mode", "open-mode"): value for name, value in cluster.sbatch}
+    left_out = {name for name, value in user_options.items() if value is None or value is False}
     extra_options: dict[str, Any] = {"reservation": cluster.reservation}
     if not user_options.keys() & {"requeue", "no_requeue"}:
         extra_options["requeue"] = True
@@ -250,12 +251,12 @@ def _sbatch_options(
         "mem": f"{memory}M" if memory % 1024 else f"{memory // 1024}G" if memory else None,
         "dependency": f"afterany:{previous_array}" if previous_array and cluster.at_once else None,
         "additional_parameters": {
-            name: value for name, value in extra_options.items() if value is not None and value is not False
+            name: value for name, value in extra_options.items() if value is not None and name not in left_out
         },
     }  # fmt: skip
     specified_options = {
         name: value for name, value in options.items()
-        if value is not None and user_options.get(name, value) not in (None, False)
+        if value is not None and name not in left_out
     }  # fmt: skip
     return specified_options | {"wckey": None}  # disable the default wckey of submitit
 
