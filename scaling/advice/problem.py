@@ -235,6 +235,26 @@ def registered(
     points by the method of a case. By default, core/ computes the derivative. `other_modes` are the modes
     without seeds that a case may have.
     """
+    module = types.ModuleType(f"{ADVISED}{problem.name}_{next(_workload_numbers)}")
+    module.workload = _define_workload(problem, write, other_modes)  # type: ignore[attr-defined]
+    sys.modules[module.__name__] = module
+    count, is_second = jax.tree.leaves(dict(problem.points))[0].shape[0], problem.target in SECOND
+    try:
+        yield Case(
+            module.__name__, problem.target if is_second else None, points=count, dtype=problem.dtype,
+            api="jit", mode="fwd_over_rev" if is_second else "jacfwd", precision="default",
+        )  # fmt: skip
+    except Refusal as error:
+        raise Refusal(name_user_function(str(error))) from None
+    finally:
+        del sys.modules[module.__name__]
+        clear_cache()
+
+
+def _define_workload(
+    problem: Problem, write: Callable[[Case], Callable[..., Any]] | None, other_modes: Sequence[str]
+) -> Callable[[Case], Workload]:
+    """Return the function `workload(case)` of the temporary module. `registered` explains the arguments."""
     by_name = lambda call: lambda **inputs: call(*_order_inputs(problem, inputs))  # noqa: E731
     directions: dict[str, Any] = {}  # name -> specs, for the directions of each differentiated input
     if problem.target in PRODUCTS:
@@ -259,20 +279,7 @@ def registered(
         modes = () if write is None else (case.mode, *other_modes)
         return dataclasses.replace(workload, whole_modes=dict.fromkeys(modes, differentiate))
 
-    module = types.ModuleType(f"{ADVISED}{problem.name}_{next(_workload_numbers)}")
-    module.workload = make_workload  # type: ignore[attr-defined]
-    sys.modules[module.__name__] = module
-    count, is_second = jax.tree.leaves(dict(problem.points))[0].shape[0], problem.target in SECOND
-    try:
-        yield Case(
-            module.__name__, problem.target if is_second else None, points=count, dtype=problem.dtype,
-            api="jit", mode="fwd_over_rev" if is_second else "jacfwd", precision="default",
-        )  # fmt: skip
-    except Refusal as error:
-        raise Refusal(name_user_function(str(error))) from None
-    finally:
-        del sys.modules[module.__name__]
-        clear_cache()
+    return make_workload
 
 
 def name_user_function(text: str) -> str:

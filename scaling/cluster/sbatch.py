@@ -254,11 +254,9 @@ def _sbatch_options(
             name: value for name, value in extra_options.items() if value is not None and name not in left_out
         },
     }  # fmt: skip
-    specified_options = {
-        name: value for name, value in options.items()
-        if value is not None and name not in left_out
-    }  # fmt: skip
-    return specified_options | {"wckey": None}  # disable the default wckey of submitit
+    specified = {name: value for name, value in options.items() if value is not None}
+    # None disables the default wckey of submitit.
+    return {name: value for name, value in specified.items() if name not in left_out} | {"wckey": None}
 
 
 def checked_setup(lines: Sequence[str]) -> list[str]:
