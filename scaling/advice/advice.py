@@ -5,7 +5,6 @@ that computes the derivative with one of the methods.
 """
 
 import functools
-import math
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -57,9 +56,8 @@ class Advice:
 
     def __post_init__(self) -> None:
         cases = sorted(self.cases, key=self._rank)
-        if cases and not self.records and (shortest := self.seconds(cases[0])):
-            longest = measurement.EQUAL_RATIO * shortest  # up to this time, the plainest program is preferred
-            equal = [case for case in cases if (self.seconds(case) or math.inf) <= longest]
+        if cases and self.seconds(cases[0]):
+            equal = [cases[0], *(case for case in cases[1:] if self._is_equally_fast(case, cases[0]))]
             plainest = min(equal, key=_complexity)
             cases = [plainest, *(case for case in cases if case != plainest)]
         object.__setattr__(self, "cases", tuple(cases))
@@ -74,6 +72,14 @@ class Advice:
         has_failed = fields.get("status") == "failed" or fields.get("reason") == "not_offered"
         is_predicted = bool(self.records) and case not in self.records
         return seconds is None, has_failed, is_predicted, seconds or 0.0, *_complexity(case)
+
+    def _is_equally_fast(self, case: Case, fastest: Case) -> bool:
+        seconds, fastest_seconds = self.seconds(case), self.seconds(fastest)
+        if not seconds or not fastest_seconds or (case in self.records) != (fastest in self.records):
+            return False
+        if case in self.records:
+            return measurement.may_be_equal(self.records[case], self.records[fastest])
+        return seconds <= measurement.EQUAL_RATIO * fastest_seconds
 
     @property
     def best(self) -> Case:

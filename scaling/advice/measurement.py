@@ -145,6 +145,11 @@ def _is_close(record: Record, best: Record) -> bool:
     return ratio is not None and ratio[2] <= EQUAL_RATIO
 
 
+def may_be_equal(record: Record, best: Record) -> bool:
+    """Return whether a case may be as fast as the fastest case `best`, and takes at most 3 % longer."""
+    return _may_be_as_fast(record, best) and _is_close(record, best)
+
+
 def describe_certainty(best: Record, others: Sequence[Record]) -> str:
     """Return text that states how many of the cases `others` may be as fast as the measured case `best`."""
     rivals = [other for other in others if _may_be_as_fast(other, best)]

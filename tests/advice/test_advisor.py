@@ -101,6 +101,22 @@ def test_of_predictions_within_3_percent_the_plainest_program_is_advised():
     assert best(1.04, 1.01, 1.0) == 2
 
 
+def test_of_measured_times_that_are_not_distinguished_the_plainest_program_is_advised():
+    advice = scaling.advise(force, {"x": X}, {"k": K}, budget=1)
+    measured = next(iter(advice.records.values()))
+    cases = (dataclasses.replace(measured.case, chunk=2), dataclasses.replace(measured.case, chunk=None))
+
+    def best(plain):
+        samples = np.linspace(0.995, 1.005, 21)
+        records = {
+            case: dataclasses.replace(measured, case=case, seconds=list(seconds))
+            for case, seconds in zip(cases, (samples, plain * samples), strict=True)
+        }
+        return cases.index(dataclasses.replace(advice, cases=cases, records=records).best)
+
+    assert [best(plain) for plain in (0.9, 1.002, 1.02, 1.1)] == [1, 1, 0, 0]
+
+
 def test_with_a_budget_the_measured_come_first_and_the_jacobian_is_that_of_jax():
     lines = []
     advice = scaling.advise(force, {"x": X}, {"k": K}, wrt="k", budget=2, note=lines.append)
