@@ -74,6 +74,7 @@ class Advice:
         return seconds is None, has_failed, is_predicted, seconds or 0.0, *_complexity(case)
 
     def _is_equally_fast(self, case: Case, fastest: Case) -> bool:
+        """Return whether the times of two cases, both measured or both predicted, are equal within 3 %."""
         seconds, fastest_seconds = self.seconds(case), self.seconds(fastest)
         if not seconds or not fastest_seconds or (case in self.records) != (fastest in self.records):
             return False

@@ -48,7 +48,8 @@ def advise(
     """
     problem = make_problem(function, points, shared, wrt, target, import_line)
     check_names("option", options, _DEFAULTS)
-    _check_options(**_DEFAULTS | options)  # before the sparsity pattern is detected
+    options = _DEFAULTS | options
+    _check_options(**options)  # before the sparsity pattern is detected
     is_gauss_newton = target == "gauss_newton"
     with registered(problem) as base:
         coloring = None if is_gauss_newton else candidates.find_coloring(base, problem.transforms)
@@ -88,10 +89,10 @@ def _check_reverse_mode(problem: Problem) -> None:
 
 def advise_case(
     base: Case,
-    budget: float = 30.0,
-    devices: int | Sequence[int] = 1,
-    hardware: str | None = None,
-    note: Callable[[str], None] | None = None,
+    budget: float,
+    devices: int | Sequence[int],
+    hardware: str | None,
+    note: Callable[[str], None] | None,
     may_split_seeds: bool = True,
     compile_cores: Sequence[int] = (),
 ) -> Advice:

@@ -135,9 +135,8 @@ def _parse_minutes(value: Any) -> float | None:
     text = str(value).strip()
     if match := re.fullmatch(rf"({_DECIMAL})\s*(s|sec|m|min|h|hours?|d|days?)?", text):
         minutes = float(match.group(1)) * _TIME_UNITS[(match.group(2) or "m")[0]]
-    elif re.fullmatch(
-        r"(\d{1,9}-)?\d{1,9}(:\d{1,9}){0,2}", text
-    ):  # MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS
+    # MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS
+    elif re.fullmatch(r"(\d{1,9}-)?\d{1,9}(:\d{1,9}){0,2}", text):
         days, dash, clock = text.rpartition("-")
         numbers = [int(number) for number in clock.split(":")]
         zeros = [0] * (3 - len(numbers))

@@ -255,7 +255,7 @@ class LlvmFunction:
         loop = self._innermost_loop(label)
         exits = [target for target in targets if loop is not None and target not in self.loops[loop]]
         if loop is not None and exits:
-            exiting = count / (self.trips[loop])
+            exiting = count / self.trips[loop]
             staying = (count - exiting) / max(1, len(targets) - len(exits))
             return [exiting / len(exits) if target in exits else staying for target in targets]
         vectorized = [target.startswith("%vector.") for target in targets]

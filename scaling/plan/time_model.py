@@ -132,7 +132,7 @@ def draw_time_parts(
         shape = hardware.slice_shape(group) or ()
         cost = collective_cost(str(message.get("kind", "")), size, group, rates.network, shape)
         communication += cost * message.get("times", 1)
-    dispatch = rates.call_seconds.get(case.api, rates.call_seconds[""])  # "" stands for any other API
+    dispatch = rates.call_seconds.get(case.api, rates.call_seconds[""])  # "" is any other API
     time_parts = {
         "call": (dispatch + float(executions.sum()) * rates.kernel_seconds) * latency_factor,
         "compute": compute,
