@@ -13,10 +13,6 @@ from scaling.core.case import DTYPES, PRECISIONS, Refusal
 from scaling.options import machine_peaks
 from scaling.plan.hardware import Hardware, Level, Rates
 
-# How many times as fast as the smallest copy a kernel moves its bytes. A copy is one call, whose result is
-# new memory. A program reuses its arrays, so that they stay in the caches: 60 to 200 GB/s instead of 30.
-_REUSE_SPEEDUP = 3
-_MAX_REUSED_BYTES = 8e6  # a larger copy is not faster than main memory
 _MIN_LATENCY = 1e-9  # seconds per step; noise can make the measured difference negative
 _TARGET_OF_RATE = {  # field of `Rates` -> target of the peak benchmark
     "arithmetic": "arithmetic", "divisions": "division", "transcendental": "transcendental",
@@ -87,11 +83,8 @@ def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
         steps = 2 * math.ceil(math.log2(devices))
         latency = max(min(collective_latencies) - call_seconds, _MIN_LATENCY) / steps
         network = (Level("switch", None, speed * 2 * (devices - 1) / devices, latency),)
-    (copied_bytes, copy_speed), *larger_copies = copies
-    speedup = _REUSE_SPEEDUP if copied_bytes <= _MAX_REUSED_BYTES else 1
-    bandwidth = ((copied_bytes, speedup * copy_speed), *larger_copies)
     return Rates(
-        devices=devices, bandwidth=bandwidth, **by_dtype,
+        devices=devices, bandwidth=copies, **by_dtype,
         products={dtype: dict.fromkeys(PRECISIONS, fastest("matmul", dtype)) for dtype in DTYPES},
         turned=fastest("transpose") or copies[-1][1], kernel_seconds=0.0,
         call_seconds=calls | {"": call_seconds}, network=network,

@@ -1,8 +1,8 @@
 """Predict the time of a call (`TimeEstimate`) from the kernels and collectives of its program.
 
 The time of a kernel is the time to move its bytes or the time to compute its operations, whichever is longer
-(the roofline model). For a CPU, both times are added, llvm_instructions.py counts the operations, and
-kernel_work.py adds an overhead. Kernels and collectives do not overlap, and all devices wait for the slowest.
+(the roofline model). For a CPU, llvm_instructions.py counts the operations, and kernel_work.py adds an
+overhead. Kernels and collectives do not overlap, and all devices wait for the slowest.
 Caches are modeled in two ways: the bandwidth depends on the bytes of a kernel, and small CPU kernels need no
 time to move their bytes.
 
@@ -122,9 +122,7 @@ def draw_time_parts(
         _draw_log_uniform(hardware.attained, rng) for _ in range(3)
     )
     latency_factor = _draw_log_uniform(hardware.asking, rng)
-    # Only the kernels of a CPU have overhead. A CPU core waits for its caches.
-    combine = np.add if overhead.any() else np.maximum
-    kernel_seconds = combine(memory_seconds / memory_share, operation_seconds / arithmetic_share)
+    kernel_seconds = np.maximum(memory_seconds / memory_share, operation_seconds / arithmetic_share)
     compute = executions @ (kernel_seconds + overhead / arithmetic_share)
     communication = np.zeros(2)  # latency, transfer time
     for message in messages:

@@ -78,16 +78,17 @@ def test_times_of_kernels_and_messages_are_added():
     assert with_message.seconds - estimate([first], devices=4).seconds == pytest.approx(expected)
 
 
-def test_on_a_cpu_the_times_for_bytes_operations_and_overhead_are_added():
-    parts = {"bytes": 10**6}, {"products": 10**5}, {"overhead": 700}
-    expected = sum(map(seconds, parts))
-    assert seconds(parts[0] | parts[1] | parts[2]) == pytest.approx(expected, rel=1e-5)
+def test_on_a_cpu_the_overhead_is_added_to_the_longer_of_memory_and_compute_time():
+    memory, compute, overhead = {"bytes": 10**6}, {"products": 10**5}, {"overhead": 700}
+    for parts in ((memory, compute), (memory | {"bytes": 10**7}, compute)):
+        expected = max(map(seconds, parts)) + seconds(overhead)
+        assert seconds(parts[0] | parts[1] | overhead) == pytest.approx(expected, rel=1e-5)
 
 
 def test_on_a_cpu_kernels_of_few_bytes_read_them_from_the_cache():
     for kernel in ({"products": 9}, {"operations": 9}):
         for size, is_cached in ((4000, True), (2**19 + 1, False)):
-            expected = seconds({"overhead": 700}) + seconds(kernel) + (0 if is_cached else size / BANDWIDTH)
+            expected = seconds({"overhead": 700}) + (seconds(kernel) if is_cached else size / BANDWIDTH)
             assert seconds(kernel | {"overhead": 700, "bytes": size}) == pytest.approx(expected, rel=1e-5)
 
 
