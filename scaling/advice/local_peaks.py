@@ -130,5 +130,5 @@ def _load_or_measure(cases: Iterable[Case]) -> list[Record]:
 def _peak_key(fields: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the parts of the environment `fields` that affect the peak rates, as a cache key."""
     cores, versions = fields["cores"] or (), fields["versions"]
-    settings = fields["xla_flags"], fields["glibc_tunables"]
+    settings = fields["xla_flags"], fields["glibc_tunables"], fields["source"]
     return fields["device_kind"], *settings, versions["jaxlib"], len(cores)

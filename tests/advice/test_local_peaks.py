@@ -55,6 +55,13 @@ def test_a_peak_with_huge_pages_is_not_that_without(runs, monkeypatch):
     assert [without, peak()] == [2.0, 1.0]
 
 
+def test_a_peak_of_another_version_of_the_package_is_measured_again(runs, monkeypatch):
+    runs += [(2.0, False), (1.0, False)]
+    first = peak()
+    monkeypatch.setattr(local_peaks.environment, "source", lambda: "changed")
+    assert [first, peak()] == [2.0, 1.0]
+
+
 def test_a_disturbed_peak_is_measured_again_until_one_is_not_and_the_fastest_of_them_is_used(runs):
     runs += [(3.0, True), (5.0, True), (4.0, False)]
     assert [peak(), peak(), peak(), peak()] == [3.0, 3.0, 4.0, 4.0]
