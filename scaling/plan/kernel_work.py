@@ -14,7 +14,6 @@ from typing import Any
 
 from scaling.options import hlo
 from scaling.options.hlo import Computations, HloInstruction, HloProgram, Instructions
-from scaling.plan import ynn_fusion
 
 _ANNOTATION_TARGETS = {  # targets of custom calls that do no work
     "AllocateBuffer", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "MoveToHost",
@@ -61,6 +60,13 @@ ROUTINE_ELEMENTS = {
     "ungqr": 7800, "gehrd": 20_000, "sytrd": 20_000, "hetrd": 20_000, "syevd": 45_000, "heevd": 45_000,
     "gesdd": 80_000, "gesvd": 100_000, "geev": 180_000, "gees": 180_000,
 }  # fmt: skip
+# Fusions that XLA leaves to the library YNNPACK. The time of a single one can be wrong by a factor of 2.
+FUSION_START = 3_000_000  # the start of a fusion: 1 to 8 us
+FUSION_START_IN_LOOP = 1_000_000  # the same in a while loop: 0.5 to 1 us
+FUSION_ROW = 4000  # a row of a reduction or of an instruction with a broadcast operand: 3 to 5 ns
+FUSION_PRODUCT = 130_000  # a product of a batch: 130 ns
+FUSION_PRODUCT_ROW = 5000  # a row of the left operand of a product: 5 ns
+FUSION_PACKED_ELEMENT = 200  # an element of the right operand of a product: 0.2 ns
 _ROUTINE_TARGET = re.compile(r'custom_call_target="(?:lapack_[sdcz](\w+)_ffi|(TopK))"')
 
 
@@ -258,9 +264,28 @@ def _kernel_overhead(kernel: hlo.Kernel, loop_operations: float, arithmetic: int
     if kernel.in_call:
         return 1  # a called kernel has no start, but 0 would mean that it runs on an accelerator
     if instruction.opcode == "fusion" and "__ynn_fusion" in instruction.attributes:
-        return ynn_fusion.count_overhead(kernel.body, in_loop)
+        return _fusion_overhead(kernel)
     start = KERNEL_START_IN_LOOP if in_loop else KERNEL_START
     return start if loop_operations else start + _library_overhead(kernel, arithmetic)
+
+
+def _fusion_overhead(kernel: hlo.Kernel) -> int:
+    """Return the overhead of a fusion that YNNPACK executes, in picoseconds."""
+    overhead = FUSION_START_IN_LOOP if kernel.in_loop else FUSION_START
+    for instruction in kernel.body.values():
+        operands = [kernel.body[name] for name in instruction.operands]
+        if instruction.opcode == "dot":
+            left, right = operands
+            batch, summed = (
+                math.prod(left.dims[axis] for axis in instruction.axes(f"lhs_{kind}_dims") or ())
+                for kind in ("batch", "contracting")
+            )
+            overhead += FUSION_PRODUCT * batch + FUSION_PRODUCT_ROW * (left.size // max(1, summed))
+            overhead += FUSION_PACKED_ELEMENT * right.size
+        elif instruction.opcode == "reduce" or any(x.opcode == "broadcast" for x in operands):
+            array = operands[0] if instruction.opcode == "reduce" else instruction
+            overhead += FUSION_ROW * (array.size // max(1, *array.dims[-1:]))
+    return overhead
 
 
 def _library_overhead(kernel: hlo.Kernel, arithmetic: int) -> int:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from scaling.options import hlo
-from scaling.plan import kernel_work, llvm_instructions, ynn_fusion
+from scaling.plan import kernel_work, llvm_instructions
 from tests.support.hlo_text import fusion_text
 
 
@@ -49,7 +49,7 @@ def test_a_kernel_starts_faster_in_a_loop():
     (in_loop,) = compiled_products(step, jnp.ones((40, 40)))
     (alone,) = compiled_products(lambda x: x @ x, jnp.ones((40, 40)))
     kernel = kernel_work.KERNEL_START - kernel_work.KERNEL_START_IN_LOOP
-    fusion = ynn_fusion.FUSION_START - ynn_fusion.FUSION_START_IN_LOOP  # of a product, with jaxlib 0.11
+    fusion = kernel_work.FUSION_START - kernel_work.FUSION_START_IN_LOOP  # of a product, with jaxlib 0.11
     assert 0 < alone - in_loop in (kernel, fusion)
 
 
@@ -128,68 +128,37 @@ def test_only_what_has_no_compiled_loops_is_computed_by_a_library(name):
     assert (in_library.library, in_loops.library) == (opcode if name == "random bits" else "", "")
 
 
-IN_LIBRARY = 'kind=kCustom, backend_config={"fusion_config":{"kind":"__ynn_fusion"}}'
-
-
-def test_a_fusion_of_the_library_has_the_time_of_its_start():
-    text = fusion_text("f32[8,4]{1,0} parameter(0)", "f32[8,4]{1,0} negate(%p)", IN_LIBRARY)
-    (kernel,) = count_kernels(text, {})
-    assert kernel.overhead == ynn_fusion.FUSION_START + ynn_fusion.MATRIX_ROW + ynn_fusion.MATRIX
-    (in_loops,) = count_kernels(text.replace("__ynn_fusion", "another"), {"f": 10.0})
-    assert (in_loops.overhead, in_loops.operations) == (kernel_work.KERNEL_START, 10)
-
-
 LIBRARY_FUSION = """\
-%add (x: f32[], y: f32[]) -> f32[] {{
+%add (x: f32[], y: f32[]) -> f32[] {
   %x = f32[] parameter(0)
   %y = f32[] parameter(1)
   ROOT %s = f32[] add(%x, %y)
-}}
+}
 
-%fused (p: f32[{p}], q: f32[6,5,4]) -> f32[{result}] {{
-  %p = f32[{p}]{{{layout}}} parameter(0)
-  %q = f32[6,5,4]{{2,1,0}} parameter(1)
-  %b = f32[6,5,4]{{2,1,0}} broadcast(%p), dimensions={{{axes}}}
-  %m = f32[6,5,4]{{2,1,0}} {opcode}(%q, %b)
+%fused (p: f32[6,4], q: f32[6,5,4]) -> f32[6,5] {
+  %p = f32[6,4]{1,0} parameter(0)
+  %q = f32[6,5,4]{2,1,0} parameter(1)
+  %b = f32[6,5,4]{2,1,0} broadcast(%p), dimensions={0,2}
+  %m = f32[6,5,4]{2,1,0} multiply(%q, %b)
+  %n = f32[6,5,4]{2,1,0} negate(%m)
   %zero = f32[] constant(0)
-  ROOT %r = f32[{result}]{{1,0}} reduce(%m, %zero), dimensions={{{summed}}}, to_apply=%add
-}}
+  ROOT %r = f32[6,5]{1,0} reduce(%n, %zero), dimensions={2}, to_apply=%add
+}
 
-ENTRY %main (a: f32[{p}], c: f32[6,5,4]) -> f32[{result}] {{
-  %a = f32[{p}]{{{layout}}} parameter(0)
-  %c = f32[6,5,4]{{2,1,0}} parameter(1)
-  ROOT %f = f32[{result}]{{1,0}} fusion(%a, %c), kind=kCustom, calls=%fused, \
-backend_config={{"fusion_config":{{"kind":"__ynn_fusion"}}}}
-}}
+ENTRY %main (a: f32[6,4], c: f32[6,5,4]) -> f32[6,5] {
+  %a = f32[6,4]{1,0} parameter(0)
+  %c = f32[6,5,4]{2,1,0} parameter(1)
+  ROOT %f = f32[6,5]{1,0} fusion(%a, %c), kind=kCustom, calls=%fused, \
+backend_config={"fusion_config":{"kind":"__ynn_fusion"}}
+}
 """
 
 
-@pytest.mark.parametrize(
-    ("opcode", "axes", "summed", "rows", "calls", "contracted_rows"),
-    [
-        # rows and calls of the elementwise instruction and of the reduction together
-        ("add", "0,2", "2", 2 * 30, 2 * 6, 0),  # three groups of axes: the broadcast axis ends a group
-        ("add", "0,1", "2", 2 * 30, 2 * 1, 0),  # two groups
-        ("add", "1,2", "1", 2 * 30, 2 * 6, 0),
-        ("multiply", "0,2", "2", 0, 0, 30),  # like a batch of 6 products of a (5, 4) matrix and a vector
-        ("multiply", "1,2", "1", 0, 0, 24),
-        ("multiply", "0,2", "1", 2 * 30, 2 * 6, 0),  # a factor is constant along the summed axis
-    ],
-)
-def test_the_rows_of_a_fusion_in_the_library_end_at_reduced_and_broadcast_axes(
-    opcode, axes, summed, rows, calls, contracted_rows
-):
-    lengths = {"0": "6", "1": "5", "2": "4"}
-    p = ",".join(lengths[axis] for axis in axes.split(","))
-    result = ",".join(length for axis, length in lengths.items() if axis != summed)
-    text = LIBRARY_FUSION.format(p=p, layout="1,0", axes=axes, opcode=opcode, summed=summed, result=result)
-    (in_library,) = count_kernels(text, {})
-    expected = (
-        ynn_fusion.MATRIX_ROW * rows + ynn_fusion.MATRIX * calls + ynn_fusion.CONTRACTED_ROW * contracted_rows
-    )
-    assert in_library.overhead == ynn_fusion.FUSION_START + expected
-    (in_loops,) = count_kernels(text.replace("__ynn_fusion", "another"), {})
-    assert in_loops.overhead == kernel_work.KERNEL_START
+def test_a_fusion_of_the_library_has_the_time_of_its_start_and_of_the_rows_of_sums_and_broadcasts():
+    (in_library,) = count_kernels(LIBRARY_FUSION, {})
+    assert in_library.overhead == kernel_work.FUSION_START + 2 * 6 * 5 * kernel_work.FUSION_ROW
+    (in_loops,) = count_kernels(LIBRARY_FUSION.replace("__ynn_fusion", "another"), {"f": 10.0})
+    assert (in_loops.overhead, in_loops.operations) == (kernel_work.KERNEL_START, 10)
 
 
 def test_each_product_of_a_batch_in_the_library_takes_time():
@@ -207,8 +176,9 @@ ENTRY %main (a: f32[7,3,4], c: f32[7,4,5]) -> f32[7,3,5] {
 }
 """
     (kernel,) = count_kernels(text, {})
-    products = 7 * ynn_fusion.PRODUCT + 7 * 3 * ynn_fusion.PRODUCT_ROW
-    assert kernel.overhead == ynn_fusion.FUSION_START + products + 7 * 4 * 5 * ynn_fusion.PACKED_ELEMENT
+    products = 7 * kernel_work.FUSION_PRODUCT + 7 * 3 * kernel_work.FUSION_PRODUCT_ROW
+    packed = 7 * 4 * 5 * kernel_work.FUSION_PACKED_ELEMENT
+    assert kernel.overhead == kernel_work.FUSION_START + products + packed
 
 
 def test_a_fusion_of_the_library_starts_faster_in_a_loop():
@@ -241,8 +211,8 @@ ENTRY %main (a: f32[8]) -> (s32[], f32[8]) {
 }
 """
     overheads = {(kernel.times, kernel.overhead) for kernel in count_kernels(text, {})}
-    assert (5, ynn_fusion.FUSION_START_IN_LOOP + ynn_fusion.MATRIX_ROW + ynn_fusion.MATRIX) in overheads
-    assert kernel_work.KERNEL_START_IN_LOOP < ynn_fusion.FUSION_START_IN_LOOP < ynn_fusion.FUSION_START
+    assert (5, kernel_work.FUSION_START_IN_LOOP) in overheads
+    assert kernel_work.KERNEL_START_IN_LOOP < kernel_work.FUSION_START_IN_LOOP < kernel_work.FUSION_START
 
 
 CONVOLUTIONS = {  # the layouts of the arrays -> whether XLA computes the convolution in loops
