@@ -27,8 +27,7 @@ _BLOCK_LABEL = re.compile(r'("?[\w.\-$]+"?):')
 _BRANCH_TARGET = re.compile(r'label (%"?[\w.\-$]+"?)')
 _CONDITIONAL_BRANCH = re.compile(r"br i1 (%[^,]+), label (%[^,]+), label (%[^,]+)")
 _ASSIGNMENT = re.compile(r"(%[^ ]+) = (.*)")
-_COMPARISON = re.compile(r"icmp (?:samesign )?(\w+) i\d+ (%[^,]+), (-?\d+|%\S+)")
-_MINIMUM_WITH_CONSTANT = re.compile(r"@llvm\.[su]min\.i\d+\(i\d+ %[^,]+, i\d+ (\d+)\)")
+_COMPARISON = re.compile(r"icmp (?:samesign )?(\w+) i\d+ (%[^,]+), (-?\d+)")
 _SUM_WITH_CONSTANT = re.compile(r"(?:add|or disjoint) [^%]*(%[^,]+), (?:splat \(i\d+ )?(-?\d+)")
 # A sum of two indices, or of a pointer and an index that is multiplied by the bytes of an element.
 _SUM = re.compile(
@@ -97,7 +96,6 @@ class Comparison(NamedTuple):
     predicate: str  # the name of the operator, a key of `_COMPARISON_OPERATORS`
     value: str  # the name of the variable
     bound: int
-    is_range: bool  # whether the bound is the end of a nonempty range of work groups
 
 
 def dump_options(folder: str) -> dict[str, str]:
@@ -272,7 +270,7 @@ class LlvmFunction:
         comparison = self._find_comparison(condition)
         if comparison is None:
             return count / 2
-        if comparison.is_range or self._is_loaded(comparison.value):
+        if self._is_loaded(comparison.value):
             return count
         for header, first_value, step in self._find_counters(comparison.value):
             if (trips := self.trips[header]) <= _MAX_COUNTED_TRIPS:
@@ -284,17 +282,10 @@ class LlvmFunction:
     def _find_comparison(self, condition: str) -> Comparison | None:
         """Return the comparison that computes the variable `condition`, or None if there is none.
 
-        Only comparisons with a constant, or with the minimum of a variable and a constant, are recognized.
-        The constant becomes the bound of the result.
+        Only comparisons with a constant are recognized.
         """
         match = _COMPARISON.match(self.definitions.get(condition, ""))
-        if match is None:
-            return None
-        # The bound min(i * n + n, constant) is the end of a range of work groups.
-        minimum = _MINIMUM_WITH_CONSTANT.search(self.definitions.get(match[3], ""))
-        if minimum is None and match[3].startswith("%"):
-            return None
-        return Comparison(match[1], match[2], int(minimum[1] if minimum else match[3]), minimum is not None)
+        return Comparison(match[1], match[2], int(match[3])) if match else None
 
     def _count_work_groups(self) -> int:
         """Return the number of work groups of the kernel.

@@ -308,30 +308,6 @@ exit:
     assert llvm_instructions.LlvmFunction(blocks).total_cost(256) == 6 * (0.5 + 1 + 0.5 + 1 + 0.5 + 1)
 
 
-def test_a_loop_over_the_range_of_a_work_group_ends_at_its_bound():
-    text = """
-define ptr @kernel(ptr %0) {
-  %group = load i64, ptr %0
-  %first = mul i64 %group, 24
-  %end = add i64 %first, 24
-  %last = tail call i64 @llvm.smin.i64(i64 %end, i64 24)
-  %some = icmp ult i64 %first, %last
-  br i1 %some, label %loop, label %exit
-
-loop:
-  %i = phi i64 [ %next, %loop ], [ %first, %0 ]
-  %next = add i64 %i, 8
-  %more = icmp ult i64 %i, %last
-  br i1 %more, label %loop, label %exit
-
-exit:
-  ret ptr null
-}
-"""
-    ((_, blocks),) = llvm_instructions.parse_functions(text)
-    assert llvm_instructions.LlvmFunction(blocks).count_executions()["%loop"] == 24 / 8 + 1
-
-
 @pytest.mark.parametrize(
     ("line", "cost"),
     [
