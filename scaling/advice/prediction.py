@@ -8,7 +8,7 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import jax
@@ -26,8 +26,7 @@ from scaling.workers.cores import usable_cores
 
 # A case with a chunk or block is not compiled if it needs more than this many times the fewest operations.
 _MAX_WORK_RATIO = 10.0
-# These numbers of plain candidates, and of candidates with a chunk or block, are compiled without time limit.
-_FIRST_PLAIN, _FIRST_BLOCKED = 2, 1
+_ALWAYS_COMPILED = 3  # the number of candidates that are compiled without time limit
 
 
 def start_compile_threads(cores: Sequence[int]) -> None:
@@ -101,7 +100,9 @@ def _compile_candidates(
             fields[case] = {"status": "skipped", "reason": "dominated", "text": f"not compiled: {text}"}
             del built[case]
     try:
-        ordered = [built[case] for case in _order_to_compile(work, excess) if case in built]
+        # Cases that are unlikely to be the fastest are compiled last.
+        rank = lambda case: (case in excess, bool(case.block or case.chunk), work[case])  # noqa: E731
+        ordered = [built[case] for case in sorted(built, key=rank)]
         for number, (case, compiled) in enumerate(_compile_in_threads(ordered, seconds, cores), 1):
             fields[case] = compiled
             note(f"compiled {number} of {len(built)} candidates")
@@ -110,28 +111,6 @@ def _compile_candidates(
             raise
         note("interrupted: advice from the candidates that are compiled")
     return fields, {case: each.stages for case, each in built.items() if each.stages}
-
-
-def _order_to_compile(work: Mapping[Case, float], excess: Collection[Case]) -> list[Case]:
-    """Return the cases in the order in which they are compiled.
-
-    `work` maps each case to its number of operations. Cases with few operations come first: those without a
-    chunk or block, then the others, then the cases in `excess`, which are unlikely to be among the fastest.
-    The first case with a chunk or block is moved to the third place, so that it is always compiled.
-    """
-    is_plain = lambda case: not (case.block or case.chunk)  # noqa: E731
-    # Chunks and blocks need about as many operations as their plain mode. Blocks are often faster.
-    by_mode = {(case.mode, case.devices): operations for case, operations in work.items() if is_plain(case)}
-    operations = lambda case: by_mode.get((case.mode, case.devices), work[case])  # noqa: E731
-
-    def rank(case: Case) -> tuple[bool, bool, float, bool]:
-        return case in excess, not is_plain(case), operations(case), case.block is None
-
-    ordered = sorted(work, key=rank)
-    plain = [case for case in ordered if case not in excess and is_plain(case)]
-    blocked = [case for case in ordered if case not in excess and not is_plain(case)]
-    first = [*plain[:_FIRST_PLAIN], *blocked[:_FIRST_BLOCKED]]
-    return [*first, *(case for case in ordered if case not in first)]
 
 
 def _compile_in_threads(
@@ -145,7 +124,7 @@ def _compile_in_threads(
     skipped["text"] = f"not compiled: no time was left after {seconds:.0f} s of compiling"
 
     def compile_in_time(built_case: BuiltCase) -> RecordFields:
-        is_late = time.monotonic() > deadline and built_case not in built[: _FIRST_PLAIN + _FIRST_BLOCKED]
+        is_late = time.monotonic() > deadline and built_case not in built[:_ALWAYS_COMPILED]
         return skipped if is_late else built_case.compile()
 
     # This process is bound to the cores on which it measures. These threads may use other cores as well.

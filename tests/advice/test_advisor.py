@@ -298,11 +298,11 @@ def test_the_shortest_predicted_time_is_advised_even_with_ten_times_the_work(mon
     assert advice.best.mode == "jacfwd"
 
 
-def test_without_time_two_plain_modes_and_one_block_are_compiled_and_the_others_are_counted(monkeypatch):
+def test_without_time_three_plain_modes_are_compiled_and_the_others_are_counted(monkeypatch):
     monkeypatch.setattr(advisor, "_COMPILING_SECONDS", 0.0)
     advice = scaling.advise(lambda x: jnp.sin(x), {"x": np.ones((50, 64), np.float32)}, budget=0)
     compiled = [case for case in advice.cases if advice.seconds(case)]
-    assert sorted(case.block or 0 for case in compiled) == [0, 0, 4] and len(advice.cases) > 4
+    assert [case.block or case.chunk for case in compiled] == 3 * [None] and len(advice.cases) > 4
     left_out = [row["left_out"] for row in advice.rows]
     assert left_out[:3] == 3 * [None] and {text[:12] for text in left_out[3:]} == {"not compiled"}
     assert f"{len(left_out) - 3} candidates not compiled in half of the budget or 30 s" in str(advice)
