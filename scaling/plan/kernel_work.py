@@ -50,6 +50,9 @@ PRODUCT = 400_000  # each product of a batch, and the start of the library: 0.4 
 PACKED_ELEMENT = 60  # an element of the operands or the result of a product in the library: 0.04 to 0.3 ns
 NARROW_PRODUCT_ELEMENT = 200  # the same for the left operand if the right one is narrow: 0.17 to 0.29 ns
 NARROW_COLUMNS = 7  # the largest number of columns of a narrow matrix
+# An element of the right operand if it is multiplied as a transpose, and its rows are a multiple of 1,024
+# bytes apart, so that they share few sets of the cache: 0.9 to 1.5 ns on an AMD EPYC.
+CONFLICTING_ELEMENT = 1300
 CONVOLUTION_PATCH = 30_000  # an output position of a convolution: 15 to 80 ns
 SORT_COMPARISON = 9000  # a comparison of two elements: 5 to 14 ns
 FFT_OPERATION = 60  # the additional time of an operation of a Fourier transform: 20 to 100 ps
@@ -301,11 +304,16 @@ def _library_overhead(kernel: hlo.Kernel, arithmetic: int) -> int:
             return 0
         return CONVOLUTION_PATCH * instruction.size // max(1, instruction.dims[-1])
     if instruction.opcode == "dot":
-        batch = math.prod(operands[0].dims[axis] for axis in instruction.axes("lhs_batch_dims") or ())
+        left, right = operands
+        batch = math.prod(left.dims[axis] for axis in instruction.axes("lhs_batch_dims") or ())
         is_narrow = not instruction.dims or instruction.dims[-1] <= NARROW_COLUMNS
-        left = operands[0].size * (NARROW_PRODUCT_ELEMENT if is_narrow else PACKED_ELEMENT)
-        other_elements = instruction.size + operand_size - operands[0].size
-        return PRODUCT * (1 + batch) + left + PACKED_ELEMENT * other_elements
+        overhead = PRODUCT * (1 + batch) + PACKED_ELEMENT * (instruction.size + right.size)
+        summed = instruction.axes("rhs_contracting_dims") or ()
+        row = sum(right.dims[axis] for axis in summed if axis == right.minor_axis)  # 0 if not a transpose
+        # A single row of the left operand is multiplied without packing the right one.
+        if instruction.size * row > right.size and right.bytes * row // right.size % 1024 == 0:
+            overhead += CONFLICTING_ELEMENT * right.size
+        return overhead + left.size * (NARROW_PRODUCT_ELEMENT if is_narrow else PACKED_ELEMENT)
     if instruction.opcode == "custom-call":
         return ROUTINE_ELEMENTS.get(_routine_name(instruction), 0) * operand_size
     if instruction.opcode == "fft":

@@ -70,6 +70,16 @@ PRODUCTS = {  # result, operands, attributes -> overhead
         "f32[5,3]{1,0}", "f32[5,7]{1,0}", "f32[7,3]{1,0}", "lhs_contracting_dims={1}, rhs_contracting_dims={0}",
         2 * kernel_work.PRODUCT + kernel_work.NARROW_PRODUCT_ELEMENT * 5 * 7
         + kernel_work.PACKED_ELEMENT * (7 * 3 + 5 * 3)),
+    "a transposed matrix with rows of 1,024 bytes": (
+        "f32[5,8]{1,0}", "f32[5,256]{1,0}", "f32[8,256]{1,0}", "lhs_contracting_dims={1}, rhs_contracting_dims={1}",
+        2 * kernel_work.PRODUCT + kernel_work.PACKED_ELEMENT * (5 * 256 + 8 * 256 + 5 * 8)
+        + kernel_work.CONFLICTING_ELEMENT * 8 * 256),
+    "a transposed matrix with rows of 1,020 bytes": (
+        "f32[5,8]{1,0}", "f32[5,255]{1,0}", "f32[8,255]{1,0}", "lhs_contracting_dims={1}, rhs_contracting_dims={1}",
+        2 * kernel_work.PRODUCT + kernel_work.PACKED_ELEMENT * (5 * 255 + 8 * 255 + 5 * 8)),
+    "a row and a transposed matrix": (
+        "f32[1,8]{1,0}", "f32[1,256]{1,0}", "f32[8,256]{1,0}", "lhs_contracting_dims={1}, rhs_contracting_dims={1}",
+        2 * kernel_work.PRODUCT + kernel_work.PACKED_ELEMENT * (256 + 8 * 256 + 8)),
     "a batch of them": (
         "f32[9,5,8]{2,1,0}", "f32[9,5,7]{2,1,0}", "f32[9,7,8]{2,1,0}",
         "lhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_batch_dims={0}, rhs_contracting_dims={1}",
