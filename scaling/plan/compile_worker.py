@@ -7,7 +7,6 @@ that the process uses no device memory.
 """
 
 import contextlib
-import dataclasses
 import math
 import os
 import re
@@ -163,7 +162,7 @@ class BuiltCase:
             "padding": program_stats.padding_share(self.derivative), "blocks": compiled_case.blocks,
             "peak_bytes": compiled_case.bytes_while_running,
             "compulsory_bytes": compiled_case.compulsory_bytes,
-            "messages": [kernel_work.as_work(message) for message in program.messages or ()],
+            "messages": list(map(vars, program.messages or ())),
         }  # fmt: skip
         if text := program_stats.describe_wrong_collectives(self.case, program.collectives):
             return fields | {"status": "failed", "reason": "collective", "text": text}
@@ -213,15 +212,19 @@ def describe_rejection(program: layout.Program, devices: int, message: str) -> T
 
 def _optimized_work(kernels: Sequence[KernelWork], steps: int) -> RecordFields:
     """Return record fields with the kernels and operations of a call that runs a program `steps` times."""
-    executions: dict[KernelWork, float] = defaultdict(float)
+    executions = defaultdict[tuple[Any, ...], float](float)
     for kernel in kernels:
-        executions[dataclasses.replace(kernel, times=1.0)] += kernel.times * steps
+        executions[tuple(item for item in kernel.items() if item[0] != "times")] += kernel["times"] * steps
     # The field `times` of a kernel counts the executions of all equal kernels.
-    merged = [dataclasses.replace(kernel, times=count) for kernel, count in executions.items()]
+    merged: list[KernelWork] = [{**dict(fields), "times": count} for fields, count in executions.items()]
+
+    def total(*kinds: str) -> float:
+        return sum(kernel["times"] * sum(kernel.get(kind, 0) for kind in kinds) for kernel in merged)
+
     return {
-        "kernels": [kernel_work.as_work(kernel) for kernel in merged],
-        "program_flops": sum(kernel.flops * kernel.times for kernel in merged),
-        "program_transcendentals": sum(kernel.transcendentals * kernel.times for kernel in merged),
+        "kernels": merged,
+        "program_flops": total("products", "arithmetic", "divisions", "reductions"),
+        "program_transcendentals": total("transcendentals"),
     }
 
 

@@ -9,7 +9,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from scaling.options import hlo
@@ -73,26 +72,20 @@ FUSION_PACKED_ELEMENT = 200  # an element of the right operand of a product: 0.2
 _ROUTINE_TARGET = re.compile(r'custom_call_target="(?:lapack_[sdcz](\w+)_ffi|(TopK))"')
 
 
-@dataclass(frozen=True)
-class KernelWork:
-    """The bytes, operations and overhead of one execution of a kernel on one device."""
-
-    bytes: int = 0  # bytes that are read and written
-    turned: int = 0  # bytes that transposes move if they change the minor-most axis
-    products: int = 0  # multiplications and additions in matrix products and convolutions
-    arithmetic: int = 0  # other operations, including comparisons, selections and conversions
-    divisions: int = 0  # floating-point divisions
-    transcendentals: int = 0  # evaluations of transcendental functions
-    operations: int = 0  # instructions that a CPU executes (llvm_instructions.py), or 0 if unknown
-    overhead: int = 0  # additional time on a CPU, in picoseconds
-    reductions: int = 0  # terms of sums along the minor-most axis; other sums are arithmetic
-    library: str = ""  # an opcode or a library function whose operations are unknown, or ""
-    times: float = 1.0  # the number of executions, or infinity if it is unknown
-
-    @property
-    def flops(self) -> int:
-        """Return the total number of operations, not including transcendental functions."""
-        return self.products + self.arithmetic + self.divisions + self.reductions
+KernelWork = dict[str, Any]  # the work of a kernel on one device: {one of `FIELDS`: value per execution}
+FIELDS = (  # a missing field is 0 or ""
+    "bytes",  # bytes that are read and written
+    "turned",  # bytes that transposes move if they change the minor-most axis
+    "products",  # multiplications and additions in matrix products and convolutions
+    "arithmetic",  # other operations, including comparisons, selections and conversions
+    "divisions",  # floating-point divisions
+    "transcendentals",  # evaluations of transcendental functions
+    "operations",  # instructions that a CPU executes (llvm_instructions.py), if known
+    "overhead",  # additional time on a CPU, in picoseconds
+    "reductions",  # terms of sums along the minor-most axis; other sums are arithmetic
+    "library",  # an opcode or a library function whose operations are unknown
+    "times",  # the number of executions, or infinity if it is unknown
+)
 
 
 def count_kernels(program: HloProgram, operations: Mapping[str, float] | None = None) -> list[KernelWork]:
@@ -102,17 +95,9 @@ def count_kernels(program: HloProgram, operations: Mapping[str, float] | None = 
     kernels are unknown, return one kernel with `times=inf`, for which no time can be predicted.
     """
     if program.kernels is None:
-        return [KernelWork(1, times=math.inf)]
+        return [{"bytes": 1, "times": math.inf}]
     by_name = None if operations is None else _operations_by_name(program.computations, operations)
     return [_count_kernel(kernel, by_name) for kernel in program.kernels]
-
-
-def as_work(work: KernelWork | hlo.Collective) -> dict[str, Any]:
-    """Return the fields of a kernel or collective as {field name: value}.
-
-    Fields with the value 0 or "" are omitted, and `times` is omitted if its value is 1.
-    """
-    return {name: value for name, value in vars(work).items() if value and (name, value) != ("times", 1)}
 
 
 def _operations_by_name(computations: Computations, operations: Mapping[str, float]) -> dict[str, float]:
@@ -138,7 +123,7 @@ def _count_kernel(kernel: hlo.Kernel, operations: Mapping[str, float] | None) ->
     `operations` maps the name of each CPU kernel to the number of its operations. It is None for a GPU or
     TPU.
     """
-    work, library = Counter[str](), ""
+    work, library = Counter(bytes=kernel.bytes), ""
     for instruction in kernel.body.values():
         field_name, amount = _count_instruction(instruction, kernel.body)
         if field_name:
@@ -149,11 +134,12 @@ def _count_kernel(kernel: hlo.Kernel, operations: Mapping[str, float] | None) ->
         loop_operations = operations.get(kernel.instruction.name, 0.0)  # 0 if a library computes the result
         work["overhead"] = _kernel_overhead(kernel, loop_operations, work["arithmetic"])
         work["operations"], library = round(loop_operations), "" if loop_operations else library
-    return KernelWork(kernel.bytes, library=library, times=kernel.times, **work)
+    values = {**work, "library": library}
+    return {name: values[name] for name in FIELDS if values.get(name)} | {"times": kernel.times}
 
 
 def _count_instruction(instruction: HloInstruction, instructions: Instructions) -> tuple[str, int]:
-    """Return the work of an HLO instruction as (name of a field of `KernelWork`, number to add to the field).
+    """Return the work of an HLO instruction as (one of `FIELDS`, number to add to this field).
 
     The name is "" if the work is unknown or 0. `instructions` contains the instructions of the same
     computation by name.
@@ -180,7 +166,7 @@ def _count_instruction(instruction: HloInstruction, instructions: Instructions) 
 
 
 def _count_sums(instruction: HloInstruction, summed: HloInstruction) -> tuple[str, int]:
-    """Return (field of `KernelWork`, number of terms) for a reduction over the array `summed`."""
+    """Return (one of `FIELDS`, number of terms) for a reduction over the array `summed`."""
     if instruction.opcode == "reduce":
         axes, terms = instruction.axes("dimensions"), summed.size
     else:

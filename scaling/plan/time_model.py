@@ -42,7 +42,7 @@ _CACHE_BYTES = 2**19  # bytes of a kernel that a CPU core keeps in its cache
 # An all-reduce is a reduce-scatter followed by an all-gather.
 PARTS_OF_ALL_REDUCE = {"all-reduce": 1.0, "reduce-scatter": 0.5, "all-gather": 0.5}
 
-# Fields of a `KernelWork` (kernel_work.py) or a `Collective` (options/hlo.py) by name. A missing field is 0,
+# Fields of a kernel (`kernel_work.FIELDS`) or `Collective` (options/hlo.py) by name. A missing field is 0,
 # except that `times` is 1.
 Work = dict[str, float]
 
