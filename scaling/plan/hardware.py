@@ -8,7 +8,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -128,8 +128,8 @@ def from_config(config: Mapping[str, Any]) -> Hardware:
     valid_keys = {*_RULES, *_PLATFORM_RULES[platform], "platform"}
     valid_keys |= {"ceilings"} if platform == "cpu" else set()
     check_names("key of hardware", config, sorted(valid_keys))
-    for name, (is_valid, description) in (_RULES | _PLATFORM_RULES[platform]).items():
-        if not is_valid(config.get(name)):
+    for name, (description, *patterns) in (_RULES | _PLATFORM_RULES[platform]).items():
+        if not all(_matches(config.get(name), pattern) for pattern in patterns):
             raise Refusal(f"hardware.{name} must be {description}, not {format_value(config.get(name))}")
     slices, per_chip, per_host = config.get("slices") or (), config["per_chip"], config["per_host"]
     if per_chip > per_host:
@@ -157,7 +157,29 @@ def _read_rates(config: Mapping[str, Any]) -> Rates:
     )  # fmt: skip
 
 
-_IsValid = Callable[[Any], bool]
+def _matches(value: Any, pattern: Any) -> bool:
+    """Return whether a value of a configuration has the form that a pattern describes.
+
+    function                      the function returns true for the value
+    tuple of patterns             the value matches one of them
+    {key: pattern}                a mapping with the same keys and with values that match
+    [pattern, ...]                a list of one or more elements that match, where `...` is an ellipsis
+    [pattern, pattern]            a list of two elements that match
+    text or None                  the value is equal
+    """
+    if isinstance(pattern, tuple):
+        return any(_matches(value, each) for each in pattern)
+    if isinstance(pattern, Mapping):
+        has_keys = isinstance(value, Mapping) and set(value) == set(pattern)
+        return has_keys and all(_matches(value[key], pattern[key]) for key in pattern)
+    if isinstance(pattern, list):
+        patterns = pattern[:1] * len(value) if pattern[1] is ... and isinstance(value, list) else pattern
+        return (
+            isinstance(value, list)
+            and 0 < len(value) == len(patterns)
+            and all(map(_matches, value, patterns))
+        )
+    return bool(pattern(value)) if callable(pattern) else value == pattern
 
 
 def is_positive(value: Any) -> bool:
@@ -177,25 +199,6 @@ def _is_name(value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch(r"\w[\w.+-]{0,63}", value, re.ASCII) is not None
 
 
-def _is_list(value: Any, is_valid: _IsValid) -> bool:
-    return isinstance(value, list) and value != [] and all(map(is_valid, value))
-
-
-def _is_range(value: Any, upper_limit: float = math.inf) -> bool:
-    return _is_list(value, is_positive) and len(value) == 2 and value[0] <= value[1] <= upper_limit
-
-
-def _has_keys(keys: Sequence[str], is_valid: _IsValid) -> _IsValid:
-    """Return a function that tests whether a value is a mapping with the keys `keys` and valid values."""
-    return lambda value: (
-        isinstance(value, Mapping) and set(value) == set(keys) and all(map(is_valid, value.values()))
-    )
-
-
-def _or_none(is_valid: _IsValid) -> _IsValid:
-    return lambda value: value is None or is_valid(value)
-
-
 def _are_texts(value: Any) -> bool:
     return isinstance(value, Mapping) and all(map(_is_text, (*value, *value.values())))
 
@@ -211,74 +214,62 @@ def _is_gpu_target(value: Any) -> bool:
     )
 
 
-def _are_stragglers(value: Any) -> bool:
-    return _has_keys(("share", "slowdown"), is_positive)(value) and value["share"] < 1 <= value["slowdown"]
-
-
-def _are_slices(value: Any) -> bool:
-    if not _is_list(value, lambda shape: _is_list(shape, _is_count)):
-        return False
-    chips = [math.prod(shape) for shape in value]
-    return chips[0] == 1 and chips == sorted(set(chips)) and len(set(map(len, value))) == 1
-
-
-def _is_level(value: Any) -> bool:
-    try:
-        level = Level(**value)
-    except TypeError:  # not a mapping, or with other keys
-        return False
-    numbers = is_positive(level.bandwidth) and is_positive(level.latency) and _is_count(level.wraps)
-    return level.shape in SHAPES and numbers and _or_none(_is_count)(level.devices)
-
-
-def _is_network(value: Any) -> bool:
-    if not _is_list(value, _is_level):
-        return False
-    *inner, outermost = [level["devices"] for level in value]
-    return outermost is None and None not in inner and inner == sorted(set(inner))
+def _are_ascending(slices: Any) -> bool:
+    chips = list(map(math.prod, slices or [()]))
+    return chips == sorted({1, *chips}) and len(set(map(len, slices or [()]))) == 1
 
 
 _NUMBER, _COUNT, _RANGE = "a positive number", "a positive integer", "two positive numbers such as [0.4, 0.9]"
 _SLICES = "shapes in chips, each with more chips and as many axes, beginning with one chip: [[1, 1], [2, 2]]"
 _NUMBERS_BY_DTYPE = f"a number or null for each of {', '.join(DTYPES)}"
-_is_rate_by_dtype = _has_keys(DTYPES, _or_none(is_positive))
-_Rules = dict[str, tuple[_IsValid, str]]  # field -> (predicate, description of valid values)
+_POSITIVE_RANGE = [is_positive, is_positive], lambda value: value[0] <= value[1]
+_OR_NULL = (is_positive, None)
+_BY_DTYPE = dict.fromkeys(DTYPES, _OR_NULL)
+_LEVEL = {"shape": SHAPES, "devices": (_is_count, None), "bandwidth": is_positive, "latency": is_positive}
+_Rules = dict[str, tuple[Any, ...]]  # field -> (description of valid values, patterns that all must match)
 _RULES: _Rules = {
-    "name": (_is_name, "made of letters, digits and ._+-"),
-    **dict.fromkeys(("title", "device_kind"), (_or_none(_is_text), "a name or null")),
-    **dict.fromkeys(("attained", "asking"), (_is_range, _RANGE)),
-    "jitter": (lambda value: is_positive(value) and value <= 1, "a positive number of at most 1"),
+    "name": ("made of letters, digits and ._+-", _is_name),
+    **dict.fromkeys(("title", "device_kind"), ("a name or null", (_is_text, None))),
+    **dict.fromkeys(("attained", "asking"), (_RANGE, *_POSITIVE_RANGE)),
+    "jitter": ("a positive number of at most 1", is_positive, lambda value: value <= 1),
     "stragglers": (
-        _are_stragglers,
         "such as {share: 1.0e-4, slowdown: 1.5}, with a share between 0 and 1 and a slowdown of at least 1",
+        {"share": is_positive, "slowdown": is_positive},
+        lambda value: value["share"] < 1 <= value["slowdown"],
     ),
-    **dict.fromkeys(("per_host", "per_chip", "most"), (_is_count, _COUNT)),
-    "slices": (_or_none(_are_slices), _SLICES),
-    "price": (_or_none(is_positive), f"{_NUMBER} or null"),
-    "sources": (_or_none(_are_texts), "a mapping of fields to texts"),
+    **dict.fromkeys(("per_host", "per_chip", "most"), (_COUNT, _is_count)),
+    "slices": (_SLICES, ([[_is_count, ...], ...], None), _are_ascending),
+    "price": (f"{_NUMBER} or null", _OR_NULL),
+    "sources": ("a mapping of fields to texts", (_are_texts, None)),
 }
 _ACCELERATOR_RULES: _Rules = {
-    "attained": (lambda value: _is_range(value, 1), f"{_RANGE}, at most 1"),
-    **dict.fromkeys(("memory", "bandwidth", "kernel_seconds", "call_seconds"), (is_positive, _NUMBER)),
+    "attained": (f"{_RANGE}, at most 1", *_POSITIVE_RANGE, lambda value: value[1] <= 1),
+    **dict.fromkeys(("memory", "bandwidth", "kernel_seconds", "call_seconds"), (_NUMBER, is_positive)),
     "products": (
-        _has_keys(DTYPES, _has_keys(PRECISIONS, _or_none(is_positive))),
         f"a positive number or null for each of {', '.join(PRECISIONS)}, for each of {', '.join(DTYPES)}",
+        dict.fromkeys(DTYPES, dict.fromkeys(PRECISIONS, _OR_NULL)),
     ),
-    **dict.fromkeys(("arithmetic", "transcendental"), (_is_rate_by_dtype, _NUMBERS_BY_DTYPE)),
-    **dict.fromkeys(("divisions", "reductions"), (_or_none(_is_rate_by_dtype), _NUMBERS_BY_DTYPE)),
-    "turned": (_or_none(is_positive), f"{_NUMBER} or null"),
+    **dict.fromkeys(("arithmetic", "transcendental"), (_NUMBERS_BY_DTYPE, _BY_DTYPE)),
+    **dict.fromkeys(("divisions", "reductions"), (_NUMBERS_BY_DTYPE, (_BY_DTYPE, None))),
+    "turned": (f"{_NUMBER} or null", _OR_NULL),
     "network": (
-        _is_network,
         "a list of levels such as {shape: tree, devices: null, bandwidth: 5.0e+10, latency: 5.0e-6}, "
         "with ascending devices and null for the last level only, each with a shape of "
         f"{', '.join(SHAPES)} and positive numbers",
+        [(_LEVEL, _LEVEL | {"wraps": _is_count}), ...],
+        lambda levels: (
+            (devices := [level["devices"] or math.inf for level in levels]) == sorted({*devices, math.inf})
+        ),
     ),
 }
 _TPUS = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "tpu7x")  # the names that libtpu 0.0.42 accepts
 _GPU_TARGET = "a mapping of the fields of XLA's GpuTargetConfigProto to numbers, texts or such mappings"
 _PLATFORM_RULES: dict[str, _Rules] = {
-    "cpu": {"memory": (_or_none(is_positive), f"{_NUMBER} or null")},
-    "gpu": _ACCELERATOR_RULES | {"target": (_is_gpu_target, _GPU_TARGET)},
+    "cpu": {"memory": (f"{_NUMBER} or null", _OR_NULL)},
+    "gpu": _ACCELERATOR_RULES | {"target": (_GPU_TARGET, _is_gpu_target)},
     "tpu": _ACCELERATOR_RULES
-    | {"target": (_TPUS.__contains__, f"one of {', '.join(_TPUS)}"), "slices": (_are_slices, _SLICES)},
+    | {
+        "target": (f"one of {', '.join(_TPUS)}", _TPUS),
+        "slices": (_SLICES, [[_is_count, ...], ...], _are_ascending),
+    },
 }
