@@ -163,8 +163,8 @@ def count_operations(jaxpr: Any) -> OperationCounts:
     conditional                                   only the most expensive branch
     `shard_map`, `pmap`                           the operations of one device
 
-    If one number is unknown, both are None, for example with complex numbers, a loop with an unknown trip
-    count, or a primitive without a counting rule.
+    If one number is unknown, both are None, for example with complex numbers, a `while` loop, or a primitive
+    without a counting rule.
     """
     try:
         return OperationCounts(*_count_jaxpr(jaxpr))
@@ -183,10 +183,9 @@ def _count_jaxpr(jaxpr: Any) -> tuple[int, int]:
 def _count_equation(equation: Any) -> tuple[int, int]:
     """Return (flops, transcendentals) of an equation and of the jaxprs that it calls."""
     name, params = equation.primitive.name, equation.params
-    if name in ("scan", "while"):
-        body, trips = ("jaxpr", params["length"]) if name == "scan" else ("body_jaxpr", trip_count(equation))
-        flops, transcendentals = _count_jaxpr(params[body])
-        return trips * flops, trips * transcendentals
+    if name == "scan":
+        flops, transcendentals = _count_jaxpr(params["jaxpr"])
+        return params["length"] * flops, params["length"] * transcendentals
     if name == "cond":
         return max(map(_count_jaxpr, params["branches"]), key=sum)
     if name == "custom_linear_solve":
@@ -239,36 +238,6 @@ def subjaxprs(equation: Any) -> list[Any]:
         return [jax.make_jaxpr(primitive.expand)(*primitive.in_avals)]
     groups = (value if isinstance(value, tuple) else (value,) for value in equation.params.values())
     return [value for group in groups for value in group if isinstance(value, ClosedJaxpr | Jaxpr)]
-
-
-def trip_count(equation: Any) -> int:
-    """Return the trip count of a `while` equation of the form `while counter < end: counter += step`.
-
-    Raise `KeyError` for any other form, or if the start, end or step is not an integer literal.
-    """
-    params = equation.params
-    condition, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
-    carried = zip(
-        equation.invars[params["cond_nconsts"] + params["body_nconsts"] :],
-        condition.invars[params["cond_nconsts"] :],
-        body.invars[params["body_nconsts"] :],
-        body.outvars,
-        strict=True,
-    )
-    for start, tested_counter, counter, next_counter in carried:
-        ends = _second_operands(condition, "lt", tested_counter, condition.outvars)
-        steps = _second_operands(body, "add", counter, [next_counter])
-        literals = [v.val for v in (start, *ends, *steps) if isinstance(v, Literal)]
-        integers = [int(value) for value in literals if isinstance(value, int | np.integer)]
-        if len(ends) == len(steps) == 1 and len(integers) == 3 and integers[2] > 0:
-            return max(0, math.ceil((integers[1] - integers[0]) / integers[2]))
-    raise KeyError("trip count")
-
-
-def _second_operands(jaxpr: Any, primitive: str, first: Any, results: list[Any]) -> list[Any]:
-    """Return the second operand of each equation `results = primitive(first, second)` of a jaxpr."""
-    form = primitive, [first], results
-    return [e.invars[1] for e in jaxpr.eqns if (e.primitive.name, e.invars[:1], e.outvars) == form]
 
 
 def evaluate_inlined(

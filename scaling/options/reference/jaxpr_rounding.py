@@ -20,13 +20,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Literal, Primitive, jaxpr_as_fun
 
-from scaling.options.program_stats import bind, called_jaxpr, evaluate_inlined, subjaxprs, trip_count
+from scaling.options.program_stats import bind, called_jaxpr, evaluate_inlined, subjaxprs
 
 _ROUNDINGS = 2  # the largest random error of an intermediate result, in unit roundoffs of its dtype
 # An elementwise operation counts as this fraction of a term, because the tolerance of a term allows sixteen
 # roundings.
 _ELEMENTWISE_TERMS = 1 / 16
-_ASSUMED_TRIPS = 100  # the assumed trip count of a loop whose trip count is not a constant
+_ASSUMED_TRIPS = 100  # the assumed trip count of a `while` loop
 _TERMS_OF_FUNCTIONS = {  # number of additional terms -> names of elementwise JAX primitives
     0.5: "exp log sin cos tan tanh logistic pow exp2 expm1 log1p log2 atan2",
     1.0: "sinh cosh asin acos atan asinh acosh atanh erf erfc cbrt",
@@ -161,20 +161,12 @@ class _JaxprAnalysis:
             return [max(counts) for counts in zip(*branches, strict=True)]
         if name in ("scan", "while"):
             body = params["jaxpr" if name == "scan" else "body_jaxpr"]
-            return [terms_before + self.longest_path(body) * _loop_trips(equation)] * results
+            trips = params.get("length", _ASSUMED_TRIPS)
+            return [terms_before + self.longest_path(body) * trips] * results
         if (called := called_jaxpr(equation, per_device=True)) is not None:
             return self._terms_to_outputs(called, operand_terms)
         terms_within = max(map(self.longest_path, subjaxprs(equation)), default=0.0)
         return [terms_before + terms_within + _terms_of_operation(equation)] * results
-
-
-def _loop_trips(equation: Any) -> int:
-    if equation.primitive.name == "scan":
-        return int(equation.params["length"])
-    try:
-        return trip_count(equation)
-    except KeyError:
-        return _ASSUMED_TRIPS
 
 
 def _terms_of_operation(equation: Any) -> float:
