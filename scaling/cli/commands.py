@@ -56,7 +56,7 @@ COMMANDS = {
         _argument("b", metavar="B", nargs="?",
                   help="a newer results folder; exit status 1 if a case in it is slower, failed or ran "
                   "out of memory"),
-        _argument("--markdown", metavar="FILE", help="write a Markdown table; - prints only the table"),
+        _argument("--markdown", metavar="-", help="print only a Markdown table"),
         _argument("--margin", type=float, help="a ratio this close to 1 counts as equal (default: 0.01)"),
     )),
     "lint": Command("list problems of a measurement", "results/smoke", (

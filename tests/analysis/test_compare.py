@@ -1,13 +1,10 @@
 """Tests of the comparison of two results folders: error rates of its verdicts in simulated studies, and its output."""
 
-import argparse
-
 import numpy as np
 import pytest
 
 from scaling.analysis.folder_comparison import SAME, SLOWER, UNDECIDED, compare, find_folders
 from scaling.analysis.ratios import ratio_interval
-from scaling.cli import compare as compare_command
 from scaling.core.case import Refusal
 from scaling.core.record import to_line
 from scaling.report.comparison import case_table, changed_table, comparison_lines, format_markdown
@@ -249,35 +246,15 @@ def test_table_of_many_cases_ends_with_the_number_of_the_others(steady, compare_
         assert len(rows) == 41 and "and 5 more" in str(rows[-1])
 
 
-@pytest.mark.parametrize(
-    "target", ["", "folder", "file/table.md", "nowhere/table.md", "loop", "loop/table.md"]
-)
-def test_a_table_that_cannot_be_written_is_refused_before_the_folders_are_read(target, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "file").touch()
-    (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(Refusal, match="cannot be written: name a file in a folder that exists"):
-        compare_command.execute(argparse.Namespace(markdown=target), None)
-
-
-def test_a_table_may_replace_a_link_to_a_file_that_does_not_exist_yet(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "table.md").symlink_to("target.md")
-    with pytest.raises(AttributeError):  # the folders are read next
-        compare_command.execute(argparse.Namespace(markdown="table.md"), None)
-
-
 @pytest.mark.process
 def test_exit_status_of_compare_tells_whether_a_case_is_slower(steady, scaling_command, tmp_path):
     fast, slow = steady(1.0), steady(1.5)
     for name, records in (("old", fast), ("new", slow), ("other", steady(1.0, points=99))):
         write(tmp_path / name, records)
-    result = scaling_command(["compare", "old", "new", "--markdown", "table.md"])
+    result = scaling_command(["compare", "old", "new"])
     assert (
         result.returncode == 1 and "1 slower, 0 faster, 0 no difference shown (of 1; false" in result.stdout
     ), result.stderr
-    assert "| slower |" in (tmp_path / "table.md").read_text()
     assert scaling_command(["compare", "new", "old"]).returncode == 0
     tolerant = scaling_command(["compare", "old", "new", "--markdown", "-", "--margin", "0.2"])
     assert tolerant.returncode == 1 and "━" not in tolerant.stdout
