@@ -110,7 +110,7 @@ def _run_and_report(run: StudyRun, console: Console) -> int:
     if submitted:
         if run.tracking is not None:
             print_lines(console, [f"publish later with `{store.format_command('publish', run.folder)}`"])
-        return FAILED if run.wait else OK  # a task was cancelled while this process waited for it
+        return OK
     return _report_and_publish(run, schedule, loaded, console)
 
 

@@ -22,7 +22,6 @@ from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult, Schedule
 
 if TYPE_CHECKING:
-    from scaling.cluster.job_state import TaskState
     from scaling.wandb.job import TrackingSettings
     from scaling.workers.worker_group import Variant
 
@@ -166,18 +165,11 @@ def _settle_submissions(run: StudyRun, console: Console) -> set[tuple[str, int]]
     """
     from scaling.cluster import job_state, lost_cases
 
-    tasks = find_task_states(run)
+    query = (run.cluster.name == SLURM and not run.dry_run) or shutil.which("squeue") is not None
+    tasks = job_state.find_tasks(run.folder, query)
     if not run.dry_run and (lost := lost_cases.record_lost_cases(run.folder, tasks)):
         console.print(f"{format_count(lost, 'case')} of earlier jobs did not finish; the records say why")
     if unknown := sum(task.state.name == job_state.UNKNOWN for task in tasks):
         text = f"{format_count(unknown, 'task')} cannot be queried by you on this host, and may still run"
         print_lines(console, [f"{text}; if they have ended, remove {run.folder / SUBMISSIONS}"])
     return job_state.queued_cases(tasks)
-
-
-def find_task_states(run: StudyRun) -> "list[TaskState]":
-    """Return the states of all tasks that were submitted for the results folder of a run."""
-    from scaling.cluster import job_state
-
-    query = (run.cluster.name == SLURM and not run.dry_run) or shutil.which("squeue") is not None
-    return job_state.find_tasks(run.folder, query)

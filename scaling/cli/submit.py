@@ -1,4 +1,4 @@
-"""Submit the missing cases of `scaling run` as cluster tasks, wait for them, and resubmit lost cases."""
+"""Submit the missing cases of `scaling run` as cluster tasks, and wait for them."""
 
 import dataclasses
 import math
@@ -6,43 +6,33 @@ import math
 from rich.console import Console
 
 from scaling.cli.streams import print_lines
-from scaling.cli.study_run import StudyRun, find_task_states, plan_run
+from scaling.cli.study_run import StudyRun, plan_run
 from scaling.cluster import pack, sbatch, wait
 from scaling.cluster.cluster_settings import LOCAL
 from scaling.core.formatting import format_count, format_wait
 from scaling.results import store
 from scaling.workers import supervise
-from scaling.workers.history import REQUEST_NOT_MET
 from scaling.workers.schedule import Schedule
 
 
 def submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded, bool]:
-    """Submit the cases that have no result. Return (schedule, records, is_incomplete).
+    """Submit the cases that have no result. Return (schedule, records, is_waiting).
 
-    If `run.wait` is true, wait until the tasks end, and submit interrupted cases again. `schedule` is the
-    latest schedule. `records` contains the records of the results folder, as they were before the wait if
-    tasks were cancelled. `is_incomplete` is true if tasks are queued or were cancelled.
+    If `run.wait` is true, wait until the tasks end, and write a "failed" record for each case that was lost.
+    `schedule` is the latest schedule, and `records` are all records of the results folder. `is_waiting` is
+    true if tasks are queued, and this process does not wait for them.
     """
-    for round_number in range(run.cluster.attempts or 1):
-        run = dataclasses.replace(run, retry=run.retry and round_number == 0)
-        with store.locked(run.folder):
-            schedule, loaded = plan_run(run, console)
-            if round_number > 0:  # the first round has recorded the failures in preflight
-                schedule = dataclasses.replace(schedule, failures=())
-            submitted = _submit(run, schedule, loaded, console)
-        if not submitted or not run.wait:
-            return schedule, store.load(run.folder), submitted
-        wait.wait_until_done(run.folder, console)
-        tasks = find_task_states(run)
-        latest_tasks = [task for task in tasks if task.entry.folder == tasks[-1].entry.folder]
-        if any(task.state.name == "CANCELLED" for task in latest_tasks):
-            console.print("cancelled: repeat the command to continue")
-            return schedule, loaded, True
-        attempts = (attempt for task in latest_tasks for attempt in task.journal.attempts)
-        if any(attempt.reason == REQUEST_NOT_MET for attempt in attempts):
-            return schedule, store.load(run.folder), False
     with store.locked(run.folder):
-        return *plan_run(dataclasses.replace(run, retry=False), console), False
+        schedule, loaded = plan_run(run, console)
+        submitted = _submit(run, schedule, loaded, console)
+    if not submitted or not run.wait:
+        return schedule, store.load(run.folder), submitted
+    wait.wait_until_done(run.folder, console)
+    with store.locked(run.folder):
+        schedule, loaded = plan_run(dataclasses.replace(run, retry=False), console)
+    if schedule.missing:
+        print_lines(console, ["repeat the command to run these cases; finished records are kept"])
+    return schedule, loaded, False
 
 
 def _pack_tasks(run: StudyRun, schedule: Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:

@@ -10,8 +10,8 @@ import types
 
 import pytest
 
-from scaling.cli import main, report, run, submit
-from scaling.cluster import job_state, wait
+from scaling.cli import main, report, run
+from scaling.cluster import job_state, sbatch, wait
 from scaling.core.case import Case
 from scaling.core.record import Writer
 from scaling.results import store
@@ -58,12 +58,14 @@ def test_a_run_that_ends_with_cases_without_a_record_exits_with_status_1(
 
 @pytest.mark.usefixtures("preflight_in_this_process")
 @pytest.mark.parametrize(("waits", "status"), [("true", 1), ("false", 0)])
-def test_a_run_that_waits_for_a_task_that_is_cancelled_exits_with_status_1(
-    monkeypatch, tmp_path, restore_signals, waits, status
+def test_a_run_that_waits_for_a_task_without_a_result_submits_it_once_and_exits_with_status_1(
+    monkeypatch, tmp_path, restore_signals, waits, status, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(submit, "submit_and_wait", lambda *_: (None, None, True))
+    monkeypatch.setattr(sbatch, "_start_process", lambda *_: {"0001": str(2**22 + 1)})
     assert main.main([*TINY, "cluster=local", f"wait={waits}"]) == status
+    assert len(list(tmp_path.glob("here/jobs/*"))) == 1
+    assert ("repeat the command to run these cases" in capsys.readouterr().out) == (waits == "true")
 
 
 def test_ctrl_c_while_a_run_waits_for_its_tasks_exits_with_status_130(

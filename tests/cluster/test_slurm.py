@@ -304,8 +304,8 @@ def test_a_preempted_task_is_requeued_by_slurm_or_resubmitted_by_the_next_run(
 
 
 @pytest.mark.thorough
-def test_a_waiting_run_resubmits_preempted_cases(
-    start_command, write_study, write_workload, tmp_path, results
+def test_a_waiting_run_reports_preempted_cases_and_the_same_command_runs_them(
+    start_command, scaling_command, write_study, write_workload, tmp_path, results
 ):
     write_workload(
         head='SIZES = {"n": 2}',
@@ -318,7 +318,11 @@ def test_a_waiting_run_resubmits_preempted_cases(
     (tmp_path / "go").touch()
     preempt_all_jobs()
     out, err = waiting_run.communicate(timeout=TIMEOUT)
-    assert waiting_run.returncode == 0, out + err
+    assert waiting_run.returncode == 1 and "repeat the command to run these cases" in out, out + err
+    assert [reason for reason, _ in failures(results)] == ["preempted"]
+    assert len(read_submissions(results)) == 1
+    done = scaling_command(arguments, timeout=TIMEOUT)
+    assert done.returncode == 0, done.stdout + done.stderr
     assert len(count_ok(results)) == 2 and [reason for reason, _ in failures(results)] == ["preempted"]
 
 
