@@ -342,7 +342,8 @@ def test_attempts_are_counted_and_limited(submit, tmp_path, results):
 
 @pytest.mark.thorough
 def test_a_wrong_answer_is_final(scaling_command, write_study, write_workload, results):
-    wrong = "reference=lambda named: Reference(np.ones((6, 2)), np.ones((6, 2, 3)))"
+    shapes = 'np.ones((len(named["x"]), 2)), np.ones((len(named["x"]), 2, 3))'
+    wrong = f"reference=lambda named: Reference({shapes})"
     write_workload(returns=f'Workload(function=function, points={{"x": uniform(3)}}, {wrong})')
     arguments = [*write_study("{workload: mine, points: 6}"), *SLURM, "results=out", "wait=true"]
     assert scaling_command(arguments, timeout=TIMEOUT).returncode == 1
