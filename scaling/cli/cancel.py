@@ -5,7 +5,7 @@ import argparse
 from rich.console import Console
 
 from scaling.cli.streams import print_lines
-from scaling.cluster import job_state, wait
+from scaling.cluster import job_state
 from scaling.cluster.cluster_settings import LOCAL
 from scaling.core.case import Refusal
 from scaling.core.formatting import format_count
@@ -22,10 +22,8 @@ def execute(args: argparse.Namespace, console: Console) -> None:
         tasks, problem = job_state.try_find_tasks(folder)
         cancelled = job_state.cancel(tasks)
     if cancelled:
-        still_ending = len(wait.wait_until_ended(folder, cancelled))
-        ending = f", {still_ending} of them are still shutting down" if still_ending else ""
         advice = "finished records are kept: repeat the `scaling run` command to continue"
-        print_lines(console, [f"{format_count(len(cancelled), 'task')} cancelled{ending}; {advice}"])
+        print_lines(console, [f"{format_count(len(cancelled), 'task')} cancelled; {advice}"])
     if others := [task for task in tasks if task.may_run and task not in cancelled]:
         hosts = ", ".join(sorted({task.submission.host for task in others if task.submission.kind == LOCAL}))
         fix = f"run `scaling cancel` on {hosts}" if hosts else "repeat this as their user when Slurm answers"

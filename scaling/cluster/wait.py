@@ -13,7 +13,6 @@ from scaling.results.store import format_command
 
 _POLL_SECONDS = 3.0  # time between two polls
 _RETRY_SECONDS = 300.0  # polling fails if the scheduler does not answer for this time
-_ENDING_SECONDS = 10.0  # timeout for cancelled tasks to end
 
 
 def poll(results: Path) -> Iterator[list[job_state.TaskState]]:
@@ -53,17 +52,6 @@ def wait_until_done(results: Path, console: Console) -> None:
         status_command, cancel_command = (format_command(verb, results) for verb in ("status", "cancel"))
         commands = f"`{status_command}` shows the jobs, `{cancel_command}` ends them"
         raise KeyboardInterrupt(f"no longer waiting; {commands}") from None
-
-
-def wait_until_ended(results: Path, cancelled: Sequence[job_state.TaskState]) -> list[job_state.TaskState]:
-    """Wait at most 10 seconds for cancelled tasks to end, and return the tasks that may still run."""
-    deadline, paths = time.monotonic() + _ENDING_SECONDS, {task.entry.path for task in cancelled}
-    while True:
-        tasks, _ = job_state.try_find_tasks(results)
-        tasks = [task for task in tasks if task.entry.path in paths and task.may_run]
-        if not tasks or time.monotonic() > deadline:
-            return tasks
-        time.sleep(_ENDING_SECONDS / 20)
 
 
 def progress_line(tasks: Sequence[job_state.TaskState]) -> str:

@@ -489,6 +489,7 @@ def test_cancel_ends_a_running_task(running_study, scaling_command, tmp_path):
     assert cancelled.returncode == 0 and cancelled.stdout.startswith("1 task cancelled;"), (
         cancelled.stdout + cancelled.stderr
     )
+    wait_until(lambda: not job_state.find_tasks(tmp_path / "here")[0].state.live, "the end of the task")
     assert scaling_command(["cancel", "here"]).stdout == "no task is pending or running\n"
     later = scaling_command(["status", "here"])
     assert later.returncode == 1 and "cancelled: its job was cancelled while it ran" in later.stdout, (
