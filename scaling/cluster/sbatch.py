@@ -27,13 +27,13 @@ from scaling.core import environment
 from scaling.core.case import Refusal
 from scaling.core.formatting import last_line
 from scaling.core.grouping import group_by
+from scaling.results import store
 from scaling.workers.machine import Machine
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import Schedule
 from scaling.workers.transport import gpu_request
 
 _PACKAGE = Path(__file__).parents[1]
-_CANCEL_SECONDS = 30.0  # timeout for cancelled jobs to end
 _KILL_SECONDS = 60  # time from the time limit of a local task to SIGKILL
 _MAX_ARRAY_TASKS = 1000  # the default limit of Slurm
 _TASK_LIMITS = ("job array specification", "SubmitJobLimit", "job submit limit")  # in messages of sbatch
@@ -83,12 +83,13 @@ def submit(
             submission = save_job_ids(submission, jobs)
             previous_array = next(iter(jobs.values())).partition("_")[0]
     except BaseException:
-        # Without the folder, `find_tasks` would not find jobs that are still in the queue.
-        if cluster.name != SLURM or _cancel_submission(submission.name):
+        try:
+            if cluster.name == SLURM:
+                slurm.cancel(submission.name)
             shutil.rmtree(submission.folder, ignore_errors=True)
-        else:
-            text = "Slurm does not confirm that its queue has no job of this submission: end them with"
-            print(f"scaling: {text} `scancel --name={submission.name}`", file=sys.stderr)
+        except Refusal as refusal:  # `scaling cancel` finds the jobs only if the folder exists
+            fix = f"`{store.format_command('cancel', results)}` ends them"
+            print(f"scaling: {refusal}; jobs may be queued: {fix}", file=sys.stderr)
         raise
     return submission
 
@@ -105,18 +106,6 @@ def resolve_results(results: Path, cluster: ClusterSettings) -> Path:
         reason = f"contains {character[0]!r}, which PYTHONPATH or the log of a job cannot contain"
         raise Refusal(f"the results folder {path!r} {reason}: choose another with results=PATH")
     return Path(path)
-
-
-def _cancel_submission(name: str) -> bool:
-    """Cancel all Slurm jobs with the given name. Return whether all of them end within 30 seconds."""
-    deadline = time.monotonic() + _CANCEL_SECONDS
-    while time.monotonic() < deadline:
-        with contextlib.suppress(Refusal):
-            if not any(state.live for state in slurm.list_jobs([name])[name].values()):
-                return True
-            slurm.cancel(name)
-        time.sleep(0.5)
-    return False
 
 
 def _start_process(

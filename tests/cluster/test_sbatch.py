@@ -72,32 +72,26 @@ def reject_second(folder):
     )
 
 
-def list_jobs_until(file):
-    """Return the script of a squeue that lists job 12, running, until a file exists."""
-    name = 'name=$(echo "$@" | grep -o "scaling-[^, ]*")'
-    return f'{name}; [ -e {file} ] || echo "12|$name|RUNNING|n1|None"'
-
-
-def test_jobs_are_cancelled_even_if_slurm_does_not_answer_at_first(submit, tmp_path):
-    fails_once = f"{count_up(tmp_path / 'bin')}; [ $n = 1 ] && exit 1\n"
+def test_if_sbatch_fails_all_jobs_of_the_submission_are_cancelled(submit, tmp_path):
     with pytest.raises(Refusal, match="Socket timed out"):
-        submit(
-            sbatch=reject_second(tmp_path),
-            squeue=fails_once + list_jobs_until(tmp_path / "cancelled"),
-            scancel=f"touch {tmp_path}/cancelled",
-        )
-    assert (tmp_path / "cancelled").exists() and not list(tmp_path.glob("here/jobs/*"))
+        submit(sbatch=reject_second(tmp_path), scancel=f'echo "$@" > {tmp_path}/cancelled')
+    assert "--name=scaling-" in (tmp_path / "cancelled").read_text() and not list(
+        tmp_path.glob("here/jobs/*")
+    )
 
 
-def test_if_slurm_does_not_confirm_an_empty_queue_its_jobs_stay_known(submit, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sbatch, "_CANCEL_SECONDS", 0.1)
+def test_if_scancel_fails_the_jobs_stay_known_and_can_be_cancelled(submit, tmp_path, capsys):
+    results = tmp_path / "here"
     with pytest.raises(Refusal, match="Socket timed out"):
-        submit(sbatch=reject_second(tmp_path), squeue="exit 1")
-    [submission], problem = submission_files.read_submissions(tmp_path / "here")
-    assert not problem and f"`scancel --name={submission.name}`" in capsys.readouterr().err
+        submit(sbatch=reject_second(tmp_path), scancel="echo no answer >&2; exit 1")
+    assert f"no answer; jobs may be queued: `scaling cancel {results}` ends them" in capsys.readouterr().err
+    [submission], _ = submission_files.read_submissions(results)
     squeue = tmp_path / "bin" / "squeue"
-    squeue.write_text(f"#!/bin/sh\n{list_jobs_until('/no/such/file')}\n")
-    assert [task.state.name for task in job_state.find_tasks(tmp_path / "here")] == ["RUNNING", "LOST"]
+    squeue.write_text(f"#!/bin/sh\n[ -e {tmp_path}/no ] || echo '12|{submission.name}|RUNNING|n1|None'\n")
+    assert [task.state.name for task in job_state.find_tasks(results)] == ["RUNNING", "LOST"]
+    (tmp_path / "bin" / "scancel").write_text(f"#!/bin/sh\ntouch {tmp_path}/no\n")
+    assert len(job_state.cancel(job_state.find_tasks(results))) == 1
+    assert [task.state.name for task in job_state.find_tasks(results)] == ["LOST", "LOST"]
 
 
 @pytest.mark.parametrize("name", ["INT", "HUP", "TERM"])
