@@ -1,7 +1,6 @@
 """Implement `scaling status`: find and print the states of cluster tasks and cases (`StudyStatus`)."""
 
 import argparse
-import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from scaling.cluster import lost_cases, wait
 from scaling.cluster.cluster_settings import SUBMISSIONS
 from scaling.cluster.job_state import TaskState, try_find_tasks
 from scaling.cluster.journal import seconds_between
-from scaling.core.case import Case, Refusal, label
+from scaling.core.case import Case, label
 from scaling.core.formatting import format_count, format_wait, list_first
 from scaling.core.grouping import group_by
 from scaling.core.record import Record
@@ -117,7 +116,7 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
     status_lines += [*_ended_lines(records, tasks), *_live_lines(tasks, loaded.records)]
     # Later lines replace earlier ones.
     lines = {(line.case.key, line.replicate): line for line in status_lines}
-    notes = [*notes, *lost_cases.describe_unreadable(tasks), *filter(None, [study.problem])]
+    notes = [*notes, *filter(None, [study.problem])]
     notes += streams.damaged_notes(loaded.damaged)
     if tasks and not notes and any(line.state == "missing" for line in lines.values()):
         notes.append("repeat the `scaling run` command to submit the missing cases; finished ones are kept")
@@ -145,10 +144,9 @@ def _live_lines(tasks: Iterable[TaskState], records: Sequence[Record]) -> Iterat
     for task in [task for task in tasks if task.may_run]:
         running, task_name = task.running_attempts, f"task {task.entry.name} ({task.state.name.lower()})"
         begun = {attempt.replicate_key for attempt in task.current_attempts}
-        with contextlib.suppress(Refusal):  # `describe_unreadable` reports a task file that cannot be read
-            for item in lost_cases.remaining_cases(task.definition, records):
-                if item.replicate_key not in begun:
-                    yield StatusLine("queued", item.case, task_name, item.replicate)
+        for item in lost_cases.remaining_cases(task.definition, records):
+            if item.replicate_key not in begun:
+                yield StatusLine("queued", item.case, task_name, item.replicate)
         for attempt in [attempt for attempt in running if attempt.key in task.cases]:
             elapsed = f", for {format_wait(seconds_between(attempt.began_at))}" if attempt.began_at else ""
             explanation = f"{_format_nodes(attempt.nodes)}attempt {attempt.attempt}{elapsed}, {task_name}"

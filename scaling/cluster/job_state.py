@@ -17,8 +17,6 @@ from scaling.cluster.slurm import LOST, UNKNOWN, JobState
 from scaling.cluster.submission_files import Submission, SubmittedTask, TaskDefinition
 from scaling.core import environment
 from scaling.core.case import Case, Refusal
-from scaling.results import store
-from scaling.results.read_record import check_types
 from scaling.workers import transport
 
 END_REASONS = {  # state of an ended job -> (reason, text) of the "failed" records for its lost cases
@@ -38,8 +36,6 @@ END_REASONS = {  # state of an ended job -> (reason, text) of the "failed" recor
 _STATE_OF_REASON = {reason: state for state, (reason, _) in reversed(END_REASONS.items())}
 _EXEC_SECONDS = 1.0  # time limit for a new process to start its program
 _LOG_BYTES = 65536  # number of bytes at the end of a log that are read
-_STATE_FIELDS = [field.name for field in dataclasses.fields(JobState)]
-_STATES_FILE = "states.json"  # file in the folder of a submission with the final states of its tasks
 
 
 @dataclass(frozen=True)
@@ -62,10 +58,8 @@ class TaskState:
 
     @cached_property
     def cases(self) -> dict[str, Case]:
-        """Return {case key: case} for the cases of the task, or {} if the task file cannot be read."""
-        with contextlib.suppress(Refusal):
-            return {item.case.key: item.case for item in self.definition.scheduled_cases}
-        return {}
+        """Return {case key: case} for the cases of the task. Raise `Refusal` as `definition` does."""
+        return {item.case.key: item.case for item in self.definition.scheduled_cases}
 
     @property
     def may_run(self) -> bool:
@@ -113,76 +107,60 @@ def find_tasks(results: Path, query_scheduler: bool = True) -> list[TaskState]:
 def try_find_tasks(results: Path, query_scheduler: bool = True) -> tuple[list[TaskState], str]:
     """Return (tasks, error message) for all tasks that were submitted for a results folder.
 
-    The message is "" if there is no error. Tasks of unreadable submissions are omitted. The state of a task
-    is `UNKNOWN` if neither Slurm nor the files of the task show it. New final states are saved to disk.
+    The message is "", or says why Slurm does not answer. The state of a task is `UNKNOWN` if neither Slurm
+    nor the files of the task show it. Raise `Refusal` if a submission.json file cannot be read.
     """
-    submissions, problem = submission_files.read_submissions(results)
-    queue, query_error = None, ""
+    submissions, queue, problem = submission_files.read_submissions(results), None, ""
     if query_scheduler:
         try:
             queue = slurm.list_jobs([each.name for each in submissions if _may_be_queued(each)])
         except Refusal as refusal:
-            query_error = str(refusal)
+            problem = str(refusal)
     tasks = [task for each in submissions for task in _find_submitted_tasks(each, queue)]
-    if any(task.submission.kind == SLURM and task.state.name == UNKNOWN for task in tasks):
-        problem = "; ".join(filter(None, [problem, query_error]))
-    return tasks, problem
+    is_unknown = any(task.submission.kind == SLURM and task.state.name == UNKNOWN for task in tasks)
+    return tasks, problem if is_unknown else ""
 
 
 def _may_be_queued(submission: Submission) -> bool:
     """Return whether the Slurm queue may contain jobs of a submission.
 
-    The queue contains none if the submission does not use Slurm, or if all tasks have the saved state
-    COMPLETED. Slurm may requeue a job that ended in any other state.
+    Slurm may requeue a job until its task has run all cases.
     """
-    completed = [state.name == "COMPLETED" for state in _read_final_states(submission).values()]
-    return submission.kind == SLURM and sum(completed) < len(submission.entries)
+    ended = (read_journal(entry.path).last_event == "ended" for entry in submission.entries)
+    return submission.kind == SLURM and not all(ended)
 
 
 def _find_submitted_tasks(
     submission: Submission, queue: Mapping[str, Mapping[str, JobState]] | None
 ) -> list[TaskState]:
-    """Return all tasks of a submission, with their states. Save new final states to disk.
+    """Return all tasks of a submission, with their states.
 
-    `queue` is {job name: {job ID: state}}, or None if Slurm did not answer or was not queried.
+    `queue` is {job name: {job ID: state}} for the submissions that may be queued, or None if Slurm did not
+    answer or was not queried.
     """
-    saved_states, on_slurm = _read_final_states(submission), submission.kind == SLURM
     entries = [
         dataclasses.replace(entry, job=entry.job or read_journal(entry.path).job)
         for entry in submission.entries
     ]
-    states = dict(saved_states)
-    if on_slurm and queue is not None:
-        states |= _query_states(submission, entries, saved_states, queue.get(submission.name, {}))
-    tasks = []
-    for entry in entries:
-        task = TaskState(submission, entry, states.get(entry.name, JobState(UNKNOWN)))
-        tasks.append(dataclasses.replace(task, state=_find_state(task, queue is not None)))
-    final_states = {} if on_slurm else dict(saved_states)
-    final_states |= {task.entry.name: task.state for task in tasks if task.state.name in slurm.ENDED}
-    if final_states != saved_states:
-        _save_final_states(submission, final_states)
-    return tasks
+    queued_states = queue.get(submission.name) if queue else None
+    states = {} if queued_states is None else _query_states(submission.name, entries, queued_states)
+    tasks = [TaskState(submission, entry, states.get(entry.name, JobState(UNKNOWN))) for entry in entries]
+    return [dataclasses.replace(task, state=_find_state(task, queue is not None)) for task in tasks]
 
 
 def _query_states(
-    submission: Submission,
-    entries: Sequence[SubmittedTask],
-    saved_states: Mapping[str, JobState],
-    queued_states: Mapping[str, JobState],
+    name: str, entries: Sequence[SubmittedTask], queued_states: Mapping[str, JobState]
 ) -> dict[str, JobState]:
-    """Return {task name: latest state} for the tasks `entries` of a Slurm submission.
+    """Return {task name: latest state} for the tasks `entries` of the Slurm submission `name`.
 
-    `saved_states` maps task names to the final states on disk. Other final states are queried with sacct.
     `queued_states` maps the IDs of jobs in the queue to their states. Tasks of unknown state are omitted.
     """
-    unsaved = [entry.job for entry in entries if entry.job and entry.name not in saved_states]
-    ended_jobs = slurm.list_ended_jobs(submission.name, unsaved)
+    ended_jobs = slurm.list_ended_jobs(name, [entry.job for entry in entries if entry.job])
     known_jobs = {entry.job for entry in entries}
     unassigned = [state for job, state in queued_states.items() if job not in known_jobs and state.live]
     states: dict[str, JobState] = {}
     for entry in entries:
-        final = ended_jobs.get(entry.job or "") or saved_states.get(entry.name)
+        final = ended_jobs.get(entry.job or "")
         # The launcher may have ended before it saved the job ID. The journal has the ID after the start.
         state = queued_states.get(entry.job) if entry.job else next(iter(unassigned), None)
         # A final state may precede a requeue. If the states are equal, keep the exit code from sacct.
@@ -191,67 +169,50 @@ def _query_states(
     return states
 
 
-def _read_final_states(submission: Submission) -> dict[str, JobState]:
-    content = store.read_json(submission.folder / _STATES_FILE) or {}
-    try:
-        return {
-            name: check_types(JobState(**{field: value["state"].get(field, "") for field in _STATE_FIELDS}))
-            for name, value in content.items()
-            if value["state"]["name"] in slurm.ENDED
-        }  # fmt: skip
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return {}  # the scheduler is asked again
-
-
-def _save_final_states(submission: Submission, states: Mapping[str, JobState]) -> None:
-    content = {name: {"state": dataclasses.asdict(state)} for name, state in states.items()}
-    with contextlib.suppress(OSError):  # the user may only have read permission
-        store.write_json(submission.folder / _STATES_FILE, content)
-
-
 def _find_state(task: TaskState, is_queried: bool) -> JobState:
     """Return the latest state of a task, from `task.state`, its process, its journal or its log.
 
     `is_queried` states whether Slurm was queried for `task.state`.
     """
-    if task.submission.kind == SLURM:
-        is_observable = is_queried
-    else:  # the process of a local task is visible on the host of the launcher only
-        is_observable = task.submission.host == environment.node_name()
-        if is_observable and _find_process(task):
-            return JobState("RUNNING" if task.journal.runs else "PENDING", task.journal.node)
+    is_on_slurm = task.submission.kind == SLURM
+    # The process of a local task is visible on the host of the launcher only.
+    is_observable = is_queried if is_on_slurm else task.submission.host == environment.node_name()
+    if not is_on_slurm and is_observable and _find_process(task):
+        return JobState("RUNNING" if task.journal.runs else "PENDING", task.journal.node)
     if task.state.name != UNKNOWN:
         return task.state
     final = _read_final_state(dataclasses.replace(task))  # a copy reads the journal again
-    is_of_slurm = task.submission.kind == SLURM
-    if is_of_slurm and final.name == LOST and task.submission.folder.stat().st_uid != os.geteuid():
+    if is_on_slurm and final.name == LOST and task.submission.folder.stat().st_uid != os.geteuid():
         is_observable = False  # Slurm may hide the jobs of other users (PrivateData)
-    return final if is_observable or final.name == "COMPLETED" else JobState(UNKNOWN, final.node)
+    # Slurm may requeue a job that did not complete.
+    is_final = final.name == "COMPLETED" or (not is_on_slurm and final.name != LOST)
+    return final if is_observable or is_final else JobState(UNKNOWN, final.node)
 
 
 def _read_final_state(task: TaskState) -> JobState:
     journal, was_stopped = task.journal, task.journal.last_event == "stopped"
-    if not journal.runs:
-        return JobState(LOST, reason="never started: being submitted, or the scheduler has no record of it")
     if journal.last_event == "ended":
         return JobState("COMPLETED", journal.node)
     if name := find_state_in_log(task):
         return JobState(name, journal.node)
+    if not journal.runs and not task.entry.log_path("err").exists():
+        return JobState(LOST, reason="never started: being submitted, or the scheduler has no record of it")
     if was_stopped and journal.last_text:
         return JobState("FAILED", journal.node, reason=journal.last_text)
     if was_stopped and task.submission.kind != SLURM:
         return JobState("CANCELLED", journal.node)
-    return JobState(LOST, journal.node, reason="it ended, and no scheduler and no log gives a reason")
+    return JobState(LOST, journal.node, reason="it ended, and neither the scheduler nor its log says how")
 
 
 def find_state_in_log(task: TaskState) -> str | None:
     """Return the final state that the log of a job contains, such as "TIMEOUT", or None if there is none."""
-    for line in reversed(read_log(task, "err")):
+    lines = read_log(task, "err")
+    for line in reversed(lines):
         if explanation := transport.explain_failure([line]):
             return _STATE_OF_REASON[explanation[0]]
         if "CANCELLED AT" in line:
             return "CANCELLED"
-    return None
+    return "FAILED" if any(line.startswith(submission_files.SETUP_FAILED) for line in lines) else None
 
 
 def read_log(task: TaskState, kind: str) -> list[str]:
@@ -313,7 +274,6 @@ def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:
                     os.kill(process, signal.SIGTERM)
                 else:  # setup lines run, in the process group of their shell
                     os.killpg(process, signal.SIGTERM)
-            _save_final_states(task.submission, {task.entry.name: JobState("CANCELLED", task.journal.node)})
     if refusals:
         raise refusals[0]
     return live_tasks

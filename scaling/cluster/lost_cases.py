@@ -1,6 +1,5 @@
 """Make "failed" records for cases that a job did not finish, and list the cases that remain to be run."""
 
-import contextlib
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
@@ -9,9 +8,8 @@ from pathlib import Path
 from scaling.cluster import submission_files
 from scaling.cluster.job_state import END_REASONS, TaskState, find_state_in_log, read_log
 from scaling.cluster.journal import read_journal
+from scaling.cluster.slurm import LOST
 from scaling.core import environment
-from scaling.core.case import Refusal
-from scaling.core.formatting import format_count
 from scaling.core.record import Record
 from scaling.results import store
 from scaling.workers import child_process
@@ -19,7 +17,7 @@ from scaling.workers.history import History, build_history
 from scaling.workers.schedule import ScheduledCase
 
 # Final states of a job after which cases that never began are not recorded as failed.
-_NOT_RECORDED_BEFORE_START = ("CANCELLED", "DEADLINE", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "LOST")
+_NOT_RECORDED_BEFORE_START = ("CANCELLED", "DEADLINE", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL")
 # Prefixes of log lines that do not explain the cause.
 _UNINFORMATIVE_PREFIXES = (
     " ", "Traceback", "subprocess.CalledProcessError", "submitit", "srun: Job step", "slurmstepd",
@@ -37,32 +35,13 @@ def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
 def make_failed_records(tasks: Sequence[TaskState], records: Sequence[Record]) -> list[Record]:
     """Return a "failed" record for each case whose job ended before the case was recorded.
 
-    `records` contains all records of the results folder.
+    `records` contains all records of the results folder. Raise `Refusal` if a task file cannot be read.
     """
     failed: list[Record] = []
     for task in tasks:
         if not task.may_run and (explanation := explain_end(task)):
-            with contextlib.suppress(Refusal):  # the task file cannot be read, see `describe_unreadable`
-                failed += make_failed_records_of_task(records, task.entry.path, task.definition, *explanation)
+            failed += make_failed_records_of_task(records, task.entry.path, task.definition, *explanation)
     return failed
-
-
-def describe_unreadable(tasks: Sequence[TaskState]) -> list[str]:
-    """Return a list with one message about all unreadable task files, or [] if there are none.
-
-    A task file is checked only if the task may still run or needs "failed" records.
-    """
-    case_count, refusals = 0, list[str]()
-    for task in tasks:
-        try:
-            if task.may_run or explain_end(task):
-                _ = task.definition
-        except Refusal as refusal:
-            refusals.append(str(refusal))
-            case_count += task.entry.cases
-    other_files = f" (and {format_count(len(refusals) - 1, 'more task file')})" if len(refusals) > 1 else ""
-    note = f"{format_count(case_count, 'case')} may be shown as missing"
-    return [f"{refusals[0]}{other_files}; until then, {note}"] if refusals else []
 
 
 def make_failed_records_of_task(
@@ -128,7 +107,9 @@ def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
     `all_cases` is true if cases that never began also need a record.
     """
     name, has_begun = task.state.name, bool(task.journal.attempts)
-    if name in (("COMPLETED",) if has_begun else _NOT_RECORDED_BEFORE_START):
+    has_log = task.entry.log_path("err").exists()
+    is_unstarted = name in _NOT_RECORDED_BEFORE_START or (name == LOST and not has_log)
+    if (has_begun and name == "COMPLETED") or (not has_begun and is_unstarted):
         return None
     if name not in END_REASONS:
         name = find_state_in_log(task) or name
@@ -141,7 +122,7 @@ def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
     if has_begun:
         return "killed", f"{ending} while it ran{f': {cause}' if cause else ''}", False
     log_hint = f": {cause}; `scaling logs` shows more" if cause else ": `scaling logs` shows why"
-    if not task.entry.log_path("err").exists():
+    if not has_log:
         log_hint = ": it wrote no log; its node must see the results folder"
     return "timeout" if name == "TIMEOUT" else "killed", f"{ending} before its first case{log_hint}", True
 

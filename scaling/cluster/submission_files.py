@@ -10,6 +10,7 @@
 sbatch.py submits the tasks, and job_state.py determines their states.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -80,44 +81,21 @@ class TaskDefinition:
     environments: dict[tuple, dict[str, Any]]  # `PreflightResult.environment_key` -> planned environment
 
 
-def read_submissions(results: Path) -> tuple[list[Submission], str]:
-    """Return (submissions, error message) for a results folder. The oldest submission is first.
-
-    Unreadable submissions are omitted. The message names one of them, or is "" if there are none.
-    """
-    submissions, unreadable = [], []
-    for path in _list_submissions(results / SUBMISSIONS):
-        try:
-            submissions.append(_submission_from_json(path.parent, store.read_json(path)))
-        except (KeyError, TypeError, ValueError):
-            unreadable.append(f"{SUBMISSIONS}/{path.parent.name}")
-    if not unreadable:
-        return submissions, ""
-    fix = f"restore it or its permissions, or delete the folder {unreadable[0]} if none of them runs"
-    return submissions, f"cannot read {unreadable[0]}/{_SUBMISSION_FILE}, its tasks may still run: {fix}"
-
-
-def _list_submissions(folder: Path) -> list[Path]:
-    """Return the sorted paths of the submission.json files in the subfolders of `folder`.
-
-    Unreadable files are included. The list is empty if `folder` does not exist. If `folder` cannot be listed,
-    its only element is the pattern `folder`/*/submission.json, which the error message shows.
-    """
+def read_submissions(results: Path) -> list[Submission]:
+    """Return the submissions of a results folder, the oldest first. Raise `Refusal` if one cannot be read."""
+    submissions, path = [], results / SUBMISSIONS / "*" / _SUBMISSION_FILE
     try:
-        paths = [subfolder / _SUBMISSION_FILE for subfolder in sorted(folder.iterdir())]
+        for folder in sorted((results / SUBMISSIONS).iterdir()):
+            path = folder / _SUBMISSION_FILE
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it is being created
+                submissions.append(_submission_from_json(folder, store.parse_json(store.read_file(path))))
     except FileNotFoundError:
         return []
-    except OSError:
-        return [folder / "*" / _SUBMISSION_FILE]
-    return [path for path in paths if _may_exist(path)]
-
-
-def _may_exist(path: Path) -> bool:
-    try:
-        path.lstat()
-    except OSError as error:  # without permission for its folder, the file may exist
-        return not isinstance(error, FileNotFoundError | NotADirectoryError)
-    return True
+    except (OSError, KeyError, TypeError, ValueError):
+        name = path.relative_to(results)
+        fix = f"restore it or its permissions, or delete the folder {name.parent} if none of them runs"
+        raise Refusal(f"cannot read {name}, its tasks may still run: {fix}") from None
+    return submissions
 
 
 def _submission_from_json(folder: Path, content: Any) -> Submission:
@@ -203,7 +181,7 @@ def read_task(task: Path) -> TaskDefinition:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         problem = "it is missing or contains no JSON" if content is None else str(error)
         file = f"{SUBMISSIONS}/{task.parent.name}/{task.name}"
-        fix = "restore it, or end its job with `scaling cancel` and repeat the `scaling run` command"
+        fix = f"restore it, or end its job with `scaling cancel` and delete {SUBMISSIONS}/{task.parent.name}"
         raise Refusal(f"{file} is not a valid task file ({problem}): {fix}") from None
 
 

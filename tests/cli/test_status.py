@@ -3,8 +3,8 @@
 Most results folders are synthetic; the tasks that run and are cancelled run on this machine.
 """
 
+import contextlib
 import dataclasses
-import json
 import os
 import re
 import shutil
@@ -21,7 +21,7 @@ from scaling.cluster.job_state import TaskState
 from scaling.cluster.journal import Journal
 from scaling.cluster.pack import PackedTask
 from scaling.cluster.slurm import JobState
-from scaling.core.case import Case, label, to_dict
+from scaling.core.case import Case, Refusal, label, to_dict
 from scaling.core.record import Writer, to_line
 from scaling.results import store
 from scaling.study.completion import complete
@@ -94,13 +94,9 @@ def make_study(tmp_path, make_record):
             Writer(self.folder).append(dataclasses.replace(record, case=self.cases[case]))
             return self
 
-        def save_states(self, *states):
-            """Save states of the tasks, so that the scheduler is not queried."""
-            saved = {
-                entry.name: {"state": dataclasses.asdict(state)}
-                for entry, state in zip(self.submission.entries, states, strict=False)
-            }
-            store.write_json(self.submission.folder / "states.json", saved)
+        def end(self, task, event="ended"):
+            """Log the end of a task, so that the scheduler is not queried."""
+            self.journals[task].write(event)
             return self
 
         def states(self, *names):
@@ -168,7 +164,7 @@ def test_status_shows_lost_cases_exactly_as_the_next_run_records_them(state, beg
     study = make_study(2)
     if begun:
         study.start(0).finish(0, 0).log(0, "begin", 1)
-    states = study.save_states(JobState(state)).states(state)
+    states = study.states(state)
     before = status.summarize_status(study.folder, states)
     lost_cases.record_lost_cases(study.folder, states)
     later = status.summarize_status(study.folder, states)
@@ -274,10 +270,10 @@ def test_status_of_a_folder_without_jobs_shows_counts_and_failures(make_record, 
 
 
 def test_states_that_the_scheduler_has_forgotten_are_still_shown(make_study, capsys):
-    study = make_study(2).start(0).finish(0, 0).finish(0, 1).save_states(JobState("COMPLETED", "n[1-2]"))
+    study = make_study(2).start(0).finish(0, 0).finish(0, 1).end(0)
     code, out, _ = run_command(["status", study.folder], capsys)
     assert code == 0
-    for text in ("jobs/20261121T201500-3f2a", "7_0", "completed", "n[1-2]", "2/2"):
+    for text in ("jobs/20261121T201500-3f2a", "7_0", "completed", "n1", "2/2"):
         assert text in out
     assert re.search(r"\b\d+ s\b", out)  # the time between the first and the last event of the journal
 
@@ -295,21 +291,17 @@ def test_status_and_logs_work_without_a_scheduler(make_study, monkeypatch, capsy
     assert code == 2 and "is not installed on this host" in err
 
 
-@pytest.mark.parametrize("state", ["RUNNING", "TIMEOUT"])
-def test_status_says_why_the_cases_of_damaged_task_files_are_missing(state, make_study):
-    study = make_study(4).start(0).finish(0, 0).start(1).finish(1, 2)
-    for entry in study.submission.entries:
-        entry.path.write_text('{"jobs"')
-    summary = study.summary(state, state)
-    (note,) = summary.notes
-    assert count(summary)["missing"] == 2 and "jobs/20261121T201500-3f2a/0001.json is not a valid" in note
-    assert note.endswith("(and 1 more task file); until then, 4 cases may be shown as missing")
-    (note,) = study.summary("COMPLETED", "COMPLETED").notes
-    assert "task file" not in note
+@pytest.mark.parametrize(("state", "is_needed"), [("RUNNING", True), ("TIMEOUT", True), ("COMPLETED", False)])
+def test_a_task_file_that_cannot_be_read_is_refused_if_its_cases_have_no_record(state, is_needed, make_study):
+    study = make_study(2).start(0).finish(0, 0)
+    study.submission.entries[0].path.write_text('{"jobs"')
+    fix = "jobs/20261121T201500-3f2a/0001.json is not a valid .* and delete jobs/20261121T201500-3f2a$"
+    with pytest.raises(Refusal, match=fix) if is_needed else contextlib.nullcontext():
+        study.summary(state)
 
 
 def test_status_imports_no_slow_package(make_study):
-    study = make_study(2).start(0).finish(0, 0).save_states(JobState("COMPLETED"))
+    study = make_study(2).start(0).finish(0, 0).end(0)
     loaded = modules_after(f"from scaling.cli import main; main.main(['status', {str(study.folder)!r}])")
     slow = {"jax", "vl_convert", "scipy", "wandb", "hydra", "submitit", "jinja2"}
     assert "rich" in loaded and not loaded & slow
@@ -333,18 +325,9 @@ def test_watch_in_a_pipe_prints_only_changes_and_ends_when_all_tasks_ended(make_
     ]  # fmt: skip
 
 
-def test_status_warns_of_a_submission_that_cannot_be_read(make_study, capsys):
-    study = make_study(2)
-    (study.submission.folder / "submission.json").write_text("[]")
-    code, out, _ = run_command(["status", study.folder], capsys)
-    assert code == 0 and f"cannot read jobs/{study.submission.folder.name}/submission.json" in out
-
-
 def test_poll_tolerates_a_scheduler_that_is_temporarily_unavailable(make_study, monkeypatch):
     study = make_study(2)
-    answers = iter(
-        [study.states("RUNNING"), status.Refusal("busy"), status.Refusal("busy"), study.states("COMPLETED")]
-    )
+    answers = iter([study.states("RUNNING"), Refusal("busy"), Refusal("busy"), study.states("COMPLETED")])
 
     def find_tasks(_):
         answer = next(answers)
@@ -359,10 +342,10 @@ def test_poll_tolerates_a_scheduler_that_is_temporarily_unavailable(make_study, 
 
 def test_poll_raises_at_once_if_the_scheduler_never_answered(make_study, monkeypatch):
     def find_tasks(_):
-        raise status.Refusal("there is no squeue here")
+        raise Refusal("there is no squeue here")
 
     monkeypatch.setattr(job_state, "find_tasks", find_tasks)
-    with pytest.raises(status.Refusal, match="no squeue"):
+    with pytest.raises(Refusal, match="no squeue"):
         next(wait.poll(make_study(2).folder))
 
 
@@ -374,7 +357,7 @@ def test_logs_show_attempts_then_worker_logs_then_scheduler_logs(make_study, cap
     )
     Writer(study.folder).append(dataclasses.replace(lost, attempt=1))
     study.finish(0, 0, "failed", 2, reason="error", text="a [red]word[/red]")
-    study.save_states(JobState("COMPLETED"))
+    study.end(0)
     second = "second [bold]run[/bold] in {}\n  indented, " + "long " * 60
     for run, text in ((1, "first run"), (2, second.format(f"{study.folder}/secret/place.py:3"))):
         (study.submission.folder / f"0001.run-{run}" / "worker-1.log").write_text(text)
@@ -396,7 +379,7 @@ def test_logs_show_attempts_then_worker_logs_then_scheduler_logs(make_study, cap
 
 
 def test_a_long_log_is_shortened_to_its_end_without_the_option_all(make_study, capsys):
-    study = make_study(2).start(0).log(0, "begin", 0).save_states(JobState("FAILED"))
+    study = make_study(2).start(0).log(0, "begin", 0).end(0)
     (study.submission.folder / "0001.run-1" / "worker-1.log").write_text(
         "".join(f"line {n}.\n" for n in range(3000))
     )
@@ -420,7 +403,7 @@ def test_logs_of_a_case_that_has_not_begun_name_its_task(make_study, monkeypatch
 
 
 def test_an_unknown_key_is_rejected_and_an_ambiguous_one_selects_all_matching_cases(make_study, capsys):
-    study = make_study(2).save_states(JobState("PENDING"))
+    study = make_study(2)
     key = study.key(0)
     other = key[:9] + ("0" if key[9] != "0" else "1") + key[10:]
     code, out, err = run_command(["logs", study.folder, "zzzzzz"], capsys)
@@ -495,8 +478,6 @@ def test_cancel_ends_a_running_task(running_study, scaling_command, tmp_path):
     assert later.returncode == 1 and "cancelled: its job was cancelled while it ran" in later.stdout, (
         later.stdout
     )
-    [saved_states] = (tmp_path / "here" / "jobs").glob("*/states.json")
-    assert json.loads(saved_states.read_text())["0001"]["state"]["name"] == "CANCELLED"
 
 
 @pytest.mark.process
@@ -581,7 +562,6 @@ def test_logs_of_a_case_that_no_worker_began_show_why_workers_did_not_start(make
     (study.journals[0].folder / "worker-1.log").write_text(
         "slurmstepd-n1: error: execve(): python: No such file or directory\n"
     )
-    study.save_states(JobState("FAILED", reason="exit code 1:0"))
     monkeypatch.setattr("scaling.cluster.slurm.run_command", lambda *_: "")
     parts = list(logs.logs_of_case(status.load_status(study.folder), study.key(0)))
     assert "the process ended with status 2" in parts[0][1]
@@ -608,13 +588,10 @@ def test_each_replicate_without_a_record_is_missing_in_status_report_and_lint(ma
 
 
 def test_report_and_lint_count_lost_cases_like_status_and_write_no_record(make_study, scaling_command):
-    study = (
-        make_study(4)
-        .start(0)
-        .finish(0, 0)
-        .log(0, "begin", 1)
-        .save_states(JobState("TIMEOUT"), JobState("FAILED"))
-    )
+    study = make_study(4, "local").start(0).finish(0, 0).log(0, "begin", 1).end(0, "stopped")
+    (study.submission.folder / "log").mkdir()
+    log = study.submission.entries[1].log_path("err")
+    log.write_text(f"{submission_files.SETUP_FAILED} 1: module load cuda\n")
     assert count(status.load_status(study.folder))["failed"] == 3
     assert read_counts(scaling_command(["report", "here"]).stdout) == (1, 0, 3)
     assert "failed cases (3)" in scaling_command(["lint", "here"]).stdout
@@ -627,7 +604,7 @@ def test_logs_without_a_key_show_the_latest_failures_and_each_file_once(make_stu
         fields = {"text": f"number {case}.", "started_at": f"2099-11-21T20:00:0{5 - case}.000+00:00"}
         study.finish(0, case, "failed", reason="error", **fields)
     (study.journals[0].folder / "worker-1.log").write_text("from /home/me/project/model.py\n")
-    study.save_states(JobState("COMPLETED"), *[JobState("CANCELLED")] * 3)
+    study.end(0)
     logged = status.load_status(study.folder)
     assert logs.select_keys(logged, "") == [study.key(case) for case in range(5)]
     assert logs.select_keys(logged, "poisson") == logs.select_keys(logged, "")
@@ -638,7 +615,7 @@ def test_logs_without_a_key_show_the_latest_failures_and_each_file_once(make_stu
 
 
 def test_logs_without_a_key_or_failure_show_the_case_that_began_last(make_study):
-    study = make_study(2).start(0).finish(0, 0).save_states(JobState("COMPLETED"))
+    study = make_study(2).start(0).finish(0, 0).end(0)
     assert logs.select_keys(status.load_status(study.folder), "") == [study.key(0)]
 
 

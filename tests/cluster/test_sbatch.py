@@ -85,7 +85,7 @@ def test_if_scancel_fails_the_jobs_stay_known_and_can_be_cancelled(submit, tmp_p
     with pytest.raises(Refusal, match="Socket timed out"):
         submit(sbatch=reject_second(tmp_path), scancel="echo no answer >&2; exit 1")
     assert f"no answer; jobs may be queued: `scaling cancel {results}` ends them" in capsys.readouterr().err
-    [submission], _ = submission_files.read_submissions(results)
+    [submission] = submission_files.read_submissions(results)
     squeue = tmp_path / "bin" / "squeue"
     squeue.write_text(f"#!/bin/sh\n[ -e {tmp_path}/no ] || echo '12|{submission.name}|RUNNING|n1|None'\n")
     assert [task.state.name for task in job_state.find_tasks(results)] == ["RUNNING", "LOST"]

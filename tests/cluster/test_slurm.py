@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from scaling.cluster import job_state, submission_files
+from scaling.cluster import job_state
+from scaling.cluster.submission_files import read_submissions
 from scaling.results.store import load
 from scaling.workers import cores
 from tests.support import slurm as cluster_commands
@@ -35,13 +36,6 @@ STUCK = """
 """
 STUDY = "{workload: mine, points: 8, sizes: {n: [2, 3]}, mode: [jacfwd, jacrev], devices: DEVICES}"
 CASES = 4  # of the study, for each device count
-
-
-def read_submissions(results):
-    """Return the submissions of a results folder, all of which must be readable."""
-    submissions, problem = submission_files.read_submissions(results)
-    assert not problem
-    return submissions
 
 
 def queued_jobs():
@@ -278,10 +272,8 @@ def test_a_task_that_timed_out_is_resubmitted_by_the_next_run(submit, tmp_path, 
     for job, _ in map(str.split, queued_jobs()):  # the time limit of a minute, earlier
         slurm("scontrol", "update", f"JobId={job}", "EndTime=now+1")
     assert "TIMEOUT" in final_states(results)
-    with pytest.MonkeyPatch.context() as patch:  # neither accounting nor saved states
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr("scaling.cluster.slurm.run_command", lambda *_: "")
-        for path in results.glob("jobs/*/states.json"):
-            path.unlink()
         assert "TIMEOUT" in final_states(results)
     check_completion(submit, tmp_path, before)
     assert {reason for reason, _ in failures(results)} == {"timeout"}
@@ -457,8 +449,6 @@ def test_the_state_of_a_job_is_known_after_the_scheduler_has_forgotten_it(
     arguments = [*write_study(ONE_CASE), *SLURM, "results=out", "wait=true"]
     assert scaling_command(arguments, timeout=TIMEOUT).returncode == 0
     shutil.rmtree(results / "jobs" / read_submissions(results)[0].folder.name / "code")
-    (states,) = results.glob("jobs/*/states.json")
-    states.unlink()
     monkeypatch.setattr("scaling.cluster.slurm.run_command", lambda *_: "")
     assert [task.state.name for task in job_state.find_tasks(results)] == ["COMPLETED"]
 
