@@ -61,7 +61,7 @@ def workload(case: Case) -> Workload:
     computation = {"call": "copy", "collective": "all_reduce"}.get(target or "", target)
     # Name -> (function of NumPy or JAX arrays, number of terms in its longest sum)
     functions: dict[str | None, tuple[Callable[..., Any], int]] = {
-        # On a CPU, XLA does not vectorize a single operation without a constant, such as -x.
+        # On a CPU, XLA compiles a single operation without a constant, such as -x, to a slower loop.
         "copy": (lambda x: x + 1, 1),
         "matmul": (lambda x, w: x @ w, product_terms),
         "reduction": (lambda x: x.sum(axis=-1), k),
