@@ -1,13 +1,11 @@
 """Convert timings to the text format of Extra-P, a program that fits performance models to run times.
 
 See https://github.com/extra-p/extrap. The module report/export.py writes the files. In Extra-P, a parameter
-is a size that varies, such as the number of devices, and a region is a timed method. A file has at most four
-parameters. All regions of a file have the same coordinates (combinations of parameter values).
+is a size that varies, such as the number of devices, and a region is a timed program.
 """
 
-import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from scaling.analysis.findings import Findings
 from scaling.analysis.timings import Timing
@@ -19,33 +17,29 @@ Names = Sequence[Sequence[str]]  # names of sizes that vary, grouped by sizes th
 
 
 def format_experiments(findings: Findings) -> dict[str, str]:
-    """Return {file name without suffix: text} for all Extra-P files of the results.
+    """Return {file name without suffix: text} with one Extra-P file for each program.
 
-    A file contains the methods that were measured at the same sizes. At most four sizes vary in a file. If
-    more sizes vary, there is one file for each combination of the other sizes. Timings on shared CPU cores
-    are omitted.
+    At most four sizes vary in a file. If more sizes vary, there is one file for each combination of the other
+    sizes. Timings on shared CPU cores are omitted.
     """
     timings = (timing for timing in findings.case_timings if timing.honest)
-    families = group_by(timings, lambda timing: (timing.family_key, tuple(_sizes_of(timing))))
-    experiments = (experiment for family in families.values() for experiment in _split_family(family))
+    programs = group_by(timings, lambda t: (t.family_key, tuple(_sizes_of(t)), t.program_name)).values()
+    experiments = (experiment for program in programs for experiment in _split_program(program))
     texts = {}
     for number, (file_timings, varying) in enumerate(experiments, 1):
-        title = f"{file_timings[0].family}, environment {file_timings[0].environment}"
+        first = file_timings[0]
+        title = f"{first.family}, {first.program_name}, environment {first.environment}"
         file_name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:120]
         texts[f"{file_name}-{number}"] = _format_experiment(title, file_timings, varying)
     return texts
 
 
-def _split_family(function_timings: Sequence[Timing]) -> Iterator[tuple[Sequence[Timing], Names]]:
-    """Yield (timings, names of their varying sizes) for each Extra-P file of a function."""
-    by_method = group_by(function_timings, lambda timing: timing.program_name).values()
-    all_sizes = lambda method: frozenset(tuple(_sizes_of(timing).items()) for timing in method)  # noqa: E731
-    for methods in group_by(by_method, all_sizes).values():
-        timings = [timing for method in methods for timing in method]
-        excess_sizes = [names[0] for names in _varying_sizes(timings)[_MAX_PARAMETERS:]]
-        for file_timings in group_by(timings, functools.partial(_coordinates, excess_sizes)).values():
-            if varying := _varying_sizes(file_timings):
-                yield file_timings, varying
+def _split_program(program: Sequence[Timing]) -> Iterator[tuple[Sequence[Timing], Names]]:
+    """Yield (timings, names of their varying sizes) for each Extra-P file of a program."""
+    excess_sizes = [names[0] for names in _varying_sizes(program)[_MAX_PARAMETERS:]]
+    for timings in group_by(program, lambda t: tuple(_sizes_of(t)[n] for n in excess_sizes)).values():
+        if varying := _varying_sizes(timings):
+            yield timings, varying
 
 
 def _sizes_of(timing: Timing) -> dict[str, int]:
@@ -53,11 +47,6 @@ def _sizes_of(timing: Timing) -> dict[str, int]:
     counts = {"devices": timing.case.devices, "points": timing.case.points}
     sizes = {f"sizes.{name}" if name in counts else name: size for name, size in timing.case.sizes.items()}
     return counts | sizes
-
-
-def _coordinates(names: Iterable[str], timing: Timing) -> tuple[int, ...]:
-    sizes = _sizes_of(timing)
-    return tuple(sizes[name] for name in names)
 
 
 def _varying_sizes(timings: Sequence[Timing]) -> Names:
@@ -74,27 +63,23 @@ def _varying_sizes(timings: Sequence[Timing]) -> Names:
 
 
 def _format_experiment(title: str, timings: Sequence[Timing], varying: Names) -> str:
-    """Return the text of an Extra-P file with the seconds per call of each method at all parameter values.
+    """Return the text of an Extra-P file with the seconds per call of a program at all parameter values.
 
     The file also contains the floating-point operations per device, if they are known for all parameter
     values. The first size of each group in `varying` is a parameter.
     """
     names = [name for name, *_ in varying]
-    coordinates = sorted({_coordinates(names, timing) for timing in timings})
-    points = [" ".join(map(str, values)) for values in coordinates]
+    by_coordinates = {tuple(_sizes_of(timing)[name] for name in names): timing for timing in timings}
+    ordered = [by_coordinates[values] for values in sorted(by_coordinates)]
+    points = [" ".join(map(str, values)) for values in sorted(by_coordinates)]
     points = [f"({values})" for values in points] if len(names) > 1 else points
     file_lines = _format_comments(title, timings[0], varying)
     file_lines += ["PARAMETER " + re.sub(r"\W", "_", name, flags=re.ASCII) for name in names]
-    file_lines.append(f"POINTS {' '.join(points)}")
-    by_program = group_by(timings, lambda timing: timing.program_name)
-    for program_name in sorted(by_program):
-        by_coordinates = {_coordinates(names, timing): timing for timing in by_program[program_name]}
-        region_timings = [by_coordinates[values] for values in coordinates]
-        file_lines += ["", f"REGION {_to_region_name(program_name)}", "METRIC time"]
-        file_lines += [f"DATA {' '.join(map(repr, timing.seconds))}" for timing in region_timings]
-        flops = [timing.records[0].flops for timing in region_timings]
-        if all(flops):  # known for all coordinates
-            file_lines += ["METRIC flops", *(f"DATA {float(count or 0)!r}" for count in flops)]
+    file_lines += [f"POINTS {' '.join(points)}", "", f"REGION {_to_region_name(timings[0].program_name)}"]
+    file_lines += ["METRIC time", *(f"DATA {' '.join(map(repr, timing.seconds))}" for timing in ordered)]
+    flops = [timing.records[0].flops for timing in ordered]
+    if all(flops):  # known for all coordinates
+        file_lines += ["METRIC flops", *(f"DATA {float(count or 0)!r}" for count in flops)]
     return "\n".join(file_lines) + "\n"
 
 

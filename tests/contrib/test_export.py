@@ -229,8 +229,8 @@ def test_extrap_recovers_the_scaling_law_in_devices_and_size(tmp_path):
         *formula_records(modes=("jacfwd",), seconds=lambda m, d: 1e-9 * m**2 / d),
         *formula_records(modes=("jacrev",), seconds=lambda m, d: 1e-6 * m / d),
     ]
-    (path,) = export.write_exports(made_up.write(tmp_path, records), ["extrap"])["extrap"]
-    models = fit_models(path, several_parameters=True)
+    paths = export.write_exports(made_up.write(tmp_path, records), ["extrap"])["extrap"]
+    models = {key: model for path in paths for key, model in fit_models(path, True).items()}
     assert re.search(
         r"devices\^\(-1\) \* m\^\(2\)$", models["jacfwd (vmap), shard_map, points split", "time"]
     )
@@ -240,7 +240,6 @@ def test_extrap_recovers_the_scaling_law_in_devices_and_size(tmp_path):
     assert ("jacfwd (vmap), shard_map, points split", "flops") in models
 
 
-@pytest.mark.thorough
 @pytest.mark.thorough
 @needs_extrap
 def test_extrap_reads_every_file_of_a_study_with_gaps(exported):
@@ -257,14 +256,16 @@ def points_of(text):
     return re.findall(r"\(.*?\)|\d+", re.search("^POINTS (.*)$", text, re.MULTILINE)[1])
 
 
-def test_methods_measured_at_different_sizes_have_separate_files(tmp_path):
+def test_each_program_has_its_own_file(tmp_path):
     records = [
-        *formula_records(modes=("jacfwd",), seconds=lambda m, d: m / d),
-        *formula_records(modes=("jacrev",), sizes=range(4), seconds=lambda m, d: m / d),
+        *formula_records(modes=("jacfwd", "jacrev"), seconds=lambda m, d: m / d),
+        *formula_records(modes=("linearize",), sizes=range(4), seconds=lambda m, d: m / d),
     ]
     study = findings.read(made_up.write(tmp_path, records))
     texts = extrap.format_experiments(study).values()
-    assert [len(points_of(text)) for text in texts] == [25, 20]
+    assert [len(points_of(text)) for text in texts] == [25, 25, 20]
+    regions = [re.findall(r"^REGION (\w+)", text, re.MULTILINE) for text in texts]
+    assert regions == [["jacfwd"], ["jacrev"], ["linearize"]]
 
 
 def test_sizes_that_grow_together_are_one_parameter(tmp_path):
