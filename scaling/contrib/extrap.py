@@ -25,13 +25,20 @@ def format_experiments(findings: Findings) -> dict[str, str]:
     timings = (timing for timing in findings.case_timings if timing.honest)
     programs = group_by(timings, lambda t: (t.family_key, tuple(_sizes_of(t)), t.program_name)).values()
     experiments = (experiment for program in programs for experiment in _split_program(program))
-    texts = {}
-    for number, (file_timings, varying) in enumerate(experiments, 1):
-        first = file_timings[0]
-        title = f"{first.family}, {first.program_name}, environment {first.environment}"
-        file_name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:120]
-        texts[f"{file_name}-{number}"] = _format_experiment(title, file_timings, varying)
-    return texts
+    by_name = group_by(experiments, lambda experiment: _to_file_name(_title(experiment[0][0])))
+    return {
+        f"{name}-{number}": _format_experiment(*experiment)
+        for name, same_name in by_name.items()
+        for number, experiment in enumerate(same_name, 1)
+    }
+
+
+def _title(timing: Timing) -> str:
+    return f"{timing.family}, {timing.program_name}, environment {timing.environment}"
+
+
+def _to_file_name(title: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:200]
 
 
 def _split_program(program: Sequence[Timing]) -> Iterator[tuple[Sequence[Timing], Names]]:
@@ -62,7 +69,7 @@ def _varying_sizes(timings: Sequence[Timing]) -> Names:
     return [group for _, group in sorted(varying, key=lambda group: (group[1][0] != "devices", group[0]))]
 
 
-def _format_experiment(title: str, timings: Sequence[Timing], varying: Names) -> str:
+def _format_experiment(timings: Sequence[Timing], varying: Names) -> str:
     """Return the text of an Extra-P file with the seconds per call of a program at all parameter values.
 
     The file also contains the floating-point operations per device, if they are known for all parameter
@@ -73,7 +80,7 @@ def _format_experiment(title: str, timings: Sequence[Timing], varying: Names) ->
     ordered = [by_coordinates[values] for values in sorted(by_coordinates)]
     points = [" ".join(map(str, values)) for values in sorted(by_coordinates)]
     points = [f"({values})" for values in points] if len(names) > 1 else points
-    file_lines = _format_comments(title, timings[0], varying)
+    file_lines = _format_comments(timings[0], varying)
     file_lines += ["PARAMETER " + re.sub(r"\W", "_", name, flags=re.ASCII) for name in names]
     file_lines += [f"POINTS {' '.join(points)}", "", f"REGION {_to_region_name(timings[0].program_name)}"]
     file_lines += ["METRIC time", *(f"DATA {' '.join(map(repr, timing.seconds))}" for timing in ordered)]
@@ -83,14 +90,14 @@ def _format_experiment(title: str, timings: Sequence[Timing], varying: Names) ->
     return "\n".join(file_lines) + "\n"
 
 
-def _format_comments(title: str, timing: Timing, varying: Names) -> list[str]:
+def _format_comments(timing: Timing, varying: Names) -> list[str]:
     exponents = "allow_negative_exponents=True"
     modeler_options = exponents if len(varying) == 1 else f"'#spm=Default' '#spo={exponents}'"
     names = {name for group in varying for name in group}
     constants = ", ".join(f"{name}={size}" for name, size in _sizes_of(timing).items() if name not in names)
     parameters = (f"{name} ({', '.join(others)} with it)" if others else name for name, *others in varying)
     sentences = (
-        f"{title}: seconds per call, all samples of all processes.",
+        f"{_title(timing)}: seconds per call, all samples of all processes.",
         f"Parameters: {', '.join(parameters)}. Constants: {constants or 'none'}.",
         "Extra-P needs five values of a parameter; with fewer, it fits only a constant.",
         f"extrap --text --measure median FILE --options {modeler_options}",

@@ -1,19 +1,17 @@
-"""Export a results folder to CSV, Parquet, Extra-P or image files (FORMATS), and delete outdated exports."""
+"""Export a results folder to CSV, Parquet, Extra-P or image files (FORMATS)."""
 
 import importlib.util
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from scaling.analysis.dataframe import export_tables, to_csv, to_frame
 from scaling.analysis.findings import Findings, read
 from scaling.contrib import extrap
 from scaling.core.case import Refusal, check_names
 from scaling.results.results_folder import no_records
-from scaling.results.store import Loaded, load, read_json, replace_file, write_json
+from scaling.results.store import Loaded, load, replace_file
 
-_EXPORTED_LIST = ".exported.json"  # file in the output folder that lists the files of each format
 _PARQUET_INSTALL = "pip install 'ad-scaling[parquet]', or pip install pyarrow"
 
 
@@ -24,6 +22,8 @@ def write_exports(
 
     `formats` are keys of FORMATS. `output` is the folder to write to, by default the subfolder `export`.
     `loaded` contains the records of the folder. If it is None, they are read from the folder.
+
+    Files of the same names are replaced, and other files are kept.
 
     Raise `Refusal` and write no file if a format is unknown, a required package is not installed, there is
     nothing to export, or `output` cannot be created.
@@ -47,24 +47,7 @@ def write_exports(
         if is_new_folder:
             output_folder.rmdir()
         raise Refusal(describe_empty(written))
-    _remove_earlier(output_folder, written)
     return written
-
-
-def _remove_earlier(output: Path, written: Mapping[str, Sequence[Path]]) -> None:
-    """Delete the files that earlier exports wrote, except the files that this export wrote again.
-
-    `written` maps each format to the paths of the new files. Files of other formats are not deleted.
-    """
-    content = read_json(output / _EXPORTED_LIST)
-    exported: dict[str, Any] = content if isinstance(content, dict) else {}
-    for format_name, paths in written.items():
-        earlier = exported[format_name] if isinstance(exported.get(format_name), list) else []
-        for path in {*output.glob(f"*.{format_name}"), *output.glob("extrap/*.txt")}.difference(paths):
-            if str(path.relative_to(output)) in earlier:
-                path.unlink()
-        exported[format_name] = [str(path.relative_to(output)) for path in paths]
-    write_json(output / _EXPORTED_LIST, exported)
 
 
 def describe_empty(formats: Collection[str]) -> str:
