@@ -1,10 +1,8 @@
-"""Convert records, scaling curves and time samples to typed columns, CSV text and DataFrames (`load`).
+"""Convert records, scaling curves and time samples to DataFrames with typed columns (`load`).
 
 All tables can be joined on the columns `key` and `environment`.
 """
 
-import csv
-import io
 import types
 import typing
 import warnings
@@ -26,7 +24,6 @@ from scaling.results import results_folder
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-Columns = dict[str, tuple[type, list[Any]]]  # column -> type and cells, where None is a missing cell
 _DTYPES = {bool: "boolean", int: "Int64", float: "float64", str: "str"}  # column type -> pandas dtype
 _LARGEST_INTEGER = 2**63
 _PLAN_ONLY = ("program_flops", "program_transcendentals", "program", "compiled_as", "capacity_bytes")
@@ -68,47 +65,30 @@ def load(folder: str | PathLike[str], samples: bool = False) -> "DataFrame":
     if findings.damaged:
         lines = format_count(len(findings.damaged), "damaged line")
         warnings.warn(f"{lines} left out, the first {findings.damaged[0]}", stacklevel=3)
-    frame = to_frame(record_columns(findings))
+    frame = record_columns(findings)
     if not samples:
         return frame
     case_columns = {"status", *_CASE_COLUMNS.values()}
     columns = [column for column in frame if column in case_columns or column.startswith("sizes.")]
     rows = [row for row, record in enumerate(findings.records) for _ in record.seconds]
-    return to_frame(_sample_columns(findings)).join(frame.loc[rows, columns].reset_index(drop=True))
+    return _sample_columns(findings).join(frame.loc[rows, columns].reset_index(drop=True))
 
 
-def export_tables(findings: Findings) -> dict[str, Columns]:
+def export_tables(findings: Findings) -> dict[str, "DataFrame"]:
     """Return the tables "records", "curves" and "samples" as a dict from name to table."""
     records = record_columns(findings)
     return {"records": records, "curves": _curve_columns(findings), "samples": _sample_columns(findings)}
 
 
-def to_frame(table: Columns) -> "DataFrame":
-    """Return a table as a pandas DataFrame."""
-    import pandas
-
-    columns = table.items()
-    return pandas.DataFrame(
-        {name: pandas.array(cells, dtype=_DTYPES[column_type]) for name, (column_type, cells) in columns}
-    )
-
-
-def to_csv(table: Columns) -> str:
-    """Return a table as CSV text. The text equals that of `to_frame(table).to_csv(index=False)`."""
-    text = io.StringIO()  # without pandas, because its import is slow
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(table)
-    writer.writerows(zip(*(cells for _, cells in table.values()), strict=True))
-    return text.getvalue()
-
-
-def typed_columns(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> Columns:
+def typed_columns(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> "DataFrame":
     """Return a table with typed columns from `rows`. Each row is a dict from column name to cell.
 
     `columns` contains the names of the first columns. The name "sizes" means all columns "sizes.*". All
     columns "environment.*" come last. An integer column becomes text if it contains a string or an integer of
     more than 64 bits.
     """
+    import pandas
+
     names_in_rows = dict.fromkeys(name for row in rows for name in row)
     sizes = [name for name in names_in_rows if name.startswith("sizes.")]
     environment = [name for name in names_in_rows if name.startswith("environment.")]
@@ -122,8 +102,8 @@ def typed_columns(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> 
             column_type = str
         convert = _encodable if column_type is str else column_type
         cells = [None if cell is None else convert(cell) for cell in cells]
-        table[_encodable(name)] = column_type, cells
-    return table
+        table[_encodable(name)] = pandas.array(cells, dtype=_DTYPES[column_type])
+    return pandas.DataFrame(table)
 
 
 def _encodable(value: object) -> str:
@@ -131,7 +111,7 @@ def _encodable(value: object) -> str:
     return str(value).encode(errors="backslashreplace").decode().replace("\r", r"\r")
 
 
-def record_columns(findings: Findings) -> Columns:
+def record_columns(findings: Findings) -> "DataFrame":
     """Return a table with one row per record, including failed and skipped records."""
     certainties = {(row.fastest.environment, row.fastest.case): row.certainty for row in findings.fastest}
     fields = [name for name in _RECORD_FIELDS if name not in _PLAN_ONLY]
@@ -163,7 +143,7 @@ def _ratio_cells(point: CurvePoint) -> dict[str, Any]:
     return {"baseline_devices": point.baseline_devices} | dict(zip(_RATIO_COLUMNS, numbers, strict=True))
 
 
-def _curve_columns(findings: Findings) -> Columns:
+def _curve_columns(findings: Findings) -> "DataFrame":
     """Return a table with one row for each device count of each scaling curve."""
     rows = [
         {"name": curve.name, "kind": curve.kind, "samples": len(point.timing.seconds)}
@@ -177,7 +157,7 @@ def _curve_columns(findings: Findings) -> Columns:
     return typed_columns(("name", "kind", *_CASE_KEYS, *times, "baseline_devices", *_RATIO_COLUMNS), rows)
 
 
-def _sample_columns(findings: Findings) -> Columns:
+def _sample_columns(findings: Findings) -> "DataFrame":
     """Return a table with one row per time sample, in the order of measurement."""
     # `seconds` and `seconds_min` are the times of the slowest and the fastest process.
     columns = ("key", "replicate", "environment", "index", "seconds", "seconds_min")

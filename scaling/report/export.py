@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 
-from scaling.analysis.dataframe import export_tables, to_csv, to_frame
+from scaling.analysis.dataframe import export_tables
 from scaling.analysis.findings import Findings, read
 from scaling.contrib import extrap
 from scaling.core.case import Refusal, check_names
@@ -65,9 +65,9 @@ def _write_tables(extension: str, findings: Findings, output: Path) -> list[Path
     paths = [output / f"{name}.{extension}" for name in tables]
     for path, table in zip(paths, tables.values(), strict=True):
         if extension == "csv":
-            replace_file(path, to_csv(table).encode())
+            replace_file(path, table.to_csv(index=False).encode())
         else:
-            replace_file(path, to_frame(table).to_parquet(index=False, compression="zstd"))
+            replace_file(path, table.to_parquet(index=False, compression="zstd"))
     return paths
 
 

@@ -1,4 +1,4 @@
-"""Write the report of a results folder (index.html, table.md, table.csv), and check if it is up to date.
+"""Write the report of a results folder (index.html, table.md), and check if it is up to date.
 
 The check imports neither the analysis nor the plotting code.
 """
@@ -16,7 +16,7 @@ from scaling.results import store
 if TYPE_CHECKING:
     from scaling.analysis.findings import Findings
 
-_FILES = ("index.html", "table.md", "table.csv")
+_FILES = ("index.html", "table.md")
 _SAVED_OUTPUT = ".inputs.json"  # file with the digest of a report's inputs and its text for a console
 
 
@@ -25,7 +25,6 @@ def write_report(folder: Path, findings: "Findings | None" = None) -> Path:
 
     Existing files are replaced. If `findings` is None, the results are read from `folder`.
     """
-    from scaling.analysis.dataframe import record_columns, to_csv
     from scaling.analysis.findings import read
     from scaling.analysis.summary import answer_sentences
     from scaling.report import page, tables
@@ -38,9 +37,8 @@ def write_report(folder: Path, findings: "Findings | None" = None) -> Path:
         tables=[table for table in (tables.answer_table(findings), *folded) if table.rows],
     )  # fmt: skip
     html = page.render_report(findings, f"{findings.name}: {title}" if title else findings.name, folded)
-    csv = to_csv(record_columns(findings))
     (folder / "report").mkdir(exist_ok=True)
-    for name, content in zip(_FILES, (html, markdown, csv), strict=True):
+    for name, content in zip(_FILES, (html, markdown), strict=True):
         store.replace_file(folder / "report" / name, content.encode())
     return folder / "report" / "index.html"
 

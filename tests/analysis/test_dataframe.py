@@ -71,11 +71,6 @@ def test_exports_have_the_column_names_of_the_table(folder, tmp_path):
     assert list(pandas.read_csv(csv)) == list(pandas.read_parquet(parquet)) == list(scaling.load(folder))
 
 
-def test_csv_text_is_what_pandas_writes(folder):
-    for table in dataframe.export_tables(findings.read(folder)).values():
-        assert dataframe.to_csv(table) == dataframe.to_frame(table).to_csv(index=False)
-
-
 def test_number_of_nodes_is_the_one_in_the_record(tmp_path, make_record):
     environments = [{"hosts": ["a", "b"]}, {"hosts": ["a", "b"], "shape": {"nodes": 1}}, {"hosts": []}]
     rows = [make_record(environment=recorded, points=n + 1) for n, recorded in enumerate(environments)]
@@ -99,19 +94,15 @@ def test_path_without_results_is_rejected_in_one_line(name, tmp_path):
     assert "\n" not in str(error.value)
 
 
-def frame_of(columns, rows):
-    return dataframe.to_frame(dataframe.typed_columns(columns, rows))
-
-
 def test_text_that_cannot_be_encoded_is_escaped(tmp_path, make_record):
-    frame = frame_of(["a\ud800"], [{"a\ud800": "\ud800"}, {}])
+    frame = dataframe.typed_columns(["a\ud800"], [{"a\ud800": "\ud800"}, {}])
     assert list(frame) == ["a\\ud800"] and frame.iloc[0, 0] == "\\ud800" and frame.isna().iloc[1, 0]
 
 
 def test_columns_with_missing_texts_can_be_compared_and_combined():
     rows = [{"wrt": "W", "points": 7}, {}, {"wrt": "X", "points": 7}]
-    frame = frame_of(["wrt", "points"], rows)
+    frame = dataframe.typed_columns(["wrt", "points"], rows)
     frame = frame[frame["points"].notna()]
     assert list((frame["points"] == 7) & (frame["wrt"] == "W")) == [True, False]
-    every = frame_of(["wrt", "mode"], [{"wrt": "W"}, {"mode": "jacfwd"}])
+    every = dataframe.typed_columns(["wrt", "mode"], [{"wrt": "W"}, {"mode": "jacfwd"}])
     assert list((every["wrt"] == "W") & (every["mode"] != "value")) == [True, False]
