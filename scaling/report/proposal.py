@@ -5,8 +5,6 @@ function. A weak scaling curve is omitted if the work per device is not constant
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -65,40 +63,21 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
 
 
 def _count_measurements(findings: Findings) -> dict[str, Any] | None:
-    """Return a summary such as {"cases": 12, "devices": "1 to 8 devices"}, or None without measurements."""
+    """Return what the section on methods states about the measurements, or None without measurements."""
     records = [r for r in findings.records if r.status == "ok" and r.case.kind == "case"]
     if not records:
         return None
-    on_cpu = [record for record in records if record.environment.get("platform") == "cpu"]
-    process_counts = Counter((record.key, record.setting, record.honest) for record in records)
-    errors_and_tolerances = [(r.error, r.tolerance) for r in records if r.error is not None and r.tolerance]
-    tolerances = sorted(tolerance for _, tolerance in errors_and_tolerances)
     return {
         "cases": len({record.key for record in records}),
         "workloads": list(dict.fromkeys(record.case.workload for record in records)),
-        "devices": _format_range((record.case.devices for record in records), "device"),
+        "devices": sorted({record.case.devices for record in records}),
         "precisions": list(dict.fromkeys(f"{r.case.dtype} at {r.case.precision} precision" for r in records)),
         "methods": list(dict.fromkeys(method_of(without_memory_setting(r.case)).name for r in records)),
-        "bound": any(record.environment.get("bound") for record in on_cpu),
-        "oversubscribed": sum(not record.honest for record in records),
-        "calls_per_sample": max(record.calls_per_sample or 1 for record in records),
-        "samples": _format_range((len(record.seconds) for record in records), "sample"),
-        "total_samples": sum(len(record.seconds) for record in records),
-        "processes": _format_range(process_counts.values(), "process"),
-        "worst_error": max((error / tolerance for error, tolerance in errors_and_tolerances), default=None),
-        "tolerances": " to ".join(dict.fromkeys(map(format_number, tolerances[:1] + tolerances[-1:]))),
+        "bound": any(r.environment.get("bound") for r in records if r.environment.get("platform") == "cpu"),
+        "samples": sum(len(record.seconds) for record in records),
         # percent, rounded down
         "compared": math.floor(1e4 * min((r.checked or {}).get("entries", 1.0) for r in records)) / 100,
-        "unchecked": len(records) - len(errors_and_tolerances),
     }
-
-
-def _format_range(values: Iterable[int], noun: str) -> str:
-    """Return the range of `values` as text with a noun, such as '1 to 8 devices'."""
-    distinct = sorted(set(values))
-    bounds = " to ".join(map(str, dict.fromkeys((distinct[0], distinct[-1]))))
-    plural = noun + ("es" if noun.endswith("s") else "s")
-    return f"{bounds} {noun if distinct == [1] else plural}"
 
 
 def _list_commands(findings: Findings) -> list[str]:
