@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scaling.analysis import curves, forecast, method_settings, ranking, size_series
+from scaling.analysis import curves, forecast, ranking, size_series
 from scaling.analysis.baselines import (
     Baseline,
     EfficiencyBreakdown,
@@ -43,7 +43,6 @@ class Findings:
     weak_refusals: list[str]  # see `curves.weak_refusals`
     scaling_fits: list[ScalingFit]  # only curves with enough device counts
     efficiency_breakdowns: list[EfficiencyBreakdown]
-    comparisons: list[method_settings.SettingComparison]
     forecasts: list[forecast.Forecast]  # one per planned hardware
     plan_scores: list[forecast.PlanScore]  # one per planned hardware that was also measured
     efficiency: float  # smallest acceptable parallel efficiency
@@ -180,7 +179,6 @@ def read(
         efficiency_breakdowns=[
             each for curve in scaling_curves for each in efficiency_breakdowns(curve, rates)
         ],
-        comparisons=method_settings.compare_settings(timings),
         forecasts=forecast.forecasts(loaded.plans, plan_files),
         plan_scores=forecast.plan_scores(loaded.plans, timings),
         efficiency=efficiency,

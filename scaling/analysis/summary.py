@@ -18,18 +18,16 @@ from scaling.analysis.estimate import (
 )
 from scaling.analysis.findings import Findings, read
 from scaling.analysis.lint import lint_findings
-from scaling.analysis.method_settings import SettingComparison, pareto_fronts
 from scaling.analysis.ranking import Ranking
 from scaling.analysis.scaling_fits import UNIVERSAL, ScalingFit
 from scaling.analysis.size_series import Crossover
-from scaling.analysis.timings import SHORT, Timing, describe_slower, format_time, is_empty_call, near_floor
-from scaling.core.case import Case, problem
-from scaling.core.formatting import format_bytes, format_count, format_number, format_value, list_first
+from scaling.analysis.timings import SHORT, is_empty_call, near_floor
+from scaling.core.case import problem
+from scaling.core.formatting import format_count, format_number, list_first
 from scaling.core.grouping import group_by, least_by
 from scaling.core.record import REASONS
 
 _LARGE_ERROR = 0.1  # relative error of the times above which a law is called inaccurate
-_SMALL_FACTOR = 1.1  # the largest slowdown accepted for saving memory
 _MOST_METHODS = 4  # the largest number of methods named in a sentence
 
 
@@ -38,7 +36,7 @@ def answer_sentences(source: Path | Findings) -> list[str]:
     findings = source if isinstance(source, Findings) else read(source)
     topics = (
         _describe_fastest, describe_crossovers, _describe_weak_scaling, describe_laws, describe_growth,
-        _describe_variants, _describe_plans, _describe_defects,
+        _describe_plans, _describe_defects,
     )  # fmt: skip
     return [sentence for describe_topic in topics for sentence in describe_topic(findings)]
 
@@ -58,7 +56,7 @@ def _describe_fastest(findings: Findings) -> list[str]:
 def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, tuple, str]]) -> list[str]:
     """Return the text about the largest problem for each function and topic.
 
-    `texts` contains (subject, topic, sort key, text) tuples. A topic is text such as "strong" or "memory". Of
+    `texts` contains (subject, topic, sort key, text) tuples. A topic is text such as "strong" or "points". Of
     several texts about this problem, the one with the smallest sort key is returned.
     """
     # The number of device counts is ignored, unlike in `cases.largest_problems`: every law is fitted to
@@ -192,51 +190,6 @@ def _describe_weak_scaling(findings: Findings) -> list[str]:
         for curve in fastest_curves(weak, findings.fastest)
         if not is_empty_call((last := curve.points[-1]).timing)
     ]
-
-
-def _describe_variants(findings: Findings) -> list[str]:
-    """Return sentences that compare different settings of one program, such as memory settings."""
-    texts: list[tuple[Subject, str, tuple, str]] = []
-    for front in pareto_fronts(findings.case_timings):
-        texts.append((front[-1], "memory", (front[-1].median,), _describe_memory(front)))
-    for comparison in findings.comparisons:
-        order = (-comparison.case.devices, comparison.fastest.median)
-        texts.append((comparison.fastest, comparison.field, order, _describe_comparison(comparison)))
-    return _select_largest(findings, texts)
-
-
-def _describe_program(subject: Subject) -> str:
-    program = f"{subject.base_method.name} at {subject.size}, {subject.call}"
-    return f"{subject.family}: {program}, {subject.devices_text}"
-
-
-def _describe_memory(front: Sequence[Timing]) -> str:
-    fastest, smallest = front[-1], front[0]
-    names = {id(timing): timing.method.memory_setting or "all at once" for timing in front}
-    memory = format_bytes(fastest.requested_bytes)
-    text = f"{names[id(fastest)]} has the shortest time, {format_time(fastest)} in {memory} of a device"
-    smaller = next(timing for timing in front if timing.median <= _SMALL_FACTOR * fastest.median)
-    others = {id(timing): timing for timing in (smaller, smallest) if timing is not fastest}
-    for timing in others.values():
-        share = format_percentage(timing.requested_bytes / fastest.requested_bytes)
-        text += f"; {names[id(timing)]}: {share} of the memory, {describe_slower('it', timing, fastest)}"
-    text += "" if others else ", and nothing is smaller"
-    return f"Memory against time of {_describe_program(fastest)}: {text}"
-
-
-def _describe_comparison(comparison: SettingComparison) -> str:
-    fastest, slower_timing = comparison.fastest, comparison.runner_up or comparison.fastest
-    name, second_name = (_name_setting(timing.case, comparison.field) for timing in (fastest, slower_timing))
-    slower = describe_slower(second_name, slower_timing, fastest)
-    text = f"{name} takes {format_time(fastest)}; {slower}; {comparison.certainty}"
-    program = _describe_program(comparison).replace(", the fastest mesh", "")  # two meshes are compared
-    return f"Comparison by {comparison.field} of {program}: {text}"
-
-
-def _name_setting(case: Case, field: str) -> str:
-    """Return a case field and its value as text, such as 'mesh=2x4' or 'overlap=true'."""
-    value = "x".join(map(str, case.mesh_shape)) if field == "mesh" else getattr(case, field)
-    return f"{field}={value if isinstance(value, str) else format_value(value)}"
 
 
 def _describe_plans(findings: Findings) -> list[str]:

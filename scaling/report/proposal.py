@@ -74,6 +74,7 @@ def _count_measurements(findings: Findings) -> dict[str, Any] | None:
         "precisions": list(dict.fromkeys(f"{r.case.dtype} at {r.case.precision} precision" for r in records)),
         "methods": list(dict.fromkeys(method_of(without_memory_setting(r.case)).name for r in records)),
         "bound": any(r.environment.get("bound") for r in records if r.environment.get("platform") == "cpu"),
+        "meshes": any(record.case.mesh for record in records),
         "samples": sum(len(record.seconds) for record in records),
         # percent, rounded down
         "compared": math.floor(1e4 * min((r.checked or {}).get("entries", 1.0) for r in records)) / 100,

@@ -17,7 +17,7 @@ from scaling.analysis.environments import BOOLEAN_WORDS, environment_columns
 from scaling.analysis.estimate import Estimate, format_percentage, format_ratio, format_share
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast, format_efficiency
-from scaling.analysis.method_settings import describe_break_even, pair_colored
+from scaling.analysis.method_settings import compare_settings
 from scaling.analysis.ranking import Ranking, join_certainties, recommend_ranking
 from scaling.analysis.summary import answer_sentences
 from scaling.analysis.timings import Timing, format_time
@@ -31,7 +31,7 @@ from scaling.core.formatting import (
     list_first,
 )
 from scaling.core.grouping import group_by
-from scaling.core.record import COMPILING_STAGES, REASONS, STATUSES, Record
+from scaling.core.record import REASONS, STATUSES, Record
 from scaling.options import machine_peaks
 from scaling.report.text import Table, TerminalReport, file_stem, make_table
 from scaling.results.store import sort_by_start
@@ -56,8 +56,8 @@ _NOTES = {  # first word of a table's HTML anchor -> text above the table
     "to one device by the law. Intervals are at 95 %.",
     "losses": "Shares of the device-seconds: the efficiency is the part that does the work of the one-device "
     "program. Communication and imbalance between processes are part of the rest where they are not known.",
-    "sparsity": "Colored seeds compared with one seed for each row or column. Pays after: the number of "
-    "evaluations after which colored seeds are faster in total, with detection, coloring and compilation.",
+    "settings": "Cases that differ only in settings such as chunk, mesh and seeds, the fastest first. Times "
+    "as long: the time divided by that of the fastest, with its 95 % interval.",
     "systems": "PyTorch and others, compared with the fastest mode of JAX.",
     "machine": "Peak rates of a device, and the latency of an empty call.",
     "damaged": "Ignored. Repeat the command that wrote them, and delete the lines to end this remark.",
@@ -69,7 +69,7 @@ def _format_fraction(value: float) -> str:
 
 
 _NUMBER_FORMATS: Mapping[str, Callable[[Any], str]] = {  # column -> function that formats its numbers
-    **dict.fromkeys(("first call", "detecting and coloring", "compiling"), format_duration),
+    **dict.fromkeys(("first call", "detecting and coloring"), format_duration),
     **dict.fromkeys(("efficiency", "communication", "waiting"), _format_fraction),
     **dict.fromkeys(("imbalance", "dispatch", "the rest"), _format_fraction),
     "memory": lambda value: f"{format_number(value / 1e6)} MB",  # always MB, so that the column can be sorted
@@ -170,7 +170,7 @@ def folded_tables(findings: Findings) -> list[Table]:
         ),
         _table("laws", "Laws of scaling", _law_rows(findings)),
         _table("losses", "Where the efficiency goes", _efficiency_rows(findings)),
-        _table("sparsity", "Sparse derivatives", _sparse_rows(findings)),
+        _table("settings", "Settings of one program", _settings_rows(findings)),
         _table("systems", "Other systems", _peer_rows(findings)),
         _table("machine", "What the machine can do", _machine_rows(findings)),
         environment_table(findings),
@@ -333,20 +333,19 @@ def _efficiency_rows(findings: Findings) -> Iterator[Row]:
         }
 
 
-def _sparse_rows(findings: Findings) -> Iterator[Row]:
-    for timing, uncolored in pair_colored(findings.timings):
-        colors = (timing.record.colors or {}).values()
-        yield {
-            "case": label(timing.case) + findings.suffix(timing.environment, timing.honest),
-            "nonzeros": timing.record.nonzeros,
-            "seeds": sum(count or 0 for count in colors) or None,
-            "detecting and coloring": timings.stage_seconds(timing, *timings.SPARSITY_STAGES),
-            "compiling": timings.stage_seconds(timing, *COMPILING_STAGES),
-            "time": format_time(timing),
-            "all seeds": _name_with_time(uncolored) if uncolored else "not measured",
-            "times as long": uncolored and timings.time_ratio(uncolored, timing),
-            "pays after": uncolored and describe_break_even(timing, uncolored),
-        }
+def _settings_rows(findings: Findings) -> Iterator[Row]:
+    for program in compare_settings(findings.case_timings):
+        for timing in program:
+            yield {
+                "case": label(timing.case) + findings.suffix(timing.environment, timing.honest),
+                "time": format_time(timing),
+                "times as long": None if timing is program[0] else timings.time_ratio(timing, program[0]),
+                "memory": timing.requested_bytes or None,
+                "nonzeros": timing.record.nonzeros,
+                "seeds": sum(count or 0 for count in (timing.record.colors or {}).values()) or None,
+                "detecting and coloring": timings.stage_seconds(timing, *timings.SPARSITY_STAGES),
+                "first call": timings.first_call_seconds(timing),
+            }
 
 
 def _peer_rows(findings: Findings) -> Iterator[Row]:

@@ -1,6 +1,4 @@
-"""Tests of cases on several meshes: the fastest mesh represents its curve, and meshes with equal device counts are compared."""
-
-import dataclasses
+"""Tests of cases on several meshes: the fastest mesh of each device count represents its curve."""
 
 import pytest
 
@@ -8,7 +6,7 @@ from scaling.analysis import dataframe as one_table
 from scaling.analysis import findings, summary
 from scaling.report import tables as report_tables
 from tests.support import made_up
-from tests.support.records import compare_settings, curves_of, only, record, sweeps_of
+from tests.support.records import curves_of, only, record, sweeps_of
 
 
 def on_mesh(shape, seconds, **fields):
@@ -48,50 +46,6 @@ def test_exported_curve_rows_have_the_keys_of_their_records(study):
     assert [keys[key] for key in one_table.export_tables(study)["curves"]["key"]] == ["1x1", "1x2", "2x2"]
 
 
-def test_meshes_are_compared_only_if_a_device_count_has_several(study):
-    expected = [("1x2", "2x1"), ("2x2", "1x4")]
-    assert [(each.fastest.case.mesh, each.runner_up.case.mesh) for each in study.comparisons] == expected
-
-
-def test_fastest_mesh_is_distinguished_only_if_the_intervals_do_not_overlap():
-    noisy = [1.0, 1.4, 0.8, 1.1, 0.9, 1.3, 1.2, 0.7, 1.05]
-    different, overlapping = (
-        [on_mesh("2x1", 1.0), on_mesh("1x2", 2.0)],
-        [on_mesh("2x1", 1.0), on_mesh("1x2", noisy)],
-    )
-    expected = [True, False]
-    assert [only(compare_settings(records)).distinguished for records in (different, overlapping)] == expected
-
-
-def test_mesh_that_is_faster_in_pairs_is_the_fastest():
-    records = [
-        dataclasses.replace(on_mesh(shape, level * factor, replicate=i), block=f"b{i}")
-        for i, level in enumerate((1.0, 1.5, 2.0, 2.6, 3.3))
-        for shape, factor in (("2x1", 1.0), ("1x2", 1.01 if i == 2 else 0.9))
-    ]
-    comparison = only(compare_settings(records))
-    assert (comparison.fastest.case.mesh, comparison.runner_up.case.mesh) == ("1x2", "2x1")
-    assert comparison.distinguished
-
-
-def test_fastest_mesh_must_be_distinguished_from_every_other(tmp_path):
-    wide = [on_mesh("1x4", s, replicate=i) for i, s in enumerate((0.7, 1.2, 1.6))]
-    near = [on_mesh(shape, s, replicate=i) for shape, s in (("4x1", 1.0), ("2x2", 1.1)) for i in range(3)]
-    folder = made_up.write(tmp_path / "made", [*near, *wide], scaling=["strong"])
-    (sentence,) = [line for line in summary.answer_sentences(folder) if line.startswith("Comparison by mesh")]
-    assert "mesh=4x1 takes 1.00 s" in sentence and "mesh=1x4" in sentence
-    assert sentence.endswith("; not distinguished.")
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [{"mode": "jacrev"}, {"chunk": 2}, {"points": 24}, {"digest": "two"}, {"reduce": "gram"}],
-    ids=str,
-)
-def test_meshes_of_different_programs_are_not_compared(fields):
-    assert compare_settings([on_mesh("2x1", 1.0), on_mesh("1x2", 2.0, **fields)]) == []
-
-
 def test_size_sweep_uses_the_fastest_mesh_of_each_size():
     records = [
         on_mesh(shape, seconds * size, sizes={"p": size})
@@ -101,17 +55,6 @@ def test_size_sweep_uses_the_fastest_mesh_of_each_size():
     panel = only(sweeps_of(records))
     (line,) = panel.lines.values()
     assert [timing.case.mesh for _, timing in line] == ["1x2", "1x2"] and panel.case.mesh is None
-
-
-def test_comparison_names_the_program_without_a_mesh_then_the_fastest_and_the_second_fastest_mesh(study):
-    (sentence,) = [
-        line for line in summary.answer_sentences(study) if line.startswith("Comparison by mesh of")
-    ]
-    assert (
-        "linear jacobian by W: jacfwd (vmap) at o=3 p=5 points=12, shard_map, both split, 4 devices: "
-        "mesh=2x2 takes 2.00 s" in sentence
-    )
-    assert "; mesh=1x4 takes 1.25x (1.25 to 1.25) as long; not sure: measured in one process." in sentence
 
 
 def test_headline_names_the_mesh_of_the_fastest_case(study):

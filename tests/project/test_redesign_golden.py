@@ -158,7 +158,7 @@ def test_a_report_counts_the_same_cases(current, folder):
 # interval is too wide for one or contains 1, or without a remark (time without overlap, memory of all at once, time of an
 # empty call) -> how many numbers of a row this removes.
 REMOVED_NUMBERS = {
-    "Every measured case": 3, "Laws of scaling": 2, "Sparse derivatives": 1, "Fastest mode of each problem": 2,
+    "Every measured case": 3, "Laws of scaling": 2, "Fastest mode of each problem": 2,
     "Fastest mode on each number of devices": 2,
 }  # fmt: skip
 

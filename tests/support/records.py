@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from scaling.analysis import curves, method_settings, ranking, size_series
+from scaling.analysis import curves, ranking, size_series
 from scaling.analysis.timings import pool_processes
 from scaling.core.case import Case
 from scaling.core.record import Record
@@ -65,7 +65,3 @@ def rank(records):
 
 def sweeps_of(records):
     return size_series.size_sweeps(pool_processes(records))
-
-
-def compare_settings(records):
-    return method_settings.compare_settings(pool_processes(records))
