@@ -6,7 +6,6 @@ scaling/results read records. This module does not import JAX.
 
 import contextlib
 import dataclasses
-import errno
 import os
 import statistics
 import time
@@ -208,7 +207,6 @@ class Writer:
             name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}.jsonl"
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND
             self._file = os.open(self._folder / name, flags, 0o644)
-            _sync_folder(self._folder)
         size = os.fstat(self._file).st_size
         try:
             while line:
@@ -218,14 +216,3 @@ class Writer:
             os.ftruncate(self._file, size)  # removes an incomplete line
             error.filename = str(self._folder)  # `os.write` does not set it
             raise
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # some file systems cannot sync a folder
-            raise
-    finally:
-        os.close(descriptor)
