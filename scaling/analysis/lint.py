@@ -10,7 +10,7 @@ from scaling.analysis.curves import Curve
 from scaling.analysis.environments import describe_environments
 from scaling.analysis.estimate import format_percentage
 from scaling.analysis.findings import Findings
-from scaling.analysis.ratios import samples_by_compilation, trend
+from scaling.analysis.ratios import trend
 from scaling.analysis.timings import Timing
 from scaling.core.case import label
 from scaling.core.formatting import format_count, format_duration
@@ -115,12 +115,11 @@ def _disturbed(timing: Timing) -> str | bool:
 
 
 def _trend(timing: Timing) -> str | bool:
-    """Return the largest trend of a compilation as text, such as '+5.2 % from the first third to the last'.
+    """Return the largest trend of a process as text, such as '+5.2 % from the first third to the last'.
 
-    The number is the change of the median time. Return False if no compilation has a significant trend.
+    The number is the change of the median time. Return False if no process has a significant trend.
     """
-    compilations = (samples for record in timing.records for samples in samples_by_compilation(record))
-    change = max((trend(samples, _MAX_TREND) or 0.0 for samples in compilations), key=abs)
+    change = max((trend(record.seconds, _MAX_TREND) or 0.0 for record in timing.records), key=abs)
     return change != 0 and f"{100 * change:+.1f} % from the first third to the last"
 
 

@@ -1,16 +1,15 @@
 """Compute intervals of times and ratios (`Ratio`), p-values, moderated variances, trends, autocorrelation.
 
-Samples are nested in compilations, compilations in processes, and processes in cluster jobs. The error of a
-time is estimated from the variation at the highest level with several members: jobs, otherwise processes,
-otherwise compilations, otherwise samples. This variation includes the variation at lower levels. Processes
-that were sampled in turns are compared in pairs, so that common disturbances cancel.
+Samples are nested in processes, and processes in cluster jobs. The error of a time is estimated from the
+variation at the highest level with several members: jobs, otherwise processes, otherwise samples. This
+variation includes the variation at lower levels. Processes that were sampled in turns are compared in pairs,
+so that common disturbances cancel.
 
-Intervals are Student's t intervals of the logarithm, for unequal variances (Welch). For a single compilation,
-the variance of the median is computed from order statistics, without assuming a distribution.
+Intervals are Student's t intervals of the logarithm, for unequal variances (Welch). For a single process, the
+variance of the median is computed from order statistics, without assuming a distribution.
 """
 
 import functools
-import itertools
 import math
 import statistics
 from collections import Counter, defaultdict
@@ -55,24 +54,14 @@ class _LevelEstimate(NamedTuple):
     members: Mapping[Hashable, float]  # process or job -> mean log(time or ratio); empty at lower levels
 
 
-def samples_by_compilation(record: Record) -> list[list[float]]:
-    """Return the time samples of a record, in seconds, as one list for each compilation of its case.
-
-    A process may compile a case several times. Compilations without samples are omitted.
-    """
-    sample_counts = [int(compilation.get("samples") or 0) for compilation in record.compilations]
-    starts = itertools.accumulate([len(record.seconds) - sum(sample_counts), *sample_counts], initial=0)
-    return [samples for start, end in itertools.pairwise(starts) if (samples := record.seconds[start:end])]
-
-
 def estimate_time(records: Sequence[Record]) -> Estimate:
     """Return the time per call of a case in seconds, with its 95 % interval.
 
     `records` contains one record per process. The time is a geometric mean of median times. The mean is taken
-    over the compilations of each process, then over the processes of each job, then over the jobs. The limits
-    of the interval are None if there are too few samples.
+    over the processes of each job, then over the jobs. The limits of the interval are None if there are too
+    few samples.
     """
-    if len(records) > 1 or len(samples_by_compilation(records[0])) > 1:
+    if len(records) > 1:
         level = _estimate_time(tuple(records))
         return _t_interval(level.value, level.variance or 0.0, level.freedom)
     seconds, median = records[0].seconds, statistics.median(records[0].seconds)
@@ -116,14 +105,11 @@ def _estimate_time(records: tuple[Record, ...]) -> _LevelEstimate:
     """Return the time of a case in seconds, with the variance of its logarithm.
 
     The variance is estimated at the highest level with several members: jobs, otherwise the processes of the
-    job, otherwise the compilations of the process, otherwise the samples.
+    job, otherwise the samples of the process.
     """
     members = _average_by_process_or_job([(record,) for record in records]) if len(records) > 1 else {}
     if len(members) > 1:
         return _estimate_from_members(members)
-    compilations = _log_medians(records[0])
-    if len(compilations) > 1:
-        return _estimate_from_members(dict(enumerate(compilations)))._replace(members={})
     return _estimate_from_samples(records[0].seconds)
 
 
@@ -159,13 +145,8 @@ def _average_by_process_or_job(runs: Sequence[Sequence[Record]]) -> dict[Hashabl
 
 
 def _log_time_or_ratio(run: Sequence[Record]) -> float:
-    top, *bottom = (statistics.fmean(_log_medians(record)) for record in run)
+    top, *bottom = (math.log(statistics.median(record.seconds)) for record in run)
     return top - sum(bottom)
-
-
-def _log_medians(record: Record) -> list[float]:
-    """Return log(median time in seconds) for each list of samples from `samples_by_compilation`."""
-    return [math.log(statistics.median(samples)) for samples in samples_by_compilation(record)]
 
 
 def _t_interval(value: float, variance: float, freedom: float) -> Estimate:

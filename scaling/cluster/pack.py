@@ -101,14 +101,14 @@ def make_predictor(records: Sequence[Record], settings: RunSettings) -> Callable
     - a default that depends on the sampling settings
     """
     sampling = settings.sampling
-    default = (_BUILD_SECONDS + sampling.warm_up + sampling.seconds) * sampling.compilations
+    default = _BUILD_SECONDS + sampling.warm_up + sampling.seconds
     measured: dict[str, list[float]] = defaultdict(list)
     similar: dict[tuple, list[float]] = defaultdict(list)
     for record in records:
         stages = [getattr(record, name) for name in STAGES]
         if record.status == "ok" and None not in stages:
             sample_seconds = statistics.median(record.seconds) * (record.calls_per_sample or 1)
-            sampling_seconds = max(stages[-1], sampling.least * sampling.compilations * sample_seconds)
+            sampling_seconds = max(stages[-1], sampling.least * sample_seconds)
             for run_times in (measured[record.key], similar[_similarity_key(record.case)]):
                 run_times.append(sum(stages[:-1]) + sampling_seconds)
     timed_out = {record.key for record in records if record.reason == "timeout"}

@@ -76,8 +76,7 @@ class Record:
     floor_seconds: float | None = None  # the time of an empty program with the same api and devices
     turns: list[int] = field(default_factory=list)  # the number of samples of each turn, in order
     block: str | None = None  # an identifier of the cases whose turns alternated; not Case.block
-    # For each compilation after the first, the seconds of its stages and the number of its samples.
-    compilations: list[dict[str, Any]] = field(default_factory=list)
+    compilations: list[dict[str, Any]] = field(default_factory=list)  # always empty
     # The indices of the turns that were disturbed, by cause: "throttled" or "foreign_load" (other processes).
     marked: dict[str, list[int]] = field(default_factory=dict)
     before: dict[str, Any] | None = None  # the state of the host before sampling, see host_monitor.py

@@ -21,7 +21,7 @@ import gc
 import hashlib
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter  # bound here, because a user's module may replace it
 from typing import Any, NamedTuple
@@ -86,10 +86,9 @@ class Attempt:
     group: ProcessGroup
     sampling: Sampling
     program: PlacedProgram | None = None  # the program to time, or None after the attempt ended
-    turns: Iterator[Samples] | None = None  # yields the samples of the current compilation after each turn
+    turns: Iterator[Samples] | None = None  # yields the samples after each turn
     known_blocks: Mapping[str, Any] | None = None  # the field `blocks` of an earlier record, if any
     stages: Stages | None = None  # of the program, if it is already compiled
-    earlier_samples: list[Samples] = field(default_factory=list)  # the samples of each previous compilation
     correct_digests: list[bytes] = field(default_factory=list)  # the hashes of the results that were compared
     ended: bool = False  # whether the attempt failed or was skipped
 
@@ -229,9 +228,7 @@ def _compile_and_check(attempt: Attempt) -> PlacedProgram:
     case, group = attempt.record.case, attempt.group
     with _raise_in_all_processes(group):
         _require_one_process(case, group)
-        if attempt.record.chosen:  # by an earlier compilation
-            case = dataclasses.replace(case, **attempt.record.chosen)
-        elif case.mode == AUTO:
+        if case.mode == AUTO:
             case = load_option("advisor").choose_case(case, group)
             attempt.note(chosen={name: getattr(case, name) for name in CHOSEN_FIELDS})
         built_workload = workload.build(case)
@@ -340,7 +337,7 @@ def make_waiter(example: Any) -> Callable[[Any], Any]:
 
 
 def _sample_one_turn(attempt: Attempt) -> bool:
-    case, group, monitor = attempt.record.case, attempt.group, load_option("host_monitor")
+    group, monitor = attempt.group, load_option("host_monitor")
     node_cores = group.cores if group.nodes > 1 else attempt.record.environment.get("cores", group.cores)
     if attempt.record.before is None:
         attempt.note(before=monitor.read_host(group.platform, node_cores))
@@ -355,53 +352,13 @@ def _sample_one_turn(attempt: Attempt) -> bool:
     for mark, *flags in zip(monitor.MARKS, *by_rank, strict=True):
         if any(flags):
             samples.marked.setdefault(mark, []).append(len(samples.turns) - 1)
-    attempt.note(**_sample_fields([*attempt.earlier_samples, samples]))
-    if attempt.record.compilations:
-        *previous, latest = attempt.record.compilations
-        attempt.note(compilations=[*previous, latest | {"samples": len(samples.seconds)}])
+    names = ("seconds", "seconds_min", "turns", "marked", "calls_per_sample", "stop_reason")
+    measured = {name: getattr(samples, name) for name in names}
+    attempt.note(**measured, slowest_rank=statistics.mode(samples.slowest))
     if samples.stop_reason is None:
         return False
     attempt.note(after=monitor.read_host(group.platform, node_cores))
-    compilations = attempt.sampling.compilations if case.engine == JAX and case.jit else 1
-    if len(attempt.earlier_samples) + 1 >= compilations:
-        return True
-    attempt.earlier_samples.append(samples)
-    _compile_again(attempt)
-    return False
-
-
-def _compile_again(attempt: Attempt) -> None:
-    _check_another_call(attempt)
-    attempt.program = attempt.turns = None  # frees the inputs on the devices
-    jax.clear_caches()
-    first, names = attempt.record, (*COMPILING_STAGES, "first_seconds")
-    attempt.stages, attempt.known_blocks = None, first.blocks  # measure the stages, but keep the block sizes
-    attempt.program = _compile_and_check(attempt)
-    stages = {name: getattr(attempt.record, name) for name in names}
-    attempt.note(compilations=[*first.compilations, stages], **{name: getattr(first, name) for name in names})
-
-
-def _sample_fields(compilations: Sequence[Samples]) -> dict[str, Any]:
-    """Combine the samples of all compilations, and return them as record fields."""
-    marked: dict[str, list[int]] = {}
-    turns_before = 0
-    for samples in compilations:
-        for mark, turns in samples.marked.items():
-            marked.setdefault(mark, []).extend(turns_before + turn for turn in turns)
-        turns_before += len(samples.turns)
-    seconds, seconds_min, all_turns, slowest = (
-        [value for samples in compilations for value in getattr(samples, name)]
-        for name in ("seconds", "seconds_min", "turns", "slowest")
-    )
-    return {
-        "seconds": seconds,
-        "seconds_min": seconds_min,
-        "slowest_rank": statistics.mode(slowest),
-        "turns": all_turns,
-        "marked": marked,
-        "calls_per_sample": compilations[0].calls_per_sample,
-        "stop_reason": compilations[-1].stop_reason,
-    }
+    return True
 
 
 @functools.cache

@@ -33,12 +33,11 @@ class Sampling:
     seconds: float = 1.0  # maximum sampling time, once there are `least` samples
     warm_up: float = 0.05  # minimum seconds of warm-up; the maximum is ten times this
     turns: int = 3  # minimum number of turns, in which compared cases alternate
-    compilations: int = 1  # number of compilations, each sampled by this rule
 
 
 @dataclass
 class Samples:
-    """The timing samples of one compilation of a program."""
+    """The timing samples of a program."""
 
     seconds: list[float]  # the time per call of each sample, in seconds, in the slowest process
     calls_per_sample: int  # the number of calls in one sample

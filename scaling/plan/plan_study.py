@@ -279,8 +279,7 @@ def device_hours(records: Sequence[Record], settings: RunSettings, end: str) -> 
             stages = sum(getattr(record, name) or 0.0 for name in COMPILING_STAGES)
             least_seconds = max(sampling.seconds, max(sampling.least, sampling.turns) * call)
             sampling_seconds = max(sampling.warm_up, call) + min(least_seconds, sampling.most * call)
-            case_seconds = _BUILD_SECONDS + call + (stages + sampling_seconds) * sampling.compilations
-            seconds += case_seconds * record.case.devices
+            seconds += (_BUILD_SECONDS + call + stages + sampling_seconds) * record.case.devices
     return seconds * settings.replicates / 3600
 
 

@@ -110,7 +110,6 @@ _ENTRY_TYPES: dict[str, dict[str, Any]] = {
         "communication": float, "waiting": float, "bound": str | None, "by": str,
         "draws": list[float] | None,
     },
-    "compilations": {"samples": int | None},
     "messages": {"kind": str, "bytes": float, "group": int},
     "blocks": {
         "block": int | None, "chunk": int | None, "storage": str | None,

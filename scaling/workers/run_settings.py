@@ -18,7 +18,7 @@ _NUMERIC_SETTINGS = {  # numeric setting -> (minimum, whether the setting is an 
     "case_seconds": (0.001, False), "order_seed": (0, True), "replicates": (1, True),
     "processes": (1, True), "max_cases": (1, True), "sampling.width": (0, False), "sampling.least": (1, True),
     "sampling.most": (1, True), "sampling.seconds": (0, False), "sampling.warm_up": (0, False),
-    "sampling.turns": (1, True), "sampling.compilations": (1, True),
+    "sampling.turns": (1, True),
 }  # fmt: skip
 
 

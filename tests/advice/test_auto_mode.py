@@ -1,10 +1,8 @@
 """mode=auto: each case chooses its mode by compiling alone, is checked, and is compared with the fastest mode."""
 
-import dataclasses
-
 import pytest
 
-from scaling.advice import advisor, local_peaks
+from scaling.advice import local_peaks
 from scaling.analysis import findings
 from scaling.cli.main import main
 from scaling.core.case import Case
@@ -13,7 +11,7 @@ from scaling.plan import plan_study
 from scaling.study import completion
 from scaling.workers.schedule import PreflightResult
 from tests.support import ceilings, made_up
-from tests.support.devices import ONCE, run_once
+from tests.support.devices import run_once
 
 WIDE = {"workload": "linear", "points": 8, "sizes": {"p": 64, "o": 2}}  # many inputs, few outputs
 TALL = {"workload": "residual", "points": 64, "wrt": "m"}  # one input, many outputs
@@ -56,17 +54,6 @@ def test_what_auto_chooses_cannot_be_set():
     assert {name: field.reason for name, field in unused.items()} == dict.fromkeys(
         ("chunk", "block"), "with mode=auto, which chooses it"
     )
-
-
-def test_later_compilations_keep_the_mode_that_was_chosen_first(monkeypatch):
-    choices = iter(["jacrev", "jacfwd", "jacfwd"])
-    monkeypatch.setattr(
-        advisor, "choose_case", lambda case, group: dataclasses.replace(case, mode=next(choices))
-    )
-    case = completion.complete(Case(mode="auto", api="jit", **WIDE))
-    record = run_once(case, dataclasses.replace(ONCE, compilations=3))
-    assert record.status == "ok" and len(record.compilations) == 2, record.text
-    assert record.chosen["mode"] == "jacrev" and [*choices] == ["jacfwd", "jacfwd"]
 
 
 def test_a_machine_without_known_rates_is_skipped(monkeypatch):

@@ -16,10 +16,9 @@ CASE = Case("linear", sizes={"p": 5, "o": 3}, points=7)
 RUNS = 250
 
 
-def process(seconds, replicate=0, block=None, job=None, recompiled=()):
+def process(seconds, replicate=0, block=None, job=None):
     environment = {"digest": "e"} | ({"job": job} if job else {})
-    return Record(CASE, "ok", environment, seconds=list(seconds), replicate=replicate, block=block,
-                  compilations=[{"samples": count} for count in recompiled])  # fmt: skip
+    return Record(CASE, "ok", environment, seconds=list(seconds), replicate=replicate, block=block)
 
 
 def processes(generator, levels, samples=15, noise=0.02, block=None, jobs=()):
@@ -139,14 +138,6 @@ def test_one_process_contributes_its_samples_and_several_their_medians():
     (single,), several = processes(generator, [0.0], noise=0.01), processes(generator, [0.0, 0.1, -0.1, 0.05])
     against_itself, against_several = (estimate_of([single], [single]), estimate_of([single], several))
     assert against_itself.high < 1.02 and against_several.low < 0.92 and against_several.high > 1.08
-
-
-def test_recompilations_count_as_replicates_within_a_process():
-    differing = process([1.0, 1.001] * 5 + [1.2, 1.201] * 5, recompiled=(10,))
-    alike = process([1.0, 1.001] * 5 + [1.0, 1.002] * 5, recompiled=(10,))
-    assert estimate_of([differing], [alike]).high > 1.5
-    assert estimate_of([alike], [alike]).high < 1.02
-    assert ratios.estimate_ratio([differing], [alike]).count == 0, "one process has no p-value"
 
 
 def test_too_few_samples_have_no_interval():

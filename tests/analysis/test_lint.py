@@ -206,18 +206,6 @@ def test_curves_that_strong_and_weak_grids_form_together_need_no_baseline_of_the
     assert [remark.count for rule, remark in remarks.items() if rule.startswith("no baseline")] == [6, 3]
 
 
-def test_shift_between_compilations_is_not_reported_as_a_trend(study, remarks_on):
-    shifted = change(study(), 2, seconds=SHIFTED)
-    assert "trend within a process" in remarks_on(shifted)
-    assert "trend within a process" not in remarks_on(change(shifted, 2, compilations=[{"samples": 15}]))
-
-
-def test_trend_in_a_later_compilation_is_reported(study, remarks_on):
-    seconds, compilations = SHIFTED[:15] + SHIFTED, [{"samples": 30}]
-    remarks = remarks_on(change(study(), 2, seconds=seconds, turns=[45], compilations=compilations))
-    assert "+4.9 %" in remarks["trend within a process"].text
-
-
 DRAWS = {
     "even": lambda g, n: 1 + 0.05 * g.normal(size=n),
     "skewed": lambda g, n: np.exp(0.5 * g.normal(size=n)),

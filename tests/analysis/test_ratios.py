@@ -18,9 +18,8 @@ pytestmark = pytest.mark.thin(3, "thorough")
 CASE = Case("linear", sizes={"p": 5, "o": 3}, points=7)
 
 
-def process(seconds, replicate=0, block=None, recompiled=()):
-    return Record(CASE, "ok", {"digest": "e"}, seconds=list(seconds), replicate=replicate, block=block,
-                  compilations=[{"samples": count} for count in recompiled])  # fmt: skip
+def process(seconds, replicate=0, block=None):
+    return Record(CASE, "ok", {"digest": "e"}, seconds=list(seconds), replicate=replicate, block=block)
 
 
 def processes(medians, block=None):
@@ -45,23 +44,14 @@ def test_case_time_of_several_jobs_lies_in_its_interval_whatever_the_processes_o
     assert value == pytest.approx(2.0, rel=2e-3)
 
 
-def test_process_time_is_the_geometric_mean_over_its_compilations():
-    record = process([1.0] * 30 + [2.0] * 7 + [4.0] * 7 + [8.0] * 7 + [32.0] * 7, recompiled=(7, 7, 7, 7))
-    value, low, high = ratios.estimate_time([record])
-    assert value == pytest.approx(2**2.2) and low < 1 and high > 16
-    several = [record, dataclasses.replace(record, replicate=1)]
-    assert ratios.estimate_time(several).value == pytest.approx(2**2.2)
-
-
 @pytest.mark.parametrize("counts", [(1, 1), (1, 4), (3, 3), (4, 2), (9, 9)])
-@pytest.mark.parametrize("recompiled", [(), (7, 7)])
 @pytest.mark.parametrize("blocks", [(None, None), ("b", "b")])
 def test_ratio_of_two_cases_is_the_quotient_of_their_times_unless_only_some_processes_alternated(
-    counts, recompiled, blocks
+    counts, blocks
 ):
     generator = np.random.default_rng(counts)
     sides = [
-        [process(generator.lognormal(0, 1, 23), i, block, recompiled) for i in range(count)]
+        [process(generator.lognormal(0, 1, 23), i, block) for i in range(count)]
         for count, block in zip(counts, blocks, strict=True)
     ]
     top, bottom = (ratios.estimate_time(side).value for side in sides)

@@ -15,7 +15,7 @@ from tests.support import machines
 from tests.support.planned import plan, predicted
 
 STAGES = {"trace_seconds": 0.1, "lower_seconds": 0.2, "compile_seconds": 0.5}
-SAMPLING = Sampling(width=0.02, least=7, most=200, seconds=1.0, warm_up=0.05, turns=3, compilations=1)
+SAMPLING = Sampling(width=0.02, least=7, most=200, seconds=1.0, warm_up=0.05, turns=3)
 
 
 def settings(replicates=1, **sampling):
@@ -47,10 +47,6 @@ def test_a_long_case_takes_the_minimum_number_of_calls():
 def test_sampling_ends_after_the_maximum_number_of_calls():
     assert seconds(case(0.001), most=100) == pytest.approx(2 + 0.001 + 0.8 + 0.05 + 0.1)
     assert seconds(case(10.0), turns=9, most=8) == pytest.approx(2 + 0.8 + 10 * 10.0)
-
-
-def test_each_compilation_is_sampled_separately():
-    assert seconds(case(0.01), compilations=3) == pytest.approx(2 + 0.01 + 3 * (0.8 + 0.05 + 1.0))
 
 
 def test_device_hours_are_summed_over_devices_and_replicates():

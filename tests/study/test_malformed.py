@@ -527,7 +527,6 @@ TABLES["settings"] = {
         "sampling.width": ("-0.1", "thin"),
         "sampling.warm_up": ("-1",),
         "sampling.turns": ("2.5",),
-        "sampling.compilations": ("0",),
         "case_seconds": ("-5", "null", "[1,2]", "1e300"),
         "order_seed": ("-1", "null", "9" * 30),
         "replicates": ("-3", "[1]", "9" * 30),
@@ -541,6 +540,7 @@ TABLES["settings"] = {
     for text in texts
 } | {
     "sampling=null": Input((*RBF, "sampling=null"), "sampling"),
+    "sampling.compilations=0": Input((*RBF, "sampling.compilations=0"), "compilations"),
     "sampling={seconds: 1}": Input((*RBF, "sampling={second: 1}"), "second"),
     "too many replicates": Input((*RBF, "replicates=10001"), "replicates must be .*at most 10000, not 10001"),
     "too few replicates for nested": Input((*RBF, "nested=true", "replicates=2"), "but replicates=2"),

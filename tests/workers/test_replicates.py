@@ -1,4 +1,4 @@
-"""Tests of replicates, processes per case, recompilation, the compilation cache and `versus`, with the real command."""
+"""Tests of replicates, processes per case, the compilation cache and `versus`, with the real command."""
 
 import os
 import statistics
@@ -111,16 +111,6 @@ def test_several_processes_give_correct_results_in_every_layout(command, scaling
     assert [r.case.mode for r in records].count("jacrev") == 2 and len(records) == 3
     assert done.returncode == 0 and {r.status for r in records} == {"ok"}, [r.text for r in records]
     assert all(r.error <= r.tolerance and len(r.environment["cores"]) == 2 for r in records)
-
-
-def test_samples_are_grouped_by_recompilation(command, scaling_command, tmp_path):
-    assert scaling_command([*command(mode="jacfwd"), "sampling.compilations=3"]).returncode == 0
-    [record] = load(results(tmp_path)).records
-    assert [sorted(c) for c in record.compilations] == [
-        ["compile_seconds", "first_seconds", "lower_seconds", "samples", "trace_seconds"]
-    ] * 2
-    assert all(c["compile_seconds"] > 0 and c["samples"] == 7 for c in record.compilations)
-    assert len(record.seconds) == sum(record.turns) == 21
 
 
 @pytest.mark.quiet
