@@ -25,9 +25,6 @@ from scaling.core.record import bytes_while_running
 from scaling.core.timing import time_once
 from scaling.core.workload import Workload
 
-_MAX_ARRAY_BYTES = 2**63 - 1  # XLA aborts the process for a larger array
-_MAX_INT32_SEEDS = 2**31 - 1  # JAX numbers the seeds with int32 unless the dtype is float64
-
 
 @dataclass(frozen=True)
 class Stages:
@@ -51,7 +48,6 @@ class CompiledCase:
     # Record field, such as "temp_bytes" -> bytes per device (a lower bound if there is no program).
     needs: Mapping[str, int | None]
     offload: Any = None  # the `StepPlan` of options/host_offload.py with storage=host, otherwise None
-    overflow: str | None = None  # an error message if the case exceeds a limit of XLA or JAX
     blocks: Mapping[str, Any] | None = None  # the record field `blocks` with chunk=auto
 
     @property
@@ -98,7 +94,6 @@ def compile_stages(
     lower = functools.partial(function.lower, *arguments)
     if hasattr(function, "trace"):
         trace_seconds, traced = time_once(lambda: function.trace(*arguments))
-        require_addressable(traced.jaxpr)
         jaxpr, lower = traced.jaxpr, traced.lower
     lower_seconds, lowered = time_once(lower)
     compile_seconds, compiled = time_once(lambda: lowered.compile(compiler_options=options))
@@ -136,8 +131,7 @@ def compile_case(
         compile_largest: Callable[..., CompiledCase] = load_option("autochunk").compile_largest
         compile_one = functools.partial(compile_blocks, devices=devices, compile_program=compile_program)
         return compile_largest(derivative, compile_one, describe_shortage, known_blocks)
-    if not derivative.case.jit:  # without compilation there is no memory analysis
-        raise_if_too_large(without_program(derivative), describe_shortage)
+    raise_if_too_large(without_program(derivative), describe_shortage)
     compiled = compile_blocks(derivative, devices, compile_program)
     raise_if_too_large(compiled, describe_shortage)
     return compiled
@@ -146,16 +140,9 @@ def compile_case(
 def compile_blocks(
     derivative: Derivative, devices: Sequence[Any], compile_program: CompileProgram
 ) -> CompiledCase:
-    """Compile a case that sets how many points (`block`) and seeds (`chunk`) a device computes at a time.
-
-    If the case exceeds a limit of XLA or JAX, raise `TooLarge`, or return it uncompiled, with `overflow`.
-    """
+    """Compile a case that sets how many points (`block`) and seeds (`chunk`) a device computes at a time."""
     uncompiled = without_program(derivative)
-    if uncompiled.overflow:
-        return uncompiled
     program = _lay_out(uncompiled, devices)
-    if not hasattr(program.function, "trace"):
-        require_addressable(trace_program(uncompiled, devices))
     stages = compile_program(program)
     needs = program_bytes(stages.compiled) if stages.compiled is not None else {}
     return dataclasses.replace(uncompiled, program=program, stages=stages, needs=needs)
@@ -193,17 +180,12 @@ def without_program(derivative: Derivative) -> CompiledCase:
     if case.seeds != "colored" or derivative.coloring is not None:  # otherwise the nonzeros are unknown
         result_bytes = math.prod(step.result_shape) * itemsize // case.devices
     needs = {"argument_bytes": input_bytes, "temp_bytes": 0, "output_bytes": result_bytes}
-    overflow, seeds = None, max((part.seeds for part in derivative.parts), default=0)
-    if (largest := max(input_bytes, result_bytes)) > _MAX_ARRAY_BYTES:
-        overflow = f"an array takes {format_bytes(largest)}: XLA addresses less than 2**63 bytes"
-    elif seeds > _MAX_INT32_SEEDS and case.dtype != "float64":
-        overflow = f"{seeds:,} seeds exceed {_MAX_INT32_SEEDS:,}, the limit of JAX without dtype=float64"
-    return CompiledCase(derivative, None, Stages(None, None), needs, offload, overflow)
+    return CompiledCase(derivative, None, Stages(None, None), needs, offload)
 
 
 def raise_if_too_large(compiled: CompiledCase, describe_shortage: DescribeShortage) -> None:
-    """Raise `TooLarge` if a case does not fit into memory or exceeds a limit of XLA or JAX."""
-    if shortage := describe_shortage(compiled) or compiled.overflow:
+    """Raise `TooLarge` if a case does not fit into memory."""
+    if shortage := describe_shortage(compiled):
         raise TooLarge(shortage, compiled.recorded_needs)
 
 
@@ -219,20 +201,6 @@ def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[An
         return load_option("host_offload").make_offload_runner(compiled), lambda result: result
     arguments = layout.place_inputs(compiled.program)
     return functools.partial(compiled.stages.call, *arguments), compiled.program.collect
-
-
-def require_addressable(jaxpr: Any) -> None:
-    """Raise `TooLarge` if `jaxpr` has an array of 2**63 bytes or more, which would make XLA abort."""
-    from jax.extend.core import jaxprs_in_params
-
-    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
-        for variable in equation.outvars:
-            shape, dtype = getattr(variable.aval, "shape", ()), getattr(variable.aval, "dtype", None)
-            if math.prod(shape) * getattr(dtype, "itemsize", 1) >= 2**63:
-                text = f"XLA cannot run it: an array of the shape {tuple(shape)} has 2**63 bytes or more"
-                raise TooLarge(text)
-        for inner in jaxprs_in_params(equation.params):
-            require_addressable(inner)
 
 
 def program_bytes(compiled: Any) -> dict[str, int | None]:

@@ -56,12 +56,14 @@ def compile_largest(
         storage = HOST if blocks.storage == HOST else None
         case_with_blocks = dataclasses.replace(derivative.case, **vars(blocks) | {"storage": storage})
         divided = dataclasses.replace(derivative, case=case_with_blocks)
+        uncompiled = without_program(divided)
         try:
+            raise_if_too_large(uncompiled, describe_shortage)
             compiled = compile_blocks(divided)
             raise_if_too_large(compiled, describe_shortage)
         except TooLarge as error:
             need = bytes_while_running(error.needs, 2 if storage == HOST else 1)
-            return MemoryNeed(need, False, bool(describe_shortage(without_program(divided))), error=error)
+            return MemoryNeed(need, False, bool(describe_shortage(uncompiled)), error=error)
         return MemoryNeed(compiled.bytes_while_running, True, compiled=compiled)
 
     names = ("block", "chunk", "storage")

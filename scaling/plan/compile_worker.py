@@ -6,7 +6,6 @@ contains the fields of a `Hardware` and the largest device count (`most`). Each 
 that the process uses no device memory.
 """
 
-import contextlib
 import math
 import os
 import re
@@ -121,16 +120,12 @@ class BuiltCase:
         self.derivative = compile_case.describe_and_color(case, workload.build(case), self._missing_memory)
 
     def trace(self) -> Any:
-        """Return the jaxpr of the program, or None if the program exceeds a limit of XLA or JAX.
-
-        With chunk=auto, this is the program before block sizes are chosen.
-        """
-        with contextlib.suppress(TooLarge, OverflowError):
-            uncompiled = compile_case.compile_blocks(
-                self.derivative, self.devices, lambda program: Stages(program.function, None)
-            )
-            self.traced_program = uncompiled.program
-            return None if uncompiled.overflow else compile_case.trace_program(uncompiled, self.devices)
+        """Return the jaxpr of the program, with chunk=auto before block sizes are chosen."""
+        uncompiled = compile_case.compile_blocks(
+            self.derivative, self.devices, lambda program: Stages(program.function, None)
+        )
+        self.traced_program = uncompiled.program
+        return compile_case.trace_program(uncompiled, self.devices)
 
     def _missing_memory(self, compiled_case: compile_case.CompiledCase) -> str | None:
         """Return a message if the program needs more memory than a device has, otherwise None."""

@@ -87,11 +87,11 @@ def check_cell(cell: GridCell) -> dict[str, Any]:
         _check_inputs_once(without_layout(completed))
     unused = unused_fields(cell.case)
     is_lower = completed.engine == interface.JAX and completed.precision != "highest"
-    if is_lower and not has_matrix_product(completed, built):
-        causes = "workload", "variant", "formulation", "batch"
-        unused["precision"] = UnusedField("for a function without matrix products", causes)
     try:
         derivative = without_trivial_blocks(describe_derivative(completed, built))
+        if is_lower and not has_matrix_product(completed, built):
+            causes = "workload", "variant", "formulation", "batch"
+            unused["precision"] = UnusedField("for a function without matrix products", causes)
         completed = derivative.case
         inapplicable = why_inapplicable(derivative) or _why_indivisible(completed)
         if inapplicable is None and completed.workload not in built_in("workloads"):
