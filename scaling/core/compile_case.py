@@ -25,6 +25,8 @@ from scaling.core.record import bytes_while_running
 from scaling.core.timing import time_once
 from scaling.core.workload import Workload
 
+IN_USE = "the rest is in use"  # part of the message if a case may fit at another time
+
 
 @dataclass(frozen=True)
 class Stages:
@@ -215,7 +217,8 @@ def program_bytes(compiled: Any) -> dict[str, int | None]:
 def describe_shortage(compiled: CompiledCase, device: Any, per_node: int, platform: str) -> str | None:
     """Return text such as 'needs 96.0 GB, has 80.0 GB' if memory is too small for a case, otherwise None.
 
-    `device` is a device of this process. On a CPU, the `per_node` devices of a node share its memory.
+    `device` is a device of this process. On a CPU, the `per_node` devices of a node share its memory. The
+    text contains `IN_USE` if a CPU has enough memory, but not enough of it is free.
     """
     needed, limit, available = compiled.bytes_while_running, compiled.derivative.case.memory_limit, None
     if needed is None:
@@ -231,7 +234,8 @@ def describe_shortage(compiled: CompiledCase, device: Any, per_node: int, platfo
         available = statistics["bytes_limit"] - statistics["bytes_in_use"]
     if available is None or needed <= available:
         return None
-    return f"needs {format_bytes(needed)}, has {format_bytes(available)}"
+    in_use = f", {IN_USE}" if platform == "cpu" and needed <= (available_bytes(idle=True) or 0) else ""
+    return f"needs {format_bytes(needed)}, has {format_bytes(available)}{in_use}"
 
 
 def largest_statistic(devices: Sequence[Any], name: str) -> int | None:

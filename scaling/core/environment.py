@@ -174,16 +174,21 @@ def contents(path: str) -> str | None:
         return None
 
 
-def available_bytes() -> int | None:
-    """Return the bytes of memory that this process can still allocate, or None if they are unknown."""
-    host_free = re.search(r"^MemAvailable:\s+(\d+) kB", contents("/proc/meminfo") or "", re.MULTILINE)
+def available_bytes(idle: bool = False) -> int | None:
+    """Return the bytes of memory that this process can still allocate, or None if they are unknown.
+
+    If `idle`, return the bytes that it could allocate if no other memory were in use.
+    """
+    name = "MemTotal" if idle else "MemAvailable"
+    host_free = re.search(rf"^{name}:\s+(\d+) kB", contents("/proc/meminfo") or "", re.MULTILINE)
     free_bytes = [int(host_free.group(1)) * 1024] if host_free else []
     for folder in cgroup_folders():  # Slurm limits a job in a parent folder
         limit = contents(f"{folder}/memory.max") or contents(f"{folder}/memory.limit_in_bytes")
         used = contents(f"{folder}/memory.current") or contents(f"{folder}/memory.usage_in_bytes")
         if limit and limit.isdigit() and used:
             cached = re.findall(r"inactive_file (\d+)", contents(f"{folder}/memory.stat") or "") or [0]
-            free_bytes.append(int(limit) - int(used) + int(cached[-1]))
+            in_use = 0 if idle else int(used) - int(cached[-1])
+            free_bytes.append(int(limit) - in_use)
     return min(free_bytes, default=None)
 
 

@@ -188,7 +188,8 @@ def describe_error(error: Exception) -> tuple[str, str, str]:
     if isinstance(error, CaseEnded):
         return error.status, error.reason, str(error)
     if isinstance(error, TooLarge):
-        return "skipped", "too_large", str(error)
+        is_final = compile_case.IN_USE not in str(error)
+        return *(("skipped", "too_large") if is_final else ("failed", "out_of_memory")), str(error)
     lines = [line for line in str(error).splitlines() if not line.startswith('  File "')]  # from a callback
     text, suffix = " ".join(" ".join(lines).split()).replace("Traceback (most recent call last): ", ""), ""
     if not isinstance(error, Refusal):  # the message of a Refusal is a complete sentence

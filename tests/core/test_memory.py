@@ -1,10 +1,10 @@
-"""Tests of the free memory that is read from files of Linux."""
+"""Tests of the free and the total memory that are read from files of Linux."""
 
 import pytest
 
 from scaling.core import environment
 
-HOST = {"/proc/meminfo": "MemTotal:       9 kB\nMemAvailable:   1000 kB"}
+HOST = {"/proc/meminfo": "MemTotal:       2000 kB\nMemAvailable:   1000 kB"}
 JOB = "/sys/fs/cgroup/system.slice/slurmstepd.scope/job_7"
 
 
@@ -27,20 +27,20 @@ VERSION_1 = {
 
 
 @pytest.mark.parametrize(
-    "files, free",
+    "files, free, total",
     [
-        ({}, None),
-        (HOST, 1_024_000),
-        (HOST | cgroup("/sys/fs/cgroup", "90000", "20000"), 70_000),
-        (HOST | cgroup("/sys/fs/cgroup", "90000", "20000", cached=15_000), 85_000),
-        (HOST | cgroup("/sys/fs/cgroup", "max", "20000"), 1_024_000),
-        (HOST | {"/proc/self/cgroup": "0::/"} | cgroup("/sys/fs/cgroup", "90000", "20000"), 70_000),
-        (HOST | {"/proc/self/cgroup": f"0::{JOB[14:]}/step_0/user/task_0"} | cgroup(JOB, "80000", "30000"), 50_000),
-        (HOST | {"/proc/self/cgroup": "4:memory:/job\n0::/of/the/host"} | cgroup("/sys/fs/cgroup", "9", "2"), 7),
-        (HOST | {"/proc/self/cgroup": "4:memory:/job\n1:cpu:/\n0::/"} | VERSION_1, 60_000),
+        ({}, None, None),
+        (HOST, 1_024_000, 2_048_000),
+        (HOST | cgroup("/sys/fs/cgroup", "90000", "20000"), 70_000, 90_000),
+        (HOST | cgroup("/sys/fs/cgroup", "90000", "20000", cached=15_000), 85_000, 90_000),
+        (HOST | cgroup("/sys/fs/cgroup", "max", "20000"), 1_024_000, 2_048_000),
+        (HOST | {"/proc/self/cgroup": "0::/"} | cgroup("/sys/fs/cgroup", "90000", "20000"), 70_000, 90_000),
+        (HOST | {"/proc/self/cgroup": f"0::{JOB[14:]}/step_0/user/task_0"} | cgroup(JOB, "80000", "30000"), 50_000, 80_000),
+        (HOST | {"/proc/self/cgroup": "4:memory:/job\n0::/of/the/host"} | cgroup("/sys/fs/cgroup", "9", "2"), 7, 9),
+        (HOST | {"/proc/self/cgroup": "4:memory:/job\n1:cpu:/\n0::/"} | VERSION_1, 60_000, 90_000),
     ],
     ids=["unknown", "host", "container", "page cache", "no limit", "root", "job of Slurm", "no namespace", "version 1"],
 )  # fmt: skip
-def test_the_least_limit_of_the_host_and_all_cgroups_holds(monkeypatch, files, free):
+def test_the_least_limit_of_the_host_and_all_cgroups_holds(monkeypatch, files, free, total):
     monkeypatch.setattr(environment, "contents", files.get)
-    assert environment.available_bytes() == free
+    assert (environment.available_bytes(), environment.available_bytes(idle=True)) == (free, total)

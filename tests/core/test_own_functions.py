@@ -542,7 +542,7 @@ def test_the_memory_of_a_node_is_shared_by_its_cpu_devices_alone(monkeypatch):
     case = completion.complete(Case("linear", points=64, devices=4, api="shard_map"))
     compiled = compile_case.without_program(describe_derivative(case, workload.build(case)))
     per_device = compiled.bytes_while_running + compiled.needs["output_bytes"]
-    monkeypatch.setattr(compile_case, "available_bytes", lambda: 2 * per_device)
+    monkeypatch.setattr(compile_case, "available_bytes", lambda idle=False: 2 * per_device)
 
     def shortage(nodes):
         group = run_case.ProcessGroup(jax.devices()[:4], "cpu", nodes=nodes)

@@ -169,15 +169,25 @@ def test_every_output_is_waited_for(name):
     assert Output.waited == count
 
 
-def test_a_case_that_needs_more_memory_than_available_is_skipped_before_allocation(monkeypatch):
+@pytest.mark.parametrize(
+    "fields, total, outcome, rest",
+    [
+        ({}, 100, ("skipped", "too_large"), "has 100 B"),
+        ({}, 10**9, ("failed", "out_of_memory"), "has 100 B, the rest is in use"),
+        ({"chunk": "auto"}, 10**9, ("failed", "out_of_memory"), "has 100 B, the rest is in use"),
+    ],
+)
+def test_a_case_that_does_not_fit_is_not_allocated_and_is_skipped_if_it_never_fits(
+    fields, total, outcome, rest, monkeypatch
+):
     from scaling.core import compile_case
 
-    monkeypatch.setattr(compile_case, "available_bytes", lambda: 100)
+    monkeypatch.setattr(compile_case, "available_bytes", lambda idle=False: total if idle else 100)
     monkeypatch.setattr(layout, "place_inputs", lambda *_: 1 / 0)
     monkeypatch.setattr(run_case, "_dispatch_latency", lambda *_: 1e-5)
-    record = run(case_of("poisson"))
-    assert (record.status, record.reason) == ("skipped", "too_large")
-    assert record.text.startswith("needs ") and record.text.endswith("has 100 B") and record.output_bytes
+    record = run(case_of("poisson", **fields))
+    assert (record.status, record.reason) == outcome
+    assert "needs " in record.text and record.text.endswith(rest) and record.output_bytes
 
 
 def test_a_module_that_replaces_jit_does_not_make_a_compiled_case_run_uncompiled(monkeypatch):
