@@ -844,6 +844,19 @@ def test_an_overflow_in_a_rule_of_the_user_is_not_called_a_lack_of_memory(define
     assert record.text.startswith("OverflowError: math range error")
 
 
+@pytest.mark.parametrize(("field", "coarse"), [("mode", "jacfwd"), ("precision", "default")])
+def test_the_check_of_a_case_never_uses_the_reference_of_another_function(define, field, coarse):
+    """The first case computes in bfloat16, so that its tolerance is above the error of the second case."""
+    sine = jax.custom_vjp(jnp.sin)
+    sine.defvjp(lambda x: (jnp.sin(x), x), lambda x, cotangent: (1.004 * jnp.cos(x) * cotangent,))
+    rounded = lambda x: jnp.sin(x.astype(jnp.bfloat16)).astype(x.dtype)  # noqa: E731
+    function = lambda case: rounded if getattr(case, field) == coarse else lambda x: sine(x)  # noqa: E731
+    define("mine", lambda case: Workload(function(case), {"x": uniform(3)}, wrt="x"))
+    fields = {"workload": "mine", "api": "jit", "mode": "jacrev"}
+    assert measure(**fields | {field: coarse}).status == "ok"
+    assert measure(**fields).reason == "wrong_answer"
+
+
 def test_a_mode_for_which_a_function_has_no_rule_is_skipped(define):
     in_reverse = jax.custom_vjp(lambda x: jnp.sin(x))
     in_reverse.defvjp(lambda x: (jnp.sin(x), x), lambda x, cotangent: (jnp.cos(x) * cotangent,))
