@@ -125,8 +125,9 @@ def _end_with_launcher(header: dict[str, Any], pipe: int) -> None:
         die_with_parent(header["parent"])
     else:
         threading.Thread(target=_exit_after_hangup, args=(pipe,), daemon=True).start()
-    if header.get("lock") is not None:
-        os.set_inheritable(header["lock"], False)
+    if (lock := header.get("lock")) is not None:  # only this process holds the lock, not one that it starts
+        os.set_inheritable(lock, False)
+        os.register_at_fork(after_in_child=lambda: os.close(lock))
     # The launcher handles Ctrl-C and ends this process. Slurm may send SIGUSR2 before the time limit.
     for signal_number in (signal.SIGINT, signal.SIGUSR2):
         signal.signal(signal_number, signal.SIG_IGN)

@@ -73,18 +73,18 @@ def _publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | No
     yield from ({"run": run.digest, "state": "lost"} for run in runs)  # until another event replaces it
     with store.locked(folder, ".wandb.lock", _LOCK_SECONDS) as lock:  # no two processes publish at once
         (folder / "wandb").mkdir(exist_ok=True)
-        yield from _run_job(folder, job, lock)
+        yield from _run_job(folder / "wandb", job, lock)
 
 
-def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
+def _run_job(copies: Path, job: PublishJob, lock: int) -> Iterator[Event]:
     """Publish a job in a child process. Yield events such as {"run": digest, "state": "published"}.
 
-    If the child process fails or sends nothing, the last event contains the error message as `reason`. `lock`
-    is the file descriptor of the lock on the folder. The folder is locked until the child process ends.
+    If the child process fails or sends nothing, the last event contains the error message as `reason`.
+    Offline copies go to `copies`. The child process holds `lock`, a file descriptor, until it ends.
     """
     passed_variables = [name for name in os.environ if not name.startswith("WANDB_") or name[6:] in _PASSED]
     encoded_job = base64.b64encode(pickle.dumps(job)).decode()
-    command = [sys.executable, "-P", "-m", "scaling.wandb.remote", str(folder.resolve() / "wandb")]
+    command = [sys.executable, "-P", "-m", "scaling.wandb.remote", str(copies.resolve()), str(os.getpid())]
     timeout = _START_SECONDS + _GRACE_SECONDS
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work_folder:  # wandb leaves files in it
         environ = {k: os.environ[k] for k in passed_variables} | _CHILD_ENVIRONMENT | {"TMPDIR": work_folder}

@@ -26,6 +26,7 @@ from typing import Any
 import wandb
 
 from scaling.wandb.job import FINISH_FACTOR, STEP_METRICS, PublishJob, TrackedRun, describe_error
+from scaling.worker import die_with_parent
 
 _SUPERSEDED = "superseded"
 _THREADS = 8  # most of the time is spent waiting for the server
@@ -154,16 +155,14 @@ def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> tuple[str, Path]:
     wandb_settings = wandb.Settings(
         init_timeout=settings.timeout, finish_timeout=FINISH_FACTOR * settings.timeout,
         finish_timeout_raises=True, console="off", silent=True, disable_git=True, disable_code=True,
-        save_code=False, symlink=False,
-        x_save_requirements=False, x_disable_stats=True, x_disable_meta=True, x_disable_machine_info=True,
-        ignore_globs=("config.yaml", "wandb-summary.json"),  # the server has both anyway
+        save_code=False, symlink=False, x_save_requirements=False, x_disable_stats=True, x_disable_meta=True,
+        x_disable_machine_info=True, ignore_globs=("config.yaml", "wandb-summary.json"),  # sent anyway
     )  # fmt: skip
     wandb_run = wandb.init(
         id=f"{run.digest}-{job.destination}-{uuid.uuid4().hex[:6]}", name=run.name, config=run.config,
         group=run.config["study"], job_type=run.config["kind"], tags=run.tags,
-        mode=mode,  # type: ignore[arg-type]
-        project=settings.project, entity=settings.entity, dir=os.getcwd(), reinit="create_new",
-        settings=wandb_settings,
+        mode=mode, project=settings.project, entity=settings.entity,  # type: ignore[arg-type]
+        dir=os.getcwd(), reinit="create_new", settings=wandb_settings,
     )  # fmt: skip
     for prefix, x_metric in STEP_METRICS.items():
         wandb_run.define_metric(f"{prefix}/*", step_metric=x_metric)
@@ -241,6 +240,7 @@ def _map_in_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> lis
 
 def main() -> None:
     """Read a pickled `PublishJob` from standard input, publish it, and write events as lines of JSON."""
+    die_with_parent(int(sys.argv[2]))
     event_stream = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # wandb must not print between the events
     job = pickle.loads(base64.b64decode(sys.stdin.read()))

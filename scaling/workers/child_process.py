@@ -11,7 +11,6 @@ import queue
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,12 +18,11 @@ from typing import Any, TextIO
 
 from scaling.core import environment, formatting
 
-_REAPER = str(Path(__file__).with_name("reaper.py"))
 _KEPT_STDERR_LINES = 200
 _MAX_STDERR_LINE_CHARACTERS = 4096  # longer lines of standard error are read in pieces
 _MAX_LOG_CHARACTERS = 64 * 2**20
 _MAX_EVENT_CHARACTERS = 64 * 2**20  # maximum length of a line of standard output
-_END_SECONDS = 5.0  # timeout for the reaper and the reader threads to end
+_END_SECONDS = 5.0  # timeout for the process and each reader thread to end
 _MAX_SHOWN_CHARACTERS = 300
 # Lines that do not explain an exit: information and warnings of XLA (the date is before or after the level),
 # and messages that srun writes at every start or failure.
@@ -48,7 +46,6 @@ class ChildProcess:
         command: Sequence[str],
         *,
         stdin_text: str | None = None,  # the whole standard input, or None for the lines that `send` writes
-        reaped: bool = True,  # whether reaper.py kills all descendants when the command ends
         log: Path | None = None,  # file to which standard error is appended, without secrets
         deliver: Callable[[Event], None] | None = None,  # a thread calls it with each event
         **options: Any,  # arguments of `subprocess.Popen`
@@ -56,18 +53,15 @@ class ChildProcess:
         self._kills_before = _count_oom_kills()
         self._events: queue.Queue[Event] = queue.Queue()
         self._stderr: collections.deque[str] = collections.deque(maxlen=_KEPT_STDERR_LINES)
-        # The reaper also ends when this process has died.
-        reaper = [sys.executable, "-I", "-S", _REAPER, str(os.getpid())] if reaped else []
         # A pipe could fill up and block, and a file on disk needs a disk that is not full.
         with open(os.memfd_create("stdin"), "w+", encoding="utf-8") as stdin_file:
             stdin_file.write(stdin_text or "")
             stdin_file.seek(0)
             self._process = subprocess.Popen(
-                [*reaper, *command], stdin=subprocess.PIPE if stdin_text is None else stdin_file,
+                command, stdin=subprocess.PIPE if stdin_text is None else stdin_file,
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace",
                 start_new_session=True, **options,
             )  # fmt: skip
-        self.pid = self._process.pid  # of the reaper, if it runs the command
         loops = (self._read_stderr, (log,)), (self._read_events, (deliver or self._events.put,))
         self._readers = [threading.Thread(target=loop, args=args, daemon=True) for loop, args in loops]
         for reader in self._readers:

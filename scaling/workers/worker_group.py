@@ -148,7 +148,7 @@ def open_worker_group(
     with contextlib.closing(group):
         for rank, command in enumerate(commands):
             process = ChildProcess(
-                command, reaped=remote is None, log=log, cwd=variant.folder, env=variables,
+                command, log=log, cwd=variant.folder, env=variables,
                 deliver=lambda event, rank=rank: events.put(event | {"rank": rank}),  # type: ignore[misc]
                 pass_fds=() if remote or lock is None else (lock,),
             )  # fmt: skip
@@ -157,7 +157,7 @@ def open_worker_group(
             if len(commands) == shape.processes:  # otherwise srun sets the ranks
                 worker_header["rank"] = rank
             if remote is None:
-                worker_header |= {"parent": process.pid, "lock": lock}
+                worker_header |= {"parent": os.getpid(), "lock": lock}
             process.send(worker_header)
         _wait_for_start(group, report_wait)
         yield group

@@ -19,7 +19,7 @@ MAY_IMPORT = {  # folder -> the other folders that its modules may import; each 
     "results": set(), "study": {"cluster", "options", "peers", "results", "worker", "workers"},
     "cluster": {"results", "workers"}, "advice": {"analysis", "options", "plan", "results", "study", "workers"},
     "plan": {"analysis", "options", "results", "study", "worker", "workers"}, "analysis": {"options", "results"},
-    "wandb": {"analysis", "results", "workers"}, "report": {"analysis", "contrib", "options", "results"},
+    "wandb": {"analysis", "results", "worker", "workers"}, "report": {"analysis", "contrib", "options", "results"},
     "contrib": {"analysis", "report"},
     "cli": {"advice", "analysis", "cluster", "options", "plan", "report", "results", "study", "wandb", "worker",
             "workers"},

@@ -4,6 +4,8 @@ import contextlib
 import os
 import resource
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -60,7 +62,7 @@ FAILING = {
 CONTAINED = {  # effects that end with the process and do not change the measurement, several in each module
     "leaves_processes": (
         "threading.Thread(target=time.sleep, args=(1000,)).start()\n"
-        "subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
+        "subprocess.Popen(['sleep', '1000'])\n"
         "if os.fork() == 0: time.sleep(1000)",
         "os.fork()",  # and both go on
     ),
@@ -157,16 +159,18 @@ def test_a_variant_that_dies_in_the_preflight_fails_only_its_own_cases(scaling_c
     assert scaling_command(arguments).returncode == 0, "the module is repaired"
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("signal_number", "start"),
+    [(signal.SIGKILL, ""), (signal.SIGINT, "subprocess.Popen(['sleep', '1000'])\n")],
+)
 def test_a_module_that_hangs_in_the_preflight_does_not_outlive_its_launcher(
-    signal_number, start_command, tmp_path, monkeypatch
+    signal_number, start, start_command, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("HOSTILE", str(tmp_path))
-    head = "subprocess.Popen(['sleep', '1000'], start_new_session=True)\nopen('begun', 'w').close()\ntime.sleep(1000)"
-    write_module(tmp_path, "mine", head)
+    write_module(tmp_path, "mine", f"{start}open('begun', 'w').close()\ntime.sleep(1000)")
     process = start_command(run_arguments(tmp_path, "{workload: mine, points: 6, api: jit}"))
     wait_until((tmp_path / "begun").exists, "the import of the module")
-    assert len(live_processes(f"HOSTILE={tmp_path}")) >= 3
+    assert len(live_processes(f"HOSTILE={tmp_path}")) >= 2
     process.send_signal(signal_number)
     process.communicate(timeout=60)
     assert process.returncode == (130 if signal_number == signal.SIGINT else -signal_number)
@@ -244,12 +248,27 @@ def test_a_workload_is_built_once_for_cases_that_differ_only_in_layout(scaling_c
     assert len((tmp_path / "calls").read_text()) <= 2 * 2, "at most two calls per case"
 
 
-def test_detached_processes_end_with_the_child_process_that_started_them(tmp_path):
+def test_processes_that_a_child_process_started_end_when_it_is_closed(tmp_path):
     from scaling.workers.child_process import ChildProcess
 
-    script = "setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &) ; exit 5"
+    script = "sleep 1000 >/dev/null & (sh -c 'sleep 1000 & sleep 1000' >/dev/null &) ; exit 5"
     with contextlib.closing(
         ChildProcess(["sh", "-c", script], env={**os.environ, "HOSTILE": str(tmp_path)})
     ) as process:
         assert process.receive(30) == {"event": "exit", "status": 5}
-    assert live_processes(f"HOSTILE={tmp_path}") == []
+        assert live_processes(f"HOSTILE={tmp_path}")
+    assert remaining_processes(f"HOSTILE={tmp_path}") == []
+
+
+def test_a_fork_of_a_worker_does_not_keep_the_lock_of_its_results_folder(tmp_path):
+    code = """
+import os, sys
+from scaling import worker
+lock = os.open(sys.argv[1], os.O_CREAT)
+worker._end_with_launcher({"parent": os.getppid(), "lock": lock}, 0)
+child = os.fork()
+if not child:
+    os._exit(os.path.exists(f"/proc/self/fd/{lock}"))
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert subprocess.run([sys.executable, "-c", code, tmp_path / "lock"], check=False).returncode == 0

@@ -124,7 +124,7 @@ def test_a_status_of_srun_is_reported_as_a_signal_only_if_the_signal_exists(stat
     lines = ["srun: error: Unable to create step for job 12: Requested nodes are busy"]
     lines += ["srun: Step created for job 12", "srun: cluster configuration lacks support for cpu binding"]
     lines += ["srun: error: n1: task 0: Exited with exit code 255"]
-    process = ChildProcess(["true"], reaped=False)
+    process = ChildProcess(["true"])
     process.stderr_lines = lambda: lines
     group = worker_group.WorkerGroup(ProcessShape(1), [process], queue.Queue(), SrunSteps(("n1",), "cpu"))
     text = str(group._explain_death(0, status))
@@ -137,7 +137,7 @@ ALLOCATOR = "Allocator (GPU_0_bfc) ran out of memory. The caller indicates that 
 
 def explain_death(lines, status, remote=None):
     """Return the reason of the death of a worker that wrote these lines to its standard error."""
-    process = ChildProcess(["sh", "-c", 'printf "%s\\n" "$@" >&2', "sh", *lines], reaped=False)
+    process = ChildProcess(["sh", "-c", 'printf "%s\\n" "$@" >&2', "sh", *lines])
     group = worker_group.WorkerGroup(ProcessShape(1), [process], queue.Queue(), remote)
     process.receive(60)
     death = group._explain_death(0, status)
@@ -181,7 +181,7 @@ def test_memory_kills_are_counted_in_the_cgroup_of_the_process_if_it_is_known(mo
     if own is not None:
         files[f"{folder}/memory.events"] = "low 0\noom 4\noom_kill 2\noom_group_kill 0"
     monkeypatch.setattr(environment, "contents", lambda path: files.get(str(path)))
-    process = ChildProcess(["true"], reaped=False)
+    process = ChildProcess(["true"])
     process.close()
     files["/proc/vmstat"] = "oom_kill 8"
     if own is not None:
