@@ -25,13 +25,14 @@ _MAX_EVENT_CHARACTERS = 64 * 2**20  # maximum length of a line of standard outpu
 _END_SECONDS = 5.0  # timeout for the process and each reader thread to end
 _MAX_SHOWN_CHARACTERS = 300
 # Lines that do not explain an exit: information and warnings of XLA (the date is before or after the level),
-# and messages that srun writes at every start or failure.
+# messages that srun writes at every start or failure, and tracebacks of cases that have a record.
 _UNINFORMATIVE = re.compile(
     r"[IW]\d{4} |[\d-]{10} [\d:.]+: [IW] |WARNING: All log messages before absl|Try \"srun"
-    r"|(srun|slurmstepd).*(Exited with exit code|task launch failed|Terminat|tasks terminated|step aborted"
-    r"|support for cpu binding|Step created)"
+    r"|(srun|slurmstepd).*(tasks? [\d,-]+: (?!Out Of Memory)|task launch failed|Terminat|tasks terminated"
+    r"|step aborted|support for cpu binding|Step created)"
     r"|\t?--"  # a flag of XLA, which prints them all after a value that it rejects
     r"|\[Gloo\] Rank \d+ is connected"  # the library with which processes on CPUs exchange data
+    rf"|{re.escape(formatting.TRACEBACK_MARK)}"
     r"|\*\*\* (Check failure|SIG)|PC: @| +@ +0x"  # the stack trace that follows an error message of XLA
 )
 _SIGNAL_NAMES = {signal_number.value: f" ({signal_number.name})" for signal_number in signal.Signals}
@@ -88,15 +89,15 @@ class ChildProcess:
         self._readers[0].join(1.0)
         return list(self._stderr)
 
-    def explain_exit(self, status: int, lines: Sequence[str] | None = None) -> tuple[str, str, str]:
+    def explain_exit(self, status: int) -> tuple[str, str, str]:
         """Return (reason, text, line), a description of how the process ended.
 
         The reason is "out_of_memory" or "killed". The text is a phrase such as "ended with status 1". The
         line is the last line of standard error that may explain the exit, or "". `status` is the exit status,
-        which is -N or 128 + N if signal N ended the process. `lines` defaults to `stderr_lines()`.
+        which is -N or 128 + N if signal N ended the process.
         """
         status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
-        last_line = last_informative_line(self.stderr_lines() if lines is None else lines)
+        last_line = last_informative_line(self.stderr_lines())
         oom_killed = status == -signal.SIGKILL and _count_oom_kills() > self._kills_before
         killed_by = f"was killed by signal {-status}{_SIGNAL_NAMES.get(-status, '')}"
         text = killed_by if status < 0 else f"ended with status {status}"

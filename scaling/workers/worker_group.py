@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling.core import environment
-from scaling.core.formatting import TRACEBACK_MARK
-from scaling.workers import child_process, cores, transport
+from scaling.workers import cores, transport
 from scaling.workers.child_process import ChildProcess, Event
 from scaling.workers.machine import AllocationLost, ProcessShape
 from scaling.workers.transport import Transport
@@ -22,7 +21,6 @@ _START_SECONDS = 300.0  # timeout to import JAX and initialize the devices
 _EXIT_SECONDS = 3.0  # time for the workers of a job step to exit by themselves
 _MAX_WAIT_SECONDS = 1.0  # maximum time of one wait for an event; a longer one includes a stop of this process
 _STEP_SECONDS = 30.0  # time for Slurm to end a job step
-_LAUNCHER_PREFIXES = ("srun:", "slurmstepd", "ssh:")  # of messages that a worker did not write
 _INTERMEDIATE_EVENTS = ("here", "begin", "meet", "waiting")  # events that are not replies
 
 
@@ -53,7 +51,6 @@ class WorkerDied(Exception):
 class WorkerGroup:
     """The running worker processes that measure a case together, and the queue of their events."""
 
-    shape: ProcessShape
     processes: list[ChildProcess]  # one process per worker, or the srun process that started all of them
     events: "queue.Queue[Event]"  # events of all processes, with the index of the process as field "rank"
     transport: Transport | None = None  # how the workers were started on other nodes, or None for this host
@@ -107,19 +104,11 @@ class WorkerGroup:
 
     def _explain_death(self, rank: int, status: int) -> WorkerDied:
         process = self.processes[rank]
-        lines = [line for line in process.stderr_lines() if not line.startswith(TRACEBACK_MARK)]
-        worker_lines = [line for line in lines if not line.startswith(_LAUNCHER_PREFIXES)]
-        has_cause = bool(child_process.last_informative_line(worker_lines))
-        reason, text, last_line = process.explain_exit(status, worker_lines if has_cause else lines)
-        if reason != "out_of_memory":
-            if self.transport and (cause := transport.explain_failure(lines)):
-                return WorkerDied(cause[0], environment.scrub(cause[1]))
-            if line := next((line for line in reversed(lines) if "out of memory" in line.lower()), None):
-                return WorkerDied("out_of_memory", environment.scrub(line))
-        subject = "the process"
-        if self.shape.processes > 1:
-            subject = f"process {rank}" if len(self.processes) > 1 else "a process"
-        return WorkerDied(reason, f"{subject} {text}", f": {last_line}" if last_line else "")
+        reason, text, last_line = process.explain_exit(status)
+        cause = transport.explain_failure(process.stderr_lines()) if self.transport else None
+        if cause and reason != "out_of_memory":
+            return WorkerDied(cause[0], environment.scrub(cause[1]))
+        return WorkerDied(reason, f"the process {text}", f": {last_line}" if last_line else "")
 
 
 @contextlib.contextmanager
@@ -144,7 +133,7 @@ def open_worker_group(
     local_commands = [worker_command] * shape.processes
     commands = remote.commands(shape, worker_command, variables) if remote else local_commands
     events: queue.Queue[Event] = queue.Queue()
-    group = WorkerGroup(shape, [], events, remote)
+    group = WorkerGroup([], events, remote)
     with contextlib.closing(group):
         for rank, command in enumerate(commands):
             process = ChildProcess(

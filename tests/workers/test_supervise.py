@@ -11,7 +11,7 @@ from scaling.core.case import AUTO, Case
 from scaling.core.record import Writer, to_line
 from scaling.results.store import append_records, latest, load
 from scaling.workers import supervise, worker_group
-from scaling.workers.machine import AllocationLost, Machine, ProcessShape
+from scaling.workers.machine import AllocationLost, Machine
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult, Schedule, ScheduledCase
 from scaling.workers.transport import SshShells
@@ -427,6 +427,6 @@ def test_the_time_in_which_the_launcher_is_stopped_is_not_part_of_the_time_limit
             return {"event": "turn"}
 
     monkeypatch.setattr(worker_group.time, "monotonic", lambda: clock[0])
-    group = worker_group.WorkerGroup(ProcessShape(1), [], Events())
+    group = worker_group.WorkerGroup([], Events())
     assert list(group.receive(600.0)) == [{"event": "turn"}]
     assert group.seconds_left == 600.0 - sum(waits) > 590.0

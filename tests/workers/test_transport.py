@@ -126,7 +126,7 @@ def test_a_status_of_srun_is_reported_as_a_signal_only_if_the_signal_exists(stat
     lines += ["srun: error: n1: task 0: Exited with exit code 255"]
     process = ChildProcess(["true"])
     process.stderr_lines = lambda: lines
-    group = worker_group.WorkerGroup(ProcessShape(1), [process], queue.Queue(), SrunSteps(("n1",), "cpu"))
+    group = worker_group.WorkerGroup([process], queue.Queue(), SrunSteps(("n1",), "cpu"))
     text = str(group._explain_death(0, status))
     process.close()
     assert message in text and "Requested nodes are busy" in text
@@ -138,7 +138,7 @@ ALLOCATOR = "Allocator (GPU_0_bfc) ran out of memory. The caller indicates that 
 def explain_death(lines, status, remote=None):
     """Return the reason of the death of a worker that wrote these lines to its standard error."""
     process = ChildProcess(["sh", "-c", 'printf "%s\\n" "$@" >&2', "sh", *lines])
-    group = worker_group.WorkerGroup(ProcessShape(1), [process], queue.Queue(), remote)
+    group = worker_group.WorkerGroup([process], queue.Queue(), remote)
     process.receive(60)
     death = group._explain_death(0, status)
     process.close()
@@ -159,6 +159,16 @@ def test_a_warning_of_the_allocator_does_not_explain_a_later_death(warning):
     lines = [warning, heartbeats, "srun: error: n2: task 1: Killed"]
     assert explain_death(lines, 137, SrunSteps(("n1", "n2"), "gpu")) == "node_failed"
     assert explain_death([warning, "RESOURCE_EXHAUSTED: Out of memory"], 1) == "out_of_memory"
+
+
+@pytest.mark.parametrize(
+    "end", ["task 1: Aborted (core dumped)", "tasks 0-3: Killed", "task 0: Exited with exit code 1"]
+)
+def test_the_message_of_a_worker_explains_its_death_and_the_end_of_its_task_does_not(end):
+    lines = ["RESOURCE_EXHAUSTED: Out of memory", "| an earlier case", f"srun: error: n1: {end}"]
+    assert explain_death(lines, 134, SrunSteps(("n1",), "gpu")) == "out_of_memory"
+    lines = ["worker ended", "srun: error: n1: task 0: Out Of Memory"]
+    assert explain_death(lines, 1, SrunSteps(("n1",), "gpu")) == "out_of_memory"
 
 
 def test_only_messages_of_slurm_state_its_causes_and_the_last_one_counts():
