@@ -10,10 +10,8 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import json
-import operator
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +21,12 @@ from scaling.core.grouping import group_by
 from scaling.results import store
 from scaling.study import user_workload
 from scaling.study.grid import GridCell, UnusedField, add_source, refuse_unused
-from scaling.workers.child_process import rejects_variable
+from scaling.workers.child_process import Event, rejects_variable
 from scaling.workers.machine import ProcessShape
 from scaling.workers.schedule import PreflightResult
-from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup, open_worker_group
+from scaling.workers.worker_group import Variant, WorkerDied, open_worker_group
 
-_MAX_FAILURES = 20  # number of consecutive failures after which the other cells fail without a check
-_FAILURES_PER_TIMEOUT = 7  # number of failures that a timeout counts as
-_FAILED_WHILE = {
-    "import": "while it was imported",
-    "answer": "while workload(case), its function or its reference was called",
-}
-_EXIT_MARK = "(SystemExit)"  # part of the text of a failure if a module calls sys.exit
+_PROGRAM = Variant("preflight", module="scaling.study.preflight_process", variables={"JAX_PLATFORMS": "cpu"})
 _CACHE_FILE = ".examined.json"
 _LAYOUT_DEFAULTS = defaults((*VIEWS["layout"], *VIEWS["memory"], "cache"))
 Answer = dict[str, Any]  # an event of preflight_process.py, or {"failure": (reason, text)}
@@ -48,39 +40,66 @@ def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallbac
     checks, `note(checked, total)` is called with the number of checked cases and of all cases. An answer is:
 
     - the dict that `preflight_process.check_cell` returns, if the case is valid
-    - {"refusal": error message, ...}, if the case is invalid
     - {"failure": (reason, text)}, if the check crashed or took more than `seconds`
+
+    Raise `Refusal` if a case is invalid.
     """
-    examination = _Examination(cells, seconds, note)
-    for cell_indices in group_by(range(len(cells)), lambda index: user_modules(cells[index].case)).values():
-        examination.examine(cell_indices)
-    return [examination.answers[cell_index] for cell_index in range(len(cells))]
+    answers: dict[int, Answer] = {}
+    for indices in group_by(range(len(cells)), lambda index: user_modules(cells[index].case)).values():
+        alike = group_by(indices, lambda index: without_layout(cells[index].case)).values()
+        unchecked = [index for indices in alike for index in indices]
+        while unchecked:
+            for answer in _check_until_failure([cells[index] for index in unchecked], seconds):
+                index = unchecked.pop(0)
+                if "refusal" in answer:
+                    sources = cells[index].sources
+                    raise Refusal(add_source(answer["refusal"], sources[0] if sources else {}))
+                answers[index] = answer
+                note(len(answers), len(cells))
+    return [answers[index] for index in range(len(cells))]
+
+
+def _check_until_failure(cells: Sequence[GridCell], seconds: float) -> Iterator[Answer]:
+    """Check cases in one child process, and yield their answers, in order. End after a check that fails.
+
+    The next cases that differ from the failed case only in layout fail alike. So do all next cases if their
+    module cannot be imported. An answer may also be {"refusal": error message}.
+    """
+    try:
+        with open_worker_group({"platform": "cpu"}, _PROGRAM, ProcessShape(1), None) as process:
+            for number, cell in enumerate(cells):
+                events: list[Event] = []
+                try:
+                    request = {"case": to_dict(cell.case), "scaling": cell.scaling}
+                    events.extend(process.request(request, seconds))
+                except WorkerDied as death:
+                    failure = _describe_failure(cell.case, death, seconds, is_imported=bool(events))
+                    for other in cells[number:]:
+                        if not events or without_layout(other.case) == without_layout(cell.case):
+                            yield failure
+                    return
+                yield events[-1]
+    except WorkerDied as death:  # at the start, if JAX is missing or fails
+        why = str(death) or "JAX cannot be imported in time"
+        why += "; correct or unset it" if rejects_variable(why) else ""
+        raise Refusal(f"the study cannot be examined: {why}{user_workload.advise_renaming()}") from None
+
+
+def _describe_failure(case: Case, death: WorkerDied, seconds: float, is_imported: bool) -> Answer:
+    step = "workload(case), its function or its reference was called" if is_imported else "it was imported"
+    subject = " and ".join(user_modules(case)) or case.workload
+    text = death.text or f"timed out after {seconds:g} s (case_seconds)"
+    return {"failure": (death.reason, f"{subject}: {text} while {step}{death.detail}")}
 
 
 def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[PreflightResult]:
     """Convert the answers of `check_cells` to one `PreflightResult` per distinct case.
 
-    Raise `Refusal` if a case is invalid, if a field has no effect, or if no case can be checked because a
-    module calls sys.exit.
+    Raise `Refusal` if a field has no effect.
     """
-    refusals = [
-        (answer["refusal"], cell) for cell, answer in zip(cells, answers, strict=True) if "refusal" in answer
-    ]
-    if refusals:
-        text, first = refusals[0]
-        others = len({text for text, _ in refusals}) - 1
-        more = f" (and {others} more like this)" if others else ""
-        all_sizes = {tuple(cell.case.sizes.items()) for cell in cells}
-        sizes = " ".join(f"{name}={size}" for name, size in first.case.sizes.items())
-        if sizes and {tuple(cell.case.sizes.items()) for _, cell in refusals} < all_sizes:
-            text += f", with {sizes}"
-        raise Refusal(add_source(text, first.sources[0] if first.sources else {}) + more)
     refuse_unused(cells, [
         {name: UnusedField(*why) for name, why in answer.get("unused", {}).items()} for answer in answers
     ])  # fmt: skip
-    if all(_EXIT_MARK in answer.get("failure", ("", ""))[1] for answer in answers):  # the module is a script
-        fix = "remove that exit, or write it under if __name__ == '__main__'"
-        raise Refusal(f"{answers[0]['failure'][1]}; {fix}")
     results: dict[Case, PreflightResult] = {}
     for cell, answer in zip(cells, answers, strict=True):
         if "failure" in answer:
@@ -96,87 +115,6 @@ def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -
 def without_layout(case: Case) -> Case:
     """Return a copy of a case with default values for its layout, memory and cache fields."""
     return dataclasses.replace(case, **_LAYOUT_DEFAULTS)
-
-
-@dataclass
-class _Examination:
-    """The arguments of `check_cells`, and the answers found so far."""
-
-    cells: Sequence[GridCell]
-    seconds: float  # time limit for the check of one case
-    note: ProgressCallback
-    answers: dict[int, Answer] = field(default_factory=dict)  # cell index -> answer
-
-    def examine(self, cell_indices: list[int]) -> None:
-        """Check the cases with the given indices in a child process.
-
-        If the process fails, so does its current case, and a new process checks the next cases.
-        """
-        # Each list in `layout_groups` contains the indices of cells that differ only in layout.
-        layout_groups = list(
-            group_by(cell_indices, lambda index: without_layout(self.cells[index].case)).values()
-        )
-        failures = 0  # number since the last answer; a timeout counts as several
-        while layout_groups:
-            first_cell = layout_groups[0][0]
-            failure = self._answer_in_order(layout_groups)
-            if failure is None:
-                return
-            reason, text = failure["failure"]
-            failures *= layout_groups[0][0] == first_cell
-            failures += _FAILURES_PER_TIMEOUT if reason == "timeout" else 1
-            case = self.cells[layout_groups[0][0]].case
-            self._answer_all([layout_groups.pop(0)], failure)  # cells that differ only in layout fail alike
-            if failures >= _MAX_FAILURES:
-                text += " (several cases in a row ended like this; this one was not examined)"
-                self._answer_all(layout_groups, {"failure": (reason, text)})
-                return
-            similar = operator.attrgetter("target", "variant", "sizes")  # such cases are checked last
-            layout_groups.sort(key=lambda group: similar(self.cells[group[0]].case) == similar(case))
-
-    def _answer_all(self, layout_groups: Iterable[Iterable[int]], answer: Answer) -> None:
-        self.answers |= {cell_index: answer for cell_indices in layout_groups for cell_index in cell_indices}
-
-    def _answer_in_order(self, layout_groups: list[list[int]]) -> Answer | None:
-        """Check cases in one child process, in order, until a check crashes or times out.
-
-        Return {"failure": (reason, text)} for this check, or None if all cases were checked. Each list in
-        `layout_groups` contains the indices of cases that differ only in layout. The indices of checked cases
-        are removed, and their answers are added to `self.answers`. If the user's modules cannot be imported,
-        this error is the answer for all cases.
-        """
-        module, variables = "scaling.study.preflight_process", {"JAX_PLATFORMS": "cpu"}
-        program = Variant("preflight", module=module, variables=variables)
-        try:
-            with open_worker_group({"platform": "cpu"}, program, ProcessShape(1), None) as process:
-                imported = self._ask(process, layout_groups[0][0], "import")
-                if "failure" in imported or "refusal" in imported:
-                    self._answer_all(layout_groups, imported)
-                    layout_groups.clear()
-                while layout_groups:
-                    answer = self._ask(process, layout_groups[0][0], "answer")
-                    if "failure" in answer:
-                        return answer
-                    self.answers[layout_groups[0].pop(0)] = answer
-                    self.note(len(self.answers), len(self.cells))
-                    if not layout_groups[0]:
-                        del layout_groups[0]
-        except WorkerDied as death:  # at the start, if JAX is missing or fails; `_ask` handles later ones
-            why = str(death) or "JAX cannot be imported in time"
-            why += "; correct or unset it" if rejects_variable(why) else ""
-            raise Refusal(f"the study cannot be examined: {why}{user_workload.advise_renaming()}") from None
-        return None
-
-    def _ask(self, process: WorkerGroup, cell_index: int, step: str) -> Answer:
-        """Send the request `step` ("import" or "answer") about a case to `process`, and return the answer."""
-        cell = self.cells[cell_index]
-        request = {"do": step, "case": to_dict(cell.case), "scaling": cell.scaling}
-        try:
-            return list(process.request(request, self.seconds))[-1]
-        except WorkerDied as death:
-            text = death.text or f"timed out after {self.seconds:g} s (case_seconds)"
-            subject = " and ".join(user_modules(cell.case)) or cell.case.workload
-            return {"failure": (death.reason, f"{subject}: {text} {_FAILED_WHILE[step]}{death.detail}")}
 
 
 def cache_key(cells: Sequence[GridCell]) -> str | None:

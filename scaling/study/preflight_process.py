@@ -1,13 +1,9 @@
 """Main program of a child process that completes the cases of a study and checks whether they can run.
 
-Each line of standard input is a request in JSON about one cell (a case as given in a study):
-
-    {"do": "import", "case", "scaling"}  import the user's modules of the cell
-    {"do": "answer", "case", "scaling"}  complete and check the cell
-
-The reply to "import" is the event "imported", or "answer" with an error message if the import fails. The
-reply to "answer" is the event "answer", with the completed case or an error message. Instead of these events,
-the reply is "refused" if a user's module exits, runs out of memory or changes settings of JAX.
+Each line of standard input is a request in JSON about one cell (a case as given in a study), with the fields
+"case" and "scaling". The process imports the user's modules of the cell, and sends the event "begin". It then
+completes and checks the cell. The reply is the event "answer", with the completed case or an error message,
+or "refused" if the memory ran out.
 """
 
 import functools
@@ -55,18 +51,11 @@ def main() -> None:
     for line in channel.requests:
         request = loads(line)
         cell = GridCell(from_dict(request["case"]), request["scaling"])
-        reply = call_user_code(check_cell if request["do"] == "answer" else _import_modules, cell)
-        if "refusal" not in reply and (changed := find_changes()):
-            reply = _failure("error", *changed)
+        reply = call_user_code(cell, lambda: channel.send_event(event="begin"))
+        if changes := find_changes():
+            reply = {"event": "answer", "refusal": f"{cell.case.workload} {'; '.join(changes)}"}
         channel.send_event(**reply)
     os._exit(0)  # skip the exit handlers of user modules
-
-
-def _import_modules(cell: GridCell) -> dict[str, Any]:
-    find_module(cell.case.workload)
-    if cell.case.engine != interface.JAX:
-        interface.import_peer(cell.case.engine)
-    return {"event": "imported"}
 
 
 def check_cell(cell: GridCell) -> dict[str, Any]:
@@ -205,33 +194,28 @@ def _make_workload(case: Case) -> Any:
         raise Refusal(f"{problem}: {advise_sizes(error.args[0])}") from None
 
 
-def call_user_code(handle: Callable[[GridCell], dict[str, Any]], cell: GridCell) -> dict[str, Any]:
-    """Return `handle(cell)`, or a dict that describes the exception if `handle` raises one."""
+def call_user_code(cell: GridCell, report_import: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """Return `check_cell(cell)`, or an event with an error message if it raises an exception.
+
+    First import the user's modules of the cell, and call `report_import`.
+    """
     try:
-        return handle(cell)
-    except Refusal as refusal:
-        cause = refusal.__context__
+        find_module(cell.case.workload)
+        if cell.case.engine != interface.JAX:
+            interface.import_peer(cell.case.engine)
+        report_import()
+        return check_cell(cell)
+    except BaseException as error:  # also SystemExit
+        cause = error.__context__ if isinstance(error, Refusal) else error
         if cause is not None and environment.is_out_of_memory(f"{type(cause).__name__}: {cause}"):
-            return _failure("out_of_memory", f"raised {type(cause).__name__}")
-        return {"event": "answer", "refusal": hide_secrets(str(refusal))}
-    except MemoryError:
-        return _failure("out_of_memory", "raised MemoryError")
-    except SystemExit as error:
-        status = error.code if isinstance(error.code, int) else int(error.code is not None)
-        return _failure("killed", f"ended with status {status} (SystemExit)")
-    except KeyboardInterrupt:
-        return _failure("killed", "raised KeyboardInterrupt, as signal 2 (SIGINT) would,")
-    except BaseException as error:
+            return {"event": "refused", "reason": "out_of_memory", "text": f"raised {type(cause).__name__}"}
+        if isinstance(error, Refusal):
+            return {"event": "answer", "refusal": hide_secrets(str(error))}
+        sizes = "".join(f" {name}={size}" for name, size in cell.case.sizes.items())
         text = f"{type(error).__name__}: {scrub(str(error))[:_MAX_TEXT]}".removesuffix(": ")
         if "Workload.__init__()" in text:  # a misspelt or missing field
             text += f"; the fields are {', '.join(workload.Workload.__dataclass_fields__)}"
-        if isinstance(error, Exception):
-            return {"event": "answer", "refusal": f"{cell.case.workload}: {text}{format_location(error)}"}
-        return _failure("error", f"raised {text}")
-
-
-def _failure(reason: str, text: str, fix: str | None = None) -> dict[str, Any]:
-    return {"event": "refused", "reason": reason, "text": text, "fix": fix}
+        return {"event": "answer", "refusal": f"{cell.case.workload}{sizes}: {text}{format_location(error)}"}
 
 
 if __name__ == "__main__":

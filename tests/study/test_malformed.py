@@ -653,8 +653,13 @@ TABLES["workloads"] = {
         "imports a missing module": (
             "import not_there_at_all", r"cannot be imported: No module named 'not_there_at_all' \(mine.py:1\)",
         ),
-        "ends the process at import": ("raise SystemExit(3)", "status 3 .* while it was imported; remove that exit"),
-        "ends the process in workload()": ("def workload(case):\n    raise SystemExit(3)", "status 3 .*; remove that exit"),
+        "ends the process at import": ("raise SystemExit(3)", r"mine: SystemExit: 3 \(mine.py:1\)"),
+        "ends the process in workload()": ("def workload(case):\n    raise SystemExit(3)", r"mine: SystemExit: 3 \(mine.py:2\)"),
+        "interrupts": ("raise KeyboardInterrupt", r"mine: KeyboardInterrupt \(mine.py:1\)"),
+        "enables 64 bits": (
+            "import jax\njax.config.update('jax_enable_x64', True)\n" + GOOD,
+            "mine changed jax_enable_x64 from False to True; remove that code, and set dtype=float64 in the study instead",
+        ),
         "has no workload()": ("x = 1", r"no function workload\(case\)"),
         "has a workload that is not a function": ("workload = 3", r"no function workload\(case\)"),
         "returns no Workload": ("def workload(case):\n    return 3", "Workload"),

@@ -21,19 +21,16 @@ TWO_CORES = CORES if CORES[1:] else [*CORES, CORES[0] + 1]
 @pytest.fixture
 def preflight_in_this_process(monkeypatch):
     """Check cases without a user's module in this process, which has imported JAX. The others keep their own process."""
-    in_child_process = preflight._Examination._answer_in_order
+    in_child_process = preflight._check_until_failure
 
-    def answer_in_order(examination, problems):
-        if user_modules(examination.cells[problems[0][0]].case):
-            return in_child_process(examination, problems)
+    def check_until_failure(cells, seconds):
+        if user_modules(cells[0].case):
+            return in_child_process(cells, seconds)
         from scaling.study import preflight_process as process
 
-        for number in (number for numbers in problems for number in numbers):
-            cell = examination.cells[number]
-            examination.answers[number] = process.call_user_code(process.check_cell, cell)
-        return problems.clear()
+        return map(process.call_user_code, cells)
 
-    monkeypatch.setattr(preflight._Examination, "_answer_in_order", answer_in_order)
+    monkeypatch.setattr(preflight, "_check_until_failure", check_until_failure)
     # With one core, studies on two devices would be refused before any other fault is found.
     monkeypatch.setattr(cores, "usable_cores", lambda: TWO_CORES)
 
