@@ -150,7 +150,7 @@ def _parse_words(words: Sequence[str]) -> tuple[str, _Problem, _Options]:
     # A dotted name has an effect only if it is a size, such as sizes.p.
     if unused := [name for name in fields if re.sub(r"^sizes\..*", "sizes", name) not in allowed]:
         raise Refusal(f"{unused[0]}= has no effect on advice: use {', '.join(allowed)}, budget")
-    ((config, _),) = compose(["study=function", *(f"{name}={value}" for name, value in fields.items())])
+    config, _ = compose(["study=function", *(f"{name}={value}" for name, value in fields.items())])
     devices, hardware = 1 if config["devices"] is None else config["devices"], config.get("hardware")
     devices = devices if isinstance(devices, list) else [devices]
     if not devices or any(type(count) is not int for count in devices):

@@ -4,7 +4,7 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
-from scaling.study.arguments import Parser
+from scaling.study.arguments import Parser, StoreOnce
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130  # exit statuses
 
@@ -21,7 +21,7 @@ class Command:
 
 
 def _argument(*names: str, **options: Any) -> Argument:
-    return names, options
+    return names, {"action": StoreOnce} | options
 
 
 _FOLDER_ARGUMENT = _argument("folder", metavar="DIR", help="a results folder, such as results/smoke")

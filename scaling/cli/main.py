@@ -124,7 +124,7 @@ def _run_command(words: list[str], console: Console) -> int:
     if command in ("run", "plan", "advise"):
         _refuse_other_package()
         flags = os.environ.get("XLA_FLAGS", "").strip()
-        if flags and not {"-h", "--help", "-c", "--cfg"} & set(arguments):
+        if flags and not {"-h", "--help", "--cfg"} & set(arguments):
             refuse_flags_file(f"XLA_FLAGS={flags}", flags)
     parsed_arguments = parse(command, arguments) if COMMANDS[command].arguments else arguments
     status: int | None = importlib.import_module(f"scaling.cli.{command}").execute(parsed_arguments, console)

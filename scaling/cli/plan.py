@@ -1,4 +1,4 @@
-"""Implement `scaling plan`: compose the studies, call plan/plan_study.py for each, and print the outcome."""
+"""Implement `scaling plan`: compose the study, call plan/plan_study.py, and print the outcome."""
 
 from rich.console import Console
 
@@ -14,15 +14,14 @@ from scaling.study.compose import compose
 
 
 def execute(words: list[str], console: Console) -> int:
-    """Predict the run times of the studies that `words` select. Return 1 if a case failed, otherwise 0."""
+    """Predict the run times of the study that `words` select. Return 1 if a case failed, otherwise 0."""
     if not words or {"-h", "--help"} & set(words):
         console.print(plan_study.HELP, markup=False)
         return OK
-    studies = []
-    for config, name in compose(words, "plan"):  # prepare all studies before compiling
-        with progress.show_preflight(console) as note:
-            studies.append((plan_study.prepare_plan(config, name, note), config["deadline"]))
-    return max([_plan_and_report(study, deadline, console) for study, deadline in studies], default=OK)
+    config, name = compose(words, "plan")
+    with progress.show_preflight(console) as note:
+        study = plan_study.prepare_plan(config, name, note)
+    return _plan_and_report(study, config["deadline"], console)
 
 
 def _plan_and_report(study: plan_study.PlannedStudy, deadline: float | None, console: Console) -> int:

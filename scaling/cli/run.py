@@ -1,4 +1,4 @@
-"""Implement `scaling run`: read each study, run or submit its missing cases, and report the results.
+"""Implement `scaling run`: read a study, run or submit its missing cases, and report the results.
 
 With cluster=slurm or cluster=local, submit.py submits the cases as jobs.
 """
@@ -33,7 +33,6 @@ Run the missing cases of a scaling study.
   scaling run study=rbf dry_run=true              print the cases only
   scaling run study=rbf tracking=wandb            curves on Weights & Biases
   scaling run study=rbf cluster=slurm             as Slurm jobs
-  scaling run --multirun study=rbf,linear         several studies in turn
   scaling run --config-dir my_conf study=mine     my_conf/study/mine.yaml
   scaling run --cfg job study=rbf                 the composed configuration
 
@@ -55,7 +54,7 @@ failed or have no record, 2 for bad input, 130 after Ctrl-C."""
 
 
 def execute(words: list[str], console: Console) -> int:
-    """Run every study that the command-line arguments select, and return the largest exit status."""
+    """Run the study that the command-line arguments select, and return the exit status."""
     if {"-h", "--help"} & set(words):
         from scaling.study import field_help
 
@@ -64,9 +63,7 @@ def execute(words: list[str], console: Console) -> int:
         text = HELP.format(groups=groups, fields=field_help.describe(conf))
         console.print(text, soft_wrap=True, markup=False)
         return OK
-    studies = [read_study(config, name) for config, name in compose(words)]
-    examined = [_examine(study, console) for study in studies]  # check all studies before the first one runs
-    return max([_run_and_report(study, console) for study in examined], default=OK)
+    return _run_and_report(_examine(read_study(*compose(words)), console), console)
 
 
 def _examine(run: StudyRun, console: Console) -> StudyRun:

@@ -142,7 +142,7 @@ def test_the_command_of_a_method_runs_this_case_alone():
     advice = advisor.advise_case(Case("linear", sizes={"p": 40, "o": 3}), 0, 1, None, None)
     for best in filter(advice.seconds, advice.cases):
         command = dataclasses.replace(advice, cases=(best,)).code.removeprefix("scaling run ")
-        ((config, _),) = compose(command.split())
+        config, _ = compose(command.split())
         overrides = {name: config[name] for name in (*FIELDS, "scaling", "where")}
         cells = expand_study(config["study"], overrides)
         assert [completion.complete(cell.case) for cell in cells] == [best], command

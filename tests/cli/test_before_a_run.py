@@ -1,13 +1,12 @@
-"""Tests of what `scaling run` and `scaling plan` do before a study starts: all studies are checked, nothing is installed."""
+"""Tests of what `scaling run` does before a study starts: the study is checked, nothing is installed."""
 
 import subprocess
 
 import pytest
 
-from scaling.cli import plan, submit
 from scaling.cli import run as running
+from scaling.cli import submit
 from scaling.core.case import Refusal
-from scaling.plan import plan_study
 from scaling.study import preflight, variants
 
 BAD = {
@@ -18,32 +17,13 @@ BAD = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_every_study_of_a_multirun_is_checked_before_any_runs(
-    bad, call_main, write_study, monkeypatch, tmp_path
-):
-    write_study("{workload: linear, points: 6}", "good")
-    write_study(f"{{workload: linear, {BAD[bad]}}}", "bad")
+def test_a_study_is_checked_before_it_runs(bad, call_main, write_study, monkeypatch, tmp_path):
     started = []
     monkeypatch.setattr(running, "_run_and_report", lambda *_: started.append(1) or 0)
-    words = ("run", "--config-dir", "my_conf", "--multirun")
-    done = call_main([*words, "study=good,bad"])
+    done = call_main(write_study(f"{{workload: linear, {BAD[bad]}}}"))
     assert (done.returncode, started) == (2, []), done.stderr
     assert not (tmp_path / "results").exists()
-    assert (call_main([*words, "study=good,good"]).returncode, started) == (0, [1, 1])
-
-
-def test_every_plan_of_a_multirun_is_checked_before_any_is_compiled(call_main, monkeypatch):
-    def prepare(config, name, note):
-        if name == "rbf":
-            raise Refusal("not valid")
-        return name
-
-    planned = []
-    monkeypatch.setattr(plan_study, "prepare_plan", prepare)
-    monkeypatch.setattr(plan, "_plan_and_report", lambda study, *_: planned.append(study) or 0)
-    for second, expected in (("rbf", (2, [])), ("linear", (0, ["plan", "linear"]))):
-        done = call_main(["plan", "--multirun", f"study=plan,{second}", "hardware=v5p"])
-        assert (done.returncode, planned) == expected
+    assert (call_main(write_study("{workload: linear, points: 6}")).returncode, started) == (0, [1])
 
 
 @pytest.mark.parametrize("tracking", ["wandb", "none"])

@@ -44,7 +44,7 @@ def test_every_hardware_file_has_a_source_for_each_figure(path):
 
 @pytest.mark.parametrize("name", ["cpu", "h100", "v5p"])
 def test_a_hardware_file_is_read_as_hydra_composes_it_from_the_file_of_its_platform(name):
-    ((config, _),) = compose(["study=function", f"hardware={name}"])
+    config, _ = compose(["study=function", f"hardware={name}"])
     assert read_hardware(name).config == config["hardware"]
 
 

@@ -138,7 +138,7 @@ HELP = {
     "scaling --help": (["--help"], ["scaling run", "scaling status", "scaling report", "scaling publish"]),
     "scaling --version": (["--version"], ["0."]),
     "scaling plan --help": (["plan", "--help"], ["hardware=v5p", "deadline=", "--config-dir", "plan-gpu", "Exit status"]),
-    "scaling run --help": (["run", "--help"], ["study=", "dry_run", "--multirun", "--config-dir", "smoke", "Exit status"]),
+    "scaling run --help": (["run", "--help"], ["study=", "dry_run", "--cfg", "--config-dir", "smoke", "Exit status"]),
     "scaling status --help": (["status", "--help"], ["usage: scaling status", "DIR", "results/smoke", "missing"]),
     "scaling report --help": (["report", "--help"], ["usage: scaling report", "DIR", "results/smoke", "index.html"]),
     "scaling publish --help": (["publish", "--help"], ["usage: scaling publish", "DIR", "WANDB_MODE", "--project", "--mode"]),
@@ -171,23 +171,6 @@ def test_a_dry_run_lists_cases_to_run_and_to_skip_and_starts_nothing(
     assert len(re.findall(r"a process with \d cpu device", done.stdout)) == 2
     assert done.stdout.splitlines()[-1] == "4 to run, 4 to skip, 0 already done; nothing was started"
     assert sorted(tmp_path.iterdir()) == before
-
-
-def test_multirun_runs_several_studies(call_main, write_study, write_workload):
-    write_workload()
-    write_study("{workload: mine, points: 6, api: jit}", name="one")
-    write_study("{workload: mine, points: [8, 10], api: jit}", name="two")
-    done = call_main(["run", "--config-dir", "my_conf", "--multirun", "study=one,two", "dry_run=true"])
-    assert (done.returncode, done.stderr) == (0, "")
-    assert re.findall(r"^\d+ to run", done.stdout, re.MULTILINE) == ["1 to run", "2 to run"]
-
-
-def test_a_multirun_with_a_bad_study_exits_with_status_2(call_main, write_study, write_workload):
-    write_workload()
-    write_study("{workload: mine, points: 6, api: jit}", name="good")
-    write_study("{workload: mine, points: 0, api: jit}", name="bad")
-    done = call_main(["run", "--config-dir", "my_conf", "--multirun", "study=bad,good", "dry_run=true"])
-    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
 
 
 def test_a_closed_pipe_at_the_output_causes_no_traceback(start_command, write_study, write_workload):

@@ -96,25 +96,25 @@ def test_null_in_a_grid_replaces_the_value_that_all_grids_share():
 
 def test_null_on_the_command_line_replaces_every_value_of_the_study():
     for words, name in ((["study=memory", "chunk=null"], "chunk"), (["study=memory", "block=NULL"], "block")):
-        ((config, _),) = compose_words(words)
+        config, _ = compose_words(words)
         cells = expand_study(config["study"], {name: config[name] for name in (*FIELDS, "scaling", "where")})
         assert {getattr(cell.case, name) for cell in cells} == {None}
-    ((added, _),) = compose_words(["study=memory", "++chunk=null"])
+    added, _ = compose_words(["study=memory", "++chunk=null"])
     assert added["chunk"] == [None]
-    ((config, _),) = compose_words(["study=linear", "where=null"])
+    config, _ = compose_words(["study=linear", "where=null"])
     found = expand_study(config["study"], {"where": config["where"]})
     assert len(found) > len(expand_study(config["study"], {}))
 
 
 def test_a_where_on_the_command_line_is_quoted_for_the_shell_only():
     for condition in ("mode == 'jacfwd' and devices <= 2", 'points > 8 or api != "jit"'):
-        ((config, _),) = compose_words(["study=linear", f"where={condition}"])
+        config, _ = compose_words(["study=linear", f"where={condition}"])
         assert config["where"] == condition
 
 
 def test_the_home_folder_in_results_is_expanded_as_some_shells_do_not(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
-    ((config, _),) = compose_words(["results=~/a~b"])
+    config, _ = compose_words(["results=~/a~b"])
     assert config["results"] == "/home/me/a~b"
 
 
@@ -409,7 +409,7 @@ def test_a_file_is_checked_only_if_it_is_loaded(compose_file):
         "study__mine": "# defaults of rbf\ndefaults: [_self_]\ntitle: rbf\n",
         "study__rbf2": "a: 1\ngrids: [",
     }
-    ((_, name),) = compose_file("study=mine", **files, other__mine="a: 1\ngrids: [")
+    _, name = compose_file("study=mine", **files, other__mine="a: 1\ngrids: [")
     assert name == "mine"
     for word in ("study=rbf2", "study='rbf2'", "study=rbf2.yaml"):
         with pytest.raises(Refusal, match=r"rbf2\.yaml, line 2"):
@@ -424,26 +424,27 @@ def test_a_default_with_a_space_in_its_name_is_checked(compose_file):
 
 
 def test_the_name_of_a_study_has_no_ending(compose_file):
-    ((config, name),) = compose_file("study=mine.yaml", study__mine="workload: linear")
+    config, name = compose_file("study=mine.yaml", study__mine="workload: linear")
     assert (name, config["results"]) == ("mine", "results/mine")
 
 
-def test_a_file_that_cannot_be_read_is_named(compose_file, tmp_path):
+def test_a_file_that_cannot_be_read_is_rejected(compose_file, tmp_path):
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / "mine.yaml").symlink_to("/proc/self/mem")  # opens, and cannot be read
-    with pytest.raises(Refusal, match=r"mine\.yaml: Input/output error; make it readable"):
+    with pytest.raises(Refusal, match=r"study=mine: \[Errno 5\] Input/output error; "):
         compose_file("study=mine")
 
 
 def test_a_file_with_the_name_of_another_that_would_be_read_instead_is_rejected(compose_file):
-    assert compose_file("study=mine", study__mine="workload: linear", cluster__slurm="name: ours")
-    for word, name in (("study=linear", "study/linear"), ("cluster=slurm", "cluster/slurm")):
-        with pytest.raises(Refusal, match=f"{name}.yaml has the name of a file of the package.*: rename it"):
-            compose_file(word, study__linear="workload: rbf")
+    assert compose_file("study=mine", study__mine="workload: linear")
+    with pytest.raises(
+        Refusal, match=r"study/linear.yaml has the name of a file of the package.*: rename it"
+    ):
+        compose_file("study=linear", study__linear="workload: rbf")
 
 
 def test_sizes_may_be_given_as_one_mapping(compose_file):
-    ((config, _),) = compose_file("sizes={p: 64, o: [3, 5]}")
+    config, _ = compose_file("sizes={p: 64, o: [3, 5]}")
     assert config["sizes"] == {"p": 64, "o": [3, 5]}
 
 

@@ -91,8 +91,7 @@ def case_keys() -> dict[str, list[str]]:
             found.setdefault(name, []).append(case.key)
 
     for name in sorted(path.stem for path in (HERE.parents[2] / "conf" / "study").glob("*.yaml")):
-        for config, study in compose([f"study={name}", *_COMPLETED.get(name, [])]):
-            add(config, study)
+        add(*compose([f"study={name}", *_COMPLETED.get(name, [])]))
     return found
 
 
