@@ -19,7 +19,6 @@ from scaling.core import environment
 from scaling.core.case import VIEWS, Case, Refusal, defaults, from_dict, to_dict, user_modules
 from scaling.core.grouping import group_by
 from scaling.results import store
-from scaling.study import user_workload
 from scaling.study.grid import GridCell, UnusedField, add_source, refuse_unused
 from scaling.workers.child_process import Event, rejects_variable
 from scaling.workers.machine import ProcessShape
@@ -82,7 +81,7 @@ def _check_until_failure(cells: Sequence[GridCell], seconds: float) -> Iterator[
     except WorkerDied as death:  # at the start, if JAX is missing or fails
         why = str(death) or "JAX cannot be imported in time"
         why += "; correct or unset it" if rejects_variable(why) else ""
-        raise Refusal(f"the study cannot be examined: {why}{user_workload.advise_renaming()}") from None
+        raise Refusal(f"the study cannot be examined: {why}") from None
 
 
 def _describe_failure(case: Case, death: WorkerDied, seconds: float, is_imported: bool) -> Answer:

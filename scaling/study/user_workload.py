@@ -1,11 +1,8 @@
 """Find the module of `workload=NAME`, read its SIZES, VARIANTS and other constants, check its `Workload`."""
 
 import dataclasses
-import importlib.util
 import math
-import os
 import re
-import sys
 from collections.abc import Mapping
 from numbers import Integral
 from pathlib import Path
@@ -23,58 +20,25 @@ from scaling.core.workload import Workload
 
 ADVISED = "advised."  # the name of a workload that `scaling.advise` makes of a function begins with it
 MAX_CHECKED_ELEMENTS = 2**20  # larger arrays take long to compute
-_DEFINES_WORKLOAD = re.compile(
-    r"^(def|class)\s+workload\b|^workload\s*[:=]|^from\s.*\bimport\b.*\bworkload\b", re.MULTILINE
-)
 
 
 def find_module(name: str) -> ModuleType:
     """Import and return the workload module `name`. Raise `Refusal` if `name` is a path or is ambiguous."""
-    if name.endswith(".py") or "/" in name or "\\" in name:
-        path = Path(name.replace("\\", "/"))
-        where = f", with PYTHONPATH={path.parent} in front of the command" if path.parent != Path() else ""
-        problem = f"workload {name!r} is a file, and a module is named by its import path"
-        raise Refusal(f"{problem}: write workload={path.name.removesuffix('.py') or 'NAME'}{where}")
-    if ":" in name:
-        problem = f"workload {name!r} names a function, as `scaling advise` takes it"
-        example = "def workload(case), and write workload=" + (name.partition(":")[0] or "NAME")
-        raise Refusal(f"{problem}: define {example}; see README.md, 'A function of your own'")
-    if Path(f"{name}.py").is_file() and not name.isidentifier() and "." not in name:
-        raise Refusal(
-            f"{name}.py cannot be imported: its name is not a module name; rename it, such as spring.py"
-        )
+    if name.endswith(".py") or not all(word.isidentifier() for word in name.split(".")):
+        fix = "write workload=spring for spring.py in this folder; PYTHONPATH names other folders"
+        raise Refusal(f"workload {name!r} is not the import path of a module: {fix}")
     if name in built_in("workloads"):
         check_not_shadowed(name)
-    if sys.flags.safe_path and Path(f"{name}.py").is_file() and importlib.util.find_spec(name) is None:
-        problem = f"PYTHONSAFEPATH excludes this folder, with {name}.py, from the import path"
-        raise Refusal(f"{problem}: unset it, or set PYTHONPATH=.")
     return workload.module(name)
 
 
 def check_not_shadowed(name: str) -> None:
-    """Raise `Refusal` if a user's workload module has the same name as the built-in workload `name`."""
-    built_in_folder = Path(__file__).resolve().parents[1] / "workloads"
-    for folder in _module_folders():
-        for file in (folder / f"{name}.py", folder / name / "__init__.py"):
-            is_users = file.is_file() and file.resolve().parent != built_in_folder
-            if is_users and _DEFINES_WORKLOAD.search(file.read_text(errors="replace")):
-                fix = f"rename that file, such as my_{name}.py, and write workload=my_{name}"
-                raise Refusal(f"workload={name} is built in, and {file} has the same name: {fix}")
-
-
-def advise_renaming() -> str:
-    """Return advice to rename the files that hide a module of Python or JAX, or "" if there are none."""
-    hidden_modules = sys.stdlib_module_names | {"jax", "jaxlib", "ml_dtypes", "numpy", "opt_einsum"}
-    files = (file for folder in _module_folders() for file in sorted(folder.glob("*.py")))
-    packages = (file.parent for folder in _module_folders() for file in sorted(folder.glob("*/__init__.py")))
-    hiding = [file for file in (*files, *packages) if file.stem in hidden_modules]
-    texts = [f"{file} hides the module {file.stem}: rename it, such as my_{file.name}" for file in hiding]
-    return "".join(f"; {text}" for text in texts)
-
-
-def _module_folders() -> list[Path]:
-    """Return the working directory and the folders in PYTHONPATH, which may contain the user's modules."""
-    return [Path(), *map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))]
+    """Raise `Refusal` if the working directory has a workload module with the name of a built-in workload."""
+    defines_workload = re.compile(r"^(def|class|from) .*\bworkload\b|^workload\b", re.MULTILINE)
+    for file in (Path(f"{name}.py"), Path(name, "__init__.py")):
+        if file.is_file() and defines_workload.search(file.read_text(errors="replace")):
+            fix = f"rename that file, such as my_{name}.py, and write workload=my_{name}"
+            raise Refusal(f"workload={name} is built in, and {file} has the same name: {fix}")
 
 
 def declared_names(module: ModuleType, name: str, variant: str | None = None) -> tuple[str, ...]:
@@ -107,13 +71,7 @@ def declared_sizes(name: str, module: ModuleType, case_sizes: Mapping[str, Any])
     if clash := next((size for size in declared if size in (*FIELDS, "scaling")), None):
         fix = f"rename the size in the module, such as n_{clash}"
         raise Refusal(f"size {clash!r} of {name} has the name of a field, which it would hide: {fix}")
-    try:
-        check_names(f"size of {name}", case_sizes, declared)
-    except Refusal as refusal:
-        if name in built_in("workloads"):
-            raise
-        undeclared = next(size for size in case_sizes if size not in declared)
-        raise Refusal(f"{refusal}; {advise_sizes(undeclared)}") from None
+    check_names(f"size of {name}", case_sizes, declared)
     if missing := [size for size, default in declared.items() if default is None and size not in case_sizes]:
         raise Refusal(f"size {missing[0]!r} of {name} has no default: write sizes.{missing[0]}=8")
     return declared

@@ -460,7 +460,7 @@ TABLES["words"] = {
         ((*RBF, "--cfg", "job", "--cfg=job"), "--cfg is given twice: write it once"),
         (("run", "study=c2/study/mine.yaml"), "unknown study.*DIR/study/mine.yaml, with --config-dir DIR"),
         ((*RBF, "p=3"), "unknown key 'p': a size is written sizes.p=3"),
-        ((*RBF, "workload=spring:force"), "'spring:force' names a function.*def workload.*workload=spring"),
+        ((*RBF, "workload=spring:force"), "'spring:force' is not the import path of a module: write workload=spring"),
         ((*RBF, "workload="), "workload must be a name, not '': write workload=rbf"),
         ((*RBF, "workload=my module"), "my module"),
         ((*RBF, "workload=a(b)"), r"a\(b\).*quote"),
@@ -720,27 +720,10 @@ TABLES["workloads"] = {
     for name in ("linear", "arrowhead")
 } | {
     "a user file that hides a module of Python": Input(
-        ("run", "study=function", "workload=mine", "devices=1"),
-        "cannot be examined: .*; select.py hides the module select: rename it, such as my_select.py",
-        {"mine.py": GOOD, "select.py": ""},
-    ),
-    "two user files that hide modules of Python": Input(
-        ("run", "study=function", "workload=mine", "devices=1"),
-        "cannot be examined: .*; calendar.py hides the module calendar: .*; select.py hides the module select:",
-        {"mine.py": GOOD, "select.py": "raise OSError", "calendar.py": ""},
-    ),
-    "a user file that hides a package that JAX needs": Input(
-        ("run", "study=function", "workload=mine", "devices=1"),
-        "cannot be examined: .*; ml_dtypes.py hides the module ml_dtypes: rename it, such as my_ml_dtypes",
-        {"mine.py": GOOD, "ml_dtypes.py": ""},
-    ),
-    "a user folder that hides a package that JAX needs": Input(
-        ("run", "study=function", "workload=mine", "devices=1"),
-        "cannot be examined: .*; opt_einsum hides the module opt_einsum: rename it, such as my_opt_einsum",
-        {"mine.py": GOOD, "opt_einsum/__init__.py": ""},
+        ("run", "study=function", "workload=mine", "devices=1"), "cannot be examined: .*select", {"mine.py": GOOD, "select.py": ""},
     ),
     "a user file whose name is not a module name": Input(
-        ("run", "study=function", "workload=my-mine"), "my-mine.py cannot be imported: .*rename it", {"my-mine.py": GOOD}
+        ("run", "study=function", "workload=my-mine"), "'my-mine' is not the import path of a module", {"my-mine.py": GOOD}
     ),
     "a user package with the name linear": Input(
         ("run", "study=function", "workload=linear"),

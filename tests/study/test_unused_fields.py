@@ -1,7 +1,6 @@
 """Tests of fields without effect: rejected if no case of the grid uses the value, otherwise normalised in the others."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -11,7 +10,6 @@ import pytest
 from scaling.core.case import Case, Refusal
 from scaling.study import completion
 from scaling.study.grid import expand_study, refuse_unused
-from tests.support.paths import TOP
 
 LINEAR = {"workload": "linear", "points": 6}
 
@@ -120,20 +118,6 @@ def test_a_user_file_is_no_workload_because_of_its_name_alone(tmp_path):
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_a_workload_that_a_variable_excludes_from_the_import_path_is_named_with_the_fix(tmp_path):
-    (tmp_path / "mine.py").write_text(POISSON)
-    code = "from scaling.study.user_workload import find_module; find_module('mine')"
-    for path, status in (("nowhere", 1), (".", 0)):
-        env = os.environ | {"PYTHONSAFEPATH": "1", "PYTHONPATH": f"{TOP}:{path}"}
-        done = subprocess.run(
-            [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, env=env
-        )
-        assert done.returncode == status, done.stderr
-        assert ("PYTHONSAFEPATH excludes this folder, with mine.py" in done.stderr) == (status == 1), (
-            done.stderr
-        )
 
 
 def test_the_preflight_rejects_fields_without_effect():
