@@ -120,27 +120,13 @@ def plan_run(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
     )
     if run.dry_run:
         return schedule, loaded
-    notes = [*damaged_notes(loaded.damaged), *_note_dropped_cases(run, loaded, queued)]
-    print_lines(console, notes, "yellow")
+    print_lines(console, damaged_notes(loaded.damaged), "yellow")
     scalings = [cell.scaling for cell in run.cells if cell.case.workload != CEILING]
     manifest = scheduling.study_manifest(run.name, run.title, scalings, run.checked, run.settings)
     for folder in run.folders:
         store.write_json(folder / "study.json", manifest)
     _print_counts(run, schedule, console)
     return schedule, loaded
-
-
-def _note_dropped_cases(run: StudyRun, loaded: store.Loaded, queued: set[tuple[str, int]]) -> list[str]:
-    """Return a list with a note if this run removes unrecorded cases from study.json, otherwise []."""
-    known_cases = {result.case.key: result.case for result in run.checked}
-    known_cases |= {record.key: record.case for record in loaded.records}
-    earlier = store.read_study(run.folder, known_cases)
-    dropped = earlier.cases.keys() - known_cases.keys() - {key for key, _ in queued}
-    count = format_count(len(dropped), "missing case")
-    problem = f"{count} of study={earlier.content.get('study')}, run earlier"
-    fact = "`scaling status` lists the cases of the last command only"
-    fix = "repeat the earlier command to run them, and use results=PATH to keep studies apart"
-    return [f"{problem}: {fact}; {fix}"] if dropped else []
 
 
 def _print_counts(run: StudyRun, schedule: Schedule, console: Console) -> None:

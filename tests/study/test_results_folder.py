@@ -1,19 +1,10 @@
 """Tests of `results=PATH`: only a new, an empty or a results folder is accepted, and the path stays as it is written."""
 
-import dataclasses
-
 import pytest
-from rich.console import Console
 
-from scaling.cli.study_run import StudyRun, plan_run
-from scaling.cluster.cluster_settings import ClusterSettings
-from scaling.core.case import Case, Refusal
+from scaling.core.case import Refusal
 from scaling.results.results_folder import parse_results, refuse_other_files
-from scaling.results.store import append_records
 from scaling.study.compose import compose
-from scaling.workers.machine import Machine
-from scaling.workers.run_settings import RunSettings
-from scaling.workers.schedule import PreflightResult
 
 FOREIGN = [["thesis.tex"], ["report/index.html"], ["wandb/settings"], ["a/study.json", "a/b.jsonl"]]
 ACCEPTED = [[], [".lock"], ["study.json", "thesis.tex"], ["a.jsonl", "notes"], ["versus-self/study.json"]]
@@ -51,23 +42,3 @@ def test_the_name_of_a_results_folder_stays_as_it_is_written(path):
 def test_a_results_folder_may_contain_the_name_of_the_study():
     config, _ = compose(["study=linear", "results=a/${hydra:runtime.choices.study}"])
     assert config["results"] == "a/linear"
-
-
-def test_a_run_says_which_missing_cases_of_another_study_it_removes_from_study_json(
-    tmp_path, make_record, capsys
-):
-    recorded = make_record()
-    cases = [recorded.case, *(Case("linear", points=n, mode="jacfwd", api="jit") for n in (6, 12))]
-    first, second = ([PreflightResult(case, None, None) for case in some] for some in (cases, cases[2:]))
-    run = StudyRun(
-        "one", None, RunSettings(bind=False), ClusterSettings("none"), Machine("cpu", None, 1), tmp_path, [], False,
-        False, checked=first,
-    )  # fmt: skip
-    append_records(tmp_path, [recorded])
-    for planned in (run, run, dataclasses.replace(run, name="two", checked=second)):
-        assert "run earlier" not in capsys.readouterr().out
-        plan_run(planned, Console(width=300))
-    out = capsys.readouterr().out
-    assert "1 missing case of study=one, run earlier: `scaling status` lists the cases of the last" in out
-    plan_run(run, Console(width=300))
-    assert "run earlier" not in capsys.readouterr().out
