@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scaling.core.case import Refusal, check_names
+from scaling.core.case import Refusal
 from scaling.core.formatting import format_value
 
-NONE, LOCAL, SLURM, ALLOCATION, HOSTS = NAMES = ("none", "local", "slurm", "allocation", "hosts")
+NONE, LOCAL, SLURM, ALLOCATION, HOSTS = ("none", "local", "slurm", "allocation", "hosts")
 SUBMISSIONS = "jobs"  # subfolder of the results folder that contains the submissions
 PLATFORMS = ("cpu", "gpu", "tpu")
 GPU_OPTIONS = ("gres", "gpus_per_node", "gpus_per_task")  # options of sbatch that request GPUs
@@ -78,8 +78,6 @@ class ClusterSettings:
 
 def from_config(config: Mapping[str, Any]) -> ClusterSettings:
     """Return the settings in the Hydra config group `cluster`. Raise `Refusal` if a setting is invalid."""
-    name = config["name"]
-    check_names("cluster", [name], NAMES)
     values = {key: _parse_field(key, value) for key, value in config.items()}
     cluster = ClusterSettings(**{key: value for key, value in values.items() if value is not None})
     if cluster.gpu_option != "gres" and cluster.gres.split(":")[0] != "gpu":
