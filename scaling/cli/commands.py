@@ -40,7 +40,7 @@ COMMANDS = {
         _FOLDER_ARGUMENT,
         _argument("key", metavar="KEY", nargs="*", default=[],
                   help="the key or label of a case, or its beginning (`scaling status --all` shows the "
-                  "keys), or a workload (default: the cases that failed)"),
+                  "keys), or a workload; shows the cases that failed, or else all"),
         _argument("--all", action="store_true", help="print whole files"),
     )),
     "cancel": Command("cancel the jobs of a study", "results/smoke", (_FOLDER_ARGUMENT,)),

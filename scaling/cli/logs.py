@@ -34,34 +34,16 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 
 
 def select_keys(study: StudyStatus, query: str) -> list[str]:
-    """Return the keys of the cases that `query` selects. Raise `Refusal` if it selects none.
+    """Return the keys of the cases whose key or label begins with `query`: the failed ones, or else all.
 
-    A case matches if its label or key begins with `query`. If `query` is a complete label, only that case
-    matches. The result is:
-
-    - the failed cases that match, the latest first, if there are any
-    - all cases that match, if none of them failed and `query` is not empty
-    - the case that a cluster task started last, if no case failed and `query` is empty
+    Raise `Refusal` if there is none.
     """
-    query = " ".join(query.split())
     labels = {key: label(case) for key, case in study.cases.items()}
-    matches = [key for key, case_label in labels.items() if case_label == query] or [
-        key for key, case_label in labels.items() if key.startswith(query) or case_label.startswith(query)
-    ]
-    if not labels:
-        raise Refusal(f"no case in {study.folder}: `scaling run` makes some")
+    matches = [key for key, text in labels.items() if key.startswith(query) or text.startswith(query)]
     if not matches:
         raise Refusal(f"no case {query!r} in {study.folder}: `scaling status --all` shows the keys")
-    records = [record for case_records in study.records.values() for record in case_records]
-    latest = sorted(store.latest(records), key=lambda record: record.started_at or "", reverse=True)
-    matching = set(matches)
-    failed = [record.key for record in latest if record.status == "failed" and record.key in matching]
-    if failed or query:
-        return list(dict.fromkeys(failed)) or matches
-    attempts = [attempt for task in study.tasks for attempt in task.journal.attempts if attempt.key in labels]
-    if not attempts:
-        raise Refusal("no case has failed: give the key of a case, which `scaling status --all` shows")
-    return [max(attempts, key=lambda attempt: attempt.began_at or "").key]
+    failed = {line.case.key for line in study.lines if line.state == "failed"}
+    return [key for key in matches if key in failed] or matches
 
 
 def logs_of_case(study: StudyStatus, key: str, show_all: bool = False) -> Iterator[tuple[str, str]]:
