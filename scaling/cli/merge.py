@@ -50,7 +50,8 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
         except OSError as error:
             advice = "make it readable or move it away, and merge again"
             raise Refusal(f"cannot read {path}: {error.strerror}; {advice}") from None
-    results_folder.check_schemas(target)
+    for folder in (*folders, target):
+        store.load(folder)  # refuses results of a newer version before anything is written
     results_folder.create_results(target, "--output ")
     study = store.read_study(target)
     if study.problem and not study.content:

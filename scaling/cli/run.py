@@ -71,8 +71,8 @@ def _examine(run: StudyRun, console: Console) -> StudyRun:
 
     Raise `Refusal` if a case is invalid.
     """
-    for folder in (run.folder, *sorted(run.folder.glob("versus-*"))):
-        results_folder.check_schemas(folder)
+    for folder in run.folders:
+        store.load(folder)  # refuses results of a newer version before anything is written
     for name in built_in("workloads").intersection(cell.case.workload for cell in run.cells):
         user_workload.check_not_shadowed(name)  # cached answers may predate a user's module of this name
     key, seconds = preflight.cache_key(run.cells), run.settings.case_seconds

@@ -128,7 +128,7 @@ def _read_options(config: dict[str, Any]) -> tuple[Hardware, Path, RunSettings]:
     if deadline is not None and not is_positive(deadline):
         raise Refusal(f"deadline must be a positive number of seconds, not {format_value(deadline)}")
     hardware = from_config(config["hardware"])
-    results_folder.check_schemas(folder)
+    store.load(folder)  # refuses results of a newer version before anything is written
     if hardware.platform == "cpu":
         ceilings = config["hardware"].get("ceilings")
         measured = folder if ceilings is None else results_folder.require_results_folder(str(ceilings))

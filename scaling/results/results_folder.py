@@ -10,9 +10,6 @@ from typing import Any
 
 from scaling.core.case import Refusal
 from scaling.core.formatting import format_count, format_value
-from scaling.core.record import SCHEMA
-from scaling.results import store
-from scaling.results.read_record import require_known_schema
 
 
 def parse_results(value: Any) -> Path:
@@ -21,11 +18,7 @@ def parse_results(value: Any) -> Path:
     if not is_path or not str(value).strip() or "\0" in str(value):
         raise Refusal(f"results must be a folder, such as results=results/mine, not {format_value(value)}")
     folder = Path(str(value))
-    try:
-        existing = next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
-    except OSError as error:  # such as a name that is too long
-        raise _not_writable(folder, error.strerror) from None
-    if not existing.is_dir():
+    if not next(path for path in (folder, *folder.parents) if os.path.lexists(path)).is_dir():
         raise _not_writable(folder, os.strerror(errno.ENOTDIR))
     refuse_other_files(folder)
     return folder
@@ -61,33 +54,13 @@ def _not_writable(folder: Path, reason: str | None, option: str = "results=") ->
 
 def require_results_folder(path: str) -> Path:
     """Return `path` as a `Path`, or raise `Refusal` if it is not a readable results folder."""
-    folder, has_results = Path(path), False
+    folder = Path(path)
     with contextlib.suppress(OSError, ValueError):  # not a valid path
-        has_results = folder.is_dir() and (any(folder.glob("*.jsonl")) or (folder / "study.json").exists())
-    if path and has_results:
-        check_schemas(folder)
-        return folder
-    if path and os.path.isdir(path) and not os.access(folder, os.R_OK | os.X_OK):
-        raise Refusal(f"{path!r} cannot be read: {os.strerror(errno.EACCES)}")
-    parent = folder.parent
-    if path and os.path.exists(folder) and (any(parent.glob("*.jsonl")) or (parent / "study.json").exists()):
-        raise Refusal(f"{path!r} is inside a results folder: give {str(parent)!r}")
+        if path and (any(folder.glob("*.jsonl")) or (folder / "study.json").exists()):
+            return folder
     alternatives = ", ".join(sorted(str(path.parent) for path in Path("results").glob("*/study.json")))
     hint = f"there are {alternatives}" if alternatives else "`scaling run` makes some"
-    raise Refusal(f"no results in {path!r}; {hint}")
-
-
-def check_schemas(folder: Path) -> None:
-    """Raise `Refusal` if a newer version of ad-scaling wrote a record, plan or study in a folder."""
-    for path in (folder / "study.json", *sorted(folder.glob("plan-*.json"))):
-        require_known_schema(store.read_json(path), path)
-    # Every record contains its schema in exactly this form. Inside a string, the quotes would be escaped.
-    our_schema = f'"schema": {SCHEMA},'.encode()
-    for path in sorted(folder.glob("*.jsonl")):
-        with contextlib.suppress(OSError):
-            for line in store.read_file(path).split(b"\n"):
-                if b"schema" in line and our_schema not in line:
-                    require_known_schema(store.parse_json(line), path)
+    raise Refusal(f"no results in {path!r} that this user can read; {hint}")
 
 
 def require_writable(path: Path) -> None:

@@ -8,11 +8,9 @@ import codecs
 import contextlib
 import errno
 import fcntl
-import functools
 import json
 import os
 import shlex
-import stat
 import time
 import types
 import uuid
@@ -22,16 +20,14 @@ from typing import Any, NamedTuple
 
 import scaling
 from scaling.core.case import Case, Refusal, from_dict
-from scaling.core.formatting import format_count
 from scaling.core.record import SCHEMA, Record, Writer
-from scaling.results.read_record import from_line
+from scaling.results.read_record import from_line, require_known_schema
 
 # Of several records of a measurement, the last record with the highest rank is used.
 _STATUS_RANK = {"failed": 0, "skipped": 1, "planned": 2, "ok": 2}
 MAX_REPLICATES = 10_000  # maximum number of replicates of a study
 NAME_SEPARATOR = " + "  # between the names of the studies of a merged folder
 _LOCK_SECONDS = 10.0  # maximum time to wait for another run that is about to end
-_LEFTOVER_SECONDS = 3600.0  # a temporary file of this age belongs to no running process
 
 
 class Loaded(NamedTuple):
@@ -43,7 +39,10 @@ class Loaded(NamedTuple):
 
 
 def load(folder: Path) -> Loaded:
-    """Read the records and plans in a results folder. Raise `Refusal` if a newer ad-scaling wrote one."""
+    """Read the records and plans in a results folder.
+
+    Raise `Refusal` if a newer ad-scaling wrote a record, a plan or study.json.
+    """
     records: list[Record] = []
     damaged: list[str] = []
     for path in sorted(folder.glob("*.jsonl")):
@@ -60,8 +59,10 @@ def load(folder: Path) -> Loaded:
                 raise
             except (ValueError, RecursionError) as error:
                 damaged.append(f"{path.name}:{number}: {_describe(error)}")
-    for path in folder.glob("plan-*.json"):
-        if not isinstance(read_json(path), dict):
+    for path in (folder / "study.json", *sorted(folder.glob("plan-*.json"))):
+        content = read_json(path)
+        require_known_schema(content, path)
+        if path.name != "study.json" and not isinstance(content, dict):
             damaged.append(
                 f"{path.name}: no mapping in JSON; repeat the `scaling plan` command, which writes it again"
             )
@@ -127,8 +128,8 @@ class Study(NamedTuple):
     """The content of study.json in a results folder, which lists the cases of the last study."""
 
     content: dict[str, Any]  # {} if the file is absent or cannot be read
-    cases: dict[str, tuple[Case, int]]  # key -> (case, number of replicates), of the readable cases
-    problem: str  # why the file or some of its cases cannot be read, or ""
+    cases: dict[str, tuple[Case, int]]  # key -> (case, number of replicates)
+    problem: str  # why the file cannot be read, or ""
 
 
 def read_study(folder: Path, known_cases: Mapping[str, Case] = types.MappingProxyType({})) -> Study:
@@ -137,23 +138,17 @@ def read_study(folder: Path, known_cases: Mapping[str, Case] = types.MappingProx
     `known_cases` maps case keys to cases, which are not parsed again.
     """
     path = folder / "study.json"
-    content = read_json(path) if path.exists() else {}
-    case_entries = content.get("cases", []) if isinstance(content, dict) else None
-    is_denied = path.exists() and not os.access(path, os.R_OK)
-    fix = "make it readable" if is_denied else "repeat the `scaling run` command, which writes it again"
-    if not isinstance(case_entries, list):
-        return Study({}, {}, f"study.json cannot be read: missing cases are unknown; {fix}")
-    cases, unreadable = dict[str, tuple[Case, int]](), set[str]()
-    for entry in case_entries:
-        try:
+    content, cases = read_json(path) if path.exists() else {}, dict[str, tuple[Case, int]]()
+    try:
+        for entry in content.get("cases", []):
             known_case = known_cases.get(entry.get("key"))
             case = known_case or from_dict(entry["case"])
             cases[entry["key"] if known_case else case.key] = case, count_replicates(entry)
-        except (Refusal, TypeError, KeyError, AttributeError):
-            unreadable.add(str(entry.get("key") if isinstance(entry, dict) else entry))
-    count = format_count(len(unreadable - cases.keys()), "case")
-    problem = f"{count} in study.json cannot be read, and may have no record; {fix}"
-    return Study(content, cases, problem if unreadable - cases.keys() else "")
+    except (Refusal, TypeError, KeyError, AttributeError):
+        is_denied = path.exists() and not os.access(path, os.R_OK)
+        fix = "make it readable" if is_denied else "repeat the `scaling run` command, which writes it again"
+        return Study({}, {}, f"study.json cannot be read: missing cases are unknown; {fix}")
+    return Study(content, cases, "")
 
 
 @contextlib.contextmanager
@@ -198,10 +193,9 @@ def schema_and_version() -> dict[str, Any]:
 
 def read_file(path: Path) -> bytes:
     """Return the content of a regular file, or raise OSError for any other file, such as a pipe."""
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "Not a regular file", str(path))
-        return file.read().removeprefix(codecs.BOM_UTF8)  # an editor may have added it
+    if path.exists() and not (path.is_file() or path.is_dir()):  # opening a pipe would block
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
+    return path.read_bytes().removeprefix(codecs.BOM_UTF8)  # an editor may have added it
 
 
 def read_json(path: Path) -> Any:
@@ -226,16 +220,8 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Replace the content of a file atomically, after the new content is flushed to disk.
-
-    Also remove temporary files that a killed process left more than an hour ago.
-    """
+    """Replace the content of a file atomically, after the new content is flushed to disk."""
     temporary_path = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
-    for leftover in _find_temporary_files(path.parent):
-        with contextlib.suppress(OSError):
-            is_own = leftover.name[: -len("-01234567")] == f".{path.name}"
-            if is_own and time.time() - leftover.stat().st_mtime > _LEFTOVER_SECONDS:
-                leftover.unlink()
     try:
         with temporary_path.open("wb") as file:
             file.write(content)
@@ -249,9 +235,3 @@ def replace_file(path: Path, content: bytes) -> None:
     finally:
         with contextlib.suppress(OSError):  # does not exist, or the file system is read-only
             temporary_path.unlink()
-
-
-@functools.cache
-def _find_temporary_files(folder: Path) -> list[Path]:
-    """Return the paths of the temporary files of `replace_file` that a folder contains at the first call."""
-    return list(folder.glob(f".*-{'[0-9a-f]' * 8}"))
