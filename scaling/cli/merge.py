@@ -50,22 +50,22 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
         except OSError as error:
             advice = "make it readable or move it away, and merge again"
             raise Refusal(f"cannot read {path}: {error.strerror}; {advice}") from None
-    for folder in (*folders, target):
-        store.load(folder)  # refuses results of a newer version before anything is written
+    loaded = [store.load(folder) for folder in (*folders, target)]  # refuses results of a newer version
     results_folder.create_results(target, "--output ")
     study = store.read_study(target)
     if study.problem and not study.content:
         raise Refusal(f"{target}: {study.problem}, or remove it")
     with store.locked(target, seconds=_LOCK_SECONDS):
-        return list(_copy_folders([folder for folder in folders if folder.resolve() != resolved], target))
+        to_copy = [pair for pair in zip(folders, loaded, strict=False) if pair[0].resolve() != resolved]
+        return list(_copy_folders(to_copy, target))
 
 
-def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
-    """Copy the records, study.json and plans of `folders` to `target`, and yield the lines of a summary."""
-    loaded = store.load(target)
-    records = {to_line(record): record for record in (*loaded.records, *loaded.plans)}
+def _copy_folders(inputs: Sequence[tuple[Path, store.Loaded]], target: Path) -> Iterator[str]:
+    """Copy the records, study.json and plans of folders to `target`, and yield the lines of a summary."""
+    earlier, folders = store.load(target), [folder for folder, _ in inputs]
+    records = {to_line(record): record for record in (*earlier.records, *earlier.plans)}
     earlier_count = len(records)
-    yield from [_copy_records(folder, target, records) for folder in folders]
+    yield from [_copy_records(folder, loaded, target, records) for folder, loaded in inputs]
     studies = {folder: store.read_study(folder) for folder in folders}
     yield from (f"{folder}: {study.problem}" for folder, study in studies.items() if study.problem)
     _merge_studies([store.read_study(target), *studies.values()], target)
@@ -85,12 +85,11 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
     yield f"{target}: {added} added, {len(records)} in all; `{command}` shows them"
 
 
-def _copy_records(folder: Path, target: Path, records: dict[str, Record]) -> str:
+def _copy_records(folder: Path, loaded: store.Loaded, target: Path, records: dict[str, Record]) -> str:
     """Copy the records of `folder` that are not in `target`, and return a summary in one line.
 
     `records` maps each JSON line in `target` to its record. The copied lines are added to `records`.
     """
-    loaded = store.load(folder)
     folder_records = {to_line(record): record for record in (*loaded.records, *loaded.plans)}
     new_lines = [line for line in folder_records if line not in records]
     records |= folder_records
