@@ -34,9 +34,12 @@ def test_merged_plans_keep_their_hardware_and_appear_once(tmp_path):
         store.write_json(
             folder / "plan-mine.json", {"hardware": {"title": f"A machine, by {folder.name}", "price": 2.0}}
         )
-    for added in (2, 0):
+        (folder / "records.jsonl").rename(folder / f"{folder.name}.jsonl")
+    for copied in (2, 0):
         merged = merge.merge([str(folder) for folder in folders], str(tmp_path / "c"))
-        assert f": {added} records added" in merged[-1] and len(store.load(tmp_path / "c").plans) == 2
+        assert (
+            f": {copied} files of records copied" in merged[-1] and len(store.load(tmp_path / "c").plans) == 4
+        )
     (forecast,) = findings.read(tmp_path / "c").forecasts
     assert (forecast.title, forecast.price) == ("A machine, by a", 2.0)
 
