@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import errno
 import importlib
+import re
 import resource
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,22 +25,12 @@ from scaling.cli import streams
 from scaling.cli.commands import BAD_INPUT, COMMANDS, FAILED, INTERRUPTED, OK, overview, parse
 from scaling.core.case import Refusal, unknown_name
 from scaling.core.environment import hide_secrets, source
-from scaling.study.arguments import Parser, refuse_flags_file
+from scaling.study.arguments import refuse_flags_file
 from scaling.workers.machine import AllocationLost
 
 _MAX_ERROR_LENGTH = 1400  # maximum length of an error message, in characters
 _ADDRESS_SPACE = 2**30  # bytes; with much less, OpenBLAS, which NumPy calls, may never return
 _CONTINUE_ADVICE = "every finished record is kept: repeat the command to continue"
-_GONE_ADVICE = "its folder was moved or deleted: move it back, or repeat the command to start again"
-_PROCESS_ADVICE = "end some processes, or raise `ulimit -u`; "
-_FIXES = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space; "),
-    **dict.fromkeys((errno.EROFS, errno.EACCES), "change the permissions, or copy the folder; "),
-    errno.EISDIR: "move this folder away; ",
-    errno.EMFILE: "raise `ulimit -n`; ",
-    errno.EFBIG: "raise `ulimit -f`; ",
-    errno.EAGAIN: _PROCESS_ADVICE,
-}
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
@@ -76,45 +67,31 @@ def _run_and_explain(words: list[str], console: Console) -> int:
         return _print_error(str(refusal), BAD_INPUT)
     except OSError as error:
         name = error.filename2 or error.filename  # the target of a rename, not the temporary file
-        if error.errno == errno.ENAMETOOLONG:
-            return _print_error(f"{error.strerror}: {name}; give a shorter name", BAD_INPUT)
-        where = f" {name}" if name else ""
-        is_denied = name and os.path.exists(name) and not os.access(name, os.R_OK)
-        # Files are written with os.replace, whose errors name two files.
-        is_folder = error.errno == errno.EISDIR and not error.filename2
-        action = "read" if is_denied or is_folder else "write"
-        is_gone = error.errno == errno.ENOENT and name  # `tempfile` raises it without a name
-        advice = _GONE_ADVICE if is_gone else f"{_FIXES.get(error.errno or 0, '')}{_CONTINUE_ADVICE}"
-        return _print_error(f"cannot {action}{where}: {error.strerror or error}; {advice}", FAILED)
-    except (MemoryError, ImportError) as error:
-        if isinstance(error, ImportError) and "failed to map" not in str(error):  # a library does not fit
+        status = BAD_INPUT if error.errno == errno.ENAMETOOLONG else FAILED
+        reason = f"{name}: {error.strerror}" if name else error.strerror or error
+        return _print_error(f"cannot continue: {reason}; correct this, and repeat the command", status)
+    except (MemoryError, ImportError, RuntimeError) as error:
+        text = str(error) or "out of memory"
+        if not isinstance(error, MemoryError) and not re.search("failed to map|new thread", text):
             raise
-        fix = "check `ulimit -v` and what else uses the memory"
-        return _print_error(f"out of memory: {fix}; {_CONTINUE_ADVICE}", FAILED)
-    except RuntimeError as error:
-        if "new thread" not in str(error):
-            raise
-        return _print_error(f"{error}: {_PROCESS_ADVICE}{_CONTINUE_ADVICE}", FAILED)
+        return _print_error(f"{text}: check `ulimit -a` and the free memory; {_CONTINUE_ADVICE}", FAILED)
     except AllocationLost as lost:
         return _print_error(f"no worker can be started: {lost}; {_CONTINUE_ADVICE}", FAILED)
 
 
 def _run_command(words: list[str], console: Console) -> int:
-    command, *arguments = words or ["help"]
-    if command in ("help", "--help", "-h"):
-        if not arguments:
-            console.print(overview(), markup=False)
-            return OK
-        command, arguments = arguments[0], ["--help", *arguments[1:]]
-    if command in ("version", "--version", "-V"):
-        Parser(prog="scaling version", description="Print the version of the package.").parse_args(arguments)
+    if words in ([], ["--help"], ["-h"]):
+        console.print(overview(), markup=False)
+        return OK
+    if words == ["--version"]:
         console.print(scaling.__version__)
         return OK
+    command, *arguments = words
     if command not in COMMANDS:
         if "=" in command and not command.startswith("-"):
             raise Refusal(f"{command!r} is not a command: did you mean `scaling run {command}`?")
-        options = ["--version", "--help"] if command.startswith("-") else []
-        raise unknown_name("command", command, [*COMMANDS, "version", *options])
+        given = " ".join(words) if command.startswith("-") else command
+        raise unknown_name("command", given, [*COMMANDS, "--version", "--help"])
     try:
         os.getcwd()
     except FileNotFoundError:

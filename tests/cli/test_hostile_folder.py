@@ -220,10 +220,3 @@ def test_a_comparison_without_a_common_case_names_the_damaged_lines(scaling_comm
     (tmp_path / "empty" / "half.jsonl").write_text('{"half\n')
     error = scaling_command(["compare", "DIR", str(tmp_path / "empty")]).stderr
     assert error.rstrip().endswith("run the same study for both; B: 1 damaged line left out")
-
-
-def test_a_file_that_cannot_be_read_is_not_called_unwritable(folders, monkeypatch, fail_with):
-    path = folders[0] / "study.json"
-    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.R_OK)
-    status, message = fail_with(PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path)))
-    assert status == 1 and message.replace(" ", "").startswith(f"scaling:cannotread{path}:Permissiondenied;")

@@ -387,7 +387,7 @@ def test_a_full_disk_ends_the_run_in_one_line_and_keeps_existing_records(
     done = scaling_command(arguments, preexec_fn=limit_file_size)
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
-    assert re.search("cannot write.*File too large.*repeat the command to continue", done.stderr)
+    assert re.search("cannot continue: .*File too large; correct this, and repeat the command", done.stderr)
     loaded = load(folder(tmp_path))
     records, damaged = loaded.records, loaded.damaged
     assert damaged == [] and all(record.status == "ok" for record in records) and len(records) < 4
