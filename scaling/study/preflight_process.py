@@ -9,7 +9,6 @@ or "refused" if the memory ran out.
 import functools
 import math
 import os
-import traceback
 from collections.abc import Callable
 from json import loads  # bound here, because a user's module may replace `json.loads`
 from typing import Any
@@ -31,7 +30,7 @@ from scaling.study.applicability import why_inapplicable
 from scaling.study.completion import complete, unused_fields, without_trivial_blocks
 from scaling.study.grid import GridCell, UnusedField
 from scaling.study.preflight import without_layout
-from scaling.study.user_workload import MAX_CHECKED_ELEMENTS, advise_sizes, check_inputs, find_module
+from scaling.study.user_workload import MAX_CHECKED_ELEMENTS, check_inputs, find_module
 from scaling.worker import Channel, die_with_parent
 from scaling.workers import module_side_effects
 
@@ -185,13 +184,7 @@ def _check_reference(derivative: Derivative) -> None:
 
 
 def _make_workload(case: Case) -> Any:
-    try:
-        return _make_cached_workload(without_layout(case))
-    except KeyError as error:
-        if "sizes[" not in (traceback.extract_tb(error.__traceback__)[-1].line or ""):
-            raise
-        problem = f"workload {case.workload!r} has no size {error}{format_location(error)}"
-        raise Refusal(f"{problem}: {advise_sizes(error.args[0])}") from None
+    return _make_cached_workload(without_layout(case))
 
 
 def call_user_code(cell: GridCell, report_import: Callable[[], None] = lambda: None) -> dict[str, Any]:

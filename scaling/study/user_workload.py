@@ -77,13 +77,6 @@ def declared_sizes(name: str, module: ModuleType, case_sizes: Mapping[str, Any])
     return declared
 
 
-def advise_sizes(name: Any) -> str:
-    """Return a message that says how to declare the size `name` in a workload module."""
-    return (
-        f"declare its default in the module, SIZES = {{{name!r}: 8}}; sizes.{name}=16 then changes the size"
-    )
-
-
 def check_workload(name: str, result: Any) -> Workload:
     """Return `result` if it is a valid `Workload`, otherwise raise `Refusal`.
 

@@ -692,7 +692,7 @@ TABLES["workloads"] = {
         "takes no case": ("def workload():\n    return 3", "mine.*argument"),
         "raises a KeyError": ("def workload(case):\n    return {}['q']", r"mine: KeyError: 'q' \(mine.py:2\)"),
         "uses a size that it does not declare": (
-            "def workload(case):\n    return case.sizes['q']", r"has no size 'q' \(mine.py:2\): declare .*SIZES = {'q': 8}",
+            "def workload(case):\n    return case.sizes['q']", r"mine: KeyError: 'q' \(mine.py:2\)",
         ),
         "has a size without a default": (
             "SIZES = {'q': None}\ndef workload(case):\n    return 3", "'q' of mine has no default: write sizes.q=8",
