@@ -109,12 +109,6 @@ def _parse_words(value: Any) -> tuple[str, ...] | None:
     return tuple(value) if is_words else None
 
 
-def _parse_shell_lines(value: Any) -> tuple[str, ...] | None:
-    if isinstance(value, str):
-        return tuple(line for line in value.splitlines() if line.strip())
-    return _parse_words(value)
-
-
 def _parse_options(value: Any) -> tuple[tuple[str, Any], ...] | None:
     names = {str(name).replace("_", "-") for name in value} if isinstance(value, Mapping) else None
     if names is None or names & _RESERVED_OPTIONS:
@@ -173,7 +167,7 @@ _PARSERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "platform": _choice(PLATFORMS),
     "gpu_option": _choice(GPU_OPTIONS),
     **dict.fromkeys(("partition", "exclude"), _ONE_OR_MORE_NAMES),
-    "setup": (_parse_shell_lines, "a list of shell lines, such as [module load cuda]"),
+    "setup": (_parse_words, "a list of shell lines, such as [module load cuda]"),
     "sbatch": (
         _parse_options,
         "a mapping of options to single values, such as {wckey: study}, "

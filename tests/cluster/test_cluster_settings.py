@@ -280,10 +280,10 @@ def test_partitions_and_excluded_nodes_are_a_list_or_a_comma_separated_text(key)
     refuse(rf"{key} must be a name, or a list of names such as \[a, b\], not \[1\]", **{key: [1]})
 
 
-def test_setup_is_a_list_of_shell_lines_or_a_multiline_text():
-    for value in (["module load a", "export B=1"], "module load a\n\nexport B=1\n"):
-        assert configure(setup=value).setup == ("module load a", "export B=1")
-    refuse(r"setup must be a list of shell lines, such as \[module load cuda\], not 3", setup=3)
+def test_setup_is_a_list_of_shell_lines():
+    assert configure(setup=["module load a", "export B=1"]).setup == ("module load a", "export B=1")
+    for value in (3, "module load a\nexport B=1\n"):
+        refuse(r"setup must be a list of shell lines, such as \[module load cuda\], not ", setup=value)
 
 
 def test_an_unknown_key_is_rejected_with_the_keys_of_that_kind_of_cluster(call_main, tmp_path):
