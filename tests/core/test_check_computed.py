@@ -17,7 +17,7 @@ from scaling.core.derivative import describe_derivative
 from scaling.core.modes import STEPS
 from scaling.core.record import SKIPPED
 from scaling.core.workload import InputSpec, Workload, normal, uniform
-from scaling.options.reference import evaluations, fd_check, rounding_check, sampled_check
+from scaling.options.reference import computed_reference, evaluations, fd_check, rounding_check, sampled_check
 from scaling.study import completion
 from tests.support.devices import run_once
 
@@ -628,6 +628,16 @@ def test_rounding_errors_that_agree_by_chance_are_no_difference_between_dtypes(f
 def test_a_derivative_that_differences_cannot_confirm_is_not_called_wrong(function, x, monkeypatch):
     built = Workload(function, {"x": x}, wrt="x")
     assert measure(built, monkeypatch, points=100).reason in (None, "no_digits")
+
+
+def test_a_function_that_can_be_traced_in_one_dtype_has_a_reference_if_differences_do_not_confirm_it():
+    def function(x):  # with x64, np.eye is in float64, and so is the result of a step
+        return jax.lax.fori_loop(0, 3, lambda _, y: np.eye(3) @ y, x) + jnp.sin(1e9 * x)
+
+    built = Workload(function, {"x": normal(3)}, wrt="x")
+    with jax.enable_x64(False):
+        computed = computed_reference.make_verified_reference(Case("mine", api="jit", points=20), built)
+    assert (computed.evaluation.dtype, computed.wrong) == ("float64", None)
 
 
 def test_a_wrong_answer_whose_rounding_error_cannot_be_estimated_says_so(compute_result, monkeypatch):

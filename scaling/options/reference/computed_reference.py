@@ -333,7 +333,7 @@ def _describe_objection(
     # In low precision, rounding can make finite differences wrong at some points.
     max_wrong_share = 0.0 if evaluation.roundoff <= ROUNDOFF["float64"] else 0.5
     is_refuted = not is_unsure and np.mean(result.is_wrong) > max_wrong_share
-    structs = point_structs(case, workload)
+    structs = point_structs(dataclasses.replace(case, dtype=evaluation.dtype), workload)
     may_be_wrong = evaluation.dtype != "float64" or has_custom_rules(workload.function, structs)
     if is_refuted and may_be_wrong:
         rule = "a derivative rule of the function (custom_jvp, custom_vjp, stop_gradient, primitive) is wrong"
