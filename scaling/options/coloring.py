@@ -104,7 +104,6 @@ def find_coloring(
         detect = functools.partial(time_once, lambda: detect_pattern(function, x, y))
         detect_seconds, pattern = cached("pattern", key, detect, _CACHE_SIZE)
         color_seconds, coloring = time_once(lambda: color(pattern, compress))
-        validate_coloring(coloring)
         return dataclasses.replace(coloring, detect_seconds=detect_seconds, color_seconds=color_seconds)
 
     return cached("coloring", (key, compress), detect_and_color, _CACHE_SIZE)
@@ -228,28 +227,3 @@ def _color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int) -> tuple[np.
         pattern = asdex.SparsityPattern.from_coo(rows, cols, (len(row_counts), inputs))
         colors = np.where(has_color, asdex.color_cols(pattern)[0], -1).astype(np.int32)
     return colors, int(colors.max()) + 1
-
-
-def validate_coloring(coloring: Coloring) -> None:
-    """Raise `ValueError` if a color is out of range, or if a nonzero of the pattern cannot be read.
-
-    A nonzero can be read if its column or row has a color, and if no other nonzero is added to the same
-    element of the compressed Jacobian. `coloring.by_row` determines whether the column or the row is used.
-    """
-    pattern, by_row = coloring.pattern, coloring.by_row
-    for name, colors, count, lines, positions, is_read in (
-        ("column", coloring.columns, coloring.column_count, pattern.cols, pattern.rows, ~by_row),
-        ("row", coloring.rows, coloring.row_count, pattern.rows, pattern.cols, by_row),
-    ):
-        if not -1 <= colors.min() <= colors.max() < count:
-            raise ValueError(f"each {name} color must be 0 to {count - 1}, or -1 (no color)")
-        color_of_entry = colors[lines]
-        slots = positions.astype(np.int64) * (count + 1) + color_of_entry + 1
-        _, slot_of_entry, entry_counts = np.unique(slots, return_inverse=True, return_counts=True)
-        unreadable = np.flatnonzero(is_read & ((color_of_entry < 0) | (entry_counts[slot_of_entry] > 1)))
-        if unreadable.size:
-            row, col = pattern.rows[unreadable[0]], pattern.cols[unreadable[0]]
-            raise ValueError(
-                f"entry ({row}, {col}) cannot be read from the color of its {name}: "
-                f"the {name} has no color, or the color adds another entry to this one"
-            )

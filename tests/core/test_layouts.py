@@ -393,21 +393,24 @@ def test_hessians_can_use_colored_seeds():
     assert record.nonzeros == 22 * 22  # every output depends on every input
 
 
+@pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_a_coloring_that_lacks_an_entry_gives_a_wrong_answer(batch, monkeypatch):
+def test_a_coloring_that_lacks_or_mixes_entries_gives_a_wrong_answer(batch, mixed, monkeypatch):
     from scaling.options import coloring as colorings
 
     find_coloring = colorings.find_coloring
 
-    def find_incomplete_coloring(*arguments):
+    def find_wrong_coloring(*arguments):
         coloring = find_coloring(*arguments)
+        if mixed:
+            return dataclasses.replace(coloring, columns=np.where(coloring.columns == 1, 0, coloring.columns))
         is_kept = np.arange(coloring.pattern.rows.size) != 7
         pattern = dataclasses.replace(
             coloring.pattern, rows=coloring.pattern.rows[is_kept], cols=coloring.pattern.cols[is_kept]
         )
         return dataclasses.replace(coloring, pattern=pattern, by_row=coloring.by_row[is_kept])
 
-    monkeypatch.setattr(colorings, "find_coloring", find_incomplete_coloring)
+    monkeypatch.setattr(colorings, "find_coloring", find_wrong_coloring)
     record = run(PROBLEMS["stencil"] | {"points": batch, "mode": "jacfwd", "seeds": "colored", "api": "jit"})
     assert (record.status, record.reason) == ("failed", "wrong_answer")
 

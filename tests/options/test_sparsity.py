@@ -84,7 +84,6 @@ def test_every_entry_can_be_read_off_the_compressed_columns_and_rows(compression
         coloring = color(pattern_of(mask), compression)
         J = mask * generator.integers(1, 10**6, mask.shape)
         np.testing.assert_array_equal(read_off(coloring, J), J[mask])
-        colorings.validate_coloring(coloring)
 
 
 @pytest.mark.parametrize("count", [5, 80])
@@ -92,8 +91,7 @@ def test_columns_that_all_conflict_need_a_color_each_though_a_row_has_two_entrie
     pairs = np.array(list(itertools.combinations(range(count), 2)), np.int32)
     rows = np.repeat(np.arange(len(pairs), dtype=np.int32), 2)
     coloring = color(Pattern(rows, pairs.reshape(-1), len(pairs), count), "columns")
-    assert coloring.column_count == count
-    colorings.validate_coloring(coloring)
+    assert coloring.column_count == count == len(set(coloring.columns))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -132,46 +130,6 @@ def test_a_stencil_gets_the_minimum_of_five_colors(side):
     built = workload.build(Case("stencil", sizes={"side": side}))
     pattern = Pattern(*built.pattern(), side**2, side**2)
     assert color(pattern, "columns").column_count == color(pattern, "both").column_count == 5
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_coloring_is_valid_if_and_only_if_every_entry_can_be_read_off(kind):
-    generator, outcomes = np.random.default_rng(5), set()
-    for _ in range(60):
-        mask = draw_mask(generator, kind)
-        coloring = color(pattern_of(mask), COMPRESSIONS[int(generator.integers(3))])
-        sides = {"columns": coloring.columns, "rows": coloring.rows}
-        sides = {name: colors for name, colors in sides.items() if colors.max() >= 0}
-        name = list(sides)[int(generator.integers(len(sides)))]
-        changed = sides[name].copy()
-        changed[generator.integers(len(changed))] = generator.integers(
-            -1, getattr(coloring, name.removesuffix("s") + "_count")
-        )
-        coloring = dataclasses.replace(coloring, **{name: changed})
-        J = mask * generator.integers(1, 10**6, mask.shape)
-        index = {"columns": coloring.pattern.cols, "rows": coloring.pattern.rows}[name]
-        is_uncolored = (changed[index] < 0) & (coloring.by_row == (name == "rows"))
-        is_valid = not is_uncolored.any() and (read_off(coloring, J) == J[mask]).all()
-        outcomes.add(is_valid)
-        if is_valid:
-            colorings.validate_coloring(coloring)
-        else:
-            with pytest.raises(
-                ValueError, match=r"entry \(\d+, \d+\) cannot be read from the color of its (column|row)"
-            ):
-                colorings.validate_coloring(coloring)
-    assert outcomes == {True, False}
-
-
-def test_a_coloring_with_wrong_counts_or_sides_is_invalid():
-    coloring = color(pattern_of(np.eye(3, 5, dtype=bool)), "columns")
-    for wrong in (
-        {"column_count": 0},
-        {"by_row": ~coloring.by_row},
-        {"columns": np.full(5, -1, np.int32), "column_count": 0},
-    ):
-        with pytest.raises(ValueError):
-            colorings.validate_coloring(dataclasses.replace(coloring, **wrong))
 
 
 def float32_shapes(*sizes):
@@ -232,7 +190,6 @@ def test_the_detected_pattern_is_that_of_the_workload(sizes):
     ((_, draw),) = built.points.items()
     coloring = colorings.find_coloring(name, built.function, float32_shapes(draw.shape), "both")
     np.testing.assert_array_equal((coloring.pattern.rows, coloring.pattern.cols), built.pattern())
-    colorings.validate_coloring(coloring)
 
 
 def test_a_pattern_is_detected_once_and_colored_once():
@@ -379,8 +336,9 @@ def test_a_pattern_with_one_full_row_is_colored_in_little_memory():
     inside = (columns >= 0) & (columns < n)
     pattern = Pattern(rows[inside].astype(np.int32), columns[inside].astype(np.int32), n + 1, n)
     coloring = color(pattern, "columns")
-    colorings.validate_coloring(coloring)
     assert coloring.column_count == full
+    slots = pattern.rows.astype(np.int64) * full + coloring.columns[pattern.cols]
+    assert len(np.unique(slots)) == len(slots), "two nonzeros of a row never have the same color"
 
 
 def test_a_coloring_of_too_many_conflicts_is_refused_and_the_other_mode_needs_one_color():
