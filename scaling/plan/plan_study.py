@@ -167,16 +167,13 @@ def _skip_unplannable(checked: PreflightResult) -> PreflightResult:
 
     A case with a peer, mode=auto or jit=false cannot be planned. An existing outcome is kept.
     """
-    case, reason, text = checked.case, "not_defined", ""
-    if checked.outcome:
+    case = checked.case
+    if checked.outcome or (case.engine == "jax" and case.mode != AUTO and case.jit):
         return checked
-    if case.engine != "jax":
-        reason, text = "not_offered", f"{case.engine} is not compiled by XLA, and only JAX can be planned"
-    elif case.mode == AUTO:
-        text = "mode=auto is chosen on the machine that runs it; plan the modes themselves"
-    elif not case.jit:
-        text = "a case with jit=false has no program to compile for another machine"
-    return dataclasses.replace(checked, outcome=("skipped", reason, text)) if text else checked
+    reason = "not_defined" if case.engine == "jax" else "not_offered"
+    found = f"engine={case.engine}, mode={case.mode}, jit={str(case.jit).lower()}"
+    text = f"only programs of engine=jax with jit=true and a stated mode can be planned, not {found}"
+    return dataclasses.replace(checked, outcome=("skipped", reason, text))
 
 
 def run_plan(study: PlannedStudy, listener: Callable[[dict[str, Any]], None]) -> None:
