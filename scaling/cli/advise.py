@@ -56,7 +56,7 @@ function, the arguments are fields of one case, as for `scaling run`.
 
 Every derivative is checked before its time is kept. Ctrl-C prints the advice so far.
 Exit status: 0, or 2 for bad input."""
-_FUNCTION_SYNTAX = "FILE.py:NAME, such as spring.py:force, or MODULE:NAME"
+_FUNCTION_SYNTAX = "FILE.py:NAME, such as spring.py:force"
 _SHAPE = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*)=(scalar|\d{1,15}(?:,\d{1,15})*)(?::(\w+))?")
 _DTYPES = (*DTYPES, "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "bool")
 _FIELDS_OF_FUNCTION = ("wrt", "target", "devices", "hardware")
@@ -363,17 +363,13 @@ def _format_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _split_location(text: str) -> tuple[str, str]:
-    """Split "FILE.py:NAME" or "MODULE:NAME" at the colon. Raise `Refusal` if the text or file is invalid."""
+    """Split "FILE.py:NAME" at the colon. Raise `Refusal` if the text or file is invalid."""
     where, _, name = text.rpartition(":")
-    is_file = where.endswith(".py")
-    module_names = [Path(where).stem] if is_file else where.split(".")
-    # The code to paste imports the module by a statement, which takes no keyword.
-    can_import = all(word.isidentifier() and not keyword.iskeyword(word) for word in module_names)
-    if not name.isidentifier() or not (is_file or can_import):
-        raise Refusal(f"{text!r} does not name a function: write {_FUNCTION_SYNTAX}")
-    if is_file and not os.path.isfile(where):
+    if not (name.isidentifier() and where.endswith(".py") and os.path.isfile(where)):
         raise Refusal(f"{text!r} does not name a function in an existing file: write {_FUNCTION_SYNTAX}")
-    if not can_import:
+    module_name = Path(where).stem
+    # The code to paste imports the module by a statement, which takes no keyword.
+    if not module_name.isidentifier() or keyword.iskeyword(module_name):
         reason = "its name is not a module name; rename it, such as spring.py"
         raise Refusal(f"{where} cannot be imported: {reason}")
     return where, name
@@ -385,11 +381,10 @@ def import_function(text: str) -> tuple[Callable[..., Any], str]:
     Raise `Refusal` if the text is malformed, or if the function cannot be imported.
     """
     where, name = _split_location(text)
-    path, is_file = Path(where).resolve(), where.endswith(".py")  # the import may change the directory
-    module_name = path.stem if is_file else where
-    sys.path.insert(0, str(path.parent if is_file else Path.cwd()))
-    module = import_named("module", module_name, module_name, [_FUNCTION_SYNTAX])
-    if is_file and Path(getattr(module, "__file__", None) or "").resolve() != path:
+    path, module_name = Path(where).resolve(), Path(where).stem  # the import may change the directory
+    sys.path.insert(0, str(path.parent))
+    module = import_named("module", module_name, module_name, [where])
+    if Path(getattr(module, "__file__", None) or "").resolve() != path:
         raise Refusal(f"{where} has the name of another module, {module_name}: rename it")
     if not callable(getattr(module, name, None)):
         functions = inspect.getmembers(module, lambda value: callable(value) and not inspect.isclass(value))
