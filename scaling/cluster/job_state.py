@@ -184,8 +184,8 @@ def _find_state(task: TaskState, is_queried: bool) -> JobState:
     final = _read_final_state(dataclasses.replace(task))  # a copy reads the journal again
     if is_on_slurm and final.name == LOST and task.submission.folder.stat().st_uid != os.geteuid():
         is_observable = False  # Slurm may hide the jobs of other users (PrivateData)
-    # Slurm may requeue a job that did not complete.
-    is_final = final.name == "COMPLETED" or (not is_on_slurm and final.name != LOST)
+    # Slurm may requeue a job that ended otherwise.
+    is_final = final.name in ("COMPLETED", "TIMEOUT") or (not is_on_slurm and final.name != LOST)
     return final if is_observable or is_final else JobState(UNKNOWN, final.node)
 
 

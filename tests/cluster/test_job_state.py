@@ -115,6 +115,19 @@ def test_a_task_whose_journal_has_ended_is_not_queried(make_submission, fake_slu
     assert state_of(tmp_path) == "RUNNING"
 
 
+@pytest.mark.parametrize(("words", "state"), [("TIME LIMIT", "TIMEOUT"), ("PREEMPTION", "UNKNOWN")])
+def test_if_slurm_does_not_answer_a_job_has_ended_only_if_it_cannot_be_requeued(
+    words, state, make_submission, fake_slurm, tmp_path
+):
+    submission = make_submission(job="7")
+    start_journal(submission)
+    (submission.folder / "log").mkdir()
+    message = f"slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T16:00 DUE TO {words} ***"
+    (submission.folder / "log" / "7_0_log.err").write_text(message)
+    fake_slurm.fails = True
+    assert [task.state.name for task in job_state.try_find_tasks(tmp_path)[0]] == [state]
+
+
 def test_the_end_of_a_local_task_is_known_on_every_host(make_submission, tmp_path):
     start_journal(make_submission("local", host="login2")).write("stopped")
     assert state_of(tmp_path) == "CANCELLED"
