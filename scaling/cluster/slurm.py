@@ -185,8 +185,10 @@ def allocated_nodes() -> tuple[str, ...]:
 
 def _cores_per_node(cluster: ClusterSettings, names: Sequence[str]) -> int:
     """Return the minimum number of cores per node in the current Slurm job, whose nodes are `names`."""
-    threads = [node.cpus // node.devices for node in _list_nodes(cluster) if node.name in names]
-    per_core = int(os.environ.get("SLURM_THREADS_PER_CORE") or max([1, *threads]))  # CPUs of a core
+    per_core = int(os.environ.get("SLURM_THREADS_PER_CORE") or 0)  # CPUs of a core
+    if not per_core:
+        threads = [node.cpus // node.devices for node in _list_nodes(cluster) if node.name in names]
+        per_core = max([1, *threads])
     return max(1, (_cpus_per_node() or 1) // per_core)
 
 

@@ -155,7 +155,7 @@ def test_a_step_divides_the_cpus_of_its_job_evenly_among_the_gpus(monkeypatch, c
     ("cpus", "threads", "cores"), [("128(x2)", "", 64), ("64(x2)", "1", 64), ("3", "", 1), ("1", "", 1)]
 )
 def test_a_device_of_an_allocation_is_a_core_and_no_hardware_thread(cpus, threads, cores, monkeypatch):
-    output = {"scontrol": "c1 c2", "sinfo": SITE}
+    output = {"scontrol": "c1 c2"} | ({} if threads else {"sinfo": SITE})  # sinfo is asked only if it must be
     monkeypatch.setattr(slurm, "run_command", lambda *arguments: output[arguments[0]])
     monkeypatch.setenv("SLURM_JOB_NODELIST", "c[1-2]")
     monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", cpus)
