@@ -218,9 +218,11 @@ def _sbatch_options(
     """
     shape, memory = entry.shape, cluster.memory or 0
     per_process = shape.devices // shape.processes
-    # submitit writes this option with a hyphen.
-    user_options = {name.replace("open_mode", "open-mode"): value for name, value in cluster.sbatch}
-    left_out = {name for name, value in user_options.items() if value is None or value is False}
+    # submitit writes this option with a hyphen. None leaves out an option.
+    user_options = {
+        name.replace("open_mode", "open-mode"): None if value is False else value
+        for name, value in cluster.sbatch
+    }
     extra_options: dict[str, Any] = {"reservation": cluster.reservation}
     if not user_options.keys() & {"requeue", "no_requeue"}:
         extra_options["requeue"] = True
@@ -241,13 +243,11 @@ def _sbatch_options(
         "cpus_per_task": max(1, int(cores * per_process)) if cores else None,
         "mem": f"{memory}M" if memory % 1024 else f"{memory // 1024}G" if memory else None,
         "dependency": f"afterany:{previous_array}" if previous_array and cluster.at_once else None,
-        "additional_parameters": {
-            name: value for name, value in extra_options.items() if value is not None and name not in left_out
-        },
+        "additional_parameters": {name: value for name, value in extra_options.items() if value is not None},
     }  # fmt: skip
-    specified = {name: value for name, value in options.items() if value is not None}
+    options |= {name: None for name, value in user_options.items() if value is None}
     # None disables the default wckey of submitit.
-    return {name: value for name, value in specified.items() if name not in left_out} | {"wckey": None}
+    return {name: value for name, value in options.items() if value is not None} | {"wckey": None}
 
 
 def checked_setup(lines: Sequence[str]) -> list[str]:
