@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable
 from json import dumps, loads  # bound here, because a user's module may replace them
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,7 +17,7 @@ import numpy as np
 
 from scaling.core import environment, run_case, timing, workload
 from scaling.core.case import Case, Refusal, from_dict, user_modules
-from scaling.core.record import Record, Writer, outcome_fields, to_line
+from scaling.core.record import Record, outcome_fields, to_line
 from scaling.core.run_case import ProcessGroup
 from scaling.core.timing import Sampling
 
@@ -137,21 +136,17 @@ def _all_gather(values: list[float]) -> list[list[float]]:
 
 
 class CaseLoop:
-    """A loop that executes requests of the launcher to prepare, sample, finish or discard a case."""
+    """A loop that executes requests of the launcher to prepare, sample or finish a case."""
 
     def __init__(
         self, header: dict[str, Any], channel: Any, group: ProcessGroup, group_fields: dict[str, Any]
     ) -> None:  # `channel` is a `Channel` of worker.py, `group_fields` the result of `check_process_group`
         self.header, self.channel, self.group, self.group_fields = header, channel, group, group_fields
         self.send_event = channel.send_event if group.rank == 0 else lambda **event: None
-        self.writer = Writer(Path(header["results"]))
         self.attempts: dict[str, run_case.Attempt] = {}  # case key -> its attempt
-        self.is_alone: dict[str, bool] = {}  # case key -> whether no other case is in memory
         self.find_side_effects: Callable[[], tuple[str, str] | None] | None = None  # set for a user's module
         environment.commit()  # cache it now, because a user's module may remove environment variables
         self.variables = dict(os.environ)
-        self.umask = os.umask(0o077)
-        os.umask(self.umask)
 
     def run(self) -> None:
         """Execute requests until the launcher closes the pipe."""
@@ -168,18 +163,13 @@ class CaseLoop:
             if attempt.ended and self.group.processes > 1 and action == "turn":
                 print(attempt.record.text, file=sys.stderr, flush=True)
                 os._exit(1)  # ends the other processes too, which would wait forever in a collective
-            fits = self.is_alone[key] or attempt.record.reason not in ("too_large", "out_of_memory")
-            if action == "forget" or not fits:  # a case that does not fit may fit alone
-                del self.attempts[key]
-                self.send_event(event="forgotten" if fits else "later", key=key)
-            elif action != "finish" and not attempt.ended:
-                reply = "turn" if action == "turn" else "ready"
-                self.send_event(event=reply, key=key, enough=has_enough_samples)
+            if action == "finish" or attempt.ended:
+                self._end(key)
             else:
-                self._finish(key)
+                self.send_event(event="ready", key=key, enough=has_enough_samples)
 
     def _prepare(self, key: str, request: dict[str, Any]) -> None:
-        case, self.is_alone[key] = from_dict(request["case"]), request["alone"]
+        case = from_dict(request["case"])
         if self.find_side_effects is None and user_modules(case):
             from scaling.workers import module_side_effects
 
@@ -193,8 +183,7 @@ class CaseLoop:
         self._refuse_side_effects()
 
     def _refuse_side_effects(self) -> None:
-        """End this process if it is a fork, or if its cores or JAX settings have changed (then recorded)."""
-        self.channel.exit_if_forked()
+        """End this process if its cores or JAX settings have changed. The launcher records the change."""
         # The cores of this thread, which starts those of JAX. The thread that reads a pipe may not be bound.
         bound, cores = sorted(self.group.cores or ()), sorted(os.sched_getaffinity(0))
         if bound and cores != bound:
@@ -221,17 +210,8 @@ class CaseLoop:
             order_seed=header["order_seed"], attempt=request["attempt"], block=request["block"],
         )  # fmt: skip
 
-    def _finish(self, key: str) -> None:
-        """Write the record of a case, and send the event "end" to the launcher.
-
-        If the record cannot be written, the event contains the record.
-        """
-        record, unwritten = self.attempts.pop(key).record, None
+    def _end(self, key: str) -> None:
+        """Send the record of a case to the launcher, in the event "end"."""
         self._refuse_side_effects()
-        os.umask(self.umask)  # a user's module may have changed it
-        try:
-            if self.group.rank == 0:
-                self.writer.append(record)
-        except OSError:
-            unwritten = to_line(record)
-        self.send_event(event="end", key=key, **outcome_fields(record), unwritten=unwritten)
+        record = self.attempts.pop(key).record
+        self.send_event(event="end", key=key, line=to_line(record), **outcome_fields(record))

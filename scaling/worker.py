@@ -5,15 +5,14 @@ the launcher of another revision may start it. Preflight processes and compile w
 The launcher writes one JSON object per line to standard input: a header with settings, and then requests,
 each with the key of a case:
 
-    {"do": "prepare", "case": ..., ...}  build, compile, run once, and check; reply "ready", "end", or "later"
-    {"do": "turn", ...}                  take samples; reply "turn", "end", or "later"
-    {"do": "finish", ...}                write the record of the case; reply "end" or "later"
-    {"do": "forget", ...}                discard the case as if it had not begun; reply "forgotten"
+    {"do": "prepare", "case": ..., ...}  build, compile, run once, and check; reply "ready" or "end"
+    {"do": "turn", ...}                  take samples; reply "ready" or "end"
+    {"do": "finish", ...}                end the case; reply "end"
 
-The field "enough" of the reply "turn" states whether the case has enough samples. "end" means that the case
-has ended. "later" means that it does not fit into memory with the other cases. If several processes share the
-devices of a case, all receive the same requests. Rank 0 replies and writes the records. It also chooses the
-address of the `jax.distributed` coordinator, which the launcher sends to all processes.
+The field "enough" of the reply "ready" states whether the case has enough samples. "end" means that the case
+has ended, and contains its record, which the launcher writes. If several processes share the devices of a
+case, all receive the same requests, and rank 0 replies. It also chooses the address of the `jax.distributed`
+coordinator, which the launcher sends to all processes.
 """
 
 import contextlib
@@ -34,7 +33,7 @@ from typing import Any
 from scaling.core import environment
 from scaling.core.case import Refusal
 
-PROTOCOL = 3  # version of the requests and events of workers, checked by launchers of other revisions
+PROTOCOL = 4  # version of the requests and events of workers, checked by launchers of other revisions
 _PR_SET_PDEATHSIG = 1
 _EXIT_SECONDS = 2.0  # time for the process to end by itself after the launcher closes the pipe
 _CLAIM_SECONDS = 600.0  # timeout for core claims if the case spans several nodes
@@ -64,15 +63,11 @@ class Channel:
 
     def send_event(self, **event: Any) -> None:
         """Send the keyword arguments to the launcher as one JSON object."""
-        self.exit_if_forked()
+        if os.getpid() != self._pid:  # a fork of the process that opened the channel
+            os._exit(0)
         line = f"\n{dumps(event)}\n".encode()  # the leading newline ends any partial line
         while line:
             line = line[os.write(self._events, line) :]
-
-    def exit_if_forked(self) -> None:
-        """Exit if this process is a fork of the process that opened the channel."""
-        if os.getpid() != self._pid:
-            os._exit(0)
 
 
 def die_with_parent(parent: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from scaling.core.case import AUTO, Case, non_default_fields, user_modules
 from scaling.core.grouping import group_by
-from scaling.core.record import Record, Writer, outcome_fields
+from scaling.core.record import Record, Writer, outcome_fields, to_line
 from scaling.results import store
 from scaling.workers import cores, worker_group
 from scaling.workers.history import Environment, Environments, find_identities
@@ -23,10 +23,8 @@ from scaling.workers.transport import Transport
 from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup
 
 _MAX_INTERLEAVED = 8  # number of cases that are prepared in one process at the same time
-_FINISH_SECONDS = 60.0  # minimum time to finish or discard a case, even if `case_seconds` is shorter
-_STATE_AFTER_REPLY = {  # reply of a worker -> state of the case
-    "ready": "prepared", "turn": "prepared", "end": "ended", "later": "postponed", "forgotten": "postponed",
-}  # fmt: skip
+_FINISH_SECONDS = 60.0  # minimum time to finish a case, even if `case_seconds` is shorter
+_DOES_NOT_FIT = ("too_large", "out_of_memory")  # reasons of a case that may fit if no other is in memory
 # The entries of an environment that depend on the program, not on the machine.
 _FIELDS_OF_PROGRAM = ("versions", "xla_flags", "commit", "dirty", "source", "workload_digest")
 Listener = Callable[[dict[str, Any]], None]  # called with events such as {"event": "begin", "key": ...}
@@ -185,10 +183,10 @@ class _Run:
         machine, settings, options = self.schedule.machine, self.settings, self.options
         results, shape = self.results[variant], process_shape(first_case, machine, settings)
         header = {
-            "results": str(results.folder.resolve()), "platform": machine.platform,
-            "device_kind": machine.device_kind, "x64": first_case.dtype == "float64",
-            "bind": settings.bind, "cores": claimed_cores, "owner": self.owner,
-            "oversubscribe": settings.oversubscribe, "requested_processes": settings.processes,
+            "platform": machine.platform, "device_kind": machine.device_kind,
+            "x64": first_case.dtype == "float64", "bind": settings.bind, "cores": claimed_cores,
+            "owner": self.owner, "oversubscribe": settings.oversubscribe,
+            "requested_processes": settings.processes,
             "order_seed": settings.order_seed, "sampling": dataclasses.asdict(settings.sampling),
             "environment": dict(options.environment),
         }  # fmt: skip
@@ -214,19 +212,20 @@ class _Run:
             count = process_shape(work.item.case, self.schedule.machine, self.settings).nodes
             environment = environment | {"hosts": list(self.options.transport.nodes[:count])}
         record = work.item.record_without_result(environment, self.settings, status, reason, text)
-        self.results[work.variant].writer.append(record)
-        self.handle_event(work, {"event": "end"} | outcome_fields(record))
+        self.end(work, {"event": "end", "line": to_line(record)} | outcome_fields(record))
 
-    def handle_event(self, work: WorkItem, event: dict[str, Any]) -> None:
-        """Update the state of the run from a worker event. Notify the listener if a case begins or ends."""
-        item, results = work.item, self.results[work.variant]
-        if line := event.pop("unwritten", None):  # a record that the worker could not write
-            results.writer.append(line)
-        if event["event"] == "begin":
-            results.environments[item.preflight.environment_key] = event["environment"]
-        if event.get("reason") == "out_of_memory":
+    def end(self, work: WorkItem, event: dict[str, Any]) -> None:
+        """Write the record of a case, which the event "end" contains, and report the end of the case."""
+        self.results[work.variant].writer.append(event.pop("line"))
+        work.state = "ended"
+        if event["reason"] == "out_of_memory":
             self.out_of_memory.append(work)
-        if work.variant == 0 and event["event"] in ("begin", "end"):
+        self.notify(work, event)
+
+    def notify(self, work: WorkItem, event: dict[str, Any]) -> None:
+        """Notify the listener that a case begins or ends, except for the baseline."""
+        if work.variant == 0:
+            item = work.item
             identity = {"key": item.case.key, "replicate": item.replicate, "attempt": item.attempt}
             self.listener(event | identity | {"seat": self.groups_started})
 
@@ -288,25 +287,18 @@ class _InterleavedCases:
         """
         for work in self.items:
             if work.state == "prepared" and self._is_postponed(work.item):
-                self._request(work, "forget")
+                self._request(work, "finish")
         return [work for work in self.items if work.state == "prepared"]
 
     def _handle_death(self, death: WorkerDied) -> None:
         """Record the case of a dead worker as failed, or postpone it if it may fit without other cases."""
         work = self.last_request
-        self.workers[work.variant].close()  # otherwise, a worker might still write the record
-        records = self._records_of_case(work)
-        written = next((record for record in records if record.block == self.name), None)
-        if death.reason == "out_of_memory" and not self._has_single_case() and not written:
+        if death.reason == "out_of_memory" and not self._has_single_case():
             work.state = "postponed"
             return
-        if written:  # the worker wrote the record before it died
-            self.run.handle_event(work, {"event": "end"} | outcome_fields(written))
-        else:
-            cause = str(death) or f"timed out after {self.run.settings.case_seconds:g} s (case_seconds)"
-            text = ": ".join([*user_modules(work.item.case), cause])
-            self.run.record_end(work, "failed", death.reason, text)
-        work.state = "ended"
+        cause = str(death) or f"timed out after {self.run.settings.case_seconds:g} s (case_seconds)"
+        text = ": ".join([*user_modules(work.item.case), cause])
+        self.run.record_end(work, "failed", death.reason, text)
 
     def _records_of_case(self, work: WorkItem) -> list[Record]:
         records = store.load(self.run.results[work.variant].folder).records
@@ -322,7 +314,6 @@ class _InterleavedCases:
         if smaller_case := next((case for case in oom_cases if _is_no_larger(case, item.case)), None):
             text = f"{smaller_case.key} ran out of memory, and this case is no smaller"
             self.run.record_end(work, "skipped", "dominated", text)
-            work.state = "ended"
             return
         # Other environments may have other memory.
         here = {(): self.run.results[work.variant].environments[item.preflight.environment_key]}
@@ -331,7 +322,6 @@ class _InterleavedCases:
         self._request(
             work, "prepare", case=non_default_fields(item.case), order=item.order, attempt=item.attempt,
             replicate=item.replicate, engine=dict(item.preflight.engine), block=self.name,
-            alone=self._has_single_case(),
             known=next(reversed(known_blocks), None),
             workload_digest=item.preflight.workload_digest if work.variant == 0 else None,
         )  # fmt: skip
@@ -339,16 +329,25 @@ class _InterleavedCases:
     def _request(self, work: WorkItem, action: str, **fields: Any) -> dict[str, Any]:
         """Send a request for a case to its workers, and return the reply.
 
-        `action` is "prepare", "turn", "finish", or "forget". Raise `WorkerDied` if no reply arrives.
+        `action` is "prepare", "turn", or "finish". Raise `WorkerDied` if no reply arrives.
         """
         self.last_request, workers, event = work, self.workers[work.variant], {}
-        least = _FINISH_SECONDS if action in ("finish", "forget") else 0.001
+        least = _FINISH_SECONDS if action == "finish" else 0.001
         seconds = max(self.run.settings.case_seconds - work.seconds_used, least)
         request = {"do": action, "key": work.item.case.key} | fields
         for event in workers.request(request, seconds):
-            self.run.handle_event(work, event)
+            if event["event"] == "begin":
+                environments = self.run.results[work.variant].environments
+                environments[work.item.preflight.environment_key] = event["environment"]
+                self.run.notify(work, event)
         work.seconds_used += seconds - workers.seconds_left
-        work.state = _STATE_AFTER_REPLY[event["event"]]
+        may_fit_alone = event.get("reason") in _DOES_NOT_FIT and not self._has_single_case()
+        if event["event"] != "end":
+            work.state = "prepared"
+        elif may_fit_alone or self._is_postponed(work.item):
+            work.state = "postponed"
+        else:
+            self.run.end(work, event)
         return event
 
 

@@ -17,6 +17,7 @@ from scaling.cli import main
 from scaling.core import environment, run_case
 from scaling.core.timing import Sampling
 from scaling.results import store
+from scaling.results.read_record import from_line
 from scaling.workers import cores
 
 CORES = cores.usable_cores()
@@ -162,27 +163,26 @@ def test_each_process_of_a_case_is_bound_to_its_own_cores(processes):
         os.sched_setaffinity(0, before)
 
 
-def test_a_process_whose_cores_changed_writes_no_record(tmp_path, monkeypatch, make_record):
+def test_a_process_whose_cores_changed_sends_no_record(monkeypatch, make_record):
     """A cpuset that shrinks, `taskset -a -p` and a user's module change the cores of a running process."""
     events, bound, actual = [], [max(CORES) + 1], sorted(os.sched_getaffinity(0))
-    channel = types.SimpleNamespace(
-        send_event=lambda **event: events.append(event), exit_if_forked=lambda: None
-    )
+    channel = types.SimpleNamespace(send_event=lambda **event: events.append(event))
     group = run_case.ProcessGroup([], "cpu", cores=bound)
-    loop = jax_worker.CaseLoop({"results": str(tmp_path)}, channel, group, {})
+    loop = jax_worker.CaseLoop({}, channel, group, {})
     loop.attempts["key"] = run_case.Attempt(make_record(), group, Sampling(), ended=True)
     monkeypatch.setattr(os, "_exit", sys.exit)
     with pytest.raises(SystemExit):
-        loop._finish("key")
-    assert store.load(tmp_path).records == []
+        loop._end("key")
     (event,) = events
+    assert event["event"] == "refused"
     assert event["text"] == f"the cores of the process changed from {bound} to {actual}"
     loop.group, loop.attempts["key"] = (
         group._replace(cores=actual),
         run_case.Attempt(make_record(), group, Sampling(), ended=True),
     )
-    loop._finish("key")
-    assert store.load(tmp_path).records == [make_record()]
+    loop._end("key")
+    assert [event["event"] for event in events] == ["refused", "end"]
+    assert from_line(events[1]["line"]) == make_record()
 
 
 @needs_two_cores
@@ -195,10 +195,8 @@ def test_a_thread_that_started_before_its_process_was_bound_does_not_change_the_
     try:
         os.sched_setaffinity(0, CORES[:1])
         group = run_case.ProcessGroup([], "cpu", cores=list(CORES[:1]))
-        channel = types.SimpleNamespace(
-            send_event=lambda **event: pytest.fail(event["text"]), exit_if_forked=lambda: None
-        )
-        jax_worker.CaseLoop({"results": str(tmp_path)}, channel, group, {})._refuse_side_effects()
+        channel = types.SimpleNamespace(send_event=lambda **event: pytest.fail(event["text"]))
+        jax_worker.CaseLoop({}, channel, group, {})._refuse_side_effects()
     finally:
         os.sched_setaffinity(0, before)
         ended.set()

@@ -18,7 +18,6 @@ from scaling.core import compile_case, layout, run_case, workload
 from scaling.core.case import AUTO, Case
 from scaling.core.record import Record
 from scaling.core.timing import Sampling
-from scaling.results import store
 from scaling.study import completion
 from tests.support.devices import HERE, run_once
 
@@ -108,34 +107,28 @@ def test_a_process_whose_collective_fails_ends_after_the_process_that_caused_it(
     assert waits == [jax_worker._PEER_EXIT_SECONDS] and "division by zero" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("alone", "reply"), [(False, "later"), (True, "end")])
-def test_a_last_call_that_does_not_fit_in_memory_with_other_cases_is_repeated_alone(
-    alone, reply, tmp_path, monkeypatch, make_record
-):
+def test_a_last_call_that_does_not_fit_in_memory_ends_the_case(monkeypatch, make_record):
     def fail(*_):
         raise MemoryError
 
     monkeypatch.setattr(run_case, "_check_another_call", fail)
     events, group = [], run_case.ProcessGroup([], "cpu")
     requests = [json.dumps({"do": "finish", "key": "key"})]
-    channel = types.SimpleNamespace(
-        requests=requests, send_event=lambda **event: events.append(event), exit_if_forked=lambda: None
-    )
-    loop = jax_worker.CaseLoop({"results": str(tmp_path)}, channel, group, {})
-    loop.attempts["key"], loop.is_alone["key"] = run_case.Attempt(make_record(), group, Sampling()), alone
+    channel = types.SimpleNamespace(requests=requests, send_event=lambda **event: events.append(event))
+    loop = jax_worker.CaseLoop({}, channel, group, {})
+    loop.attempts["key"] = run_case.Attempt(make_record(), group, Sampling())
     loop.run()
-    assert [event["event"] for event in events] == [reply]
-    assert [record.reason for record in store.load(tmp_path).records] == ["out_of_memory"] * alone
+    assert [(event["event"], event["reason"]) for event in events] == [("end", "out_of_memory")]
+    assert json.loads(events[0]["line"])["reason"] == "out_of_memory"
 
 
-def test_a_fork_of_a_worker_writes_no_record(tmp_path, monkeypatch, make_record):
+def test_a_fork_of_a_worker_sends_no_record(monkeypatch, make_record):
     """A function that is not compiled may fork at each call, also at the last one."""
     channel = object.__new__(worker.Channel)
     channel._pid = os.getppid()  # as in a fork
     monkeypatch.setattr(os, "_exit", sys.exit)
     group = run_case.ProcessGroup([], "cpu")
-    loop = jax_worker.CaseLoop({"results": str(tmp_path)}, channel, group, {})
+    loop = jax_worker.CaseLoop({}, channel, group, {})
     loop.attempts["key"] = run_case.Attempt(make_record(), group, Sampling(), ended=True)
     with pytest.raises(SystemExit):
-        loop._finish("key")
-    assert store.load(tmp_path).records == []
+        loop._end("key")

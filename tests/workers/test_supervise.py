@@ -8,7 +8,7 @@ import random
 import pytest
 
 from scaling.core.case import AUTO, Case
-from scaling.core.record import Writer, to_line
+from scaling.core.record import to_line
 from scaling.results.store import append_records, latest, load
 from scaling.workers import supervise, worker_group
 from scaling.workers.machine import AllocationLost, Machine
@@ -18,6 +18,7 @@ from scaling.workers.transport import SshShells
 from scaling.workers.worker_group import Variant, WorkerDied
 
 UNBOUND = RunSettings(bind=False)  # nothing is measured, so the tests need not wait for free cores
+TOO_LARGE = {"event": "end", "line": "no record", "status": "skipped", "reason": "too_large"}
 ENVIRONMENT = {"digest": "e" * 12, "setting": "e" * 12, "platform": "cpu", "cores": [0]}
 
 
@@ -35,7 +36,6 @@ class FakeWorkers:
         self, monkeypatch, reply=lambda group, message, count: None, turns_needed=lambda key, group: 3
     ):
         self.log, self.started, self.reply, self.turns_needed, self.counts = [], 0, reply, turns_needed, {}
-        self.before_end = lambda: None  # what a worker does just before it is ended
         monkeypatch.setattr(worker_group, "open_worker_group", self.open_group)
 
     @contextlib.contextmanager
@@ -49,9 +49,6 @@ class FakeWorkers:
         name: str
         seconds_left: float = 0.0
 
-        def close(self):
-            self.workers.before_end()
-
         def request(self, message, seconds):
             action, key, self.seconds_left = message["do"], message["key"], seconds
             self.workers.log.append((self.name, action, key))
@@ -62,9 +59,8 @@ class FakeWorkers:
             if isinstance(event, WorkerDied):
                 raise event
             default = {
-                "prepare": {"event": "ready"}, "forget": {"event": "forgotten"},
-                "finish": {"event": "end", "status": "ok", "reason": None},
-                "turn": {"event": "turn", "enough": count >= self.workers.turns_needed(key, self.name)},
+                "prepare": {"event": "ready"}, "finish": {"event": "end", "line": "", "status": "ok", "reason": None},
+                "turn": {"event": "ready", "enough": count >= self.workers.turns_needed(key, self.name)},
             }[action]  # fmt: skip
             yield event or default
 
@@ -169,11 +165,12 @@ def test_a_case_that_does_not_fit_in_memory_with_others_runs_again_alone(monkeyp
     large = items[1].case.key
 
     def reply(group, message, count):
-        return {"event": "later"} if (message["do"], message["key"], count) == ("prepare", large, 1) else None
+        return TOO_LARGE if (message["do"], message["key"], count) == ("prepare", large, 1) else None
 
     workers = FakeWorkers(monkeypatch, reply)
     run(tmp_path, items)
-    assert workers.started == 1 and load(tmp_path).records == []
+    loaded = load(tmp_path)
+    assert workers.started == 1 and loaded.records == loaded.damaged == []
     finished = [key for _, action, key in workers.log if action == "finish"]
     assert finished[-1] == large and len(finished) == 3
 
@@ -188,81 +185,39 @@ def test_a_case_that_does_not_fit_for_one_variant_is_postponed_for_both(action, 
         if message["do"] == "prepare":
             blocks[group, message["key"]] = message["block"]
         return (
-            {"event": "later"}
+            TOO_LARGE
             if (group, message["do"], message["key"], count) == ("other", action, large, 1)
             else None
         )
 
     workers = FakeWorkers(monkeypatch, reply)
-    run(tmp_path, items, baseline=True)
+    events = []
+    run(tmp_path, items, baseline=True, events=events)
     for item in items:
         assert blocks["this", item.case.key] == blocks["other", item.case.key]
-        for group in ("this", "other"):
-            assert workers.counts[group, "finish", item.case.key] == 1
+    assert sorted(e["key"] for e in events if e["event"] == "end") == sorted(i.case.key for i in items)
+    assert load(tmp_path).damaged == load(tmp_path / "other").damaged == [], (
+        "each record is of the second attempt"
+    )
     assert workers.counts["this", "prepare", large] == 2 == workers.counts["other", "prepare", large]
 
 
-def test_a_worker_that_dies_after_writing_a_record_causes_no_second_record(
-    monkeypatch, tmp_path, make_record
-):
-    [item] = make_items("jacfwd")
-    blocks = []
-
-    def reply(group, message, count):
-        if message["do"] == "prepare":
-            blocks.append(message["block"])
-        if message["do"] == "finish":
-            record = make_record(block=blocks[0], seconds=[3.0, 1.0, 2.0])
-            Writer(tmp_path).append(dataclasses.replace(record, case=item.case))
-            return WorkerDied("killed", "was killed by signal 9")
-        return None
-
-    FakeWorkers(monkeypatch, reply)
-    events = []
-    run(tmp_path, [item], events=events)
-    [end] = [event for event in events if event["event"] == "end"]
-    assert (end["key"], end["status"], end["reason"], end["seconds"]) == (item.case.key, "ok", None, [2.0])
-    assert [record.status for record in load(tmp_path).records] == ["ok"]
-
-
-@pytest.mark.parametrize("action", ["prepare", "turn", "finish"])
-def test_a_worker_that_writes_its_record_at_the_time_limit_causes_no_second_record(
-    action, monkeypatch, tmp_path, make_record
-):
-    [item] = make_items("jacfwd")
-    blocks = []
-
-    def reply(group, message, count):
-        if message["do"] == "prepare":
-            blocks.append(message["block"])
-        return WorkerDied("timeout", "") if message["do"] == action else None
-
-    def write_record():
-        record = make_record(block=blocks[0], status="skipped", reason="no_digits")
-        Writer(tmp_path).append(dataclasses.replace(record, case=item.case))
-
-    workers, events = FakeWorkers(monkeypatch, reply), []
-    workers.before_end = write_record
-    run(tmp_path, [item], events=events)
-    assert [record.status for record in load(tmp_path).records] == ["skipped"]
-    assert [event["status"] for event in events if event["event"] == "end"] == ["skipped"]
-
-
-def test_the_launcher_writes_a_record_that_a_worker_could_not_write(monkeypatch, tmp_path, make_record):
+def test_the_launcher_writes_the_record_of_each_case_that_ends(monkeypatch, tmp_path, make_record):
     items = make_items("jacfwd", points=(6, 12))
     fields = {"workload": "linear", "mode": "jacfwd", "api": "jit", "sizes": {}}
     lines = {(r := make_record(points=n, **fields)).key: to_line(r) for n in (6, 12)}
 
     def reply(group, message, count):
         if message["do"] == "finish":
-            return {"event": "end", "unwritten": lines[message["key"]]}
+            return {"event": "end", "line": lines[message["key"]], "status": "ok", "reason": None}
         return None
 
     events = []
     FakeWorkers(monkeypatch, reply)
     run(tmp_path, items, events=events)
     assert sorted(record.key for record in load(tmp_path).records) == sorted(lines)
-    assert not any("unwritten" in event for event in events)
+    assert len([event for event in events if event["event"] == "end"]) == 2
+    assert not any("line" in event for event in events)
 
 
 def test_known_blocks_are_those_of_the_environment_of_the_run(monkeypatch, tmp_path, make_record):
@@ -302,17 +257,15 @@ def test_a_variant_that_does_not_start_twice_fails_only_its_own_cases(monkeypatc
 def test_out_of_memory_with_others_is_recorded_only_if_the_case_dies_alone_too(monkeypatch, tmp_path):
     items = make_items("jacfwd", "jacrev")
     hungry = items[0].case.key
-    alone = []
 
     def reply(group, message, count):
         if message["key"] == hungry and message["do"] == "prepare":
-            alone.append(message["alone"])
             return WorkerDied("out_of_memory", "std::bad_alloc")
         return None
 
-    FakeWorkers(monkeypatch, reply)
+    workers = FakeWorkers(monkeypatch, reply)
     run(tmp_path, items)
-    assert alone == [False, True]
+    assert workers.counts["this", "prepare", hungry] == 2
     assert [(r.key, r.reason) for r in load(tmp_path).records] == [(hungry, "out_of_memory")]
 
 
@@ -325,7 +278,14 @@ def test_after_out_of_memory_larger_cases_are_skipped_and_smaller_ones_are_not(
     def reply(group, message, count):
         full = message["key"] == items[0].case.key and message["do"] == "prepare"
         return (
-            {"event": "end", "status": "failed", "reason": "out_of_memory", "text": "", "seconds": []}
+            {
+                "event": "end",
+                "line": "",
+                "status": "failed",
+                "reason": "out_of_memory",
+                "text": "",
+                "seconds": [],
+            }
             if full
             else None
         )
@@ -340,7 +300,14 @@ def test_after_out_of_memory_larger_cases_are_skipped_and_smaller_ones_are_not(
 
 def test_after_out_of_memory_cases_of_another_mode_are_not_skipped(monkeypatch, tmp_path):
     first, second = make_items("jacrev", points=(6,)) + make_items("jacfwd", points=(12,))
-    full = {"event": "end", "status": "failed", "reason": "out_of_memory", "text": "", "seconds": []}
+    full = {
+        "event": "end",
+        "line": "",
+        "status": "failed",
+        "reason": "out_of_memory",
+        "text": "",
+        "seconds": [],
+    }
     FakeWorkers(monkeypatch, lambda group, message, count: full if message["key"] == first.case.key else None)
     run(tmp_path, [first, second])
     assert load(tmp_path).records == []
