@@ -14,7 +14,7 @@ _UNBREAKABLE = re.compile(  # spaces between a number and its unit or noun, and 
     r"(?=to )|(?<=to) (?=[-\d])"
 )
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
-LINES, WIDTH = 25, 80  # lines and columns of a usual console
+WIDTH = 80  # columns of a usual console
 
 
 def clean_text(text: str) -> str:
