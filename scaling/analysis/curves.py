@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaling.analysis.cases import Subject, curve_case, is_candidate, largest_problems, size_name, with_fields
-from scaling.analysis.estimate import Estimate, format_ratio
-from scaling.analysis.timings import Timing, time_ratio
+from scaling.analysis.estimate import Estimate, format_ratio, format_share
+from scaling.analysis.timings import Timing, is_empty_call, time_ratio
 from scaling.core.case import Case, label
 from scaling.core.formatting import format_count
 from scaling.core.grouping import group_by, least_by
@@ -213,6 +213,24 @@ def curve_name(kind: str, case: Case) -> str:
 def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
     """Return `ratio` as text such as '3.8x (3.7 to 3.9)', without its interval if `point` is the baseline."""
     return format_ratio(ratio.value, sign=sign) if point.is_baseline else format_ratio(*ratio, sign=sign)
+
+
+def format_serial_part(kind: str, point: CurvePoint) -> str:
+    """Return the serial part of a program as text, such as '0.12 (0.1 to 0.15)', or '' if there is none.
+
+    For `kind` "strong", it is the fraction of the time on one device that is not divided among the devices,
+    by Amdahl's law. For "weak", it is that of the time on all devices, by Gustafson's law. No part explains
+    a speed-up that is significantly below 1 or above the ideal. Source: Karp and Flatt 1990, Measuring
+    parallel processor performance.
+    """
+    count, (value, low, high) = point.devices, point.speedup
+    if point.is_baseline or point.baseline_devices > 1 or is_empty_call(point.timing):
+        return ""
+    if not low or high is None or high < 1 or low > count:
+        return ""
+    undivided = [count - speedup if kind == "weak" else count / speedup - 1 for speedup in (value, high, low)]
+    value, low, high = (max(0.0, part / (count - 1)) for part in undivided)
+    return format_share(value, low, high)
 
 
 def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> list[list[Curve]]:

@@ -1,6 +1,5 @@
 """Define `Estimate` (a number with its confidence interval), and format ratios, exponents and fractions."""
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -35,11 +34,6 @@ class Estimate(NamedTuple):
             return True
         return self.high <= _WIDEST_RATIO * self.low and not (self.low < 1 / 2 and self.high > 2)
 
-    @property
-    def is_determined_share(self) -> bool:
-        """Return whether the interval of a fraction is at most 0.5 wide, or unknown."""
-        return self.low is None or self.high is None or self.high - self.low <= _WIDEST_SHARE
-
     def scaled(self, factor: float) -> "Estimate":
         """Return the estimate with its value and limits multiplied by `factor`."""
         low, high = (None if end is None else end * factor for end in self[1:])
@@ -49,14 +43,14 @@ class Estimate(NamedTuple):
 def format_ratio(value: float, low: float | None = None, high: float | None = None, sign: str = "x") -> str:
     """Return a ratio and its interval as text, such as '1.77x (1.70 to 1.81)'.
 
-    The text is 'not determined (43.0 or more)' if the interval is too wide. `sign` follows the ratio. If the
+    The text is 'not determined (0.40 to 43.0)' if the interval is too wide. `sign` follows the ratio. If the
     interval excludes 1, a number near 1 has up to five decimals, so that it is not rounded to 1.
     """
     if low is None or high is None:
         return f"{format_number(value)}{sign}"
     form = format_number if low <= 1 <= high else _format_near_one
     text = f"{form(value)}{sign}" if Estimate(value, low, high).is_determined else UNDETERMINED
-    return f"{text} ({form(low)} {'or more' if high == math.inf else f'to {form(high)}'})"
+    return f"{text} ({form(low)} to {form(high)})"
 
 
 def _format_near_one(value: float) -> str:

@@ -16,7 +16,6 @@ from scaling.analysis.baselines import (
 )
 from scaling.analysis.cases import OUT_OF_MEMORY_REASONS, curve_case, is_candidate
 from scaling.analysis.curves import Curve, CurvePoint
-from scaling.analysis.scaling_fits import ScalingFit, fit_laws
 from scaling.analysis.timings import Timing, pool_processes
 from scaling.core.case import Case, label, problem
 from scaling.core.grouping import group_by
@@ -28,7 +27,7 @@ EFFICIENCY = 0.5  # default of `Findings.efficiency`
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """The records of a results folder, and the timings, curves, rankings and fits derived from them."""
+    """The records of a results folder, and the timings, curves and rankings derived from them."""
 
     name: str
     records: list[Record]
@@ -41,7 +40,6 @@ class Findings:
     fastest_mode_maps: list[size_series.FastestModeMap]
     baselines: list[Baseline]
     weak_refusals: list[str]  # see `curves.weak_refusals`
-    scaling_fits: list[ScalingFit]  # only curves with enough device counts
     efficiency_breakdowns: list[EfficiencyBreakdown]
     forecasts: list[forecast.Forecast]  # one per planned hardware
     plan_scores: list[forecast.PlanScore]  # one per planned hardware that was also measured
@@ -111,11 +109,6 @@ class Findings:
         return group_by(lost, lambda record: (record.setting, problem(record.case), record.case.devices))
 
     @functools.cached_property
-    def best_fits(self) -> list[ScalingFit]:
-        """Return the best-fitting scaling law of each curve."""
-        return [fit for fit in self.scaling_fits if fit.best]
-
-    @functools.cached_property
     def environments(self) -> list[str]:
         """Return the digests of all environments, sorted by the start times of their first records."""
         return list(dict.fromkeys(record.setting for record in store.sort_by_start(self.records)))
@@ -175,7 +168,6 @@ def read(
         fastest_mode_maps=size_series.fastest_mode_maps(fastest, timings),
         baselines=find_baselines(timings),
         weak_refusals=curves.weak_refusals(studied, kinds) if "weak" in kinds else [],
-        scaling_fits=[fit for curve in scaling_curves for fit in fit_laws(curve)],
         efficiency_breakdowns=[
             each for curve in scaling_curves for each in efficiency_breakdowns(curve, rates)
         ],

@@ -1,4 +1,4 @@
-"""Summarize a results folder in sentences (`answer_sentences`): fastest modes, crossovers, scaling laws."""
+"""Summarize a results folder in sentences (`answer_sentences`): fastest modes, crossovers, weak scaling."""
 
 import itertools
 from collections import Counter
@@ -8,26 +8,18 @@ from pathlib import Path
 from scaling.analysis import forecast
 from scaling.analysis.answers import describe_efficiency, measured_answers
 from scaling.analysis.cases import Subject, is_candidate
-from scaling.analysis.curves import KINDS, Curve, curves_of_largest_problems
-from scaling.analysis.estimate import (
-    UNDETERMINED,
-    format_exponent,
-    format_percentage,
-    format_ratio,
-    format_share,
-)
+from scaling.analysis.curves import Curve, curves_of_largest_problems
+from scaling.analysis.estimate import UNDETERMINED, format_exponent, format_ratio
 from scaling.analysis.findings import Findings, read
 from scaling.analysis.lint import lint_findings
 from scaling.analysis.ranking import Ranking
-from scaling.analysis.scaling_fits import UNIVERSAL, ScalingFit
 from scaling.analysis.size_series import Crossover
-from scaling.analysis.timings import SHORT, is_empty_call, near_floor
+from scaling.analysis.timings import is_empty_call
 from scaling.core.case import problem
 from scaling.core.formatting import format_count, format_number, list_first
 from scaling.core.grouping import group_by, least_by
 from scaling.core.record import REASONS
 
-_LARGE_ERROR = 0.1  # relative error of the times above which a law is called inaccurate
 _MOST_METHODS = 4  # the largest number of methods named in a sentence
 
 
@@ -35,7 +27,7 @@ def answer_sentences(source: Path | Findings) -> list[str]:
     """Return sentences that summarize a results folder, given by its path or its findings."""
     findings = source if isinstance(source, Findings) else read(source)
     topics = (
-        _describe_fastest, describe_crossovers, _describe_weak_scaling, describe_laws, describe_growth,
+        _describe_fastest, describe_crossovers, _describe_weak_scaling, describe_growth,
         _describe_plans, _describe_defects,
     )  # fmt: skip
     return [sentence for describe_topic in topics for sentence in describe_topic(findings)]
@@ -56,11 +48,10 @@ def _describe_fastest(findings: Findings) -> list[str]:
 def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, tuple, str]]) -> list[str]:
     """Return the text about the largest problem for each function and topic.
 
-    `texts` contains (subject, topic, sort key, text) tuples. A topic is text such as "strong" or "points". Of
+    `texts` contains (subject, topic, sort key, text) tuples. A topic is text such as "points". Of
     several texts about this problem, the one with the smallest sort key is returned.
     """
-    # The number of device counts is ignored, unlike in `cases.largest_problems`: every law is fitted to
-    # at least three, and the other topics do not compare device counts.
+    # Unlike in `cases.largest_problems`, the number of device counts is ignored: no topic compares them.
     largest = least_by(texts, lambda row: (row[0].family_key, row[1]), lambda row: (-row[0].volume, row[2]))
     return [f"{text}{findings.suffix(s.environment, s.honest)}." for s, *_, text in largest.values()]
 
@@ -107,49 +98,6 @@ def describe_growth(findings: Findings) -> list[str]:
         if powers:
             texts.append((sweep, sweep.swept, (sweep.case.devices,), text))
     return _select_largest(findings, texts)
-
-
-def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]:
-    """Return a sentence that states the best-fitting scaling law for each function and kind of scaling.
-
-    The sentence is about the fastest scaling curve of the largest problem that was measured with JAX.
-    """
-    texts = (
-        (curve, curve.kind, (curve.points[-1].seconds,),
-         f"{curve.family} at {curve.size}, {curve.method.name}: of the laws of {curve.kind} "
-         f"scaling, {describe_fit(fit)}"
-         + (f"; not sure: {SHORT}" if any(near_floor(point.timing) for point in curve.points) else ""))
-        for kind in kinds
-        for fit in findings.best_fits
-        if (curve := fit.curve).kind == kind and curve.case.engine == "jax"
-    )  # fmt: skip
-    return _select_largest(findings, texts)
-
-
-def describe_fit(fit: ScalingFit) -> str:
-    """Return a clause that states the parameters of a fitted scaling law and the largest speed-up.
-
-    The largest speed-up is omitted if it is unbounded, or if the parameters are too uncertain. If the fit is
-    inaccurate because a measured efficiency exceeds 1, the clause states only this.
-    """
-    highest = max(point.efficiency.low or 0.0 for point in fit.curve.points)
-    if _LARGE_ERROR < fit.residual < highest - 1:
-        best = f"{fit.name}, the best, is off by {format_percentage(fit.residual)}"
-        return f"no law describes it, because its efficiency exceeds 1: {best}"
-    parameters = ", ".join(f"{name} {format_share(*value)}" for name, value in fit.parameters.items())
-    error = f", though off by {format_percentage(fit.residual)}" if fit.residual > _LARGE_ERROR else ""
-    is_compared = fit.general is not None or fit.name == UNIVERSAL
-    role = "describes it best" if is_compared else "is the only law that three device counts determine"
-    text = f"{fit.name} {role}{error}: {parameters}"
-    limit = fit.limit_estimate
-    if limit is None or not fit.determined:
-        return text
-    if not limit.is_determined:
-        return f"{text}; its largest speed-up is {format_ratio(*limit)}"
-    has_peak = fit.peak is not None and bool(fit.parameters["coherency"].low)
-    devices = format_count(round(fit.peak or 1), "device") if has_peak else "any number of devices"
-    reference = "" if fit.curve.baseline_devices == 1 else " as one device by this law"
-    return f"{text}; no more than {format_ratio(*limit)} as fast{reference} on {devices}"
 
 
 def fastest_curves(curves: Iterable[Curve], rankings: Iterable[Ranking]) -> list[Curve]:

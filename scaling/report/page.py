@@ -13,7 +13,6 @@ from markupsafe import Markup
 
 from scaling.analysis import summary
 from scaling.analysis.answers import FastestAnswer, measured_answers
-from scaling.analysis.curves import KINDS
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import describe_plan, plan_answers
 from scaling.analysis.lint import lint_findings, verdict
@@ -84,9 +83,10 @@ def _figure_sections(findings: Findings) -> list[Section]:
         name, title = f"plan-{file_stem(forecast.hardware)}", f"Planned for {forecast.title}"
         note, answers, figure = describe_plan(forecast), plan_answers(forecast), figures.pop(name, None)
         plan_sections.append(Section(name, title, "predicted, not measured", note, answers, figure))
-    sentences = {f"scaling-{kind}": summary.describe_laws(findings, [kind]) for kind in KINDS}
-    sentences["crossover"] = summary.describe_crossovers(findings)
-    sentences["size"] = summary.describe_growth(findings)
+    sentences = {
+        "crossover": summary.describe_crossovers(findings),
+        "size": summary.describe_growth(findings),
+    }
     measured_sections = [
         Section(name, figure.title, _first_sentence(figure.caption),
                 sentences=sentences.get(name, ()), figure=figure, opened=name == "devices")

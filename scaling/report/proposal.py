@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from scaling.analysis.cases import method_of, without_memory_setting
-from scaling.analysis.curves import format_relative
+from scaling.analysis.curves import format_relative, format_serial_part
 from scaling.analysis.estimate import format_percentage, format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.lint import lint_findings, verdict
 from scaling.analysis.ranking import recommend_devices
-from scaling.analysis.summary import count_unmeasured, describe_fit, fastest_curves
+from scaling.analysis.summary import count_unmeasured, fastest_curves
 from scaling.analysis.timings import format_time, nodes_of
 from scaling.core.formatting import format_count, format_interval, format_number, list_first
 from scaling.core.grouping import group_by
@@ -26,8 +26,8 @@ from scaling.results.store import replace_file
 
 CALLS = 10**6  # number of calls of the derivative for which time is requested
 _TEMPLATE_FUNCTIONS = (  # functions that the template calls
-    format_count, describe_fit, format_interval, format_number, format_percentage, format_ratio,
-    format_relative, format_time, list_first, nodes_of, recommend_devices,
+    format_count, format_interval, format_number, format_percentage, format_ratio, format_relative,
+    format_serial_part, format_time, list_first, nodes_of, recommend_devices,
 )  # fmt: skip
 
 

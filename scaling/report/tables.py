@@ -1,4 +1,4 @@
-"""Make the tables of a report: fastest modes, cases, lint, plans, scaling laws, efficiency, peers and more.
+"""Make the tables of a report: fastest modes, cases, lint, plans, efficiency, peers and more.
 
 Each function *_rows yields the rows of one table. A row is a dict from column name to cell. The HTML page,
 table.md and the terminal show the same tables.
@@ -12,9 +12,15 @@ from typing import Any
 from scaling.analysis import lint, timings
 from scaling.analysis.answers import problem_name
 from scaling.analysis.cases import join_words
-from scaling.analysis.curves import Curve, CurvePoint, curves_of_largest_problems, format_relative
+from scaling.analysis.curves import (
+    Curve,
+    CurvePoint,
+    curves_of_largest_problems,
+    format_relative,
+    format_serial_part,
+)
 from scaling.analysis.environments import BOOLEAN_WORDS, environment_columns
-from scaling.analysis.estimate import Estimate, format_percentage, format_ratio, format_share
+from scaling.analysis.estimate import Estimate, format_percentage, format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast, format_efficiency
 from scaling.analysis.method_settings import compare_settings
@@ -45,15 +51,15 @@ _NOTES = {  # first word of a table's HTML anchor -> text above the table
     "mode on as many devices. Ratio: its time over that of the fastest. Certainty: that of the mode, and "
     "that of the device count if they differ. In parentheses: 95 % intervals.",
     "measured": "One row for each case; its link opens its samples, stages and memory. Speed-up and "
-    "efficiency are relative to the same program on the fewest devices. One-device program: the speed-up "
-    "over the best plain jit program on one device. By hand: the time divided by that of the handwritten "
-    "derivative. Of the roof: the least time that the peak rates of the machine allow, divided by the time.",
+    "efficiency are relative to the same program on the fewest devices. Serial part: the fraction of the "
+    "time that is not divided among the devices, by Amdahl's or Gustafson's law (Karp and Flatt 1990). "
+    "One-device program: the speed-up over the best plain jit program on one device. By hand: the time "
+    "divided by that of the handwritten derivative. Of the roof: the least time that the peak rates of the "
+    "machine allow, divided by the time.",
     "unmeasured": "Cases without a time, and why. Repeat the command to run failed and missing ones again, "
     "on a cluster with retry=true.",
     "planned": "Predicted, not measured. Times have the 95 % interval of the prediction; the efficiency is "
     "relative to the fewest devices that were planned.",
-    "laws": "Fitted to the logarithms of the times; the best law is drawn. The largest speed-up is relative "
-    "to one device by the law. Intervals are at 95 %.",
     "losses": "Shares of the device-seconds: the efficiency is the part that does the work of the one-device "
     "program. Communication and imbalance between processes are part of the rest where they are not known.",
     "settings": "Cases that differ only in settings such as chunk, mesh and seeds, the fastest first. Times "
@@ -168,7 +174,6 @@ def folded_tables(findings: Findings) -> list[Table]:
             _table(f"planned-{file_stem(f.hardware)}", f"Every case planned for {f.title}", _planned_rows(f))
             for f in findings.forecasts
         ),
-        _table("laws", "Laws of scaling", _law_rows(findings)),
         _table("losses", "Where the efficiency goes", _efficiency_rows(findings)),
         _table("settings", "Settings of one program", _settings_rows(findings)),
         _table("systems", "Other systems", _peer_rows(findings)),
@@ -208,8 +213,11 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
             "devices": timing.case.devices,
             "mode": timing.method.name,
             "samples": len(timing.seconds),
-            "speed-up": _format_ratios(points, "speedup", "x"),
-            "efficiency": _format_ratios(points, "efficiency", ""),
+            "speed-up": _format_kinds(points, lambda _, p: format_relative(p, p.speedup) + p.relative),
+            "efficiency": _format_kinds(
+                points, lambda _, p: format_relative(p, p.efficiency, "") + p.relative
+            ),
+            "serial part": _format_kinds(points, format_serial_part),
             "one-device program": next((point.against_jit for point in points.values()), None),
             "by hand": baselines[id(timing)].by_hand,
             "of the roof": bound and f"{format_percentage(bound.fraction)}: {bound.name}",
@@ -219,17 +227,13 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
         }
 
 
-def _format_ratios(points: Mapping[str, CurvePoint], field: str, unit: str) -> str:
-    """Return the ratio `field` for each kind of scaling as text, such as '1.9x, weak 1.8x'.
+def _format_kinds(points: Mapping[str, CurvePoint], format_point: Callable[[str, CurvePoint], str]) -> str:
+    """Return the text of the curve point of each kind of scaling, such as '1.9x, weak 1.8x'.
 
-    `points` maps "strong" and "weak" to curve points. `field` is an attribute of the points, such as
-    'speedup'. `unit` follows each number.
+    `points` maps "strong" and "weak" to curve points. `format_point` returns the text of a pair, or ''.
     """
-    texts = []
-    for kind, point in points.items():
-        text = f"{format_relative(point, getattr(point, field), unit)}{point.relative}"
-        texts.append(text if kind == "strong" else f"{kind} {text}")
-    return ", ".join(texts)
+    texts = {kind: format_point(kind, point) for kind, point in points.items()}
+    return ", ".join(text if kind == "strong" else f"{kind} {text}" for kind, text in texts.items() if text)
 
 
 def _describe_remarks(findings: Findings, timing: Timing) -> str:
@@ -301,21 +305,6 @@ def _describe_memory(record: Record) -> str:
     if used is None:
         return ""
     return format_bytes(used) + (f" ({format_percentage(used / capacity)})" if capacity else "")
-
-
-def _law_rows(findings: Findings) -> Iterator[Row]:
-    for fit in findings.scaling_fits:
-        parameters = {name: format_share(*estimate) for name, estimate in fit.parameters.items()}
-        limit = fit.limit_estimate if fit.determined else None
-        yield {
-            "curve": f"{fit.curve.name}{findings.suffix(fit.curve.environment)}",
-            "kind": fit.curve.kind,
-            "law": fit.name + (", best" if fit.best else ""),
-            **{name: parameters.get(name) for name in ("serial", "contention", "coherency")},
-            "largest speed-up": limit,
-            "at devices": format_number(fit.peak) if limit and limit.is_determined and fit.peak else "",
-            "off by": f"{fit.residual:.1%}",
-        }
 
 
 def _efficiency_rows(findings: Findings) -> Iterator[Row]:

@@ -2,7 +2,9 @@
 
 import dataclasses
 import math
+import re
 import statistics
+from dataclasses import replace
 
 import pytest
 
@@ -76,6 +78,45 @@ def test_speedup_is_also_computed_against_the_best_jit_program_on_one_device():
     result = curves_of([record(1, 8.0), record(2, 4.0), *plain, *other_problems])
     curve = next(c for c in result if len(c.points) == 2)
     assert [p.against_jit.value for p in curve.points] == [6 / 8, 6 / 4]
+
+
+@pytest.mark.parametrize(
+    ("kind", "points", "expected"),
+    [
+        ("strong", {1: 1.0, 2: 0.55, 4: 0.325, 8: 0.2125}, ["", "0.1", "0.1", "0.1"]),  # 0.1 + 0.9 / n
+        (
+            "weak",
+            {1: 1.0, 2: 1 / 0.9, 4: 1 / 0.85},
+            ["", "0.2", "0.2"],
+        ),  # a scaled speed-up of n - 0.2 (n - 1)
+        ("strong", {1: 1.0, 2: 0.4, 4: 2.0}, ["", "", ""]),  # above the ideal, and slower than one device
+        ("strong", {2: 1.0, 4: 0.6}, ["", ""]),  # two devices are the baseline
+    ],
+)
+def test_serial_part_is_that_of_the_law_that_the_speedup_obeys(kind, points, expected):
+    records = [record(d, s, points=6 * d if kind == "weak" else 24) for d, s in points.items()]
+    curve = only(curves_of([replace(r, flops=1e6, compulsory_bytes=1000) for r in records], (kind,)))
+    texts = [curves.format_serial_part(kind, point) for point in curve.points]
+    assert [text.partition(" (")[0] for text in texts] == expected
+
+
+@pytest.mark.parametrize(
+    ("two_devices", "floor", "text"),
+    [
+        (
+            [0.5, 0.52, 0.49, 0.51, 0.48, 0.5, 0.5],
+            0.001,
+            r"0 \(0 to 0.0\d+\)",
+        ),  # the interval contains the ideal
+        ([0.4, 0.9, 0.6, 1.1, 0.7, 0.5, 0.8], 0.001, r"not determined \(0(\.\d+)? to \d\.\d+\)"),
+        ([0.6, 0.6], 0.001, ""),  # too few samples
+        ([0.9] * 7, 0.9, ""),  # an empty call
+    ],
+)
+def test_serial_part_has_the_interval_of_the_speedup_and_is_never_below_0(two_devices, floor, text):
+    records = [record(d, times, floor_seconds=floor) for d, times in ((1, [1.0] * 7), (2, two_devices))]
+    point = only(curves_of(records)).points[1]
+    assert re.fullmatch(text, curves.format_serial_part("strong", point))
 
 
 def test_a_curve_never_mixes_environments():

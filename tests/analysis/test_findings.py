@@ -27,18 +27,15 @@ def findings_of(tmp_path, make_record):
     return write_and_read
 
 
-def test_folder_yields_scaling_fits_efficiency_breakdowns_and_exponents(findings_of):
+def test_folder_yields_curves_efficiency_breakdowns_and_exponents(findings_of):
     counts, sizes = (1, 2, 4, 8), (4, 8, 16)
     study = findings_of(
         {"devices": d, "points": 24, "sizes": {"p": p, "o": 3}, "seconds": p**2 * (0.1 + 0.9 / d)}
         for d in counts
         for p in sizes
     )
-    assert [fit.curve for fit in study.best_fits] == [
-        losses.curve for losses in study.efficiency_breakdowns[::3]
-    ] == study.curves and len(study.curves) == 3
-    for fit in study.best_fits:
-        assert fit.parameters["serial"].value == pytest.approx(0.1, abs=1e-4)
+    assert [losses.curve for losses in study.efficiency_breakdowns[::3]] == study.curves
+    assert len(study.curves) == 3
     assert [losses.point.devices for losses in study.efficiency_breakdowns] == [2, 4, 8] * 3
     assert [e.value for sweep in study.size_sweeps for e in sweep.exponents.values()] == pytest.approx(
         [2] * len(counts)
@@ -46,23 +43,23 @@ def test_folder_yields_scaling_fits_efficiency_breakdowns_and_exponents(findings
 
 
 @pytest.mark.parametrize("grows", [False, True])
-def test_rejected_weak_series_has_no_scaling_fit_and_no_breakdown(findings_of, grows):
+def test_rejected_weak_series_has_no_curve_and_no_breakdown(findings_of, grows):
     rows = [
         {"devices": d, "points": 6 * d, "seconds": 1 + 0.1 * d, "flops": 1e6 * (d if grows else 1)}
         for d in (1, 2, 4)
     ]
     study = findings_of(rows, ["weak"])
-    kinds = [each.curve.kind for each in [*study.best_fits, *study.efficiency_breakdowns]]
+    kinds = [each.kind for each in [*study.curves, *(losses.curve for losses in study.efficiency_breakdowns)]]
     assert (kinds, len(study.weak_refusals)) == (([], 1) if grows else (["weak"] * 3, 0))
 
 
-def test_two_device_counts_and_two_sizes_have_no_fit_and_no_exponent(findings_of):
+def test_two_sizes_have_no_exponent(findings_of):
     study = findings_of(
         {"devices": d, "points": 24, "sizes": {"p": p, "o": 3}, "seconds": p / d}
         for d in (1, 2)
         for p in (4, 8)
     )
-    assert (study.scaling_fits, len(study.efficiency_breakdowns)) == ([], 2)
+    assert len(study.efficiency_breakdowns) == 2
     assert not any(sweep.exponents for sweep in study.size_sweeps)
 
 

@@ -154,11 +154,11 @@ def test_a_report_counts_the_same_cases(current, folder):
     assert (actual["exit"], actual["last_line"]) == (golden["exit"], golden["last_line"])
 
 
-# Tables with a column that has an interval now (the time by hand, the largest speed-up of a law), or no number if its
+# Tables with a column that has an interval now (the time by hand), or no number if its
 # interval is too wide for one or contains 1, or without a remark (time without overlap, memory of all at once, time of an
 # empty call) -> how many numbers of a row this removes.
 REMOVED_NUMBERS = {
-    "Every measured case": 3, "Laws of scaling": 2, "Fastest mode of each problem": 2,
+    "Every measured case": 3, "Fastest mode of each problem": 2,
     "Fastest mode on each number of devices": 2,
 }  # fmt: skip
 

@@ -118,7 +118,7 @@ def test_the_smoke_study_runs_on_a_machine_with_one_core(cores, arguments, added
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        (["laws", "--bogus"], 2, "takes no arguments, not '--bogus'"),
+        (["launch", "--bogus"], 2, "takes no arguments, not '--bogus'"),
         (["sparse", "0"], 2, "takes [1-9]"),
         (["sparse", "70"], 0, ""),
         (["trust", "seconds"], 2, "=.*, not 'seconds'"),

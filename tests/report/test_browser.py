@@ -284,9 +284,9 @@ def test_text_from_records_creates_no_element(page):
 
 
 def test_link_into_a_folded_section_unfolds_it(page):
-    page.eval("location.hash = '#laws'")
+    page.eval("location.hash = '#machine'")
     assert (
-        page.eval("new Promise(done => setTimeout(() => done(document.getElementById('laws').open), 50))")
+        page.eval("new Promise(done => setTimeout(() => done(document.getElementById('machine').open), 50))")
         is True
     )
 

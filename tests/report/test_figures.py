@@ -260,7 +260,7 @@ def test_strong_and_weak_scaling_are_in_separate_figures(drawings):
     assert "for each device" in weak and "rbf" not in weak
 
 
-def test_speedup_efficiency_ideal_and_fitted_law_are_drawn(read):
+def test_speedup_efficiency_and_ideal_are_drawn(read):
     generator = np.random.default_rng(0)
     cases = [made_up.case_of("rbf", m, 2, d) for m in ("jacfwd", "jacrev") for d in (1, 2, 4, 8)]
     strong = over_devices.draw_scaling(
@@ -268,8 +268,6 @@ def test_speedup_efficiency_ideal_and_fitted_law_are_drawn(read):
     )
     names = [entry.name for entry in strong.legend]
     assert names == ["jacfwd (vmap), shard_map, points split", "jacrev (vmap), shard_map, points split"]
-    for panel in strong.panels:
-        assert len({row["line"] for row in panel.chart["layer"][0]["data"]["values"]}) == 2
     assert [row["label"] for row in rows(strong, "text")] == ["ideal", "jacrev", "jacfwd"] * 2
     assert y_titles(strong) == ["speed-up", "efficiency"]
 

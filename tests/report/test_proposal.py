@@ -75,7 +75,7 @@ def test_table_has_the_numbers_of_the_curve_with_their_intervals(tmp_path, make_
     ]
     rows = re.findall(r"^\| (.*) \|$", write_proposal(made_up.write(tmp_path, records)), re.MULTILINE)
     cells = [row.split(" | ") for row in rows[:5]]
-    assert cells[0] == ["devices", "time", "speed-up", "ideal", "efficiency"]
+    assert cells[0] == ["devices", "time", "speed-up", "ideal", "efficiency", "serial part"]
     assert [row[0] for row in cells[2:]] == ["1", "2", "4"] and [row[3] for row in cells[2:]] == [
         "1x",
         "2x",
@@ -83,6 +83,7 @@ def test_table_has_the_numbers_of_the_curve_with_their_intervals(tmp_path, make_
     ]
     assert cells[2][2] == "1.00x" and cells[3][2].startswith("2.00x (") and cells[4][4].startswith("0.80 (")
     assert cells[4][1].startswith("2.50 s (")
+    assert (cells[2][5], cells[3][5].split()[0], cells[4][5].split()[0]) == ("", "0", "0.0833")
 
 
 @pytest.mark.thorough
@@ -140,10 +141,6 @@ def test_methods_name_each_mode_once_and_describe_the_choice_of_mesh(tmp_path, m
     assert "mesh" not in text
 
 
-def test_sentences_begin_with_a_capital(tmp_path, make_record):
-    records = steady(make_record, "jacfwd", {d: 1 / d + 0.01 * d for d in (1, 2, 4, 8, 16)})
-    text = write_proposal(made_up.write(tmp_path / "single", records))
-    assert ". Universal scalability describes it best" in text
 
 
 def test_cpu_devices_are_described_as_cores(tmp_path, make_record):
@@ -261,17 +258,6 @@ def test_no_devices_are_recommended_if_the_ratio_of_their_times_is_not_determine
     ]
     text = write_proposal(made_up.write(tmp_path, records))
     assert "calls on 8 cores, with the shortest time (no number of devices can be recommended: the" in text
-
-
-def test_limit_of_a_law_states_its_reference_and_its_doubt(tmp_path, make_record):
-    times = {d: (0.05 + 0.95 / d) * (1 + 0.001 * (-1) ** i) for i, d in enumerate((2, 4, 8, 16))}
-    text = write_proposal(made_up.write(tmp_path / "sure", steady(make_record, "jacfwd", times)))
-    assert re.search(
-        r"no more than 20.\d+x \(.* to .*\) as fast as one device by this law on any number", text
-    )
-    times = {d: (0.001 + 0.999 / d) * (1 + 0.01 * (-1) ** i) for i, d in enumerate((2, 4, 8, 16))}
-    text = write_proposal(made_up.write(tmp_path / "unsure", steady(make_record, "jacfwd", times)))
-    assert re.search(r"largest speed-up is not determined \(.* or more\)\.", text)
 
 
 def test_compute_time_is_for_the_fewest_devices_not_distinguished_from_the_fastest(tmp_path, make_record):

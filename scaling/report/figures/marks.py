@@ -148,15 +148,6 @@ def make_layer(mark: Spec, rows: Sequence[Row] | None = None, **channels: Any) -
     return {"mark": {"clip": True} | mark, "encoding": channels} | data
 
 
-def draw_lines(styles: Sequence[LineStyle], rows: Sequence[Row] | None = None, **options: Any) -> Spec:
-    """Return a layer with one line for each value of the field 'line' of the data rows.
-
-    If `rows` is None, the layer uses the data rows of its chart. `options` are mark properties of Vega-Lite.
-    """
-    dash = _line_channel(styles, [list(style.dash or (1, 0)) for style in styles])
-    return make_layer({"type": "line", "strokeWidth": 1.8} | options, rows, strokeDash=dash)
-
-
 def draw_series(rows: Sequence[Row], y: Spec, styles: Sequence[LineStyle]) -> list[Spec]:
     """Return layers of lines, error bars and markers that show the data rows on the axis `y`.
 
@@ -165,8 +156,10 @@ def draw_series(rows: Sequence[Row], y: Spec, styles: Sequence[LineStyle]) -> li
     field = y["field"]
     bounds: Spec = {"y": {"field": f"{field}_low"}, "y2": {"field": f"{field}_high"}}
     error_bars = make_layer({"type": "rule", "strokeWidth": 2}, **bounds)
+    dash = _line_channel(styles, [list(style.dash or (1, 0)) for style in styles])
     shape = _line_channel(styles, [SHAPES[style.shape or "circle"] for style in styles])
-    layers = [draw_lines(styles), error_bars, make_layer({"type": "point"}, shape=shape)]
+    lines = make_layer({"type": "line", "strokeWidth": 1.8}, strokeDash=dash)
+    layers = [lines, error_bars, make_layer({"type": "point"}, shape=shape)]
     last_rows = {row["line"]: row for row in rows if row.get(field) is not None}
     if 1 < len(set(map(_mode_of_line, last_rows))) == len(last_rows) <= _MAX_LABELS:
         labels = _label_line_ends(last_rows.values(), y)

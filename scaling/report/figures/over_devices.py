@@ -1,16 +1,13 @@
-"""Draw scaling curves against device count: time, speed-up, efficiency, fitted laws and predicted times."""
+"""Draw scaling curves against device count: time, speed-up, efficiency and predicted times."""
 
 import itertools
 from collections.abc import Iterable, Sequence
-
-import numpy as np
 
 from scaling.analysis.cases import ENOUGH_COUNTS
 from scaling.analysis.curves import Curve, curves_of_largest_problems
 from scaling.analysis.estimate import format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast
-from scaling.analysis.scaling_fits import ScalingFit
 from scaling.core.grouping import group_by
 from scaling.report.figures import marks
 from scaling.report.figures.marks import Figure, Panel, Row, Spec, make_figure
@@ -73,7 +70,7 @@ def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None =
     caption = (
         f"Speed-up and efficiency against the same program on {baselines}"
         f"{', as many points for each device' if kind == 'weak' else ''}. {_UNDETERMINED} {_SELECTION} "
-        f"The broad pale line is the law that fits best. {_LIMITED}"
+        f"{_LIMITED}"
     )
     fields = ("speedup", "efficiency")
     return _draw_curves(f"scaling-{kind}", _TITLES[kind], caption, findings, same_kind, fields)
@@ -90,26 +87,20 @@ def _draw_curves(
     problems = curves_of_largest_problems(curves, mixed="seconds" in fields)  # times have no baseline
     problems.sort(key=lambda curves: (curves[0].case.ad_mode.is_value, -max(len(c.points) for c in curves)))
     curves_by_problem = [_limit_curves(problem_curves) for problem_curves in problems[: marks.MAX_PANELS]]
-    best_fits = {id(fit.curve): fit for fit in findings.best_fits}
     case_of_line = {curve.program_name: curve.case for curve in itertools.chain(*curves_by_problem)}
     styles, panels = line_styles(case_of_line), []
     for problem_curves in curves_by_problem:
         rows = _measurement_rows(problem_curves)
-        fits = [best_fits[id(curve)] for curve in problem_curves if id(curve) in best_fits]
         for field in fields:
             if any(row[field] is not None for row in rows):
                 panel_title = marks.panel_title(findings, problem_curves[0], problem_curves[0].size)
                 panel_title += (_RATIO_NAMES[field],) if field == "against_jit" else ()
-                panels.append(Panel(panel_title, _draw_chart(problem_curves, rows, styles, field, fits)))
+                panels.append(Panel(panel_title, _draw_chart(problem_curves, rows, styles, field)))
     return make_figure(name, title, caption, panels, styles, len(problems))
 
 
 def _draw_chart(
-    curves: Sequence[Curve],
-    rows: Sequence[Row],
-    styles: Sequence[LineStyle],
-    field: str,
-    fits: Sequence[ScalingFit],
+    curves: Sequence[Curve], rows: Sequence[Row], styles: Sequence[LineStyle], field: str
 ) -> Spec:
     names = ("line", "tip", "devices", field, f"{field}_low", f"{field}_high")
     rows = [{name: row[name] for name in names} for row in rows]
@@ -118,10 +109,7 @@ def _draw_chart(
     x = marks.log_axis("devices", "devices", device_counts, counts=True)
     values = [*marks.values_with_bounds(rows, field), *ideal.values()]
     y = _value_axis(curves[0], field, values, device_counts)
-    has_law = field in ("speedup", "efficiency")
-    law_rows = [row for fit in fits if has_law for row in _law_rows(fit, field)]
-    law_lines = marks.draw_lines(styles, law_rows, strokeWidth=6, strokeOpacity=0.2)
-    layers = [law_lines, *marks.draw_ideal(ideal, x, y), *marks.draw_series(rows, y, styles)]
+    layers = [*marks.draw_ideal(ideal, x, y), *marks.draw_series(rows, y, styles)]
     return marks.make_chart(rows, x, y, styles, layers)
 
 
@@ -164,20 +152,6 @@ def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
                 drawn_value = value if estimate is None or estimate.is_determined else None
                 ratio_fields |= {field: drawn_value, f"{field}_low": low, f"{field}_high": high}
             rows.append(marks.timing_row(curve.program_name, point.timing, *ratios, **ratio_fields))
-    return rows
-
-
-def _law_rows(fit: ScalingFit, field: str) -> list[Row]:
-    """Return data rows with a fitted scaling law, evaluated at 12 device counts.
-
-    `field` is 'speedup' or 'efficiency'.
-    """
-    curve, baseline, rows = fit.curve, fit.curve.points[0], []
-    # The values are relative to the measured time of the baseline.
-    scale = baseline.seconds / fit.seconds / (baseline.devices if curve.kind == "weak" else 1)
-    for devices in np.geomspace(baseline.devices, curve.points[-1].devices, 12):
-        value = scale * fit.speedup(devices) / (devices / baseline.devices if field == "efficiency" else 1)
-        rows.append({"line": curve.program_name, "devices": round(float(devices), 4), field: float(value)})
     return rows
 
 

@@ -17,7 +17,7 @@ QUICK is sampling.seconds=0.05 sampling.least=7 sampling.most=7 sampling.warm_up
 holds records of tests/made_up.py, with up to eight devices.
 
 `reading.json` was adapted: a time over processes is their geometric mean, no longer their median, and what is no longer
-reported was removed: Karp-Flatt fractions, notes of lint, the tables of growth, laws and plans, two columns and some numbers.
+reported was removed: notes of lint, the tables of growth, laws and plans, two columns and some numbers.
 
 Only `case_keys` imports the package. Everything else runs commands and reads what they print and write:
 names, statuses and numbers.
