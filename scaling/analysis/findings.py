@@ -165,7 +165,7 @@ def read(
         curves=scaling_curves,
         fastest=fastest,
         size_sweeps=size_series.size_sweeps(studied),
-        fastest_mode_maps=size_series.fastest_mode_maps(fastest, timings),
+        fastest_mode_maps=size_series.fastest_mode_maps(fastest),
         baselines=find_baselines(timings),
         weak_refusals=curves.weak_refusals(studied, kinds) if "weak" in kinds else [],
         efficiency_breakdowns=[

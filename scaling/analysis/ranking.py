@@ -39,6 +39,13 @@ class Ranking(Subject):
         return self.ratio is not None and self.ratio.above_one and not self.is_empty_call
 
     @property
+    def fastest_mode(self) -> str:
+        """Return the name of the AD mode that is significantly faster than all others, or ''."""
+        if not self.distinguished or not self.runner_up or self.runner_up.base_method == self.base_method:
+            return ""
+        return self.base_method.name
+
+    @property
     def doubts(self) -> tuple[str, ...]:
         """Return the reasons why the ranking may be wrong, such as 'measured in one process'."""
         if self.runner_up is None or self.ratio is None:

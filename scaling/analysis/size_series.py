@@ -6,6 +6,7 @@ sizes and not the asymptotic growth.
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +18,13 @@ from scaling.analysis.cases import Method, S, Subject, with_fields
 from scaling.analysis.curves import keep_fastest_meshes
 from scaling.analysis.estimate import Estimate
 from scaling.analysis.ranking import Ranking
-from scaling.analysis.ratios import Ratio, estimate_ratio, p_value
-from scaling.analysis.timings import Timing, is_empty_call, near_floor, reasons_for_doubt
+from scaling.analysis.ratios import estimate_ratio, p_value
+from scaling.analysis.timings import Timing, near_floor
 from scaling.core.formatting import format_count
-from scaling.core.grouping import group_by, least_by
+from scaling.core.grouping import group_by
 
 _LEAST_SIZES = 3  # a line through two sizes has no residuals
-_FALSE_CROSSOVERS = 0.05  # largest probability that a map shows a crossover without doubts by chance
+_FALSE_MODES = 0.05  # largest probability that chance names a fastest mode without a doubt in a map
 _ROUNDING = 1e-6  # a quadratic coefficient up to this size is attributed to rounding
 
 
@@ -57,26 +58,34 @@ class SizeSweep(_SizeSeries):
 
 
 @dataclass(frozen=True)
-class Crossover:
-    """A change of the fastest method between two sizes. The times differ significantly at both sizes."""
-
-    devices: int
-    before: Method  # the fastest method at smaller sizes, without its memory setting
-    after: Method  # the fastest method at larger sizes, without its memory setting
-    below: int  # the closest smaller size at which `before` is known to be faster
-    above: int  # the closest larger size at which `after` is known to be faster
-    at: float  # size at which the times are equal, interpolated linearly in the logarithms
-    doubts: tuple[str, ...]  # reasons why the crossover may not be real
-
-
-@dataclass(frozen=True)
 class FastestModeMap(_SizeSeries):
     """The fastest AD mode of one function for each problem size and device count."""
 
     sizes: tuple[int, ...]
     devices: tuple[int, ...]
     cells: Mapping[tuple[int, int], Ranking]  # (size, device count) -> ranking; missing if not measured
-    crossovers: tuple[Crossover, ...]
+
+    def runs(self, devices: int) -> list[tuple[str, int, int]]:
+        """Return (fastest mode, smallest size, largest size) for each run of sizes with one fastest mode.
+
+        The mode is '' if no mode is significantly faster than all others.
+        """
+        line = [(size, self.cells[size, devices]) for size in self.sizes if (size, devices) in self.cells]
+        runs = []
+        for mode, group in itertools.groupby(line, lambda pair: pair[1].fastest_mode):
+            sizes = [size for size, _ in group]
+            runs.append((mode, sizes[0], sizes[-1]))
+        return runs
+
+    def doubts(self, devices: int) -> list[str]:
+        """Return the reasons why the fastest modes on a device count may be wrong."""
+        named = [r for (_, count), r in self.cells.items() if count == devices and r.fastest_mode]
+        doubts = dict.fromkeys(doubt for ranking in named for doubt in ranking.doubts)
+        pairs = [(ranking.runner_up, ranking.fastest) for ranking in named if ranking.runner_up]
+        p_values = [p_value(estimate_ratio(slow.records, fast.records)) or 0.0 for slow, fast in pairs]
+        if max(p_values, default=0.0) * len(self.cells) > _FALSE_MODES:  # Bonferroni
+            doubts[f"chance may explain one of {format_count(len(self.cells), 'comparison')}"] = None
+        return list(doubts)
 
 
 def _find_series(items: Sequence[S]) -> Iterator[tuple[str, str, str, list[S]]]:
@@ -148,84 +157,17 @@ def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> Estimate:
     return Estimate(float(slope), float(min(slopes)), float(max(slopes)))
 
 
-def fastest_mode_maps(fastest: Iterable[Ranking], timings: Iterable[Timing]) -> list[FastestModeMap]:
+def fastest_mode_maps(fastest: Iterable[Ranking]) -> list[FastestModeMap]:
     """Return a map of the fastest AD mode for each group of problems that differ only in one size.
 
-    `fastest` contains a ranking for each problem and device count, and `timings` the times of all methods.
+    `fastest` contains a ranking for each problem and device count.
     """
-    best = least_by(timings, lambda t: (*t.comparison_key, t.base_method), lambda t: t.median)
     maps = []
     for family in group_by(fastest, lambda ranking: (ranking.family_key, tuple(ranking.case.sizes))).values():
         for name, title, fixed_sizes, rankings in _find_series(family):
             cells = {(ranking.all_sizes[name], ranking.case.devices): ranking for ranking in rankings}
             sizes, devices = (tuple(sorted(set(axis))) for axis in zip(*cells, strict=True))
             largest = max(rankings, key=lambda ranking: (ranking.volume, ranking.case.devices))
-            lines = ([(n, cells[n, count]) for n in sizes if (n, count) in cells] for count in devices)
-            crossovers = tuple(c for line in lines for c in _find_crossovers(line, best, len(cells)))
             subject = (largest.case, largest.environment, largest.honest)
-            maps.append(FastestModeMap(*subject, title, fixed_sizes, sizes, devices, cells, crossovers))
+            maps.append(FastestModeMap(*subject, title, fixed_sizes, sizes, devices, cells))
     return maps
-
-
-def _find_crossovers(
-    line: Sequence[tuple[int, Ranking]], fastest_timings: Mapping[tuple, Timing], comparisons: int
-) -> list[Crossover]:
-    methods = [ranking.fastest.base_method for _, ranking in line]
-    slower = [_slower_methods(ranking.fastest, set(methods), fastest_timings) for _, ranking in line]
-    crossovers: list[Crossover] = []
-    start = 0  # the index of the size above the last crossover
-    for upper, after in enumerate(methods):
-        for lower in reversed(range(start, upper)):
-            if after in slower[lower] and methods[lower] in slower[upper]:
-                pairs = slower[lower][after], slower[upper][methods[lower]]
-                crossovers.append(_crossover_between(line[lower], line[upper], pairs, comparisons))
-                start = upper
-                break
-    return crossovers
-
-
-def _slower_methods(
-    fast: Timing, methods: Iterable[Method], best: Mapping[tuple, Timing]
-) -> dict[Method, tuple[Timing, Ratio]]:
-    """Return {method: (its timing, ratio of its time to that of `fast`)} for significantly slower methods.
-
-    Only timings of the same problem and device count are compared. Return {} if `is_empty_call(fast)`.
-    `best` maps (*comparison_key, method) to the fastest timing of a method.
-    """
-    if is_empty_call(fast):
-        return {}
-    slower: dict[Method, tuple[Timing, Ratio]] = {}
-    for method in methods:
-        timing = best.get((*fast.comparison_key, method))
-        if timing and method != fast.base_method:
-            ratio = estimate_ratio(timing.records, fast.records)
-            if ratio.estimate.above_one:
-                slower[method] = (timing, ratio)
-    return slower
-
-
-def _crossover_between(
-    below: tuple[int, Ranking],
-    above: tuple[int, Ranking],
-    slower: Sequence[tuple[Timing, Ratio]],
-    comparisons: int,
-) -> Crossover:
-    """Return the `Crossover` between two sizes. `below` and `above` are (size, `Ranking`) pairs.
-
-    At each of the two sizes, the method that is fastest at the other size is slower. `slower` contains its
-    timing at `below`, then at `above`, each with the ratio of its time to the fastest time. `comparisons` is
-    the number of tests for the Bonferroni correction.
-    """
-    rankings = below[1], above[1]
-    doubts = list[str]()
-    for ranking, (slower_timing, _) in zip(rankings, slower, strict=True):
-        doubts += reasons_for_doubt(ranking.fastest, slower_timing)
-    if not all(ranking.distinguished for ranking in rankings):
-        doubts.append("another mode is not distinguished")
-    if any((p_value(ratio) or 0.0) * comparisons > _FALSE_CROSSOVERS for _, ratio in slower):
-        doubts.append(f"chance may explain it among {format_count(comparisons, 'comparison')}")
-    gap_below, gap_above = (math.log(ratio.estimate.value) for _, ratio in slower)
-    at = below[0] * (above[0] / below[0]) ** (gap_below / (gap_below + gap_above))
-    before, after = (ranking.fastest.base_method for ranking in rankings)
-    devices, reasons = rankings[0].case.devices, tuple(dict.fromkeys(doubts))
-    return Crossover(devices, before, after, below[0], above[0], at, reasons)

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from scaling.analysis import forecast
@@ -13,13 +13,13 @@ from scaling.analysis.estimate import UNDETERMINED, format_exponent, format_rati
 from scaling.analysis.findings import Findings, read
 from scaling.analysis.lint import lint_findings
 from scaling.analysis.ranking import Ranking
-from scaling.analysis.size_series import Crossover
 from scaling.analysis.timings import is_empty_call
 from scaling.core.case import problem
-from scaling.core.formatting import format_count, format_number, list_first
-from scaling.core.grouping import group_by, least_by
+from scaling.core.formatting import format_count, list_first
+from scaling.core.grouping import least_by
 from scaling.core.record import REASONS
 
+_MOST_RUNS = 6  # the largest number of runs of sizes named in a sentence
 _MOST_METHODS = 4  # the largest number of methods named in a sentence
 
 
@@ -57,30 +57,27 @@ def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, tupl
 
 
 def describe_crossovers(findings: Findings) -> list[str]:
-    """Return sentences that state at which sizes the fastest AD mode of a function changes."""
+    """Return sentences that state the fastest AD mode by size of each function whose fastest mode changes.
+
+    The other sizes have their largest values, and the device count is the smallest one.
+    """
     texts = []
-    for mode_map in findings.fastest_mode_maps:
-        groups = group_by(mode_map.crossovers, lambda c: (c.before, c.after, c.below, c.above)).values()
-        sizes = f" with {mode_map.fixed_sizes}" if mode_map.fixed_sizes else ""
-        text = "; ".join(_describe_crossover(crossovers, mode_map.swept) for crossovers in groups)
-        if groups:
-            text = f"Crossover of {mode_map.family}{sizes}: {text}"
-            texts.append((mode_map, mode_map.swept, (), text))
+    for mode_map, devices in ((m, devices) for m in findings.fastest_mode_maps for devices in m.devices):
+        runs = mode_map.runs(devices)
+        if len({mode for mode, *_ in runs} - {""}) > 1:
+            names = [f"{mode or 'not distinguished'} at {_format_range(*ends)}" for mode, *ends in runs]
+            with_sizes = f" with {mode_map.fixed_sizes}" if mode_map.fixed_sizes else ""
+            count = format_count(devices, "device")
+            text = f"Fastest mode of {mode_map.family}{with_sizes} against {mode_map.swept} on {count}: "
+            text += list_first(names, _MOST_RUNS, "; ")
+            doubts = ", ".join(mode_map.doubts(devices))
+            text += f"; not sure: {doubts}" if doubts else ""
+            texts.append((mode_map, mode_map.swept, (devices,), text))
     return _select_largest(findings, texts)
 
 
-def _describe_crossover(crossovers: Sequence[Crossover], swept: str) -> str:
-    first, name = crossovers[0], swept.split()[0]
-    devices = ", ".join(str(crossover.devices) for crossover in crossovers)
-    sizes = [crossover.at for crossover in crossovers]
-    ends = [f"{at:,.0f}" if at >= 1000 else format_number(at) for at in (min(sizes), max(sizes))]
-    between = " to ".join(dict.fromkeys(ends))
-    doubts = dict.fromkeys(doubt for crossover in crossovers for doubt in crossover.doubts)
-    return (
-        f"{first.before.name} is fastest up to {name} = {first.below:,}, "
-        f"{first.after.name} from {first.above:,} on {devices} {'device' if devices == '1' else 'devices'} "
-        f"(their times meet at about {between})" + (f"; not sure: {', '.join(doubts)}" if doubts else "")
-    )
+def _format_range(first: int, last: int) -> str:
+    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
 
 
 def describe_growth(findings: Findings) -> list[str]:

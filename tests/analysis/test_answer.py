@@ -96,16 +96,13 @@ def test_oversubscribed_times_are_marked_and_have_no_speedup(ask):
     assert not [line for line in lines if "speed-up" in line]
 
 
-def test_digits_of_a_large_crossover_size_are_grouped(ask):
-    sentence = find_sentence("Crossover", ask(*crossing((16, 32, 128, 256), 10_007)))
-    assert "their times meet at about 640,448" in sentence
-
-
-def test_crossover_is_reported_with_its_size(ask):
-    sentence = find_sentence("Crossover", ask(*crossing((16, 32, 128, 256))))
-    words = "jacfwd (vmap) is fastest up to points = 32, jacrev (vmap) from 128 on 1 device (their times meet at about 64"
-    assert words in sentence
-    assert "not distinguished" not in sentence
+def test_the_fastest_mode_by_size_is_reported_where_it_changes(ask):
+    sentence = find_sentence("against points", ask(*crossing((16, 32, 128, 256), 10_007)))
+    assert sentence == (
+        "Fastest mode of linear with o=3 p=5 against points on 1 device: jacfwd (vmap) at 160,112 to 320,224; "
+        "jacrev (vmap) at 1,280,896 to 2,561,792; not sure: measured in one process."
+    )
+    assert not [line for line in ask(*crossing((16, 32, 64))) if line.startswith("Fastest mode of")]
 
 
 def test_growth_is_reported_with_the_exponent_of_each_mode(ask):
@@ -191,11 +188,6 @@ def test_headline_is_of_the_largest_problem_on_enough_device_counts_as_the_figur
     assert "points=64" in summary.answer_sentences(study)[0]
     ((curve, *_), *_) = curves.curves_of_largest_problems(study.curves)
     assert curve.case.points == 64
-
-
-def test_crossover_of_one_process_is_not_sure(ask):
-    sentence = find_sentence("Crossover", ask(*crossing((16, 256))))
-    assert sentence.endswith("; not sure: measured in one process.")
 
 
 def test_case_that_failed_in_an_older_environment_and_then_succeeded_is_not_counted(answer, make_record):

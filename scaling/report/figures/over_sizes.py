@@ -71,8 +71,7 @@ def draw_crossover(findings: Findings) -> Figure | None:
         panels.append(Panel(title, chart, zoom=False, least_width=width, height=height))
     caption = (
         "The fastest mode for each size and number of devices, with its time. Pale, with a question mark: "
-        "not distinguished from the next. A thick line is where the fastest mode changes, above the largest "
-        "size at which the mode below it was measured to be faster; dashed where that is not sure."
+        "not distinguished from the next."
     )
     if any(len(mode_map.sizes) > _MAX_ROWS for mode_map in drawn_maps):
         caption += f" The cells of more than {_MAX_ROWS} sizes have no text; a tooltip has it."
@@ -85,7 +84,7 @@ def _draw_map(mode_map: FastestModeMap, styles: Sequence[LineStyle]) -> Spec:
     x = _band_axis("devices", "devices", [f"{count:,}" for count in mode_map.devices])
     y = _band_axis("size", mode_map.swept, [f"{size:,}" for size in reversed(mode_map.sizes)])
     opacity: Spec = {"field": "shade", "type": "quantitative", "scale": None}
-    layers = [marks.make_layer({"type": "rect"}, fillOpacity=opacity), _draw_crossovers(mode_map)]
+    layers = [marks.make_layer({"type": "rect"}, fillOpacity=opacity)]
     if len(mode_map.sizes) <= _MAX_ROWS:
         text: Spec = {"align": "center", "baseline": "middle", "lineBreak": "\n", "dy": -6, "fontSize": 10}
         layers.append(marks.draw_text(color={"value": INK}, **text))
@@ -96,20 +95,6 @@ def _band_axis(field: str, title: str, names: Sequence[str]) -> Spec:
     """Return a categorical axis with one band for each name."""
     axis, scale = {"labelAngle": 0, "ticks": False}, {"paddingInner": 0.05}
     return {"field": field, "title": title, "type": "ordinal", "sort": names, "scale": scale, "axis": axis}
-
-
-def _draw_crossovers(mode_map: FastestModeMap) -> Spec:
-    """Return a layer with a horizontal line wherever the fastest mode changes with the size."""
-    rows = [
-        {"devices": f"{crossover.devices:,}", "size": f"{crossover.below:,}", "sure": not crossover.doubts}
-        for crossover in mode_map.crossovers
-    ]
-    channels = {
-        "x": {"field": "devices", "bandPosition": 0}, "x2": {"field": "devices", "bandPosition": 1},
-        "y": {"field": "size", "bandPosition": 0}, "color": {"value": INK},
-        "strokeDash": {"condition": {"test": "datum.sure", "value": [1, 0]}, "value": [4, 3]},
-    }  # fmt: skip
-    return marks.make_layer({"type": "rule", "strokeWidth": 2.5}, rows, **channels)
 
 
 def _cell_row(ranking: Ranking, size: int, devices: int) -> Row:
