@@ -1,21 +1,16 @@
-"""Compare times with peak rates and handwritten code (`Baseline`); find lost parallel efficiency.
+"""Compare times with peak rates and handwritten code (`Baseline`).
 
 The work of a program (bytes and operations) is counted, and the peak rates of the machine are measured.
 Only the inputs and the result count as memory traffic. The fraction of the peak is thus a lower bound.
-
-All communication counts as lost efficiency, because its overlap with computation is unknown. The remaining
-loss can therefore be negative. It can also be negative if the speed-up is super-linear.
 """
 
 import json
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from scaling.analysis.curves import Curve, CurvePoint
 from scaling.analysis.environments import OF_THE_CASE
 from scaling.analysis.estimate import Estimate
-from scaling.analysis.timings import Timing, dispatch_floor, least_time, time_ratio
+from scaling.analysis.timings import Timing, least_time, time_ratio
 from scaling.core.case import CEILING
 from scaling.core.grouping import group_by, least_by
 from scaling.options import machine_peaks
@@ -55,7 +50,7 @@ def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
     """
     derivative_timings = (timing for timing in timings if timing.case.workload != CEILING)
     groups = group_by(derivative_timings, lambda timing: timing.comparison_key)
-    rates, baselines = measured_rates(timings), []
+    rates, baselines = _measured_rates(timings), []
     for problem_timings in groups.values():
         jax_timings = [timing for timing in problem_timings if timing.case.engine == "jax"]
         fastest = least_time(timing for timing in jax_timings if not timing.case.ad_mode.closed_form)
@@ -78,7 +73,7 @@ def _limiting_peak(timing: Timing, rates: Rates) -> Bound | None:
     return max(bounds, key=lambda bound: bound.fraction, default=None)
 
 
-def measured_rates(timings: Iterable[Timing]) -> Rates:
+def _measured_rates(timings: Iterable[Timing]) -> Rates:
     """Return {(target, dtype, precision, machine): list of (work, work per second)} for peak benchmarks.
 
     `target` is the name of a benchmark, such as "matmul". `machine_peaks.peak_work` defines its unit of work,
@@ -98,7 +93,7 @@ def _least_seconds(target: str, amount: float | None, timing: Timing, rates: Rat
 
     `target` is the benchmark of the peak rate, such as "matmul". `amount` has the unit of
     `machine_peaks.peak_work`. `timing` determines the machine, dtype and precision. `rates` is the result of
-    `measured_rates`. Return None if the amount or the rate is unknown.
+    `_measured_rates`. Return None if the amount or the rate is unknown.
     """
     if not amount:
         return amount  # no work takes no time, even if the rate is unknown
@@ -116,52 +111,3 @@ def _machine_key(timing: Timing) -> tuple:
     other_facts = (*OF_THE_CASE, "workload_digest", "engine", "hosts", "governor")
     facts = {name: value for name, value in timing.record.environment.items() if name not in other_facts}
     return json.dumps(facts, sort_keys=True), timing.honest, timing.case.devices
-
-
-class EfficiencyBreakdown(NamedTuple):
-    """The efficiency lost to each cause at one device count. The losses sum to 1 - efficiency."""
-
-    curve: Curve
-    point: CurvePoint
-    communication: float | None  # None if the bytes were not counted or no all-reduce was timed
-    imbalance: float | None  # None if a single process drives all devices and times them together
-    dispatch: float | None  # None if no empty call was timed
-    serial: float  # the remainder: serial work, contention, and the losses that are None
-
-
-def efficiency_breakdowns(curve: Curve, rates: Rates) -> list[EfficiencyBreakdown]:
-    """Return a breakdown of the lost efficiency for each device count of a curve, except for one device.
-
-    `rates` is the result of `measured_rates`. A time that does not exceed the dispatch latency is omitted.
-    Return [] if there is no time on one device.
-    """
-    points = [point for point in curve.points if dispatch_floor(point.timing) < point.seconds]
-    if not points or points[0].devices > 1:
-        return []
-    return [_break_down(curve, point, points[0].timing, rates) for point in points[1:]]
-
-
-def _break_down(curve: Curve, point: CurvePoint, single: Timing, rates: Rates) -> EfficiencyBreakdown:
-    timing, efficiency = point.timing, point.efficiency.value
-    all_reduce = _least_seconds("all_reduce", timing.record.collective_bytes, timing, rates)
-    lost_seconds = (all_reduce, _waiting_seconds(timing))
-    communication, imbalance = (None if lost is None else lost / timing.median for lost in lost_seconds)
-    latency, single_latency = dispatch_floor(timing), dispatch_floor(single)
-    # The dispatch latency on one device is part of the ideal time.
-    dispatch = None
-    if latency and single_latency:
-        dispatch = latency / timing.median - efficiency * single_latency / single.median
-    serial = 1 - efficiency - sum(loss or 0.0 for loss in (communication, imbalance, dispatch))
-    return EfficiencyBreakdown(curve, point, communication, imbalance, dispatch, serial)
-
-
-def _waiting_seconds(timing: Timing) -> float | None:
-    """Return the mean time in seconds that a process waits for the slowest process, or None if unknown."""
-    waits = [
-        statistics.median(
-            slowest - fastest for slowest, fastest in zip(record.seconds, record.seconds_min, strict=True)
-        )
-        for record in timing.records
-        if len(record.seconds) == len(record.seconds_min) and record.seconds != record.seconds_min
-    ]
-    return statistics.median(waits) / 2 if waits else None  # half the wait of the fastest process

@@ -7,13 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling.analysis import curves, forecast, ranking, size_series
-from scaling.analysis.baselines import (
-    Baseline,
-    EfficiencyBreakdown,
-    efficiency_breakdowns,
-    find_baselines,
-    measured_rates,
-)
+from scaling.analysis.baselines import Baseline, find_baselines
 from scaling.analysis.cases import OUT_OF_MEMORY_REASONS, curve_case, is_candidate
 from scaling.analysis.curves import Curve, CurvePoint
 from scaling.analysis.timings import Timing, pool_processes
@@ -40,7 +34,6 @@ class Findings:
     fastest_mode_maps: list[size_series.FastestModeMap]
     baselines: list[Baseline]
     weak_refusals: list[str]  # see `curves.weak_refusals`
-    efficiency_breakdowns: list[EfficiencyBreakdown]
     forecasts: list[forecast.Forecast]  # one per planned hardware
     plan_scores: list[forecast.PlanScore]  # one per planned hardware that was also measured
     efficiency: float  # smallest acceptable parallel efficiency
@@ -154,23 +147,18 @@ def read(
     plan_files = {path.stem.removeprefix("plan-"): store.read_json(path) for path in plan_paths}
     studied = [timing for timing in timings if timing.case.kind == "case"]
     fastest = ranking.fastest_methods(studied)
-    scaling_curves = curves.scaling_curves(studied, kinds)
-    rates = measured_rates(timings)
     return Findings(
         name=str(study.content.get("study") or folder.resolve().name),
         records=records,
         damaged=loaded.damaged,
         missing=_list_missing(study.cases, records),
         timings=timings,
-        curves=scaling_curves,
+        curves=curves.scaling_curves(studied, kinds),
         fastest=fastest,
         size_sweeps=size_series.size_sweeps(studied),
         fastest_mode_maps=size_series.fastest_mode_maps(fastest),
         baselines=find_baselines(timings),
         weak_refusals=curves.weak_refusals(studied, kinds) if "weak" in kinds else [],
-        efficiency_breakdowns=[
-            each for curve in scaling_curves for each in efficiency_breakdowns(curve, rates)
-        ],
         forecasts=forecast.forecasts(loaded.plans, plan_files),
         plan_scores=forecast.plan_scores(loaded.plans, timings),
         efficiency=efficiency,

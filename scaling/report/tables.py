@@ -1,4 +1,4 @@
-"""Make the tables of a report: fastest modes, cases, lint, plans, efficiency, peers and more.
+"""Make the tables of a report: fastest modes, cases, lint, plans, peers and more.
 
 Each function *_rows yields the rows of one table. A row is a dict from column name to cell. The HTML page,
 table.md and the terminal show the same tables.
@@ -60,8 +60,6 @@ _NOTES = {  # first word of a table's HTML anchor -> text above the table
     "on a cluster with retry=true.",
     "planned": "Predicted, not measured. Times have the 95 % interval of the prediction; the efficiency is "
     "relative to the fewest devices that were planned.",
-    "losses": "Shares of the device-seconds: the efficiency is the part that does the work of the one-device "
-    "program. Communication and imbalance between processes are part of the rest where they are not known.",
     "settings": "Cases that differ only in settings such as chunk, mesh and seeds, the fastest first. Times "
     "as long: the time divided by that of the fastest, with its 95 % interval.",
     "systems": "PyTorch and others, compared with the fastest mode of JAX.",
@@ -76,8 +74,7 @@ def _format_fraction(value: float) -> str:
 
 _NUMBER_FORMATS: Mapping[str, Callable[[Any], str]] = {  # column -> function that formats its numbers
     **dict.fromkeys(("first call", "detecting and coloring"), format_duration),
-    **dict.fromkeys(("efficiency", "communication", "waiting"), _format_fraction),
-    **dict.fromkeys(("imbalance", "dispatch", "the rest"), _format_fraction),
+    **dict.fromkeys(("communication", "waiting"), _format_fraction),
     "memory": lambda value: f"{format_number(value / 1e6)} MB",  # always MB, so that the column can be sorted
     "nonzeros": "{:,}".format,
 }
@@ -174,7 +171,6 @@ def folded_tables(findings: Findings) -> list[Table]:
             _table(f"planned-{file_stem(f.hardware)}", f"Every case planned for {f.title}", _planned_rows(f))
             for f in findings.forecasts
         ),
-        _table("losses", "Where the efficiency goes", _efficiency_rows(findings)),
         _table("settings", "Settings of one program", _settings_rows(findings)),
         _table("systems", "Other systems", _peer_rows(findings)),
         _table("machine", "What the machine can do", _machine_rows(findings)),
@@ -305,21 +301,6 @@ def _describe_memory(record: Record) -> str:
     if used is None:
         return ""
     return format_bytes(used) + (f" ({format_percentage(used / capacity)})" if capacity else "")
-
-
-def _efficiency_rows(findings: Findings) -> Iterator[Row]:
-    for breakdown in findings.efficiency_breakdowns:
-        curve, point = breakdown.curve, breakdown.point
-        yield {
-            "curve": f"{curve.name}{findings.suffix(curve.environment)}",
-            "kind": curve.kind,
-            "devices": point.devices,
-            "efficiency": point.efficiency.value,
-            "communication": breakdown.communication,
-            "imbalance": breakdown.imbalance,
-            "dispatch": breakdown.dispatch,
-            "the rest": breakdown.serial,
-        }
 
 
 def _settings_rows(findings: Findings) -> Iterator[Row]:

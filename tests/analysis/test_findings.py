@@ -27,30 +27,28 @@ def findings_of(tmp_path, make_record):
     return write_and_read
 
 
-def test_folder_yields_curves_efficiency_breakdowns_and_exponents(findings_of):
+def test_folder_yields_curves_and_exponents(findings_of):
     counts, sizes = (1, 2, 4, 8), (4, 8, 16)
     study = findings_of(
         {"devices": d, "points": 24, "sizes": {"p": p, "o": 3}, "seconds": p**2 * (0.1 + 0.9 / d)}
         for d in counts
         for p in sizes
     )
-    assert [losses.curve for losses in study.efficiency_breakdowns[::3]] == study.curves
-    assert len(study.curves) == 3
-    assert [losses.point.devices for losses in study.efficiency_breakdowns] == [2, 4, 8] * 3
+    assert [[point.devices for point in curve.points] for curve in study.curves] == [list(counts)] * 3
     assert [e.value for sweep in study.size_sweeps for e in sweep.exponents.values()] == pytest.approx(
         [2] * len(counts)
     )
 
 
 @pytest.mark.parametrize("grows", [False, True])
-def test_rejected_weak_series_has_no_curve_and_no_breakdown(findings_of, grows):
+def test_rejected_weak_series_has_no_curve(findings_of, grows):
     rows = [
         {"devices": d, "points": 6 * d, "seconds": 1 + 0.1 * d, "flops": 1e6 * (d if grows else 1)}
         for d in (1, 2, 4)
     ]
     study = findings_of(rows, ["weak"])
-    kinds = [each.kind for each in [*study.curves, *(losses.curve for losses in study.efficiency_breakdowns)]]
-    assert (kinds, len(study.weak_refusals)) == (([], 1) if grows else (["weak"] * 3, 0))
+    kinds = [curve.kind for curve in study.curves]
+    assert (kinds, len(study.weak_refusals)) == (([], 1) if grows else (["weak"], 0))
 
 
 def test_two_sizes_have_no_exponent(findings_of):
@@ -59,7 +57,6 @@ def test_two_sizes_have_no_exponent(findings_of):
         for d in (1, 2)
         for p in (4, 8)
     )
-    assert len(study.efficiency_breakdowns) == 2
     assert not any(sweep.exponents for sweep in study.size_sweeps)
 
 

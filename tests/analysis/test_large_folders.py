@@ -105,7 +105,7 @@ def test_the_peak_rates_of_the_machine_are_computed_as_often_for_many_curves_as_
         computed.clear()
         rows = [{"points": 4 * i, "devices": devices} for i in range(1, count + 1) for devices in (1, 2)]
         found = read_records([*rows, peak | {"devices": 2}])
-        assert len(found.efficiency_breakdowns) == count
+        assert len(found.curves) == count
         counts.append(len(computed))
     assert counts[0] == counts[1] > 0
 

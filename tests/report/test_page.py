@@ -175,17 +175,6 @@ def test_serial_parts_are_in_the_table_of_cases_and_growth_exponents_in_a_senten
     assert float(re.search(r"exponent ([\d.]+) ", growth)[1]) == pytest.approx(1.25, abs=0.1)
 
 
-def test_lost_efficiency_is_divided_in_a_table(tmp_path):
-    floor = {"floor_seconds": 0.01}
-    records = [record(1, 1.0, **floor), record(2, 0.625, **floor)]
-    study = findings.read(made_up.write(tmp_path / "made", records))
-    (row,) = folded_rows(study, "losses")
-    assert (row["devices"], row["efficiency"], row["the rest"]) == ("2", "80 %", "19 %")
-    study = findings.read(made_up.write(tmp_path / "faster", [record(1, 1.0), record(2, 0.4)]))
-    (row,) = folded_rows(study, "losses")
-    assert (row["efficiency"], row["the rest"]) == ("125 %", "-25 %")
-
-
 def test_ratio_to_the_derivative_by_hand_has_an_interval(tmp_path):
     by_hand = [record(seconds=0.5, mode="analytic"), record(seconds=1.0)]
     study = findings.read(made_up.write(tmp_path / "made", [*by_hand, record(points=24)]))
