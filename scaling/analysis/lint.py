@@ -15,7 +15,6 @@ from scaling.analysis.timings import Timing
 from scaling.core.case import label
 from scaling.core.formatting import format_count, format_duration
 from scaling.core.grouping import group_by
-from scaling.core.record import REASONS
 
 ERROR, WARNING = "error", "warning"
 Rule = Callable[[Findings], list[str]]  # returns a description of each violation
@@ -123,11 +122,6 @@ def _trend(timing: Timing) -> str | bool:
     return change != 0 and f"{100 * change:+.1f} % from the first third to the last"
 
 
-def _varying_blocks(timing: Timing) -> str | bool:
-    blocks = dict.fromkeys(text for record in timing.records if (text := timings.automatic_blocks(record)))
-    return len(blocks) > 1 and "; ".join(blocks)
-
-
 # Rules for a whole folder. Each returns descriptions of its violations.
 
 
@@ -138,15 +132,6 @@ def _failed_cases(findings: Findings, wrong: bool) -> list[str]:
         for record in findings.newest_records
         if record.status == "failed" and (record.reason in _WRONG) is wrong
     ]
-
-
-def _most_frequent_reason(findings: Findings) -> str:
-    reasons = [record.reason for record in findings.newest_records if record.reason]
-    if not reasons:
-        return f"{findings.name}: no record of a case"
-    ((reason, count),) = Counter(reasons).most_common(1)
-    cases = format_count(len(reasons), "case")
-    return f"{findings.name}: {count} of {cases} ended as {reason}: {REASONS[reason]}"
 
 
 def _mixed_environments(findings: Findings) -> list[str]:
@@ -183,21 +168,11 @@ def _curves_without_jit(findings: Findings) -> list[str]:
     return list(dict.fromkeys(f"{timing.family} {timing.size}" for timing in first_timings))
 
 
-def _uncommitted_code(findings: Findings) -> list[str]:
-    environments = {timing.environment: timing.record.environment for timing in findings.case_timings}
-    commits = {digest: environment.get("commit") for digest, environment in environments.items()}
-    return [
-        f"{digest}: {commit[:12]} with changes" if commit else f"{digest}: no commit"
-        for digest, commit in commits.items()
-        if not commit or environments[digest].get("dirty")
-    ]
-
-
 _RERUN = "run again into a fresh folder, results=PATH"
 _WIDE_INTERVALS = f"intervals wider than {format_percentage(_MAX_HALF_WIDTH)} either side"
 RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
     (ERROR, "nothing measured",
-     lambda f: [] if f.case_timings or f.forecasts else [_most_frequent_reason(f)],
+     lambda f: [] if f.case_timings or f.forecasts else [f.name],
      "`scaling status` lists all reasons; fix the cause, then repeat the command"),
     (ERROR, "unverified answers", _check_each(_unverified), f"{_RERUN}: every answer is checked first"),
     (ERROR, "wrong answers", lambda f: _failed_cases(f, True),
@@ -233,9 +208,6 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
      "as many devices as physical cores at most"),
     (WARNING, "trend within a process", _check_each(_trend),
      f"sampling.warm_up=0.5, a machine at rest; {_RERUN}"),
-    (WARNING, "chunk=auto: other blocks in other processes", _check_each(_varying_blocks),
-     f"memory_limit=..., the same for all, or chunk and block; {_RERUN}"),
     (WARNING, "no baseline: a plain jit program on one device", _curves_without_jit,
      "add a grid with `api: jit` and `devices: 1`"),
-    (WARNING, "code that is not committed", _uncommitted_code, f"commit, then {_RERUN}"),
 )  # fmt: skip

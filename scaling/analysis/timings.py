@@ -229,7 +229,12 @@ def automatic_blocks(record: Record) -> str:
     return f"{' and '.join(texts)} at a time{on_host}"
 
 
+def blocks_of(timing: Timing) -> str:
+    """Return the block sizes that chunk=auto chose in each process, joined by 'or' if they differ, or ''."""
+    return " or ".join(dict.fromkeys(filter(None, map(automatic_blocks, timing.records))))
+
+
 def name_with_blocks(timing: Timing) -> str:
     """Return the name of a method, followed by the block sizes in parentheses if chunk=auto chose them."""
-    auto = automatic_blocks(timing.record)
+    auto = blocks_of(timing)
     return f"{timing.method.name} ({auto})" if auto else timing.method.name

@@ -234,7 +234,7 @@ def _format_kinds(points: Mapping[str, CurvePoint], format_point: Callable[[str,
 
 def _describe_remarks(findings: Findings, timing: Timing) -> str:
     record, dispatch = timing.record, timings.near_floor(timing)
-    blocks = timings.automatic_blocks(record)
+    blocks = timings.blocks_of(timing)
     padding = max(process.padding or 0.0 for process in timing.records)  # share of the (point, seed) pairs
     counts = (record.collectives or {}).items()
     collectives = " and ".join(format_count(count, name) for name, count in counts if count)

@@ -256,6 +256,14 @@ def test_blocks_of_chunk_auto_are_reported(ask):
     assert "jacfwd (vmap), chunk=auto (all seeds and 48 points at a time)" in first
 
 
+def test_blocks_that_differ_between_processes_are_all_named(answer, make_record):
+    (first, *_) = answer(
+        make_record(chunk="auto", blocks={"chunk": chunk}, replicate=i, seconds=[1.0] * 9)
+        for i, chunk in enumerate((4, 2, 4))
+    )
+    assert "(4 seeds and all points at a time or 2 seeds and all points at a time)" in first
+
+
 def test_speedup_states_its_baseline_if_that_is_not_one_device(ask):
     lines = ask(("jacfwd", 2, 64, 12), ("jacfwd", 4, 64, 6.4), ("jacrev", 2, 64, 40), ("jacrev", 4, 64, 30))
     assert re.search(
