@@ -9,25 +9,19 @@ from scaling.analysis.cases import largest_problems, method_of
 from scaling.analysis.curves import Curve
 from scaling.analysis.estimate import format_ratio
 from scaling.analysis.findings import Findings
-from scaling.analysis.ranking import (
-    Ranking,
-    Recommendation,
-    find_runner_up,
-    join_certainties,
-    recommend_ranking,
-)
+from scaling.analysis.ranking import Ranking, Recommendation, join_certainties, recommend_ranking
 from scaling.analysis.timings import (
     ONE_PROCESS,
     Timing,
     describe_slower,
     format_time,
     name_with_blocks,
-    reasons_for_doubt,
 )
 from scaling.core.case import problem
 from scaling.core.formatting import list_first
 
 _MOST_NAMES = 3  # the largest number of modes named in a sentence
+_MOST_COUNTS = 6  # the largest number of device counts named in a sentence
 
 
 class FastestAnswer(NamedTuple):
@@ -108,79 +102,46 @@ def problem_name(findings: Findings, timing: Timing | Ranking) -> str:
     return f"{timing.family} {timing.size}{findings.suffix(timing.environment, timing.honest)}"
 
 
-def _describe_speedup(findings: Findings, timing: Timing, is_sure: bool) -> list[str]:
+def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
     curve, point = findings.curves_of(timing).get("strong", (None, None))
     if curve is None or point is None or point.is_baseline:
         return []
     too_large = findings.too_large_on(timing, "strong")
     fewest = ", the fewest that it fits on" if too_large and too_large < point.baseline_devices else ""
-    pays = (point.against_jit or point.speedup).above_one
-    conclusion = f"{timing.devices_text} pay{'' if is_sure else ' (not sure)'}: speed-up"
-    label = conclusion if pays else "Speed-up:"
     same = f"{format_ratio(*point.speedup)} over the same program on {curve.baseline}{fewest}"
     efficiency = f"Efficiency: {format_ratio(*point.efficiency, sign='')}"
     if point.against_jit is None:
-        return [f"{label} {same}", efficiency]
+        return [f"Speed-up: {same}", efficiency]
     over_jit = f"{format_ratio(*point.against_jit)} over the best plain jit program on one device"
-    return [f"{label} {over_jit}", f"{efficiency}, from a speed-up of {same}"]
+    return [f"Speed-up: {over_jit}", f"{efficiency}, from a speed-up of {same}"]
 
 
 def _describe_devices(
     findings: Findings, rankings: Sequence[Ranking], recommendation: Recommendation
 ) -> list[str]:
-    """Return sentences that state the speed-up, the efficiency and the best device count.
+    """Return sentences that compare the device counts, and state the speed-up and the efficiency.
 
     `rankings` contains one `Ranking` per device count.
     """
     recommended = recommendation.ranking.fastest
-    timings = (ranking.fastest for ranking in rankings)
-    fastest, *other_timings = sorted(timings, key=lambda timing: timing.median)
-    if not other_timings:
-        return [f"Measured on {fastest.devices_text} only"]
-    curve, _ = findings.curves_of(recommended).get("strong", (None, None))
-    speedup = _describe_speedup(findings, recommended, recommendation.certainty == "sure")
+    if len(rankings) == 1:
+        return [f"Measured on {recommended.devices_text} only"]
+    speedup = _describe_speedup(findings, recommended)
+    timings = sorted((ranking.fastest for ranking in rankings), key=lambda timing: timing.median)
+    # The speed-up compares with one device.
+    others = [t for t in timings if t is not recommended and not (speedup and t.case.devices == 1)]
+    times = [describe_slower(timing.method_on_devices, timing, recommended) for timing in others]
     sentences = speedup[:1]
-    if recommended is not fastest:
-        shortest = f"The shortest time, {format_time(fastest)} of {fastest.method_on_devices},"
-        slower = describe_slower(recommended.method_on_devices, recommended, fastest)
-        sentences.append(f"{shortest} is not distinguished: {slower}")
-    fewer_devices = (timing for timing in other_timings if 1 < timing.case.devices < recommended.case.devices)
-    on_fewer, ratio = find_runner_up(recommended, fewer_devices)
-    if on_fewer and ratio:
-        conclusion = "slower" if ratio.above_one else "not distinguished"
-        sentences.append(f"Fewer devices are {conclusion}: {_describe_fastest_on(on_fewer, recommended)}")
-    more_devices = [timing for timing in other_timings if timing.case.devices > fastest.case.devices]
-    sentences += _describe_more_devices(findings, fastest, more_devices, recommendation.certainty)
+    sentences += [f"Other device counts: {list_first(times, _MOST_COUNTS, '; ')}"] if times else []
     if recommendation.doubt:
         sentences.append(f"No number of devices can be recommended: {recommendation.doubt}")
     sentences += speedup[1:]
+    curve, _ = findings.curves_of(recommended).get("strong", (None, None))
     if curve and len(curve.points) > 1:
         efficient = describe_efficiency(findings, curve, recommendation.certainty)
         relative = curve.points[0].relative
         sentences.append(f"Efficiency{relative} of at least {findings.efficiency:g}: {efficient}")
     return sentences
-
-
-def _describe_more_devices(
-    findings: Findings, fastest: Timing, more_devices: Sequence[Timing], known_certainty: str
-) -> list[str]:
-    on_more, ratio = find_runner_up(fastest, more_devices)
-    if on_more is None or ratio is None:
-        return []
-    conclusion = f"More devices {'do not pay' if ratio.above_one else 'are not distinguished'}"
-    timed = {timing.base_method for timing in findings.timings_by_comparison[on_more.comparison_key]}
-    if fastest.base_method not in timed:  # such as a case that failed
-        conclusion = f"{fastest.method.name} has no time on {on_more.devices_text}"
-    doubts = ", ".join(reasons_for_doubt(fastest, on_more)) if ratio.above_one else ""
-    # The preceding sentence may state the same doubts.
-    is_new = doubts and known_certainty != f"not sure: {doubts}"
-    slower = _describe_fastest_on(on_more, fastest)
-    return [f"{conclusion}: {slower}" + (f"; not sure: {doubts}" if is_new else "")]
-
-
-def _describe_fastest_on(top: Timing, bottom: Timing) -> str:
-    """Return text such as 'the fastest on 2 devices, jacfwd, takes 1.41x as long' (as `bottom`)."""
-    return describe_slower(f"the fastest on {top.devices_text}, {top.method.name},", top, bottom)
 
 
 def describe_efficiency(findings: Findings, curve: Curve, known_doubts: str = "") -> str:

@@ -64,36 +64,9 @@ def test_headline_is_the_shortest_time_of_the_largest_problem(ask):
     )
     assert lines[0].startswith("linear o=3 p=5 points=64: jacfwd (vmap) is fastest, 6.40 ms (6.37")
     assert "on 2 devices, shard_map, points split; jacrev (vmap) takes 4.69x (" in lines[0]
-    assert "2 devices pay (not sure): speed-up 1.88x (" in lines[0]
+    assert ". Speed-up: 1.88x (" in lines[0]
     assert lines[0].count("Efficiency: 0.94") == 1
     assert ". Efficiency of at least 0.5: on up to 2 devices" in lines[0]
-
-
-def test_headline_states_that_more_devices_do_not_pay(ask):
-    (first, *_) = ask(("jacfwd", 1, 64, 5), ("jacfwd", 2, 64, 6), ("jacrev", 1, 64, 9), ("jacrev", 2, 64, 8))
-    assert "is fastest, 5.00 ms" in first
-    assert "More devices do not pay: the fastest on 2 devices, jacfwd (vmap), takes 1.20x (" in first
-
-
-def test_more_devices_are_not_called_slower_if_the_fastest_mode_was_not_timed_there(ask):
-    (first, *_) = ask(("jacfwd", 1, 64, 5), ("jacrev", 1, 64, 9), ("jacrev", 2, 64, 6))
-    assert "do not pay" not in first
-    words = "jacfwd (vmap) has no time on 2 devices: the fastest on 2 devices, jacrev (vmap), takes 1.20x ("
-    assert words in first
-
-
-def test_indistinguishable_modes_are_reported_as_tied(ask):
-    lines = ask(("jacfwd", 1, 64, 5), ("jacrev", 1, 64, 5.01), spread=0.02)
-    assert "jacfwd (vmap) or jacrev (vmap), 5.00 ms" in lines[0]
-    assert ") by jacfwd (vmap) on 1 device" in lines[0]
-    assert "; not distinguished. " in lines[0] and "is fastest" not in lines[0]
-
-
-def test_oversubscribed_times_are_marked_and_have_no_speedup(ask):
-    lines = ask(("jacfwd", 1, 64, 9), ("jacfwd", 2, 64, 5), environment={"cores": [0]})
-    expected = [(False, False), (True, True)]
-    assert [("[unbound or oversubscribed]" in line, "on 2 devices" in line) for line in lines[:2]] == expected
-    assert not [line for line in lines if "speed-up" in line]
 
 
 def test_the_fastest_mode_by_size_is_reported_where_it_changes(ask):
@@ -174,7 +147,7 @@ def test_headline_of_strong_and_weak_grids_uses_the_largest_problem_on_all_devic
     strong, weak = [("jacfwd", d, 64, 8 / d) for d in (1, 2, 4)], [("jacfwd", d, 64 * d, 8) for d in (2, 4)]
     lines = ask(*strong, *weak, scaling=("strong", "weak"), flops=1e6, compulsory_bytes=1000000)
     assert lines[0].startswith("linear o=3 p=5 points=64: ") and "on 4 devices" in lines[0]
-    assert "4 devices pay (not sure): speed-up 4.00x" in lines[0]
+    assert ". Speed-up: 4.00x" in lines[0]
 
 
 def test_headline_is_of_the_largest_problem_on_enough_device_counts_as_the_figure_is(tmp_path, make_record):
@@ -267,7 +240,7 @@ def test_blocks_that_differ_between_processes_are_all_named(answer, make_record)
 def test_speedup_states_its_baseline_if_that_is_not_one_device(ask):
     lines = ask(("jacfwd", 2, 64, 12), ("jacfwd", 4, 64, 6.4), ("jacrev", 2, 64, 40), ("jacrev", 4, 64, 30))
     assert re.search(
-        r"4 devices pay \(not sure\): speed-up 1.88x \([^)]*\) over the same program on 2 devices\. ",
+        r"\. Speed-up: 1.88x \([^)]*\) over the same program on 2 devices\. ",
         lines[0],
     )
 
@@ -276,18 +249,11 @@ def test_smallest_device_count_not_distinguished_from_the_fastest_is_recommended
     rows = [("jacfwd", 1, 64, 12), ("jacfwd", 2, 64, 6.1), ("jacfwd", 4, 64, 6), ("jacrev", 2, 64, 30)]
     (first, *_) = ask(*rows, spread=0.02)
     assert ": jacfwd (vmap) is fastest, 6.10 ms (" in first and "on 2 devices, shard_map" in first
-    assert "The shortest time, 6.00 ms (5." in first
-    words = "of jacfwd (vmap) on 4 devices, is not distinguished: jacfwd (vmap) on 2 devices takes 1.02x"
-    assert words in first
+    words = r"Other device counts: jacfwd \(vmap\) on 4 devices takes 0.98x \([^)]*\) as long\. "
+    assert re.search(words, first)
     assert "; not sure: measured in one process; device count not distinguished. " in first
-    assert "2 devices pay (not sure): speed-up 1.97x (1." in first
+    assert ". Speed-up: 1.97x (1." in first
     assert first.count("Efficiency: ") == 1 and "Efficiency: 0.98 (0." in first
-
-
-def test_doubts_on_more_devices_are_stated_unless_the_certainty_of_the_devices_states_them(ask):
-    (first, *_) = ask(("jacfwd", 1, 64, 6.1), ("jacfwd", 2, 64, 6), ("jacfwd", 4, 64, 9), spread=0.02)
-    assert "; device count not distinguished. " in first
-    assert re.search(r"do not pay: [^;]* as long; not sure: measured in one process\. ", first)
 
 
 def test_largest_device_count_above_the_efficiency_threshold_is_reported(tmp_path, make_record):
@@ -382,19 +348,10 @@ def test_ratio_that_is_not_determined_recommends_no_number_of_devices(headline):
     assert "Efficiency: not determined (0." in first
 
 
-def test_more_devices_do_not_pay_only_if_all_are_slower(headline):
-    first = headline({1: (1.0,) * 3, 2: (1.1,) * 3, 4: (0.7, 1.2, 1.6)})
-    words = "More devices are not distinguished: the ratio to the fastest on 4 devices, jacfwd (vmap), is"
-    assert words in first
-
-
 @pytest.mark.parametrize("count", [1, 3])
 def test_what_one_process_says_of_the_device_counts_is_not_sure(headline, count):
     first = headline({d: (s,) * count for d, s in ((1, 4.0), (2, 2.0), (4, 3.0))})
-    words = (
-        "devices do not pay: the fastest on 4 devices, jacfwd (vmap), takes 1.50x (1.50 to 1.50) as long. "
-    )
-    assert words in first
+    assert ". Other device counts: jacfwd (vmap) on 4 devices takes 1.50x (1.50 to 1.50) as long. " in first
     assert first.endswith("Efficiency of at least 0.5: on up to 2 devices.")  # the doubt is stated once
     devices = "device count not sure: measured in one process" if count == 1 else "device count sure"
     assert f"; no other mode measured; {devices}. " in first
@@ -404,21 +361,6 @@ def test_limit_of_the_efficiency_is_not_sure_if_the_next_number_of_devices_may_r
     rows = ((1, 1.0, 0.0), (4, 0.8, 0.0), (8, 0.49, 0.1))
     first = headline({d: [s / (d * e) for s in (1 - spread, 1.0, 1 + spread)] for d, e, spread in rows})
     assert "of at least 0.5: on up to 4 devices; not sure: 0.49 (0.38 to 0.63) on 8 devices." in first
-
-
-def test_an_answer_states_how_much_slower_fewer_devices_are(headline):
-    first = headline({d: (8 / d,) * 3 for d in (1, 2, 4)})
-    words = "Fewer devices are slower: the fastest on 2 devices, jacfwd (vmap), takes 2.00x (2.00 to 2.00) as long. "
-    assert words in first
-
-
-@pytest.mark.parametrize("count", [3, 9])
-def test_fewer_devices_are_called_slower_only_if_they_are_significantly_slower(headline, count):
-    """No device count is recommended: the samples are too few, or the times of the processes differ too much."""
-    spread = (1.0,) if count == 3 else (0.5, 1.0, 2.0)
-    times = {d: [s * factor for factor in spread] for d, s in ((1, 8.0), (2, 4.05), (4, 4.0))}
-    first = headline(times, samples=count)
-    assert "Fewer devices are not distinguished: " in first and "are slower" not in first
 
 
 def test_efficiency_of_the_answer_states_its_baseline(headline):

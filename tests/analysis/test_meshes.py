@@ -59,7 +59,7 @@ def test_size_sweep_uses_the_fastest_mesh_of_each_size():
 
 def test_headline_names_the_mesh_of_the_fastest_case(study):
     headline = summary.answer_sentences(study)[0]
-    assert "both split, mesh 2x2" in headline and "speed-up 4.00x" in headline
+    assert "both split, mesh 2x2" in headline and "Speed-up: 4.00x" in headline
 
 
 def test_table_of_measurements_reports_the_padding_of_each_case(study):

@@ -115,12 +115,12 @@ def test_an_answer_names_both_modes_of_a_tie(tmp_path):
     [
         ({1: 4.0}, ["Measured on 1 device only"]),
         ({1: 4.0, 2: 2.0}, [
-            "2 devices pay: speed-up 2.00x (2.00 to 2.00) over the same program on one device",
+            "Speed-up: 2.00x (2.00 to 2.00) over the same program on one device",
             "Efficiency: 1.00 (1.00 to 1.00)",
             "Efficiency of at least 0.5: on up to 2 devices, the most that were measured",
         ]),
         ({1: 2.0, 2: 4.0}, [
-            "More devices do not pay: the fastest on 2 devices, jacfwd (vmap), takes 2.00x (2.00 to 2.00) as long",
+            "Other device counts: jacfwd (vmap) on 2 devices takes 2.00x (2.00 to 2.00) as long",
             "Efficiency of at least 0.5: on up to 1 device",
         ]),
     ],
