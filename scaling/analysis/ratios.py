@@ -25,7 +25,7 @@ from scaling.core.grouping import group_by
 from scaling.core.record import Record
 from scaling.core.timing import median_interval
 
-LEAST_VARIANCE = 1e-18  # smallest variance of the logarithm of a time, for a relative error of 1e-9
+_LEAST_VARIANCE = 1e-18  # smallest variance of the logarithm of a time, for a relative error of 1e-9
 _LEAST_CASES = 20  # the least number of cases for which variances are moderated
 _LEAST_SAMPLES = 6  # with fewer samples, their range contains the median with a probability below 95 %
 _SIGNIFICANCE = 1e-3  # significance level of the tests for trend and autocorrelation
@@ -86,7 +86,7 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
     variances = [level.variance for level in levels if level.variance is not None]
     if len(variances) < len(levels):
         return Ratio(Estimate(value, None, None), len(pairs))
-    floored = [max(variance, LEAST_VARIANCE) for variance in variances]
+    floored = [max(variance, _LEAST_VARIANCE) for variance in variances]
     terms = (variance**2 / level.freedom for variance, level in zip(floored, levels, strict=True))
     freedom, has_members = sum(floored) ** 2 / sum(terms), all(level.members for level in levels)
     deviations: dict[Hashable, float] = {
