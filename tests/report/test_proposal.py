@@ -141,8 +141,6 @@ def test_methods_name_each_mode_once_and_describe_the_choice_of_mesh(tmp_path, m
     assert "mesh" not in text
 
 
-
-
 def test_cpu_devices_are_described_as_cores(tmp_path, make_record):
     unbound = make_record(devices=4, environment={"cores": [0]})
     text = write_proposal(made_up.write(tmp_path, [make_record(), make_record(devices=2), unbound]))
