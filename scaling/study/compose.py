@@ -239,6 +239,8 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
     if ambiguous_value := re.search(r"Ambiguous value for argument '\+*([^=']+)=([^']*)'", text):
         name, values = ambiguous_value.groups()
         fix = f"write several values in brackets, '{name}=[{values}]'"
+        if name in ("wrt", "forward"):
+            fix = f"join inputs with +, {name}={values.replace(',', '+')}; a study sweeps a list"
         return Refusal(
             f"{name}={values}: {'name one, and run the others after it' if name in _GROUPS else fix}"
         )

@@ -29,7 +29,7 @@ def force(x, stiffness):
         ("spring.py:force a.py:g --points x=3,2", "one function with --points"),
         ("workload=linear --points x=3,2", "one function with --points"),
         ("spring.py:force --points x", "--points takes NAME=SHAPE, such as x=100000,17"),
-        ("spring.py:force --points x=3,2 --shard k=2", "did you mean --shared?"),
+        ("spring.py:force --points x=3,2 --shard k=2", "unrecognized arguments: --shard"),
         ("spring.py:force --points x=3,2 budget=soon", "budget must be a number of seconds"),
         ("spring.py:force --points x=3,2 budget=inf", "budget must be a number of seconds"),
         ("spring.py:force --points x=0,2", "--points x=0,2: the first size is the number of points"),

@@ -602,12 +602,13 @@ def test_a_case_whose_job_was_lost_is_failed_in_status_and_missing_in_report_and
     assert len(store.load(study.folder).records) == 1
 
 
-def test_logs_without_a_key_show_the_failed_cases_and_each_file_once(make_study, capsys):
+def test_logs_without_a_key_show_the_failed_cases_and_each_file_once(make_study, monkeypatch, capsys):
     study = make_study(8).start(0)
     for case in range(5):
         study.finish(0, case, "failed", reason="error", text=f"number {case}.")
     (study.journals[0].folder / "worker-1.log").write_text("from /home/me/project/model.py\n")
-    study.end(0)
+    states = study.states("COMPLETED", *["CANCELLED"] * 3)
+    monkeypatch.setattr(job_state, "find_tasks", lambda results: states)
     logged = status.load_status(study.folder)
     assert sorted(logs.select_keys(logged, "")) == sorted(study.key(case) for case in range(5))
     assert logs.select_keys(logged, "poisson") == logs.select_keys(logged, "")
