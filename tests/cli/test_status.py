@@ -608,7 +608,7 @@ def test_logs_without_a_key_show_the_failed_cases_and_each_file_once(make_study,
         study.finish(0, case, "failed", reason="error", text=f"number {case}.")
     (study.journals[0].folder / "worker-1.log").write_text("from /home/me/project/model.py\n")
     states = study.states("COMPLETED", *["CANCELLED"] * 3)
-    monkeypatch.setattr(job_state, "find_tasks", lambda results: states)
+    monkeypatch.setattr(status, "try_find_tasks", lambda results: (states, ""))
     logged = status.load_status(study.folder)
     assert sorted(logs.select_keys(logged, "")) == sorted(study.key(case) for case in range(5))
     assert logs.select_keys(logged, "poisson") == logs.select_keys(logged, "")
