@@ -157,7 +157,7 @@ class BuiltCase:
             "padding": program_stats.padding_share(self.derivative), "blocks": compiled_case.blocks,
             "peak_bytes": compiled_case.bytes_while_running,
             "compulsory_bytes": compiled_case.compulsory_bytes,
-            "messages": list(map(vars, program.messages or ())),
+            "messages": [_without_single_times(vars(message)) for message in program.messages or ()],
         }  # fmt: skip
         if text := program_stats.describe_wrong_collectives(self.case, program.collectives):
             return fields | {"status": "failed", "reason": "collective", "text": text}
@@ -205,6 +205,11 @@ def describe_rejection(program: layout.Program, devices: int, message: str) -> T
     return TooLarge(f"needs {format_bytes(used)}, a device has {format_bytes(available)}", needs)
 
 
+def _without_single_times(work: KernelWork) -> KernelWork:
+    """Return a kernel or a collective without the field `times` if it is executed once."""
+    return {name: value for name, value in work.items() if (name, value) != ("times", 1)}
+
+
 def _optimized_work(kernels: Sequence[KernelWork], steps: int) -> RecordFields:
     """Return record fields with the kernels and operations of a call that runs a program `steps` times."""
     executions = defaultdict[tuple[Any, ...], float](float)
@@ -217,7 +222,7 @@ def _optimized_work(kernels: Sequence[KernelWork], steps: int) -> RecordFields:
         return sum(kernel["times"] * sum(kernel.get(kind, 0) for kind in kinds) for kernel in merged)
 
     return {
-        "kernels": merged,
+        "kernels": list(map(_without_single_times, merged)),
         "program_flops": total("products", "arithmetic", "divisions", "reductions"),
         "program_transcendentals": total("transcendentals"),
     }
