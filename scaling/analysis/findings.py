@@ -126,6 +126,7 @@ class Findings:
 def read(
     folder: Path,
     only: Collection[str] | None = None,
+    unrecorded: Sequence[Record] = (),
     loaded: store.Loaded | None = None,
     efficiency: float = EFFICIENCY,
 ) -> Findings:
@@ -134,12 +135,13 @@ def read(
     Args:
         folder: The results folder.
         only: The digests of the environments to include, or None for all environments.
+        unrecorded: Records for the cases of lost jobs. The folder does not contain these records.
         loaded: The records of the folder. If None, they are read from the folder.
         efficiency: The smallest acceptable parallel efficiency.
     """
     loaded = loaded or store.load(folder)
-    latest = store.latest(loaded.records)
-    records = [record for record in latest if only is None or record.setting in only]
+    latest_records = store.latest([*loaded.records, *unrecorded])
+    records = [record for record in latest_records if only is None or record.setting in only]
     study = store.read_study(folder, {record.key: record.case for record in records})
     kinds = curves.stated_kinds(study.content)
     timings = pool_processes(records)

@@ -7,9 +7,10 @@ from rich.text import Text
 
 from scaling.analysis import findings
 from scaling.analysis import lint as linting
+from scaling.cli import report
 from scaling.cli.commands import FAILED, OK
 from scaling.cli.streams import make_printable, print_lines
-from scaling.results import results_folder
+from scaling.results import results_folder, store
 
 _SEVERITY_COLORS = {linting.ERROR: "red", linting.WARNING: "yellow"}
 
@@ -20,7 +21,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     With --strict, also return 1 if there are warnings.
     """
     folder = results_folder.require_results_folder(args.folder)
-    lint_findings = linting.lint_findings(findings.read(folder))
+    loaded = store.load(folder)
+    lost = report.find_unrecorded(folder, loaded.records)
+    lint_findings = linting.lint_findings(findings.read(folder, None, lost, loaded))
     for finding in lint_findings:
         text = make_printable(f"{finding.rule} ({finding.count}): {finding.text}")
         severity = f"{finding.severity:8}", _SEVERITY_COLORS[finding.severity]

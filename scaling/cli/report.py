@@ -2,15 +2,17 @@
 
 import argparse
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from scaling.cli.streams import print_lines
+from scaling.cluster.cluster_settings import SUBMISSIONS
 from scaling.core.case import Refusal
 from scaling.core.formatting import format_count
+from scaling.core.record import Record
 from scaling.report.terminal import print_report
 from scaling.report.text import WIDTH, wrap_text
 from scaling.report.write_report import inputs_digest, load_saved_output, save_output, write_report
@@ -29,7 +31,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     """
     folder, efficiency = results_folder.require_results_folder(args.folder), _read_efficiency(args.efficiency)
     current_report = load_saved_output(folder, _digest(folder, efficiency))
-    if current_report and not args.proposal:
+    if current_report and not args.proposal and not find_unrecorded(folder):
         print_report(current_report, console)
         _print_totals(folder, current_report.totals, console)
         return
@@ -76,15 +78,19 @@ def write_and_print(
 
     digest = _digest(folder, efficiency)
     loaded = loaded or store.load(folder)
-    latest = store.latest(loaded.records)
-    has_other_settings = bool(settings) and any(record.setting not in settings for record in latest)
-    study_findings = findings.read(folder, settings if has_other_settings else None, loaded, efficiency)
-    if not load_saved_output(folder, digest):
+    lost = find_unrecorded(folder, loaded.records)
+    latest = store.latest([*loaded.records, *lost])
+    shown_settings = {*settings, *(record.setting for record in lost)}
+    has_other_settings = bool(settings) and any(record.setting not in shown_settings for record in latest)
+    only = shown_settings if has_other_settings else None
+    study_findings = findings.read(folder, only, lost, loaded, efficiency)
+    if lost or not load_saved_output(folder, digest):
         all_findings = (
-            findings.read(folder, None, loaded, efficiency) if has_other_settings else study_findings
+            findings.read(folder, None, lost, loaded, efficiency) if has_other_settings else study_findings
         )
         write_report(folder, all_findings)
-        save_output(folder, digest, terminal_report(all_findings))
+        if not lost:
+            save_output(folder, digest, terminal_report(all_findings))
     if brief:
         print_lines(console, summary_lines(study_findings, folder, console.width))
     else:
@@ -95,6 +101,19 @@ def write_and_print(
         print_lines(console, wrap_text(text, indent="  ") if brief else [text])
     _print_totals(folder, describe_totals(study_findings), console, brief)
     return study_findings
+
+
+def find_unrecorded(folder: Path, records: Sequence[Record] | None = None) -> list[Record]:
+    """Return a new "failed" record for each case that an ended job did not record. No file is written.
+
+    `records` contains the existing records of the folder, or is None to load them.
+    """
+    if not (folder / SUBMISSIONS).is_dir():
+        return []
+    from scaling.cluster import job_state, lost_cases
+
+    tasks, _ = job_state.try_find_tasks(folder)
+    return lost_cases.make_failed_records(tasks, store.load(folder).records if records is None else records)
 
 
 def _print_totals(folder: Path, totals: str, console: Console, brief: bool = False) -> None:

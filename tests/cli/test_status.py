@@ -589,16 +589,14 @@ def test_each_replicate_without_a_record_is_missing_in_status_report_and_lint(ma
         assert "missing cases (3)" in scaling_command([verb, "here"]).stdout
 
 
-def test_a_case_whose_job_was_lost_is_failed_in_status_and_missing_in_report_and_lint(
-    make_study, scaling_command
-):
+def test_report_and_lint_count_lost_cases_like_status_and_write_no_record(make_study, scaling_command):
     study = make_study(4, "local").start(0).finish(0, 0).log(0, "begin", 1).end(0, "stopped")
     (study.submission.folder / "log").mkdir()
     log = study.submission.entries[1].log_path("err")
     log.write_text(f"{submission_files.SETUP_FAILED} 1: module load cuda\n")
     assert count(status.load_status(study.folder))["failed"] == 3
-    for verb in ("report", "lint"):
-        assert "missing cases (3)" in scaling_command([verb, "here"]).stdout
+    assert read_counts(scaling_command(["report", "here"]).stdout) == (1, 0, 3)
+    assert "failed cases (3)" in scaling_command(["lint", "here"]).stdout
     assert len(store.load(study.folder).records) == 1
 
 

@@ -97,6 +97,20 @@ def test_closing_report_fits_a_screen_of_80_columns(tmp_path, monkeypatch, name)
     assert any("other environments" in line for line in lines)
 
 
+def test_a_lost_attempt_of_a_case_that_failed_before_does_not_count_as_another_environment(
+    tmp_path, monkeypatch
+):
+    failed = [
+        record(mode="jacrev", status="failed", reason="error", text="it stopped", attempt=number)
+        for number in (1, 2)
+    ]
+    made_up.write(tmp_path / "made", [*processes(("jacfwd", 1.0)), failed[0]])
+    monkeypatch.setattr(report, "find_unrecorded", lambda *_: failed[1:])
+    output = io.StringIO()
+    report.write_and_print(tmp_path / "made", Console(file=output, width=140))
+    assert "1 failed" in output.getvalue() and "other environments" not in output.getvalue()
+
+
 def test_an_answer_names_both_modes_of_a_tie(tmp_path):
     small = processes(("jacfwd", 1.0), ("jacrev", 2.0), points=8)
     large = [
