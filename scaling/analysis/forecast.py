@@ -16,16 +16,13 @@ from scaling.core.case import label, problem
 from scaling.core.formatting import (
     format_bytes,
     format_count,
-    format_duration,
-    format_interval,
     format_number,
 )
 from scaling.core.grouping import group_by
-from scaling.core.record import Record, is_number
+from scaling.core.record import Record
 from scaling.results.store import keep_newest_environments, latest, sort_by_start
 
 _HALF_EFFICIENCY = 0.5  # parallel efficiency below which more devices are not worthwhile
-_DEADLINE_FACTOR = 2.0  # default deadline, as a multiple of the least predicted time
 _ORDER_FACTOR = 2.0  # the order of two times is scored only if their measured ratio exceeds this
 
 
@@ -35,7 +32,6 @@ class Forecast:
 
     hardware: str  # short name, such as 'a100'
     title: str  # full name, such as 'NVIDIA A100'
-    price: float | None  # price of one device for one hour
     records: tuple[Record, ...]
     curves: tuple[Curve, ...]  # predicted curves; each timing contains the record of the plan
 
@@ -52,10 +48,9 @@ def forecasts(plans: Iterable[Record], files: Mapping[str, Any]) -> list[Forecas
         # All records of a plan have the same environment. The records of the newest plan come first.
         newest_start = {record.setting: record.started_at or "" for record in sort_by_start(newest)}
         newest.sort(key=lambda record: newest_start[record.setting], reverse=True)
-        hardware, kinds = _mapping(plan_file.get("hardware")), stated_kinds(plan_file)
-        title, price = str(hardware.get("title") or name), hardware.get("price")
-        curves = tuple(_predicted_curves(newest, kinds))
-        results.append(Forecast(name, title, price if is_number(price) else None, tuple(newest), curves))
+        title = str(_mapping(plan_file.get("hardware")).get("title") or name)
+        curves = tuple(_predicted_curves(newest, stated_kinds(plan_file)))
+        results.append(Forecast(name, title, tuple(newest), curves))
     return results
 
 
@@ -99,45 +94,21 @@ def _describe_versions(environment: Mapping[str, Any]) -> str:
     return ", ".join(f"{tool} {versions[tool]}" for tool in versions if tool not in ("name", "digest", "jax"))
 
 
-def plan_answers(forecast: Forecast, deadline: float | None = None) -> list[str]:
-    """Return sentences that state the predicted fastest method, cheapest device count and memory usage.
-
-    `deadline` is the longest allowed time of a call in seconds. By default, it is twice the shortest
-    predicted time.
-    """
+def plan_answers(forecast: Forecast) -> list[str]:
+    """Return sentences that state the predicted fastest method of each problem and the memory usage."""
     modes = (curve for curve in forecast.curves if not curve.case.ad_mode.closed_form)
     groups = group_by(modes, lambda curve: (curve.kind, problem(curve.program[1]))).values()
-    sentences = [line for curves in groups for line in _describe_problem(curves, forecast, deadline)]
-    return [*sentences, *_describe_memory(forecast)]
+    return [*map(_describe_problem, groups), *_describe_memory(forecast)]
 
 
-def _describe_problem(curves: Sequence[Curve], forecast: Forecast, deadline: float | None) -> list[str]:
+def _describe_problem(curves: Sequence[Curve]) -> str:
     timings = [timing for curve in curves for timing in curve.timings]
     fastest_on_most = min(timings, key=lambda timing: (-timing.case.devices, timing.median))
     curve = next(curve for curve in curves if fastest_on_most in curve.timings)
     size = size_name(curve.program[1])
     name = f"{curve.family} {size.replace('points=', 'points/device=') if curve.kind == 'weak' else size}"
     fastest = f"{_describe_fastest(timings, fastest_on_most, curve.kind)}; {_describe_half_efficiency(curve)}"
-    return [f"{name}: {fastest}.", f"{name}: {_describe_cheapest(timings, forecast.price, deadline)}."]
-
-
-def _describe_cheapest(timings: Sequence[Timing], price: float | None, deadline: float | None) -> str:
-    limit = deadline or _DEADLINE_FACTOR * min(timing.median for timing in timings)
-    # A deadline of the user applies to the upper limit of the predicted interval.
-    in_time = [
-        timing for timing in timings if ((deadline and timing.estimate.high) or timing.median) <= limit
-    ]
-    limit_text = format_duration(limit)
-    if not in_time:
-        return f"nothing planned is within the deadline of {limit_text} by the end of its interval"
-    # With weak scaling, a call on more devices computes more points.
-    cheapest = min(in_time, key=lambda t: t.median * t.case.devices / t.case.points)
-    per_point = " per point" if len({timing.case.points for timing in timings}) > 1 else ""
-    hours, low, high = cheapest.estimate.scaled(cheapest.case.devices / 3600 * 1e6)
-    cost = f"{format_number(hours)}{format_interval(low, high)} device-hours for a million calls"
-    cost += f", {format_number(hours * price)} at the price given" if price else ""
-    within = f"a deadline of {limit_text}" if deadline else f"twice the least time ({limit_text})"
-    return f"within {within} the cheapest{per_point} is {cheapest.method_on_devices}: {cost}"
+    return f"{name}: {fastest}."
 
 
 def _describe_fastest(timings: Sequence[Timing], fastest_on_most: Timing, kind: str) -> str:

@@ -21,17 +21,17 @@ def execute(words: list[str], console: Console) -> int:
     config, name = compose(words, "plan")
     with progress.show_preflight(console) as note:
         study = plan_study.prepare_plan(config, name, note)
-    return _plan_and_report(study, config["deadline"], console)
+    return _plan_and_report(study, console)
 
 
-def _plan_and_report(study: plan_study.PlannedStudy, deadline: float | None, console: Console) -> int:
+def _plan_and_report(study: plan_study.PlannedStudy, console: Console) -> int:
     print_lines(console, [plan_study.describe_work(study)])
     labels = {checked.case.key: label(checked.case) for checked in study.cases}
     with progress.show_run(console, labels, len(study.cases)) as (listen, counts):
         plan_study.run_plan(study, listen)
     study_findings = findings.read(study.folder)
     index = write_report(study.folder, study_findings)
-    lines = plan_study.plan_lines(study, study_findings, deadline)
+    lines = plan_study.plan_lines(study, study_findings)
     outcomes = ", ".join(f"{counts[status]} {status}" for status in ("planned", "skipped", "failed"))
     outcomes += f", {study.done} already done" if study.done else ""
     print_lines(console, [*(f"- {clean_text(line)}" for line in lines), f"{outcomes}; report: {index}"])

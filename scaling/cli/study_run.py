@@ -93,9 +93,8 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
 def _check_options(config: dict[str, Any], cluster: ClusterSettings) -> None:
     """Raise `Refusal` if an option in `config` cannot be used with `scaling run` or with this cluster."""
     versus = config["versus"]
-    for option in ("hardware", "deadline"):
-        if config.get(option) is not None:
-            raise Refusal(f"{option} is an option of `scaling plan` and has no effect here: leave it out")
+    if config.get("hardware") is not None:
+        raise Refusal("hardware is an option of `scaling plan` and has no effect here: leave it out")
     for option, value in (("wait", False), ("retry", True)):
         if config[option] is value and not cluster.submits:
             text = f"{grid.format_setting(option, value)} has no effect with cluster={cluster.name}"

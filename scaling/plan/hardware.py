@@ -75,7 +75,7 @@ class Hardware:
     @property
     def digest(self) -> str:
         """Return a hash of all fields that affect a prediction, as 12 hexadecimal digits."""
-        ignored = ("price", "sources", "title")
+        ignored = ("sources", "title")
         relevant = {name: value for name, value in self.config.items() if name not in ignored}
         return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -239,7 +239,6 @@ _RULES: _Rules = {
     ),
     **dict.fromkeys(("per_host", "per_chip", "most"), (_COUNT, _is_count)),
     "slices": (_SLICES, ([[_is_count, ...], ...], None), _are_ascending),
-    "price": (f"{_NUMBER} or null", _OR_NULL),
     "sources": ("a mapping of fields to texts", (_are_texts, None)),
 }
 _ACCELERATOR_RULES: _Rules = {

@@ -16,12 +16,12 @@ from scaling.analysis.findings import Findings
 from scaling.analysis.timings import pool_processes
 from scaling.core import environment
 from scaling.core.case import AUTO, FIELDS, Refusal
-from scaling.core.formatting import format_count, format_number, format_value
+from scaling.core.formatting import format_count, format_number
 from scaling.core.record import COMPILING_STAGES, Record, Writer, outcome_fields
 from scaling.core.timing import Sampling
 from scaling.plan import calibration, compile_pool, time_model
 from scaling.plan.compile_pool import RecordFields
-from scaling.plan.hardware import Hardware, from_config, is_positive
+from scaling.plan.hardware import Hardware, from_config
 from scaling.results import results_folder, store
 from scaling.study import grid, preflight
 from scaling.workers import cores
@@ -40,8 +40,6 @@ Compile a study for other hardware and predict its run times, without running it
 
   scaling plan study=plan hardware=v5p                          every case, for TPU v5p
   scaling plan study=plan hardware=h100 'devices=[8,1024]'      on 8 and 1024, or devices=all (docs/plan.md)
-  scaling plan study=rbf hardware=h100 hardware.price=3.5       the cost, at a price per device and hour
-  scaling plan study=plan hardware=h100 deadline=0.01           the cheapest device count within this time
   scaling plan study=linear hardware=cpu                        this CPU, from its measured ceilings
   scaling plan --config-dir my_conf study=mine hardware=mine    your hardware: my_conf/hardware/mine.yaml
 
@@ -124,9 +122,6 @@ def _read_options(config: dict[str, Any]) -> tuple[Hardware, Path, RunSettings]:
         if value != default:
             given = grid.format_setting(option, value)
             raise Refusal(f"{given} has no effect on a plan, which only compiles; remove it")
-    deadline = config["deadline"]
-    if deadline is not None and not is_positive(deadline):
-        raise Refusal(f"deadline must be a positive number of seconds, not {format_value(deadline)}")
     hardware = from_config(config["hardware"])
     store.load(folder)  # refuses results of a newer version before anything is written
     if hardware.platform == "cpu":
@@ -238,17 +233,16 @@ def describe_work(study: PlannedStudy) -> str:
     return f"{study.name} for {study.hardware.title}: {counts}; results in {study.folder}"
 
 
-def plan_lines(study: PlannedStudy, findings: Findings, deadline: float | None) -> list[str]:
+def plan_lines(study: PlannedStudy, findings: Findings) -> list[str]:
     """Return sentences about the predicted call times, and about the device-hours to measure the study.
 
-    `findings` is the analysis of the results folder. `deadline` is the longest allowed time of a call in
-    seconds. If it is None, twice the shortest predicted time is allowed.
+    `findings` is the analysis of the results folder.
     """
     folder_forecast = next((f for f in findings.forecasts if f.hardware == study.hardware.name), None)
     if folder_forecast is None:
         return ["no case could be planned"]
     study_forecast = forecast.keep_cases(folder_forecast, study.keys)
-    answers = forecast.plan_answers(study_forecast, deadline)
+    answers = forecast.plan_answers(study_forecast)
     planned = [record for record in study_forecast.records if record.status == "planned"]
     if not any(record.predicted for record in planned):
         return [*answers, "The device-hours to measure the study are unknown: no case has a predicted time."]
@@ -258,8 +252,6 @@ def plan_lines(study: PlannedStudy, findings: Findings, deadline: float | None) 
     cost = f"Measuring the whole study {repetitions} takes {_format_range(low, high)} device-hours"
     if unknown := sum(record.predicted is None for record in planned):
         cost += f" ({format_count(unknown, 'case')} without a prediction omitted)"
-    if price := study_forecast.price:
-        cost += f", {_format_range(low * price, high * price)} at the given price"
     return [*answers, f"{cost}."]
 
 

@@ -15,7 +15,7 @@ from tests.support.paths import CONF
 FILES = sorted((CONF / "hardware").glob("*.yaml"))
 # Fields without a source: names, the shape of a chip or a host, and fields that the user sets.
 UNSOURCED = {
-    "name", "title", "platform", "device_kind", "per_chip", "per_host", "price", "sources", "ceilings",
+    "name", "title", "platform", "device_kind", "per_chip", "per_host", "sources", "ceilings",
 }  # fmt: skip
 
 
@@ -118,8 +118,8 @@ def test_missing_rates_default_to_related_ones():
     assert rates.turned == rates.bandwidth[0][1]
 
 
-def test_the_digest_depends_on_rates_but_not_on_price_or_title():
-    assert machine(price=3.5, title="Another", sources={"bandwidth": "here"}).digest == machine().digest
+def test_the_digest_depends_on_rates_but_not_on_title_or_sources():
+    assert machine(title="Another", sources={"bandwidth": "here"}).digest == machine().digest
     for change in (
         {"bandwidth": 2e9},
         {"jitter": 0.5},
@@ -134,7 +134,7 @@ INVALID = {"missing": None, "text": "many", "negative": -1, "zero": 0, "true": T
        "list": [[1, "x"]], "mapping": {"a": -1}}  # fmt: skip
 FIELDS = [name for name in machine_config() if name != "sources"]
 VALID = {
-    ("missing", name) for name in ("price", "slices", "device_kind", "title", "divisions", "reductions", "turned")
+    ("missing", name) for name in ("slices", "device_kind", "title", "divisions", "reductions", "turned")
 } | {("text", name) for name in ("name", "title", "device_kind")} | {("mapping", "target")}  # fmt: skip
 
 
@@ -186,7 +186,7 @@ NESTED = {
                 [LEVEL, LEVEL]],
     "target": [{}, {1: 2, "a": 3}, {"a": None}, {"a": [1]}, {"a": b"x"}, {"a": {1: 2}}, {"a": math.nan}, {"a b": 1}],
     "sources": ["x", {1: "x", "a": "x"}, {"a": b"x"}, {"a": 3}],
-    "memory": [10**400], "price": [10**400], "per_chip": [10**400], "kernel_seconds": [10**400],
+    "memory": [10**400], "per_chip": [10**400], "kernel_seconds": [10**400],
 }  # fmt: skip
 
 

@@ -64,8 +64,8 @@ def test_without_any_prediction_the_device_hours_are_unknown():
     study = SimpleNamespace(
         hardware=SimpleNamespace(name="mine"), keys={each.key for each in records}, settings=settings()
     )
-    findings = SimpleNamespace(forecasts=forecasts(records, {"mine": {"hardware": {"price": 2.0}}}))
-    *_, last = plan_study.plan_lines(study, findings, None)
+    findings = SimpleNamespace(forecasts=forecasts(records, {}))
+    *_, last = plan_study.plan_lines(study, findings)
     assert last == "The device-hours to measure the study are unknown: no case has a predicted time."
 
 

@@ -137,7 +137,7 @@ HELP = {
     "scaling": ([], ["scaling run", "scaling status", "scaling report", "scaling publish"]),
     "scaling --help": (["--help"], ["scaling run", "scaling status", "scaling report", "scaling publish"]),
     "scaling --version": (["--version"], ["0."]),
-    "scaling plan --help": (["plan", "--help"], ["hardware=v5p", "deadline=", "--config-dir", "plan-gpu", "Exit status"]),
+    "scaling plan --help": (["plan", "--help"], ["hardware=v5p", "--config-dir", "plan-gpu", "Exit status"]),
     "scaling run --help": (["run", "--help"], ["study=", "dry_run", "--cfg", "--config-dir", "smoke", "Exit status"]),
     "scaling status --help": (["status", "--help"], ["usage: scaling status", "DIR", "results/smoke", "missing"]),
     "scaling report --help": (["report", "--help"], ["usage: scaling report", "DIR", "results/smoke", "index.html"]),

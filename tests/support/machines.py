@@ -36,7 +36,7 @@ def machine_config(**fields):
             {"shape": "switch", "devices": 8, "bandwidth": 4e8, "latency": 1e-6},
             {"shape": "tree", "devices": None, "bandwidth": 1e8, "latency": 1e-5},
         ],
-        "price": None, "target": {"platform_name": "CUDA"}, "sources": {},
+        "target": {"platform_name": "CUDA"}, "sources": {},
     } | fields  # fmt: skip
 
 
