@@ -209,7 +209,7 @@ function closePanel() {
 
 // Return the Vega-Lite specification of the samples of a case, or of two folders A (blue) and B (orange).
 function samplesSpec(of, width) {
-  const color = { field: "line", type: "nominal", scale: { domain: ["A", "B"], range: ["var(--x0072b2)", "var(--xd55e00)"] } };
+  const color = { field: "line", type: "nominal", scale: { domain: ["A", "B"], range: ["#0072b2", "#d55e00"] } };
   const x = {
     field: "number", type: "quantitative", title: "sample, process after process (cross: marked)",
     axis: { tickMinStep: 1, format: "d" }, scale: { nice: false },

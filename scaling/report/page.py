@@ -112,8 +112,7 @@ def render_page(
     vega = Path(__file__).with_name("vega.min.js").read_text(encoding="utf-8") if figures or panels else ""
     text = load_template("page.html.jinja").render(
         title=title, provenance=provenance, badges=badges, sections=sections, answers=answers,
-        max_cards=_MAX_CARDS, light=theme.style_sheet(dark=False), dark=theme.style_sheet(dark=True),
-        themed=theme.to_css_variable, shapes=theme.SHAPES, specs=Markup(files.page_specs(figures)),
+        max_cards=_MAX_CARDS, shapes=theme.SHAPES, specs=Markup(files.page_specs(figures)),
         panels=Markup(files.to_script_json(panels)), vega=Markup(vega),
     )  # fmt: skip
     return clean_text(text)

@@ -13,7 +13,7 @@ from scaling.analysis.findings import Findings
 from scaling.core.case import Refusal
 from scaling.core.formatting import list_first
 from scaling.report.figures.marks import Figure, Panel, Spec
-from scaling.report.figures.theme import CONFIG, GROUND, to_css_variable
+from scaling.report.figures.theme import CONFIG, GROUND
 from scaling.report.text import clean_text
 from scaling.results.store import replace_file
 
@@ -49,25 +49,21 @@ def _page_panel(panel: Panel) -> Spec:
 
 
 def to_script_json(value: Any) -> str:
-    """Return a value as JSON text for an HTML script element. Theme colors become CSS variables."""
-    themed = _map_strings(value, lambda text: to_css_variable(clean_text(text)))
-    text = json.dumps(themed, ensure_ascii=False, separators=(",", ":"))
+    """Return a value as JSON text for an HTML script element."""
+    text = json.dumps(_clean_values(value), ensure_ascii=False, separators=(",", ":"))
     # A tag in the text must not end the script element.
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a copy of nested data with `change` applied to its strings.
-
-    Floats are rounded to six significant digits.
-    """
+def _clean_values(value: Any) -> Any:
+    """Return a copy of nested data with clean text and with floats of six significant digits."""
     if isinstance(value, dict):
-        return {key: _map_strings(item, change) for key, item in value.items()}
+        return {key: _clean_values(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_map_strings(item, change) for item in value]
+        return [_clean_values(item) for item in value]
     if isinstance(value, float):
         return float(f"{value:.6g}")
-    return change(value) if isinstance(value, str) else value
+    return clean_text(value) if isinstance(value, str) else value
 
 
 def file_spec(figure: Figure, provenance: str) -> Spec:
@@ -82,7 +78,7 @@ def file_spec(figure: Figure, provenance: str) -> Spec:
     longest_name = max((len(style.name) for style in figure.legend), default=1)
     columns = max(1, min(4, _FIGURE_LETTERS // longest_name))
     legend = CONFIG["legend"] | {"columns": columns, "symbolSize": 90}
-    return _map_strings({
+    return _clean_values({
         "$schema": _SCHEMA,
         "config": CONFIG | {"background": GROUND, "legend": legend, "padding": 12},
         "title": {"text": figure.title, "subtitle": provenance, "fontSize": 15, "offset": 12},
@@ -91,7 +87,7 @@ def file_spec(figure: Figure, provenance: str) -> Spec:
         "params": [_ISOLATED],
         "resolve": {"scale": {"color": "shared", "shape": "shared", "strokeDash": "shared"}},
         "spacing": 28,
-    }, clean_text)  # fmt: skip
+    })  # fmt: skip
 
 
 def describe_provenance(findings: Findings) -> str:

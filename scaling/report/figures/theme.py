@@ -1,4 +1,4 @@
-"""Define the style of figures: light and dark colors, and the color, marker and dash pattern of each line."""
+"""Define the style of figures: their colors, and the color, marker and dash pattern of each line."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from scaling.core.case import Case
 
 INK, MUTED, GRID, GROUND = "#1c1e21", "#5b6068", "#dcdfe4", "#ffffff"
 
-# Color-blind safe (after Okabe and Ito), with a contrast of at least 3:1 on light and dark pages.
+# Color-blind safe (after Okabe and Ito), with a contrast of at least 3:1 on a white ground.
 BLUE, VERMILION, GREEN, PURPLE = "#0072b2", "#d55e00", "#008a64", "#b5568f"
 OCHRE, OLIVE, GREY, SKY = "#a87400", "#847a00", "#6e6e6e", "#2f7fa8"
 _MODES = {  # mode -> color and shape; modes of the same derivative order differ in shape
@@ -23,12 +23,6 @@ _ENGINE_COLORS = {  # of the AD libraries other than JAX
     "torch": "#882255", "autograd": "#117733", "numpy": "#77772a", "casadi": "#332288",
 }  # fmt: skip
 _DASHES = ((1, 0), (6, 3), (2, 3), (8, 3, 2, 3), (10, 2), (4, 2, 1, 2, 1, 2))  # for lines of one color
-_DARK_COLORS = {  # from color on a light page to color on a dark page
-    INK: "#e6e8eb", GROUND: "#16181c", MUTED: "#a2a8b1", GRID: "#363a42",
-    BLUE: "#56a8de", VERMILION: "#ff8a3d", GREEN: "#2cc59a", PURPLE: "#e39cc6", OCHRE: "#f0b429",
-    OLIVE: "#e6dc4a", GREY: "#a9adb3", SKY: "#7cc4e8", "#882255": "#d4709c", "#117733": "#4fbf75",
-    "#77772a": "#c6c65a", "#332288": "#9c8cf0",
-}  # fmt: skip
 SHAPES = {  # SVG paths in the square from -1 to 1
     "circle": "M1,0A1,1,0,1,1,-1,0A1,1,0,1,1,1,0Z", "square": "M-.9,-.9H.9V.9H-.9Z",
     "up": "M0,-1L1,.8H-1Z", "down": "M0,1L-1,-.8H1Z", "left": "M-1,0L.8,-1V1Z", "right": "M1,0L-.8,-1V1Z",
@@ -75,14 +69,3 @@ def line_styles(cases: Mapping[str, Case]) -> list[LineStyle]:
         styles.append(LineStyle(name, color, shape, _DASHES[used_styles[color + shape] % len(_DASHES)]))
         used_styles[color + shape] += 1
     return styles
-
-
-def to_css_variable(color: str) -> str:
-    """Return the CSS variable of a theme color, such as 'var(--x0072b2)'. Return other text unchanged."""
-    return f"var(--x{color[1:]})" if color in _DARK_COLORS else color
-
-
-def style_sheet(dark: bool) -> str:
-    """Return the CSS definitions of all theme color variables, for a dark or a light page."""
-    color_pairs = _DARK_COLORS.items()
-    return " ".join(f"--x{light[1:]}: {dark_color if dark else light};" for light, dark_color in color_pairs)
