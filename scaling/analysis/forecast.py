@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from scaling.analysis.cases import OUT_OF_MEMORY_REASONS, size_name
-from scaling.analysis.curves import Curve, CurvePoint, build_curve, select_series, stated_kinds
+from scaling.analysis.curves import Curve, build_curve, select_series, stated_kinds
 from scaling.analysis.estimate import Estimate, format_percentage, format_ratio
 from scaling.analysis.timings import Timing, format_time, least_time, near_floor, time_ratio
 from scaling.core.case import label, problem
@@ -129,22 +129,17 @@ def _describe_time(timing: Timing) -> str:
     return f"{timing.method.name} {format_time(timing)} on {timing.devices_text}"
 
 
-def format_efficiency(point: CurvePoint) -> str:
-    """Return a predicted efficiency with its interval as text, such as '87 %, 80 % to 92 %'."""
-    value, low, high = point.efficiency
-    ends = "" if low is None or high is None else f", {format_percentage(low)} to {format_percentage(high)}"
-    return format_percentage(value) + ends
-
-
 def _describe_half_efficiency(curve: Curve) -> str:
     if len(curve.points) == 1:
         return "planned on no other number of devices"
-    baseline = f"of {curve.timings[0].devices_text}"
+    baseline, last = f"50 % of {curve.timings[0].devices_text}", curve.points[-1]
     for before, after in itertools.pairwise(curve.points):
         if after.efficiency.value < _HALF_EFFICIENCY:
             between = f"between {before.devices:,} and {after.devices:,} devices"
-            return f"its efficiency falls under 50 % {baseline} {between} ({format_efficiency(after)} there)"
-    return f"its efficiency is nowhere under 50 % {baseline} ({format_efficiency(curve.points[-1])} there)"
+            efficiency = format_ratio(*after.efficiency, sign="")
+            return f"its efficiency falls under {baseline} {between}, where it is {efficiency}"
+    efficiency = f"{format_ratio(*last.efficiency, sign='')} on {last.timing.devices_text}"
+    return f"its efficiency is nowhere under {baseline}, and {efficiency}"
 
 
 def _describe_memory(forecast: Forecast) -> list[str]:

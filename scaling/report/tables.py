@@ -22,7 +22,7 @@ from scaling.analysis.curves import (
 from scaling.analysis.environments import BOOLEAN_WORDS, environment_columns
 from scaling.analysis.estimate import Estimate, format_percentage, format_ratio
 from scaling.analysis.findings import Findings
-from scaling.analysis.forecast import Forecast, format_efficiency
+from scaling.analysis.forecast import Forecast
 from scaling.analysis.method_settings import compare_settings
 from scaling.analysis.ranking import Ranking, join_certainties, recommend_ranking
 from scaling.analysis.summary import answer_sentences
@@ -279,7 +279,6 @@ def _planned_rows(forecast: Forecast) -> Iterator[Row]:
     by_program = sorted(forecast.records, key=lambda r: (label(r.case, ["devices"]), r.case.devices))
     for record in by_program:
         predicted, pairs = record.predicted, points_by_case.get(record.case, [])
-        efficiencies = ["weak " * (kind == "weak") + format_efficiency(point) for kind, point in pairs]
         predicted_times = [predicted[name] for name in ("seconds", "low", "high")] if predicted else None
         reason = "" if record.status == "planned" else _describe_reason(record)
         yield {
@@ -287,7 +286,7 @@ def _planned_rows(forecast: Forecast) -> Iterator[Row]:
             "status": record.status,
             "devices": record.case.devices,
             "predicted time": predicted_times and format_duration(*predicted_times),
-            "efficiency": "; ".join(efficiencies),
+            "efficiency": _format_kinds(dict(pairs), lambda _, p: format_ratio(*p.efficiency, sign="")),
             "bound by": predicted and predicted.get("bound"),
             "communication": predicted and predicted["communication"] / predicted["seconds"],
             "waiting": predicted and predicted["waiting"] / predicted["seconds"],

@@ -132,7 +132,7 @@ def test_forecast_of_one_study_has_only_its_cases_and_its_baseline():
     study = keep_cases(whole, keys)
     assert [p.devices for p in only(study.curves).points] == [2, 4] and len(study.records) == 2
     first = plan_answers(study)[0]
-    assert "jacrev" not in first and "of 2 devices (80 % there)" in first
+    assert "jacrev" not in first and "of 2 devices, and 0.80 on 4 devices" in first
 
 
 def test_answer_names_the_device_counts_between_which_efficiency_falls_below_half():
@@ -140,15 +140,15 @@ def test_answer_names_the_device_counts_between_which_efficiency_falls_below_hal
     assert "jacfwd (vmap)" in first
     assert "1.90 s (0.95 to 3.80) on 16 devices, the fastest planned method" in first
     assert first.endswith(
-        "its efficiency falls under 50 % of 1 device between 8 and 16 devices (26 % there)."
+        "its efficiency falls under 50 % of 1 device between 8 and 16 devices, where it is 0.26."
     )
 
 
 def test_efficiency_of_exactly_one_half_is_not_below_half():
     assert answers(*strong(8.0, 8.0))[0].endswith(
-        "its efficiency is nowhere under 50 % of 1 device (50 % there)."
+        "its efficiency is nowhere under 50 % of 1 device, and 0.50 on 2 devices."
     )
-    assert "between 1 and 2 devices (49 % there)" in answers(*strong(8.0, 8.1))[0]
+    assert "between 1 and 2 devices, where it is 0.49" in answers(*strong(8.0, 8.1))[0]
     assert "50 % of 2 devices between 2 and 8 devices" in answers(plan(1.0, 2), plan(0.9, 8))[0]
 
 
@@ -199,7 +199,7 @@ def test_efficiency_interval_is_computed_over_the_same_simulated_machines():
     assert curve.points[1].efficiency[1:] == pytest.approx((0.8, 0.8)), (
         "a machine that is slow for both leaves the efficiency unchanged"
     )
-    assert "80 %, 80 % to 80 %" in answers(*same_machines)[0]
+    assert "and 0.80 (0.80 to 0.80) on 2 devices" in answers(*same_machines)[0]
     other_machines = [same_machines[0], with_draws(5.0, 2, [5.0, 20.0, 15.0])]
     _, low, high = predict(*other_machines).curves[0].points[1].efficiency
     assert 0.39 < low < 0.45 and high == pytest.approx(0.8)
@@ -217,8 +217,8 @@ def test_weak_scaling_has_answers():
     more_points = [plan(s, n, points=24 * n) for s, n in ((2.0, 2), (2.0, 4))]
     lines = answers(*plans, *more_points, files=WEAK)
     assert len(lines) == 2
-    assert "points/device=12" in lines[0] and "between 2 and 4 devices (40 % there)" in lines[0]
-    assert "points/device=24" in lines[1] and "of 2 devices (100 % there)" in lines[1]
+    assert "points/device=12" in lines[0] and "between 2 and 4 devices, where it is 0.40" in lines[0]
+    assert "points/device=24" in lines[1] and "of 2 devices, and 1.00 on 4 devices" in lines[1]
 
 
 def test_first_case_to_run_out_of_memory_is_reported_with_its_bytes():

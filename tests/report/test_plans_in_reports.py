@@ -136,7 +136,7 @@ def test_row_of_a_plan_shows_its_prediction(plans_only):
     (row,) = (row for row in cells(table, devices="8") if " jacrev " in row["case"])
     seconds = 0.01 * made_up.amdahl(8, 0.2) * 1e3
     assert row["predicted time"] == f"{seconds:.2f} ms ({seconds / 1.5:.2f} to {seconds * 1.5:.2f})"
-    assert row["efficiency"] == "42 %" and row["bound by"] == "transcendentals"
+    assert row["efficiency"] == "0.42" and row["bound by"] == "transcendentals"
     assert (row["communication"], row["waiting"]) == ("10 %", "none")
     assert row["memory"] == "50.0 MB (25 %)"
     devices = [row["devices"] for row in cells(table) if " jacrev " in row["case"]]
@@ -206,7 +206,7 @@ def test_row_of_a_plan_shows_the_efficiency_of_each_kind_of_scaling(tmp_path):
     ]
     study = findings.read(write(tmp_path / "both", records, scaling=["strong", "weak"]))
     efficiencies = {row["devices"]: row["efficiency"] for row in cells(table_of(study, "planned-far"))}
-    assert efficiencies == {"1": "100 %", "2": "80 %; weak 100 %", "4": "weak 62 %"}
+    assert efficiencies == {"1": "1.00", "2": "0.80, weak 1.00", "4": "weak 0.62"}
 
 
 def test_each_tooltip_of_a_plan_says_that_its_time_is_predicted(tmp_path):
