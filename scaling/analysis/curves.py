@@ -216,7 +216,7 @@ def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
 
 
 def format_serial_part(kind: str, point: CurvePoint) -> str:
-    """Return the serial part of a program as text, such as '0.12 (0.1 to 0.15)', or '' if there is none.
+    """Return the serial part of a program as text, such as '0.120 (0.100 to 0.150)', or '' if there is none.
 
     For `kind` "strong", it is the fraction of the time on one device that is not divided among the devices,
     by Amdahl's law. For "weak", it is that of the time on all devices, by Gustafson's law. No part explains

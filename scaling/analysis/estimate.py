@@ -1,6 +1,5 @@
 """Define `Estimate` (a number with its confidence interval), and format ratios, exponents and fractions."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from scaling.core.formatting import format_number
@@ -64,25 +63,19 @@ def format_exponent(value: float, low: float | None, high: float | None) -> str:
 
     The text is 'not determined (-2.65 to 8.48)' if the interval is wider than 1.
     """
-    return format_share(value, low, high, _WIDEST_EXPONENT, _three_digits)
+    return format_share(value, low, high, _WIDEST_EXPONENT)
 
 
-def format_share(
-    value: float,
-    low: float | None,
-    high: float | None,
-    widest: float = _WIDEST_SHARE,
-    format_end: Callable[[float], str] = "{:.3g}".format,
-) -> str:
-    """Return a fraction and its interval as text, such as '0.12 (0.1 to 0.15)'.
+def format_share(value: float, low: float | None, high: float | None, widest: float = _WIDEST_SHARE) -> str:
+    """Return a fraction and its interval as text with three digits, such as '0.120 (0.100 to 0.150)'.
 
-    The text is 'not determined (0.1 to 0.9)' if the interval is wider than `widest`. `format_end` formats
-    the value and each limit. If a limit is None, the text is the value only.
+    The text is 'not determined (0.100 to 0.900)' if the interval is wider than `widest`. If a limit is None,
+    the text is the value only.
     """
     if low is None or high is None:
-        return format_end(value)
-    text = format_end(value) if high - low <= widest else UNDETERMINED
-    return f"{text} ({format_end(low)} to {format_end(high)})"
+        return _three_digits(value)
+    text = _three_digits(value) if high - low <= widest else UNDETERMINED
+    return f"{text} ({_three_digits(low)} to {_three_digits(high)})"
 
 
 def _three_digits(value: float) -> str:

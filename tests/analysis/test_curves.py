@@ -83,11 +83,11 @@ def test_speedup_is_also_computed_against_the_best_jit_program_on_one_device():
 @pytest.mark.parametrize(
     ("kind", "points", "expected"),
     [
-        ("strong", {1: 1.0, 2: 0.55, 4: 0.325, 8: 0.2125}, ["", "0.1", "0.1", "0.1"]),  # 0.1 + 0.9 / n
+        ("strong", {1: 1.0, 2: 0.55, 4: 0.325, 8: 0.2125}, ["", "0.100", "0.100", "0.100"]),  # 0.1 + 0.9 / n
         (
             "weak",
             {1: 1.0, 2: 1 / 0.9, 4: 1 / 0.85},
-            ["", "0.2", "0.2"],
+            ["", "0.200", "0.200"],
         ),  # a scaled speed-up of n - 0.2 (n - 1)
         ("strong", {1: 1.0, 2: 0.4, 4: 2.0}, ["", "", ""]),  # above the ideal, and slower than one device
         ("strong", {2: 1.0, 4: 0.6}, ["", ""]),  # two devices are the baseline
