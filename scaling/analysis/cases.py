@@ -44,15 +44,11 @@ class Method(NamedTuple):
         if (self.engine == "jax") != self.jit:  # JAX is compiled by default, most other engines are not
             words.append("compiled" if self.jit else "eager")
         words.append("" if self.seeds == "identity" else f"{self.seeds} seeds")
-        return join_words(*words, self.forward and f"forward by {self.forward}", self.memory_setting)
-
-    @property
-    def memory_setting(self) -> str:
-        """Return the memory setting as text, such as '4 seeds at a time', or '' for the default setting."""
+        forward = self.forward and f"forward by {self.forward}"
+        chunk = f"chunk={self.chunk}" if isinstance(self.chunk, str) else _at_a_time(self.chunk, "seed")
         limit = self.memory_limit and f"within {format_bytes(self.memory_limit)}"
         storage = self.storage and f"kept on the {self.storage}"
-        chunk = f"chunk={self.chunk}" if isinstance(self.chunk, str) else _at_a_time(self.chunk, "seed")
-        return join_words(chunk, _at_a_time(self.block, "point"), limit, storage, self.remat)
+        return join_words(*words, forward, chunk, _at_a_time(self.block, "point"), limit, storage, self.remat)
 
 
 def join_words(*words: object) -> str:

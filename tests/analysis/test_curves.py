@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from scaling.analysis import curves
-from scaling.analysis.cases import Method, Subject, method_of
+from scaling.analysis.cases import MEMORY_FIELDS, Method, Subject, method_of
 from scaling.analysis.ranking import fastest_methods
 from scaling.analysis.timings import pool_processes
 from scaling.core.case import Case
@@ -379,7 +379,7 @@ def test_method_name_states_the_number_of_seeds_per_chunk():
 def test_method_name_states_every_setting(fields, name):
     method = method_of(Case("linear", **fields))
     base_method = Subject(Case("linear", **fields), "", True).base_method
-    assert method.name == name and (base_method.name != name) is bool(method.memory_setting)
+    assert method.name == name and (base_method.name != name) is bool({*fields} & {*MEMORY_FIELDS})
 
 
 def test_reduction_of_the_jacobian_is_a_different_problem():
