@@ -1,10 +1,10 @@
-"""Rank AD methods (`fastest_methods`), and recommend a device count (`recommend_devices`)."""
+"""Rank AD methods (`fastest_methods`), compare settings, and recommend device counts."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from scaling.analysis.cases import Subject, is_candidate
+from scaling.analysis.cases import MEMORY_FIELDS, Subject, is_candidate, with_fields
 from scaling.analysis.estimate import Estimate
 from scaling.analysis.timings import (
     Timing,
@@ -14,7 +14,10 @@ from scaling.analysis.timings import (
     reasons_for_doubt,
     time_ratio,
 )
+from scaling.core.case import defaults
 from scaling.core.grouping import group_by
+
+_SETTINGS = (*MEMORY_FIELDS, "seeds", "mesh", "forward", "overlap")  # fields of a case
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,19 @@ def fastest_methods(timings: Iterable[Timing]) -> list[Ranking]:
             runner_up = find_runner_up(fastest, other_modes or other_settings)
             rankings.append(Ranking(fastest.case, fastest.environment, fastest.honest, fastest, *runner_up))
     return rankings
+
+
+def compare_settings(timings: Iterable[Timing]) -> list[list[Timing]]:
+    """Return the timings of each program with several settings, sorted by time.
+
+    The cases of a program differ only in settings such as `chunk`, `mesh` and `seeds`. Function values are
+    omitted.
+    """
+    derivatives = (timing for timing in timings if not timing.case.ad_mode.is_value)
+    groups = group_by(
+        derivatives, lambda t: (t.environment, t.honest, with_fields(t.case, **defaults(_SETTINGS)))
+    )
+    return [sorted(group, key=lambda t: t.median) for group in groups.values() if len(group) > 1]
 
 
 def find_runner_up(fastest: Timing, others: Iterable[Timing]) -> tuple[Timing | None, Estimate | None]:

@@ -23,8 +23,7 @@ from scaling.analysis.environments import BOOLEAN_WORDS, environment_columns
 from scaling.analysis.estimate import Estimate, format_percentage, format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast
-from scaling.analysis.method_settings import compare_settings
-from scaling.analysis.ranking import Ranking, join_certainties, recommend_ranking
+from scaling.analysis.ranking import Ranking, compare_settings, join_certainties, recommend_ranking
 from scaling.analysis.summary import answer_sentences
 from scaling.analysis.timings import Timing, format_time
 from scaling.core.case import PEAKS, label

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from scaling.analysis import findings, method_settings
+from scaling.analysis import findings, ranking
 from scaling.analysis.baselines import find_baselines
 from scaling.analysis.timings import (
     SPARSITY_STAGES,
@@ -35,7 +35,7 @@ def setting(seconds=1.0, memory=100, **fields):
 
 
 def compare_settings(*records):
-    return method_settings.compare_settings(pool_processes(records))
+    return ranking.compare_settings(pool_processes(records))
 
 
 def table_rows(folder, records, anchor="settings"):
