@@ -280,8 +280,7 @@ def test_first_figure_shows_time_and_speedup_over_the_best_jit_program(drawings,
     products = [time["seconds"] * ratio["against_jit"] for time, ratio in zip(times, ratios, strict=True)]
     assert products == pytest.approx([5.0] * 6)
     without_jit = over_devices.draw_times(read(records[:6]))
-    assert y_titles(without_jit) == ["time"] and without_jit.title == "Time against devices"
-    assert "There is no speed-up, for lack of" in without_jit.caption
+    assert y_titles(without_jit) == ["time"]
 
 
 def test_times_of_curves_with_several_baselines_share_a_panel(read):

@@ -45,19 +45,13 @@ def _limit_curves(curves: Sequence[Curve]) -> list[Curve]:
 def draw_times(findings: Findings) -> Figure | None:
     """Draw time and speed-up of strong scaling against device count. Return None if there is no curve."""
     curves = [curve for curve in findings.curves if curve.kind == "strong"]
-    has_speedup = any(point.against_jit for curve in curves for point in curve.points)
-    baseline = (
-        "Speed-up: every mode against one and the same program, the best plain jit program on one device, "
-        "without those written by hand."
-        if has_speedup
-        else "There is no speed-up, for lack of a time of a plain jit program on one device."
-    )
     caption = (
-        f"Which mode is fastest on how many devices; lower is faster. {baseline} {_UNDETERMINED} "
-        f"{_SELECTION} {_LIMITED}"
+        "Which mode is fastest on how many devices; lower is faster. Speed-up, if its baseline was measured: "
+        "every mode against one and the same program, the best plain jit program on one device, without "
+        f"those written by hand. {_UNDETERMINED} {_SELECTION} {_LIMITED}"
     )
-    title = f"Time{' and speed-up' if has_speedup else ''} against devices"
-    return _draw_curves("devices", title, caption, findings, curves, ("seconds", "against_jit"))
+    fields = ("seconds", "against_jit")
+    return _draw_curves("devices", "Time against devices", caption, findings, curves, fields)
 
 
 def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None = None) -> Figure | None:
