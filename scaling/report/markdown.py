@@ -45,18 +45,13 @@ def load_template(name: str) -> jinja2.Template:
         lstrip_blocks=True, undefined=jinja2.StrictUndefined,
         finalize=_to_markdown if name.endswith(".md.jinja") else None,
     )  # fmt: skip
-    environment.filters |= {"table": to_markdown_table, "code": _to_html, "whole": _to_whole_html}
+    environment.filters |= {"table": to_markdown_table, "html": _to_html}
     return environment.get_template(name)
 
 
 def _to_html(text: str) -> Markup:
-    """Escape a text for HTML, and turn text in backticks into `<code>` elements."""
-    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
-
-
-def _to_whole_html(text: str) -> Markup:
-    """Convert text to HTML with `_to_html`. Quantities such as '1.2 ms' are not broken across lines."""
-    return _to_html(keep_numbers_whole(text))
+    """Convert text to HTML, with text in backticks as `<code>` elements and without breaks in quantities."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(keep_numbers_whole(text)))))
 
 
 def _to_markdown(value: Any) -> Markup:
