@@ -83,5 +83,5 @@ def _three_digits(value: float) -> str:
 
 
 def format_percentage(value: float) -> str:
-    """Return a fraction as a percentage, such as '83 %', '-12 %' or 'under 1 %'."""
-    return "under 1 %" if abs(value) < 0.01 else f"{100 * value:.0f} %"
+    """Return a fraction as a percentage, such as '83 %', '-12 %', 'under 1 %' or '0 %'."""
+    return "under 1 %" if 0 < abs(value) < 0.01 else f"{100 * value:.0f} %"

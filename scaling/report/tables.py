@@ -67,13 +67,9 @@ _NOTES = {  # first word of a table's HTML anchor -> text above the table
 }
 
 
-def _format_fraction(value: float) -> str:
-    return format_percentage(value) if value else "none"
-
-
 _NUMBER_FORMATS: Mapping[str, Callable[[Any], str]] = {  # column -> function that formats its numbers
     **dict.fromkeys(("first call", "detecting and coloring"), format_duration),
-    **dict.fromkeys(("communication", "waiting"), _format_fraction),
+    **dict.fromkeys(("communication", "waiting"), format_percentage),
     "memory": lambda value: f"{format_number(value / 1e6)} MB",  # always MB, so that the column can be sorted
     "nonzeros": "{:,}".format,
 }
