@@ -10,9 +10,7 @@ from scaling.analysis.findings import Findings, read
 from scaling.contrib import extrap
 from scaling.core.case import Refusal, check_names
 from scaling.results.results_folder import no_records
-from scaling.results.store import Loaded, load, replace_file
-
-_PARQUET_INSTALL = "pip install 'ad-scaling[parquet]', or pip install pyarrow"
+from scaling.results.store import Loaded, replace_file
 
 
 def write_exports(
@@ -30,11 +28,12 @@ def write_exports(
     """
     check_names("format", formats, FORMATS)
     if "parquet" in formats and importlib.util.find_spec("pyarrow") is None:
-        raise Refusal(f"format parquet needs pyarrow, which is not installed: {_PARQUET_INSTALL}")
-    loaded = loaded or load(folder)
+        raise Refusal(
+            "format parquet needs pyarrow, which is not installed: pip install 'ad-scaling[parquet]'"
+        )
     findings, output_folder = read(folder, loaded=loaded), output or folder / "export"
     if not findings.records and not findings.forecasts:
-        raise no_records("export", folder, loaded.damaged)
+        raise no_records("export", folder, findings.damaged)
     try:
         is_new_folder = not output_folder.exists()
         output_folder.mkdir(parents=True, exist_ok=True)
