@@ -3,14 +3,13 @@
 import itertools
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 
 from scaling.analysis import forecast
 from scaling.analysis.answers import describe_efficiency, measured_answers
 from scaling.analysis.cases import Subject, is_candidate
 from scaling.analysis.curves import Curve, curves_of_largest_problems
 from scaling.analysis.estimate import UNDETERMINED, format_exponent, format_ratio
-from scaling.analysis.findings import Findings, read
+from scaling.analysis.findings import Findings
 from scaling.analysis.lint import lint_findings
 from scaling.analysis.ranking import Ranking
 from scaling.analysis.timings import is_empty_call
@@ -23,9 +22,8 @@ _MOST_RUNS = 6  # the largest number of runs of sizes named in a sentence
 _MOST_METHODS = 4  # the largest number of methods named in a sentence
 
 
-def answer_sentences(source: Path | Findings) -> list[str]:
-    """Return sentences that summarize a results folder, given by its path or its findings."""
-    findings = source if isinstance(source, Findings) else read(source)
+def answer_sentences(findings: Findings) -> list[str]:
+    """Return sentences that summarize a results folder."""
     topics = (
         _describe_fastest, describe_crossovers, _describe_weak_scaling, describe_growth,
         _describe_plans, _describe_defects,

@@ -43,7 +43,7 @@ class Table(NamedTuple):
     note: str  # text above the table
     columns: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
-    row_anchors: Sequence[str] = ()  # the HTML anchor of each row; if empty, anchors such as 'laws-row1'
+    row_anchors: Sequence[str] = ()  # the HTML anchor of each row; if empty, anchors such as 'each-row1'
 
 
 class TerminalReport(NamedTuple):

@@ -12,7 +12,7 @@ from tests.support import made_up
 def answer(tmp_path):
     """Return a function from records to the sentences of the answer."""
     return lambda records, scaling=("strong",): summary.answer_sentences(
-        made_up.write(tmp_path / "made", records, scaling=scaling)
+        findings.read(made_up.write(tmp_path / "made", records, scaling=scaling))
     )
 
 
@@ -177,9 +177,8 @@ def test_failed_replicates_of_a_case_are_counted_as_in_the_status(answer, make_r
 
 
 def test_failures_without_a_reason_are_counted(tmp_path, make_record):
-    lines = summary.answer_sentences(
-        made_up.write(tmp_path / "made", [make_record("failed"), make_record("skipped", points=8)])
-    )
+    records = [make_record("failed"), make_record("skipped", points=8)]
+    lines = summary.answer_sentences(findings.read(made_up.write(tmp_path / "made", records)))
     assert lines[1:3] == ["1 case failed: 1 for no reason given.", "1 case skipped: 1 for no reason given."]
 
 
@@ -286,7 +285,7 @@ def test_baseline_of_a_problem_too_large_for_one_device_is_explained(tmp_path, m
         folder = made_up.write(
             tmp_path / str(len(more)), [make(2, 12), make(4, 6.4), *more], scaling=["strong"]
         )
-        assert f") over the same program {words}" in summary.answer_sentences(folder)[0]
+        assert f") over the same program {words}" in summary.answer_sentences(findings.read(folder))[0]
 
 
 @pytest.mark.parametrize(("unpaired", "ratio"), [((), "1.62x"), ((2,), "1.50x")])
