@@ -214,24 +214,18 @@ def first_call_seconds(timing: Timing) -> float | None:
     return stage_seconds(timing, *SPARSITY_STAGES, *COMPILING_STAGES, "first_seconds")
 
 
-def memory_of(timing: Timing) -> int | None:
-    """Return the peak memory per device in bytes, measured or estimated by XLA, or None if it is unknown."""
-    return timing.record.peak_bytes or timing.requested_bytes or None
-
-
-def automatic_blocks(record: Record) -> str:
-    """Return the block sizes that chunk=auto chose, such as '4 seeds and all points at a time', or ''."""
-    if record.blocks is None:
-        return ""
-    counts_and_nouns = ((record.blocks.get("chunk"), "seed"), (record.blocks.get("block"), "point"))
-    texts = [format_count(count, noun) if count else f"all {noun}s" for count, noun in counts_and_nouns]
-    on_host = ", kept on the host" if record.blocks.get("storage") == "host" else ""
-    return f"{' and '.join(texts)} at a time{on_host}"
-
-
 def blocks_of(timing: Timing) -> str:
-    """Return the block sizes that chunk=auto chose in each process, joined by 'or' if they differ, or ''."""
-    return " or ".join(dict.fromkeys(filter(None, map(automatic_blocks, timing.records))))
+    """Return the block sizes that chunk=auto chose, such as '4 seeds and all points at a time', or ''.
+
+    Different block sizes of the processes are joined by 'or'.
+    """
+    texts = []
+    for blocks in (record.blocks for record in timing.records if record.blocks is not None):
+        counts_and_nouns = ((blocks.get("chunk"), "seed"), (blocks.get("block"), "point"))
+        counts = " and ".join(format_count(n, noun) if n else f"all {noun}s" for n, noun in counts_and_nouns)
+        on_host = ", kept on the host" if blocks.get("storage") == "host" else ""
+        texts.append(f"{counts} at a time{on_host}")
+    return " or ".join(dict.fromkeys(texts))
 
 
 def name_with_blocks(timing: Timing) -> str:

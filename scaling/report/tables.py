@@ -212,7 +212,7 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
             "one-device program": next((point.against_jit for point in points.values()), None),
             "by hand": baselines[id(timing)].by_hand,
             "of the roof": bound and f"{format_percentage(bound.fraction)}: {bound.name}",
-            "memory": timings.memory_of(timing),
+            "memory": timing.record.peak_bytes or timing.requested_bytes or None,  # measured or by XLA
             "first call": timings.first_call_seconds(timing),
             "remarks": _describe_remarks(findings, timing),
         }

@@ -8,7 +8,7 @@ from scaling.analysis import findings, ranking
 from scaling.analysis.baselines import find_baselines
 from scaling.analysis.timings import (
     SPARSITY_STAGES,
-    automatic_blocks,
+    blocks_of,
     first_call_seconds,
     pool_processes,
     stage_seconds,
@@ -162,7 +162,7 @@ def test_cases_with_different_memory_limits_are_on_different_curves():
     ({"block": 4, "chunk": None, "storage": "host"}, "all seeds and 4 points at a time, kept on the host"),
 ])  # fmt: skip
 def test_blocks_chosen_by_chunk_auto_are_described(blocks, words):
-    assert automatic_blocks(record(blocks=blocks)) == words
+    assert blocks_of(only(pool_processes([record(blocks=blocks)]))) == words
 
 
 def test_runner_up_is_another_mode_unless_only_settings_differ():

@@ -16,9 +16,9 @@ from altair.vegalite.v6.schema.core import load_schema
 
 from scaling.analysis import findings
 from scaling.analysis.size_series import size_sweeps
-from scaling.analysis.timings import memory_of, pool_processes
+from scaling.analysis.timings import pool_processes
 from scaling.core.case import Refusal
-from scaling.report import export, figures
+from scaling.report import export, figures, tables
 from scaling.report.figures import files, marks, over_devices, theme
 from scaling.report.figures import over_sizes as sizes
 from scaling.report.proposal import write_proposal
@@ -214,13 +214,12 @@ def test_panels_with_more_data_come_first():
     assert [panel.case.devices for panel in sizes.rank_sweeps(panels)] == [1, 2]
 
 
-def test_memory_is_the_measured_peak_or_else_the_program_request():
-    program = {"temp_bytes": 1, "argument_bytes": 2, "output_bytes": 4}
-    timings = (
-        pool_processes([record(**fields)])[0]
-        for fields in (program | {"peak_bytes": 9}, program, {"temp_bytes": 1})
-    )
-    assert [memory_of(timing) for timing in timings] == [9, 7, None]
+def test_memory_is_the_measured_peak_or_else_the_program_request(read):
+    program = {"temp_bytes": 10**6, "argument_bytes": 2 * 10**6, "output_bytes": 4 * 10**6}
+    fields = (program | {"peak_bytes": 9 * 10**6}, program, {"temp_bytes": 1})
+    found = read([record(points=points, **each) for points, each in zip((4, 8, 16), fields, strict=True)])
+    (table,) = (table for table in tables.folded_tables(found) if table.anchor == "measured")
+    assert [row[table.columns.index("memory")] for row in table.rows] == ["9.00 MB", "7.00 MB", ""]
 
 
 def test_empty_folder_has_no_figures(tmp_path):
