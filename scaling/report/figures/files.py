@@ -19,7 +19,7 @@ from scaling.results.store import replace_file
 
 _ADDRESS_SPACE = 2**37  # bytes; V8, which draws image files, reserves about as many, and otherwise aborts
 _PANEL_WIDTH = 400  # pixels
-_PANEL_LETTERS, _FIGURE_LETTERS = 62, 130  # number of letters that fit into the width
+_PANEL_LETTERS = 62  # number of letters that fit into the width
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _ISOLATED = {"name": "isolated", "value": ""}
 _DRAG_EVENTS = "[mousedown, window:mouseup] > window:mousemove!"
@@ -75,9 +75,7 @@ def file_spec(figure: Figure, provenance: str) -> Spec:
         }
         for panel in figure.panels
     ]  # fmt: skip
-    longest_name = max((len(style.name) for style in figure.legend), default=1)
-    columns = max(1, min(4, _FIGURE_LETTERS // longest_name))
-    legend = CONFIG["legend"] | {"columns": columns, "symbolSize": 90}
+    legend = CONFIG["legend"] | {"columns": 2, "symbolSize": 90}
     return _clean_values({
         "$schema": _SCHEMA,
         "config": CONFIG | {"background": GROUND, "legend": legend, "padding": 12},
