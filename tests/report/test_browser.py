@@ -59,7 +59,11 @@ def test_page_and_its_columns_are_never_wider_than_its_window(browser, index, wi
         or width < 700
     )
     ink = browser.eval("getComputedStyle(document.querySelector('.chart svg text')).fill")
-    assert ink == ("rgb(230, 232, 235)" if dark else "rgb(28, 30, 33)")
+    assert ink == "rgb(28, 30, 33)"
+    assert (
+        browser.eval("getComputedStyle(document.querySelector('.chart')).backgroundColor")
+        == "rgb(255, 255, 255)"
+    )
     for table in ("fastest", "review"):
         browser.eval(f"document.getElementById('{table}').open = true")
         last = f"[...document.querySelectorAll('#{table} tbody tr')].map(row => row.lastElementChild.getBoundingClientRect().right)"
