@@ -67,6 +67,5 @@ def _to_one_line(text: str, console: Console) -> str:
 def _print_wrapped(text: str, console: Console) -> None:
     """Print text wrapped to the width of the console, or on one line if the console is not a terminal."""
     line = _to_one_line(text, console)
-    lines = wrap_text(line, console.width, "  ") if console.is_terminal else [line]
-    for line in lines:
-        console.print(Text(line), soft_wrap=True, highlight=False)
+    wrapped = "\n".join(wrap_text(line, console.width, "  ")) if console.is_terminal else line
+    console.print(Text(wrapped), soft_wrap=True, highlight=False)
