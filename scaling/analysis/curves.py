@@ -215,21 +215,24 @@ def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
     return format_ratio(ratio.value, sign=sign) if point.is_baseline else format_ratio(*ratio, sign=sign)
 
 
-def format_serial_part(kind: str, point: CurvePoint) -> str:
+def format_serial_part(curve: Curve, point: CurvePoint) -> str:
     """Return the serial part of a program as text, such as '0.120 (0.100 to 0.150)', or '' if there is none.
 
-    For `kind` "strong", it is the fraction of the time on one device that is not divided among the devices,
-    by Amdahl's law. For "weak", it is that of the time on all devices, by Gustafson's law. No part explains
+    On a strong curve, it is the fraction of the time on one device that is not divided among the devices, by
+    Amdahl's law. On a weak one, it is that of the time on all devices, by Gustafson's law. No part explains
     a speed-up that is significantly below 1 or above the ideal. Source: Karp and Flatt 1990, Measuring
     parallel processor performance.
     """
     count, (value, low, high) = point.devices, point.speedup
-    if point.is_baseline or point.baseline_devices > 1 or is_empty_call(point.timing):
+    if point.is_baseline or curve.baseline_devices > 1:
+        return ""
+    if is_empty_call(point.timing) or is_empty_call(curve.timings[0]):
         return ""
     if not low or high is None or high < 1 or low > count:
         return ""
-    undivided = [count - speedup if kind == "weak" else count / speedup - 1 for speedup in (value, high, low)]
-    value, low, high = (max(0.0, part / (count - 1)) for part in undivided)
+    weak = curve.kind == "weak"
+    undivided = [count - speedup if weak else count / speedup - 1 for speedup in (value, high, low)]
+    value, low, high = (min(max(0.0, part / (count - 1)), 1.0) for part in undivided)
     return format_share(value, low, high)
 
 

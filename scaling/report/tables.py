@@ -197,7 +197,7 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
     baselines = {id(baseline.timing): baseline for baseline in findings.baselines}
     for timing in findings.case_timings:
         bound = baselines[id(timing)].bound
-        points = {kind: point for kind, (_, point) in findings.curves_of(timing).items()}
+        points = findings.curves_of(timing)
         yield {
             "case": label(timing.case),
             "time": format_time(timing),
@@ -209,7 +209,7 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
                 points, lambda _, p: format_relative(p, p.efficiency, "") + p.relative
             ),
             "serial part": _format_kinds(points, format_serial_part),
-            "one-device program": next((point.against_jit for point in points.values()), None),
+            "one-device program": next((point.against_jit for _, point in points.values()), None),
             "by hand": baselines[id(timing)].by_hand,
             "of the roof": bound and f"{format_percentage(bound.fraction)}: {bound.name}",
             "memory": timing.record.peak_bytes or timing.requested_bytes or None,  # measured or by XLA
@@ -218,12 +218,14 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
         }
 
 
-def _format_kinds(points: Mapping[str, CurvePoint], format_point: Callable[[str, CurvePoint], str]) -> str:
+def _format_kinds(
+    points: Mapping[str, tuple[Curve, CurvePoint]], format_point: Callable[[Curve, CurvePoint], str]
+) -> str:
     """Return the text of the curve point of each kind of scaling, such as '1.9x, weak 1.8x'.
 
-    `points` maps "strong" and "weak" to curve points. `format_point` returns the text of a pair, or ''.
+    `points` maps "strong" and "weak" to (curve, point). `format_point` returns the text of a pair, or ''.
     """
-    texts = {kind: format_point(kind, point) for kind, point in points.items()}
+    texts = {kind: format_point(*pair) for kind, pair in points.items()}
     return ", ".join(text if kind == "strong" else f"{kind} {text}" for kind, text in texts.items() if text)
 
 

@@ -96,7 +96,7 @@ def test_speedup_is_also_computed_against_the_best_jit_program_on_one_device():
 def test_serial_part_is_that_of_the_law_that_the_speedup_obeys(kind, points, expected):
     records = [record(d, s, points=6 * d if kind == "weak" else 24) for d, s in points.items()]
     curve = only(curves_of([replace(r, flops=1e6, compulsory_bytes=1000) for r in records], (kind,)))
-    texts = [curves.format_serial_part(kind, point) for point in curve.points]
+    texts = [curves.format_serial_part(curve, point) for point in curve.points]
     assert [text.partition(" (")[0] for text in texts] == expected
 
 
@@ -108,15 +108,18 @@ def test_serial_part_is_that_of_the_law_that_the_speedup_obeys(kind, points, exp
             0.001,
             r"0 \(0 to 0.0\d+\)",
         ),  # the interval contains the ideal
-        ([0.4, 0.9, 0.6, 1.1, 0.7, 0.5, 0.8], 0.001, r"not determined \(0(\.\d+)? to \d\.\d+\)"),
+        ([0.4, 0.9, 0.6, 1.1, 0.7, 0.5, 0.8], 0.001, r"not determined \(0(\.\d+)? to 1\)"),
         ([0.6, 0.6], 0.001, ""),  # too few samples
-        ([0.9] * 7, 0.9, ""),  # an empty call
+        ([0.98, 1.1, 0.99, 1.08, 0.97, 1.05, 1.02], 0.001, r"1 \(0\.\d+ to 1\)"),  # the interval contains 1
+        ([0.9] * 7, (0.1, 0.9), ""),  # an empty call
+        ([0.9] * 7, (1.0, 0.1), ""),  # an empty call on one device
     ],
 )
-def test_serial_part_has_the_interval_of_the_speedup_and_is_never_below_0(two_devices, floor, text):
-    records = [record(d, times, floor_seconds=floor) for d, times in ((1, [1.0] * 7), (2, two_devices))]
-    point = only(curves_of(records)).points[1]
-    assert re.fullmatch(text, curves.format_serial_part("strong", point))
+def test_serial_part_has_the_interval_of_the_speedup_between_0_and_1(two_devices, floor, text):
+    floors = floor if isinstance(floor, tuple) else (floor, floor)
+    rows = zip((1, 2), ([1.0] * 7, two_devices), floors, strict=True)
+    curve = only(curves_of([record(d, times, floor_seconds=each) for d, times, each in rows]))
+    assert re.fullmatch(text, curves.format_serial_part(curve, curve.points[1]))
 
 
 def test_a_curve_never_mixes_environments():
