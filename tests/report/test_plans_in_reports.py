@@ -295,6 +295,7 @@ def test_methods_describe_how_times_are_predicted(plans_only, tmp_path):
     first, second = describe_methods(findings.read(plans_only))
     assert first == "Nothing has been measured."
     assert second.startswith("Times for A far machine are predicted and not measured")
+    assert "takes the longer of the times for its bytes and for its operations" in " ".join(second.split())
     assert "median" in second and second.endswith("and in stragglers."), "no time is extrapolated"
     plain = findings.read(made_up.write(tmp_path / "made", measured("jacfwd")))
     assert not any("predicted" in paragraph for paragraph in describe_methods(plain))
