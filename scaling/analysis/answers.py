@@ -128,8 +128,8 @@ def _describe_devices(
         return [f"Measured on {recommended.devices_text} only"]
     speedup = _describe_speedup(findings, recommended)
     timings = sorted((ranking.fastest for ranking in rankings), key=lambda timing: timing.median)
-    # The speed-up compares with one device.
-    others = [t for t in timings if t is not recommended and not (speedup and t.case.devices == 1)]
+    shown = [recommended.case.devices] + [1] * ("".join(speedup[:1]).endswith("one device"))
+    others = [timing for timing in timings if timing.case.devices not in shown]
     times = [describe_slower(timing.method_on_devices, timing, recommended) for timing in others]
     sentences = speedup[:1]
     sentences += [f"Other device counts: {list_first(times, _MOST_COUNTS, '; ')}"] if times else []

@@ -63,7 +63,7 @@ def describe_crossovers(findings: Findings) -> list[str]:
     for mode_map, devices in ((m, devices) for m in findings.fastest_mode_maps for devices in m.devices):
         runs = mode_map.runs(devices)
         if len({mode for mode, *_ in runs} - {""}) > 1:
-            names = [f"{mode or 'not distinguished'} at {_format_range(*ends)}" for mode, *ends in runs]
+            names = [f"{mode or UNDETERMINED} at {_format_range(*ends)}" for mode, *ends in runs]
             with_sizes = f" with {mode_map.fixed_sizes}" if mode_map.fixed_sizes else ""
             count = format_count(devices, "device")
             text = f"Fastest mode of {mode_map.family}{with_sizes} against {mode_map.swept} on {count}: "

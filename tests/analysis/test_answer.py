@@ -76,6 +76,8 @@ def test_the_fastest_mode_by_size_is_reported_where_it_changes(ask):
         "jacrev (vmap) at 1,280,896 to 2,561,792; not sure: measured in one process."
     )
     assert not [line for line in ask(*crossing((16, 32, 64))) if line.startswith("Fastest mode of")]
+    sentence = find_sentence("against points", ask(*crossing((16, 128)), ("jacrev", 1, 512, 70)))
+    assert "; jacrev (vmap) at 128; not determined at 512; " in sentence  # no other mode was measured there
 
 
 def test_growth_is_reported_with_the_exponent_of_each_mode(ask):
@@ -242,6 +244,9 @@ def test_speedup_states_its_baseline_if_that_is_not_one_device(ask):
         r"\. Speed-up: 1.88x \([^)]*\) over the same program on 2 devices\. ",
         lines[0],
     )
+    (first, *_) = ask(("jacrev", 1, 64, 60), ("jacfwd", 2, 64, 12), ("jacfwd", 4, 64, 6.4))
+    assert "Other device counts: jacfwd (vmap) on 2 devices" in first
+    assert "; jacrev (vmap) on 1 device takes 9.38x (" in first
 
 
 def test_smallest_device_count_not_distinguished_from_the_fastest_is_recommended(ask):
