@@ -78,6 +78,8 @@ def test_every_imported_package_is_a_dependency_or_belongs_to_an_extra():
     used = {name.split(".")[0] for path in PACKAGE.rglob("*.py") for name in find_imports(path)}
     used -= {"scaling", *sys.stdlib_module_names}
     assert {PROVIDED_BY.get(name, name.replace("_", "-")) for name in used} <= distributions
+    tools = {re.split(r"[^\w-]", line)[0].lower() for line in extras["test"]}
+    assert not tools & distributions, "the tests require another version than the package"
 
 
 def test_folders_that_read_records_or_submit_jobs_do_not_load_jax():
