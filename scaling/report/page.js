@@ -1,7 +1,7 @@
 // Sortable and filterable tables, figures, and detail panels of cases. The URL fragment stores the sorting and the filters.
 "use strict";
 const UNITS = { ns: 1e-9, "µs": 1e-6, ms: 1e-3, s: 1, B: 1, kB: 1e3, MB: 1e6, GB: 1e9, TB: 1e12 };
-const MIN_ROWS_OF_TOOLS = 12, MAX_CHOICES = 12, CHOICE_COLUMNS = ["mode", "status", "kind"];
+const MIN_ROWS_OF_TOOLS = 12, MAX_CHOICES = 12, CHOICE_COLUMNS = ["mode", "status"];
 const inWords = new Intl.Collator("en", { numeric: true });
 
 // Return the number at the start of a text in base units, such as 0.0123 for "12.3 ms" or 1.77 for "1.77x", or NaN.
@@ -12,7 +12,7 @@ function numberOf(text) {
 }
 
 // Return whether a cell has no value, because it is empty or says so.
-const isMissing = (text) => /^(?:weak )?($|(none|never|not (determined|measured))\b)/.test(text);
+const isMissing = (text) => /^(?:weak )?($|(none|not (determined|measured))\b)/.test(text);
 
 // Return a text without non-breaking spaces and surrounding white space.
 const wordsOf = (text) => text.replaceAll("\u00a0", " ").trim();
