@@ -87,7 +87,7 @@ def compose(words: Sequence[str], command: str = "run") -> tuple[dict[str, Any],
 def _refuse_same_names(folder: Path) -> None:
     """Raise `Refusal` if a file in `folder` differs from the file of the package that Hydra would read."""
     package = configuration_folder()
-    for path in package.glob("*/**/*.yaml"):
+    for path in package.glob("**/*.yaml"):
         own = folder / path.relative_to(package)
         if own.is_file() and own.read_bytes() != path.read_bytes():
             problem = "has the name of a file of the package, which would be read instead"

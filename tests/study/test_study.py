@@ -441,6 +441,8 @@ def test_a_file_with_the_name_of_another_that_would_be_read_instead_is_rejected(
         Refusal, match=r"study/linear.yaml has the name of a file of the package.*: rename it"
     ):
         compose_file("study=linear", study__linear="workload: rbf")
+    with pytest.raises(Refusal, match=r"config.yaml has the name of a file of the package"):
+        compose_file("study=mine", study__mine="workload: linear", config="devices: 2")
 
 
 def test_sizes_may_be_given_as_one_mapping(compose_file):
