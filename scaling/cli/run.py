@@ -55,10 +55,11 @@ failed or have no record, 2 for bad input, 130 after Ctrl-C."""
 
 def execute(words: list[str], console: Console) -> int:
     """Run the study that the command-line arguments select, and return the exit status."""
-    if {"-h", "--help"} & set(words):
+    overrides = [word for word in words if word not in ("-h", "--help")]
+    if overrides != words:
         from scaling.study import field_help
 
-        conf, users = configuration_folder(), arguments.parse(words, known_keys()).config_dir
+        conf, users = configuration_folder(), arguments.parse(overrides, known_keys()).config_dir
         groups = field_help.describe_groups([conf, *([Path(users)] if users else [])])
         text = HELP.format(groups=groups, fields=field_help.describe(conf))
         console.print(text, soft_wrap=True, markup=False)

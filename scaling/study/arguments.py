@@ -35,7 +35,6 @@ def parse(words: Sequence[str], fields: Sequence[str], command: str = "run") -> 
     such as "devices" for devices=2. Raise `Refusal` if an argument is invalid.
     """
     parser = Parser(prog=f"scaling {command}", add_help=False, allow_abbrev=False)
-    parser.add_argument("--help", "-h", action="store_true")
     parser.add_argument("--cfg", choices=["job"], action=StoreOnce)
     parser.add_argument("--config-dir", metavar="DIR", action=StoreOnce)
     options, overrides = parser.parse_known_args(list(words))

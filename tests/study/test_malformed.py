@@ -497,6 +497,7 @@ TABLES["words"] = {
         (("run", "tracking=null"), "tracking"),
         (("run", "--multirun", "study=rbf,linear"), "--multirun is not an option.*; do scaling run study=.s; done`"),
         (("plan", "-m", "study=plan,rbf", "hardware=v5p"), "do scaling plan study=.s; done`"),
+        (("run", "-hh"), "unknown key '-hh'.*--help"),
         (("Run",), "unknown command 'Run'.*run, plan, advise, status, logs, cancel, report, compare, lint, exp.*did you mean 'run'"),
         (("",), "unknown command ''"),
         (("--verion",), "verion.*--version|verion.*version"),
