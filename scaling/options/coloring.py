@@ -28,6 +28,7 @@ import numpy as np
 
 from scaling.core.case import Case, Refusal
 from scaling.core.derivative import Pattern
+from scaling.core.environment import is_out_of_memory
 from scaling.core.inputs import point_structs
 from scaling.core.modes import BOTH, TANGENT
 from scaling.core.timing import time_once
@@ -141,9 +142,9 @@ def detect_pattern(function: Callable[..., Any], x: tuple[Any, ...], y: tuple[An
     gc.disable()  # it would traverse the many index sets of asdex again and again
     try:
         detected = asdex.jacobian_sparsity(function, *samples, argnums=tuple(range(len(x))))
-    except MemoryError:
-        raise
     except Exception as error:
+        if is_out_of_memory(f"{type(error).__name__}: {error}"):
+            raise
         message = " ".join(str(error).split())
         raise NoColoring(
             "asdex cannot determine the sparsity pattern of this function; use seeds=identity, "

@@ -347,3 +347,12 @@ def test_a_coloring_of_too_many_conflicts_is_refused_and_the_other_mode_needs_on
     assert color(pattern, "columns").column_count == color(pattern, "both").column_count == 1
     with pytest.raises(Refusal, match=r"minutes to find 250,000 or more colors here: use another mode"):
         color(pattern, "rows")
+
+
+def test_memory_that_runs_out_says_nothing_on_the_function(monkeypatch):
+    def detect(*_, **__):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 12 bytes.")
+
+    monkeypatch.setattr("asdex.jacobian_sparsity", detect)
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"^RESOURCE_EXHAUSTED"):
+        colorings.detect_pattern(jnp.sin, (jax.ShapeDtypeStruct((3,), "float32"),), ())
