@@ -70,6 +70,10 @@ class CompiledCase:
         # With storage=host, one result is copied to the host while the next is computed.
         return bytes_while_running(self.needs, 1 if self.offload is None else 2)
 
+    def format_needs(self, needed: float) -> str:
+        """Return 'needs 96.0 GB', or 'needs at least 96.0 GB' if the temporaries are unknown."""
+        return f"needs {'at least ' if self.program is None else ''}{format_bytes(needed)}"
+
     @property
     def compulsory_bytes(self) -> int | None:
         """Return the minimum number of bytes that a device reads and writes per call, or None if unknown."""
@@ -224,7 +228,7 @@ def describe_shortage(compiled: CompiledCase, device: Any, per_node: int, platfo
     if needed is None:
         return None
     if limit is not None and needed > limit:
-        return f"needs {format_bytes(needed)}, may have {format_bytes(limit)} (memory_limit)"
+        return f"{compiled.format_needs(needed)}, may have {format_bytes(limit)} (memory_limit)"
     if platform == "cpu":
         result_copy = per_node * (compiled.needs.get("output_bytes") or 0)  # for the check
         on_host = compiled.offload.host_bytes if compiled.offload else result_copy
@@ -235,7 +239,7 @@ def describe_shortage(compiled: CompiledCase, device: Any, per_node: int, platfo
     if available is None or needed <= available:
         return None
     in_use = f", {IN_USE}" if platform == "cpu" and needed <= (available_bytes(idle=True) or 0) else ""
-    return f"needs {format_bytes(needed)}, has {format_bytes(available)}{in_use}"
+    return f"{compiled.format_needs(needed)}, has {format_bytes(available)}{in_use}"
 
 
 def largest_statistic(devices: Sequence[Any], name: str) -> int | None:

@@ -26,7 +26,7 @@ SKIPPED = {
     "not_installed": "the other library (engine) is not installed on this machine",
     "indivisible": "the axis does not divide evenly over the devices",
     "no_digits": "the check could not decide whether the result is correct, for example because of rounding",
-    "too_large": "the compiled program needs more memory than there is",
+    "too_large": "the case needs more memory than there is",
     "dominated": "a smaller case of the same kind ran out of memory",
 }
 FAILED = {

@@ -133,7 +133,7 @@ class BuiltCase:
         available = min(filter(None, limits), default=None)
         if not needed or not available or needed <= available:
             return None
-        return f"needs {format_bytes(needed)}, a device has {format_bytes(available)}"
+        return f"{compiled_case.format_needs(needed)}, a device has {format_bytes(available)}"
 
     def compile(self) -> RecordFields:
         """Compile the case, and return record fields with its status, memory, operations and collectives."""

@@ -759,7 +759,7 @@ def test_a_case_beyond_memory_is_skipped_before_allocation(huge, name, monkeypat
         assert text[name] in str(error)
         return
     assert (record.status, record.reason) == ("skipped", "too_large"), record.text
-    assert re.search(r"needs \S+ [GT]B, has", record.text) and record.argument_bytes, record.text
+    assert re.search(r"needs at least \S+ [GT]B, has", record.text) and record.argument_bytes, record.text
 
 
 def test_host_offload_steps_cover_every_point_and_seed():
