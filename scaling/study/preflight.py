@@ -72,9 +72,10 @@ def _check_until_failure(cells: Sequence[GridCell], seconds: float) -> Iterator[
                     request = {"case": to_dict(cell.case), "scaling": cell.scaling}
                     events.extend(process.request(request, seconds))
                 except WorkerDied as death:
-                    failure = _describe_failure(cell.case, death, seconds, is_imported=bool(events))
+                    is_imported = number > 0 or bool(events)
+                    failure = _describe_failure(cell.case, death, seconds, is_imported)
                     for other in cells[number:]:
-                        if not events or without_layout(other.case) == without_layout(cell.case):
+                        if not is_imported or without_layout(other.case) == without_layout(cell.case):
                             yield failure
                     return
                 yield events[-1]

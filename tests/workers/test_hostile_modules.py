@@ -160,18 +160,20 @@ def test_a_variant_that_dies_in_the_preflight_fails_only_its_own_cases(scaling_c
 
 @pytest.mark.default
 @pytest.mark.parametrize(
-    ("is_imported", "failed", "processes"), [(True, [5, 5], 2), (False, [4, 5, 6, 4, 5, 6], 1)]
+    ("died_in", "failed", "processes"),
+    [("check", [5, 5], 2), ("wait", [5, 5], 2), ("import", [4, 5, 6, 4, 5, 6], 1)],
 )
 def test_an_examination_that_dies_fails_only_its_size_and_an_import_that_dies_fails_the_module(
-    is_imported, failed, processes, monkeypatch
+    died_in, failed, processes, monkeypatch
 ):
     started = []
 
     class Process:
         def request(self, request, seconds):
-            if is_imported:
+            dies = died_in == "import" or request["case"]["sizes"] == {"n": 5}
+            if not dies or died_in == "check":
                 yield {"event": "begin"}
-            if not is_imported or request["case"]["sizes"] == {"n": 5}:
+            if dies:
                 raise WorkerDied("timeout", "")
             yield {"event": "answer"}
 
@@ -190,7 +192,8 @@ def test_an_examination_that_dies_fails_only_its_size_and_an_import_that_dies_fa
     assert len(started) == processes
     failures = {i: answer["failure"] for i, answer in enumerate(answers) if "failure" in answer}
     assert [cells[i].case.sizes["n"] for i in failures] == failed
-    step = "workload(case), its function or its reference was called" if is_imported else "it was imported"
+    called = "workload(case), its function or its reference was called"
+    step = "it was imported" if died_in == "import" else called
     assert set(failures.values()) == {("timeout", f"mine: timed out after 3 s (case_seconds) while {step}")}
 
 
