@@ -21,7 +21,6 @@ from scaling.core import environment, formatting
 _KEPT_STDERR_LINES = 200
 _MAX_STDERR_LINE_CHARACTERS = 4096  # longer lines of standard error are read in pieces
 _MAX_LOG_CHARACTERS = 64 * 2**20
-_MAX_EVENT_CHARACTERS = 64 * 2**20  # maximum length of a line of standard output
 _END_SECONDS = 5.0  # timeout for the process and each reader thread to end
 _MAX_SHOWN_CHARACTERS = 300
 # Lines that do not explain an exit: information and warnings of XLA (the date is before or after the level),
@@ -134,7 +133,7 @@ class ChildProcess:
     def _read_events(self, deliver: Callable[[Event], None]) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as stdout:
-            while line := stdout.readline(_MAX_EVENT_CHARACTERS):
+            for line in stdout:  # a record of many samples may be a long line
                 with contextlib.suppress(ValueError, RecursionError):
                     if isinstance(event := json.loads(line), dict) and "event" in event:
                         deliver(event)

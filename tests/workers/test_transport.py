@@ -1,5 +1,6 @@
 """Tests of remote workers: the command lines of srun and of a remote shell, and explanations of failed steps."""
 
+import contextlib
 import os
 import queue
 import shlex
@@ -217,3 +218,11 @@ def test_a_child_process_starts_without_a_folder_for_temporary_files(monkeypatch
     events = [child.receive(60), child.receive(60)]
     child.close()
     assert events == [{"event": "text"}, {"event": "exit", "status": 0}]
+
+
+def test_a_record_of_millions_of_samples_is_received_as_one_event():
+    line = "0" * 2**26
+    with contextlib.closing(
+        ChildProcess(["cat"], stdin_text=f'{{"event": "end", "line": "{line}"}}\n')
+    ) as child:
+        assert child.receive(60) == {"event": "end", "line": line}
