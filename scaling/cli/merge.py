@@ -1,6 +1,6 @@
 """Implement `scaling merge`: copy the files of records of several results folders into one.
 
-Each process writes its own file of records, which only grows, so that files with the same name are copies.
+Each run writes its own file of records, which only grows, so that files with the same name are copies.
 The longest one is kept, and a merge can be repeated. The input folders are not modified.
 """
 
