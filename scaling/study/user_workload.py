@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import re
 from collections.abc import Mapping
 from numbers import Integral
@@ -33,9 +34,10 @@ def find_module(name: str) -> ModuleType:
 
 
 def check_not_shadowed(name: str) -> None:
-    """Raise `Refusal` if the working directory has a workload module with the name of a built-in workload."""
+    """Raise `Refusal` if the working directory or PYTHONPATH has another workload module of this name."""
     defines_workload = re.compile(r"^(def|class|from) .*\bworkload\b|^workload\b", re.MULTILINE)
-    for file in (Path(f"{name}.py"), Path(name, "__init__.py")):
+    folders = map(Path, ["", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
+    for file in (folder / path for folder in folders for path in (f"{name}.py", f"{name}/__init__.py")):
         if file.is_file() and defines_workload.search(file.read_text(errors="replace")):
             fix = f"rename that file, such as my_{name}.py, and write workload=my_{name}"
             raise Refusal(f"workload={name} is built in, and {file} has the same name: {fix}")

@@ -11,6 +11,7 @@ import pytest
 
 import scaling
 from scaling.core.case import Refusal
+from scaling.study import user_workload
 from tests.support.commands import RBF
 
 pytestmark = pytest.mark.thin(12, "thorough")
@@ -199,3 +200,10 @@ def test_a_refusal_in_a_worker_is_recorded_without_the_exception_type(make_recor
 def test_an_option_prints_the_version(call_main):
     done = call_main(["--version"])
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, scaling.__version__, "")
+
+
+def test_a_module_on_pythonpath_with_the_name_of_a_built_in_workload_is_rejected(tmp_path, monkeypatch):
+    (tmp_path / "linear.py").write_text("def workload(case):\n    pass\n")
+    monkeypatch.setenv("PYTHONPATH", f"{os.pathsep}{tmp_path}")
+    with pytest.raises(Refusal, match=r"is built in, and .*/linear\.py has the same name: rename that file"):
+        user_workload.check_not_shadowed("linear")
