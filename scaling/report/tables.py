@@ -271,8 +271,8 @@ def _lint_rows(findings: Findings) -> Iterator[Row]:
 
 def _planned_rows(forecast: Forecast) -> Iterator[Row]:
     curves = [curve for curve in forecast.curves if len(curve.points) > 1]
-    points = [(curve.kind, point) for curve in curves for point in curve.points]
-    points_by_case = group_by(points, lambda pair: pair[1].timing.case)
+    points = [(curve.kind, (curve, point)) for curve in curves for point in curve.points]
+    points_by_case = group_by(points, lambda pair: pair[1][1].timing.case)
     by_program = sorted(forecast.records, key=lambda r: (label(r.case, ["devices"]), r.case.devices))
     for record in by_program:
         predicted, pairs = record.predicted, points_by_case.get(record.case, [])

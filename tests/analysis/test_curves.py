@@ -108,9 +108,13 @@ def test_serial_part_is_that_of_the_law_that_the_speedup_obeys(kind, points, exp
             0.001,
             r"0 \(0 to 0.0\d+\)",
         ),  # the interval contains the ideal
-        ([0.4, 0.9, 0.6, 1.1, 0.7, 0.5, 0.8], 0.001, r"not determined \(0(\.\d+)? to 1\)"),
+        ([0.4, 0.9, 0.6, 1.1, 0.7, 0.5, 0.8], 0.001, r"not determined \(0(\.\d+)? to 1\.00\)"),
         ([0.6, 0.6], 0.001, ""),  # too few samples
-        ([0.98, 1.1, 0.99, 1.08, 0.97, 1.05, 1.02], 0.001, r"1 \(0\.\d+ to 1\)"),  # the interval contains 1
+        (
+            [0.98, 1.1, 0.99, 1.08, 0.97, 1.05, 1.02],
+            0.001,
+            r"1\.00 \(0\.\d+ to 1\.00\)",
+        ),  # the interval contains 1
         ([0.9] * 7, (0.1, 0.9), ""),  # an empty call
         ([0.9] * 7, (1.0, 0.1), ""),  # an empty call on one device
     ],
