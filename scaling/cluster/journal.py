@@ -10,7 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from scaling.results.read_record import type_check
 from scaling.results.store import read_file
+
+# Field of an event -> test of its JSON value. An event has some of these fields.
+_FIELD_CHECKS = {
+    **dict.fromkeys(("event", "key"), type_check(str)),
+    **dict.fromkeys(("replicate", "attempt", "pid"), type_check(int)),
+    **dict.fromkeys(("job", "node", "reason", "text"), type_check(str | None)),
+    "at": lambda value: isinstance(value, str) and _is_time(value),
+    "seat": type_check(int | None),
+    "nodes": type_check(list[str]),
+    "log_starts": lambda value: type_check(list[int])(value) and len(value) == 2,
+}
 
 
 @dataclass(frozen=True)
@@ -99,10 +111,22 @@ def _read_events(task: Path) -> Iterator[dict[str, Any]]:
     """
     for run, path in enumerate(itertools.takewhile(Path.exists, _journal_paths(task)), 1):
         for line in read_file(path).decode(errors="replace").splitlines():
-            with contextlib.suppress(ValueError):  # the last line may be incomplete
+            with contextlib.suppress(ValueError, RecursionError):  # the last line may be incomplete
                 event = json.loads(line)
-                if isinstance(event, dict) and "event" in event:
+                if isinstance(event, dict) and _is_event(event):
                     yield event | {"run": run}
+
+
+def _is_event(event: dict[str, Any]) -> bool:
+    are_valid = all(is_valid(event[name]) for name, is_valid in _FIELD_CHECKS.items() if name in event)
+    return are_valid and "event" in event and ("key" in event or event["event"] not in ("begin", "end"))
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return datetime.datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
 
 
 class Journal:

@@ -151,7 +151,7 @@ def with_odd_values(content):
 
 
 @pytest.mark.thin(3, "thorough")
-@pytest.mark.parametrize("name", ["submission.json", "0001.json"])
+@pytest.mark.parametrize("name", ["submission.json", "0001.json", "0001.run-1.jsonl"])
 @pytest.mark.parametrize("host", ["login2", environment.node_name()])
 def test_odd_values_in_the_files_of_a_submission_are_one_line_and_no_exception(
     name, host, make_submission, tmp_path, capsys
@@ -170,15 +170,22 @@ def test_odd_values_in_the_files_of_a_submission_are_one_line_and_no_exception(
     }
     (folder / "0001.json").write_text(json.dumps(task_content))
     assert submission_files.read_task(folder / "0001.json").scheduled_cases[0].case == case
+    start = {"event": "started", "at": "2026-11-21T20:15:00+00:00", "pid": 2**22 + 1, "job": None}
+    events = [
+        start | {"node": "n1", "nodes": ["n1"], "log_starts": [0, 0]},
+        {"event": "begin", "at": start["at"], "key": case.key, "replicate": 0, "attempt": 1, "seat": 1},
+    ]
     content = {
         "submission.json": store.read_json(folder / "submission.json"),
         "0001.json": task_content,
+        "0001.run-1.jsonl": events,
     }
     for changed in itertools.islice(
         with_odd_values(content.pop(name)), 0, None, 7
     ):  # every value and every entry: an entry has 12 copies
         for other, value in [*content.items(), (name, changed)]:
-            (folder / other).write_text(json.dumps(value))
+            lines = value if other.endswith(".jsonl") and isinstance(value, list) else [value]
+            (folder / other).write_text("".join(json.dumps(line) + "\n" for line in lines))
         for verb in ("status", "logs", "cancel"):
             assert main.main([verb, str(tmp_path)]) in (0, 1, 2), changed
             assert capsys.readouterr().err.count("\n") <= 1, changed
