@@ -20,17 +20,12 @@ _FILES = ("index.html", "table.md")
 _SAVED_OUTPUT = ".inputs.json"  # file with the digest of a report's inputs and its text for a console
 
 
-def write_report(folder: Path, findings: "Findings | None" = None) -> Path:
-    """Write a report to the subfolder `report` of a results folder, and return the path of index.html.
-
-    Existing files are replaced. If `findings` is None, the results are read from `folder`.
-    """
-    from scaling.analysis.findings import read
+def write_report(folder: Path, findings: "Findings") -> Path:
+    """Write or replace the report in the subfolder `report` of `folder`, and return the path of index.html."""
     from scaling.analysis.summary import answer_sentences
     from scaling.report import page, tables
     from scaling.report.markdown import render_markdown
 
-    findings = findings or read(folder)
     title, folded = findings.study.content.get("title"), tables.folded_tables(findings)
     markdown = render_markdown(
         "table.md.jinja", findings=findings, answer=answer_sentences(findings),

@@ -11,8 +11,8 @@ from scaling.analysis import findings, lint
 from scaling.analysis.ratios import interval_widening, trend
 from scaling.core.case import to_dict
 from scaling.core.record import to_line
-from scaling.report import write_report
 from scaling.results.store import write_json
+from tests.support import reports
 
 MODES = (("jacfwd", "shard_map", 1), ("jacfwd", "shard_map", 2), ("jacfwd", "jit", 1), ("analytic", "jit", 1))
 MACHINE_PEAK = {
@@ -276,18 +276,18 @@ def test_exit_status_of_lint_depends_on_errors_and_strict(scaling_command, study
 def test_markup_in_names_is_shown_as_text(scaling_command, study, remarks_on, tmp_path):
     remarks_on(study(workload="[red]<b>mine</b>", tolerance=None))
     assert "[red]<b>mine</b>" in scaling_command(["lint", str(tmp_path)]).stdout
-    page = write_report.write_report(tmp_path).read_text()
+    page = reports.write_report(tmp_path).read_text()
     assert "&lt;b&gt;mine" in page and "<b>mine" not in page
 
 
 def test_report_contains_the_verdict_and_the_fix_of_each_remark(study, remarks_on, tmp_path):
     (remark,) = remarks_on(study(tolerance=None)).values()
-    page = write_report.write_report(tmp_path).read_text()
+    page = reports.write_report(tmp_path).read_text()
     (section,) = re.findall(r"<h2>Would a reviewer accept it\?</h2>.*?</table>", page, re.DOTALL)
     for words in ("1 error, 0 warnings", remark.rule, remark.fix, "tolerance None"):
         assert words in section
     remarks_on(study())
-    assert "publishable as it is" in write_report.write_report(tmp_path).read_text()
+    assert "publishable as it is" in reports.write_report(tmp_path).read_text()
 
 
 def test_reported_interval_is_widened_for_autocorrelation(study, clean, remarks_on, tmp_path):

@@ -5,10 +5,9 @@ import pytest
 
 from scaling.analysis import folder_comparison
 from scaling.core.case import label
-from scaling.report import write_report
 from scaling.report.comparison import write_comparison
 from scaling.report.figures import marks
-from tests.support import made_up
+from tests.support import made_up, reports
 from tests.support.chromium import chromium
 from tests.support.records import record
 
@@ -20,7 +19,7 @@ def index(tmp_path_factory):
     folder = made_up.write(
         tmp_path_factory.mktemp("browser") / "made", made_up.study(2000), name="<u>study</u>"
     )
-    return write_report.write_report(folder)
+    return reports.write_report(folder)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +75,7 @@ def test_a_short_table_of_the_fastest_modes_is_not_cut(browser, tmp_path, width)
     records = [
         record(1, s, mode=m, points=p) for p in range(1, 7) for m, s in (("jacfwd", 1.0), ("jacrev", 2.0))
     ]
-    browser.open(write_report.write_report(made_up.write(tmp_path / "made", records)), width=width)
+    browser.open(reports.write_report(made_up.write(tmp_path / "made", records)), width=width)
     box = "document.querySelector('#fastest .scroll')"
     assert browser.eval(f"{box}.querySelectorAll('tbody tr').length") == 6
     assert browser.eval(f"{box}.scrollHeight <= {box}.clientHeight")
@@ -84,7 +83,7 @@ def test_a_short_table_of_the_fastest_modes_is_not_cut(browser, tmp_path, width)
 
 def test_a_long_name_in_a_legend_is_wrapped(browser, tmp_path):
     records = [record(d, 1.0 / d, mode=m, formulation="f" * 80) for d in (1, 2) for m in ("jacfwd", "jacrev")]
-    browser.open(write_report.write_report(made_up.write(tmp_path / "made", records)), width=390)
+    browser.open(reports.write_report(made_up.write(tmp_path / "made", records)), width=390)
     assert browser.eval("document.documentElement.scrollWidth") == 390
 
 

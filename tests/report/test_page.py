@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from scaling.analysis import dataframe, findings, summary
-from scaling.report import page, write_report
+from scaling.report import page
 from scaling.report import tables as report_tables
 from scaling.report.figures import files
-from tests.support import made_up
+from tests.support import made_up, reports
 from tests.support.records import record, weak
 
 
@@ -44,7 +44,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def text(folder):
-    return write_report.write_report(folder).read_text()
+    return reports.write_report(folder).read_text()
 
 
 def outside_script(text):
@@ -119,7 +119,7 @@ def test_a_sentence_after_the_number_of_rows_is_a_sentence_of_its_own(text):
 
 def test_of_many_functions_the_first_have_a_card_and_the_page_says_so(tmp_path):
     folder = made_up.write(tmp_path / "made", [record(1, 1.0, workload=f"f{n}") for n in range(26)])
-    text = write_report.write_report(folder).read_text()
+    text = reports.write_report(folder).read_text()
     assert text.count('<p class="mode">') == 24 and "Of 26 functions, the first 24 are shown." in text
 
 
@@ -155,11 +155,11 @@ def test_rejected_series_is_not_called_weak_scaling(tmp_path):
     folder = made_up.write(
         tmp_path / "made", weak(((1e6, 1e3), (2e6, 1e3), (4e6, 1e3))), scaling=["strong", "weak"]
     )
-    text = outside_script(write_report.write_report(folder).read_text())
+    text = outside_script(reports.write_report(folder).read_text())
     assert "Not weak scaling" in text and not (folder / "report" / "scaling-weak.svg").exists()
     assert not re.findall(r"weak", re.sub(r"Not weak scaling|weak scaling that is not weak", "", text))
     assert "weak" not in dataframe.record_columns(findings.read(folder)).to_csv()
-    held = write_report.write_report(made_up.write(tmp_path / "held", weak(), scaling=["weak"])).read_text()
+    held = reports.write_report(made_up.write(tmp_path / "held", weak(), scaling=["weak"])).read_text()
     assert 'id="scaling-weak"' in outside_script(held)
 
 

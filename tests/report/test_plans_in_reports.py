@@ -12,11 +12,11 @@ from scaling.analysis import answers, findings, forecast, summary
 from scaling.analysis import dataframe as one_table
 from scaling.analysis.forecast import plan_answers
 from scaling.core.record import Record, to_line
-from scaling.report import export, figures, proposal, write_report
+from scaling.report import export, figures, proposal
 from scaling.report import tables as report_tables
 from scaling.report.figures import files, marks
 from scaling.results.store import write_json
-from tests.support import made_up
+from tests.support import made_up, reports
 from tests.support.made_up import NASTY, case_of
 from tests.support.planned import KIND, plan_environment, planned_record
 
@@ -107,7 +107,7 @@ def plans_only(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(plans_only):
-    return write_report.write_report(plans_only).read_text()
+    return reports.write_report(plans_only).read_text()
 
 
 def test_folder_with_only_plans_is_answered_from_the_plan(plans_only, page):
@@ -150,7 +150,7 @@ def test_case_without_a_prediction_states_the_reason(tmp_path):
     folder = write(tmp_path / "made", [planned_record(case, 1.0, predicted=None, text=text, messages=[])])
     (row,) = cells(table_of(findings.read(folder), "planned-far"))
     assert row["remarks"] == text and "predicted time" not in row
-    write_report.write_report(folder)
+    reports.write_report(folder)
 
 
 def test_cases_too_large_or_failed_state_the_reason(plans_only):
@@ -226,7 +226,7 @@ def test_single_device_count_is_not_drawn(tmp_path):
     study = findings.read(write(tmp_path / "one", planned_curve(counts=(8,))))
     assert figures.make_figures(study) == []
     assert ["efficiency" in row for row in cells(table_of(study, "planned-far"))] == [False]
-    assert "Planned for A far machine" in write_report.write_report(tmp_path / "one").read_text()
+    assert "Planned for A far machine" in reports.write_report(tmp_path / "one").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +266,7 @@ def test_text_of_a_plan_is_escaped(tmp_path):
         "unread",
         "unread",
     )
-    text = write_report.write_report(folder).read_text()
+    text = reports.write_report(folder).read_text()
     elements = Elements()
     elements.feed(text)
     assert text.count("<script") == 4

@@ -8,9 +8,9 @@ import pytest
 
 from scaling.analysis import findings
 from scaling.core.record import to_line
-from scaling.report import proposal, write_report
+from scaling.report import proposal
 from scaling.results.store import write_json
-from tests.support import made_up
+from tests.support import made_up, reports
 from tests.support.planned import planned_record
 
 
@@ -43,7 +43,7 @@ def reported(tmp_path_factory):
     folder = made_up.write(
         tmp_path_factory.mktemp("reported") / "study", records, "a study_of <mine> & 100 %"
     )
-    write_report.write_report(folder)
+    reports.write_report(folder)
     return folder
 
 
@@ -55,7 +55,7 @@ def study_copy(reported, tmp_path):
 
 def test_study_with_growing_work_per_device_is_not_called_weak_scaling(tmp_path):
     folder = made_up.write(tmp_path / "study", list(weak_series(work=2.0)))
-    write_report.write_report(folder)
+    reports.write_report(folder)
     text = write_proposal(folder, draws=True)
     assert "Weak scaling" not in text and "Not weak scaling: rbf" in text
     assert "flops per device are 1e+06 on 1 and 4e+06 on 4 devices" in text

@@ -10,7 +10,7 @@ from html import unescape
 import numpy as np
 import pytest
 
-from scaling.report import write_report
+from tests.support import reports
 from tests.support.paths import TOP
 
 UNITS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
@@ -45,7 +45,7 @@ def tables(tmp_path_factory):
     for path in FOLDER.iterdir():
         if path.is_file():
             (folder / path.name).write_bytes(path.read_bytes())
-    text = write_report.write_report(folder).read_text()
+    text = reports.write_report(folder).read_text()
     result = {}
     for anchor, body in re.findall(r'<table data-anchor="([^"]+)">(.*?)</table>', text, re.DOTALL):
         columns = re.findall(r'<th scope="col">([^<]*)</th>', body)

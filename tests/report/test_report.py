@@ -12,6 +12,7 @@ from scaling.core.record import Writer
 from scaling.report import export, proposal, write_report
 from scaling.report import tables as report_tables
 from scaling.results.store import write_json
+from tests.support import reports
 from tests.support.records import record
 
 NASTY = '<script>alert("x")</script> a|b\nsecond line & $5 more'
@@ -43,7 +44,7 @@ def write_study(path, records, name="made up", scaling=("strong",), missing=()):
 
 
 def page_text(path):
-    return write_report.write_report(path).read_text()
+    return reports.write_report(path).read_text()
 
 
 def rows_of(path):
@@ -52,7 +53,7 @@ def rows_of(path):
 
 
 def test_report_writes_its_two_files(folder):
-    assert write_report.write_report(folder) == folder / "report" / "index.html"
+    assert reports.write_report(folder) == folder / "report" / "index.html"
     assert {path.name for path in (folder / "report").iterdir()} == {"index.html", "table.md"}
 
 
@@ -66,9 +67,9 @@ def test_figures_are_exported_on_request(folder):
 
 
 def test_repeated_reports_are_byte_identical(folder):
-    write_report.write_report(folder)
+    reports.write_report(folder)
     first = {path.name: path.read_bytes() for path in (folder / "report").iterdir()}
-    write_report.write_report(folder)
+    reports.write_report(folder)
     assert first == {path.name: path.read_bytes() for path in (folder / "report").iterdir()}
 
 
@@ -77,7 +78,7 @@ def test_a_report_and_a_proposal_delete_no_file_of_the_user(folder):
     files[-1].parent.mkdir(parents=True)
     for path in files:
         path.write_bytes(b"of the user")
-    write_report.write_report(folder)
+    reports.write_report(folder)
     proposal.write_proposal(folder, findings.read(folder))
     assert [path.read_bytes() for path in files] == [b"of the user"] * len(files)
 
@@ -186,6 +187,6 @@ def test_markdown_links_and_images_in_names_are_escaped(tmp_path):
         [record(1, 1.0, workload="![x](http://nowhere.invalid/x)")],
         name="[y](http://nowhere.invalid/y)",
     )
-    write_report.write_report(tmp_path)
+    reports.write_report(tmp_path)
     text = (tmp_path / "report" / "table.md").read_text()
     assert r"\!\[x\](http" in text and r"\[y\](http" in text and not re.search(r"(?<!\\)\]\(", text)

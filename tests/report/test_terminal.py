@@ -12,8 +12,8 @@ from scaling.analysis.curves import curves_of_largest_problems
 from scaling.analysis.estimate import format_ratio
 from scaling.core.formatting import format_duration
 from scaling.core.record import to_line
-from scaling.report import tables, terminal, write_report
-from tests.support import made_up
+from scaling.report import tables, terminal
+from tests.support import made_up, reports
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_totals_count_the_cases_without_a_record_as_the_page_does(tmp_path, make
     (folder / "records.jsonl").write_text("".join(to_line(each) + "\n" for each in records[:-2]))
     totals = tables.describe_totals(findings.read(folder))
     assert totals == "1,000 ok, 0 skipped, 0 failed, 2 missing"
-    page = write_report.write_report(folder).read_text()
+    page = reports.write_report(folder).read_text()
     assert ">1,000 ok</li>" in page and ">2 missing</a>" in page
 
 

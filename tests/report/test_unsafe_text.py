@@ -10,10 +10,10 @@ from rich.console import Console
 
 from scaling.analysis import findings
 from scaling.cli import progress
-from scaling.report import export, figures, proposal, write_report
+from scaling.report import export, figures, proposal
 from scaling.report.figures import files
 from scaling.report.text import clean_text
-from tests.support import made_up
+from tests.support import made_up, reports
 
 pytestmark = pytest.mark.thin(8, "process")
 
@@ -45,7 +45,7 @@ def test_control_characters_become_spaces_and_lone_surrogates_replacement_charac
 
 
 def test_reports_proposals_and_text_exports_contain_no_control_characters(folder):
-    write_report.write_report(folder)
+    reports.write_report(folder)
     proposal.write_proposal(folder, findings.read(folder))
     export.write_exports(folder, ["extrap", "svg"])
     paths = [path for path in folder.rglob("*") if path.suffix in ENDINGS]
