@@ -22,6 +22,8 @@ _MAX_CASES = 3  # maximum number of cases shown without --all
 def execute(args: argparse.Namespace, console: Console) -> None:
     """Print the logs of the cases that the command-line arguments select."""
     study = load_status(results_folder.require_results_folder(args.folder))
+    if "" in args.key:
+        raise Refusal("a key is empty: give the beginning of a key or label, or no key for the failed cases")
     keys = select_keys(study, " ".join(args.key))
     streams.print_lines(console, study.notes, "yellow")
     shown_keys = keys if args.all else keys[:_MAX_CASES]
