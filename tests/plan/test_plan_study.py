@@ -260,7 +260,7 @@ def test_a_killed_plan_loses_no_record_and_leaves_no_compile_worker(tmp_path, st
 def test_a_program_needs_at_most_the_memory_limit_and_the_memory_of_the_hardware(limit, memory, available):
     built = SimpleNamespace(case=SimpleNamespace(memory_limit=limit), hardware=SimpleNamespace(memory=memory))
     for needed, fits in ((available, True), (available + 1, False)):
-        compiled = SimpleNamespace(bytes_while_running=needed)
+        compiled = SimpleNamespace(bytes_while_running=needed, format_needs=str)
         assert (compile_worker.BuiltCase._missing_memory(built, compiled) is None) == fits
 
 
