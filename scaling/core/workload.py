@@ -361,10 +361,9 @@ def evaluate_shape(case: Case, function: Callable[..., Any], inputs: Mapping[str
         raise TooLarge(f"the function of {case.workload} cannot be evaluated: MemoryError: {error}") from None
     except Exception as error:
         lengths = {*case.sizes.values(), *(length for array in inputs.values() for length in array.shape)}
+        # JAX numbers the elements of an axis with int32.
         names_length = any(str(length) in str(error) for length in lengths if length >= 2**31)
-        if (
-            isinstance(error, OverflowError) and names_length
-        ):  # JAX numbers the elements of an axis with int32
+        if isinstance(error, OverflowError) and names_length:
             raise TooLarge(f"the function of {case.workload} cannot be evaluated: {error}") from None
         first_line, location = (str(error).strip().splitlines() or [""])[0], format_location(error)
         what = "fails on abstract inputs (arrays that have a shape and a dtype, but no values)"

@@ -19,6 +19,9 @@ from scaling.workers.worker_group import Variant, WorkerDied
 
 UNBOUND = RunSettings(bind=False)  # nothing is measured, so the tests need not wait for free cores
 TOO_LARGE = {"event": "end", "line": "no record", "status": "skipped", "reason": "too_large"}
+OUT_OF_MEMORY = {
+    "event": "end", "line": "", "status": "failed", "reason": "out_of_memory", "text": "", "seconds": [],
+}  # fmt: skip
 ENVIRONMENT = {"digest": "e" * 12, "setting": "e" * 12, "platform": "cpu", "cores": [0]}
 
 
@@ -277,18 +280,7 @@ def test_after_out_of_memory_larger_cases_are_skipped_and_smaller_ones_are_not(
 
     def reply(group, message, count):
         full = message["key"] == items[0].case.key and message["do"] == "prepare"
-        return (
-            {
-                "event": "end",
-                "line": "",
-                "status": "failed",
-                "reason": "out_of_memory",
-                "text": "",
-                "seconds": [],
-            }
-            if full
-            else None
-        )
+        return dict(OUT_OF_MEMORY) if full else None
 
     workers = FakeWorkers(monkeypatch, reply)
     run(tmp_path, items)
@@ -300,15 +292,10 @@ def test_after_out_of_memory_larger_cases_are_skipped_and_smaller_ones_are_not(
 
 def test_after_out_of_memory_cases_of_another_mode_are_not_skipped(monkeypatch, tmp_path):
     first, second = make_items("jacrev", points=(6,)) + make_items("jacfwd", points=(12,))
-    full = {
-        "event": "end",
-        "line": "",
-        "status": "failed",
-        "reason": "out_of_memory",
-        "text": "",
-        "seconds": [],
-    }
-    FakeWorkers(monkeypatch, lambda group, message, count: full if message["key"] == first.case.key else None)
+    FakeWorkers(
+        monkeypatch,
+        lambda group, message, count: dict(OUT_OF_MEMORY) if message["key"] == first.case.key else None,
+    )
     run(tmp_path, [first, second])
     assert load(tmp_path).records == []
 
