@@ -21,12 +21,13 @@ def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[
     width = min(width, WIDTH)
     answers = [f"{answer.headline}." for answer in measured_answers(findings)] or answer_sentences(findings)
     paragraphs = [wrap_text(answer, width, "  ") for answer in answers]
-    shown = sum(end <= _ANSWER_LINES for end in itertools.accumulate(map(len, paragraphs)))
+    fitting = sum(end <= _ANSWER_LINES for end in itertools.accumulate(map(len, paragraphs)))
+    shown = max(1, fitting)  # the first answer also on a narrow screen
     remarks = [clean_text(f"{r.severity}: {r.rule} ({r.count}); {r.fix}") for r in lint_findings(findings)]
     warnings = [textwrap.shorten(text, width, placeholder=" ...") for text in remarks[:_MAX_WARNINGS]]
     return [
         *itertools.chain(*paragraphs[:shown]), *warnings,
-        format_command("report", folder) + _count_more(len(answers) - shown, "answer"),
+        format_command("report", folder) + _count_more(len(answers[shown:]), "answer"),
         format_command("lint", folder) + _count_more(len(remarks) - len(warnings), "problem"),
     ]  # fmt: skip
 

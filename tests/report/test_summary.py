@@ -83,6 +83,13 @@ def test_remarks_that_exceed_the_width_end_in_an_ellipsis(tmp_path):
     assert any(line.endswith(" ...") for line in remarks)
 
 
+@pytest.mark.parametrize("width", [10, 20, 80])
+def test_the_first_answer_is_shown_at_any_width(width, tmp_path):
+    rows = processes(("jacfwd", 1.0), ("jacrev", 2.0), workload="function_with_a_long_name")
+    lines = summarize(read_study(tmp_path, rows), tmp_path, width=width)
+    assert "jacfwd (vmap) is fastest" in " ".join(" ".join(lines).split())
+
+
 @pytest.mark.parametrize("name", ["made", "a folder " + "of a long name " * 4])
 def test_closing_report_fits_a_screen_of_80_columns(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
