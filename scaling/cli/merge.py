@@ -67,7 +67,13 @@ def _read_longest(folders: Iterable[Path]) -> dict[str, bytes]:
 def _copy_files(folders: Sequence[Path], target: Path) -> Iterator[str]:
     """Copy the records, study.json and plans of `folders` to `target`, and yield the lines of a summary."""
     present, contents = _read_longest([target]), _read_longest([target, *folders])
-    changed = [name for name, content in contents.items() if content != present.get(name)]
+    # An earlier version copied the lines to files with other names, merged-*.jsonl.
+    lines = {line for content in present.values() for line in content.split(b"\n")}
+    changed = [
+        name
+        for name, content in contents.items()
+        if content != present.get(name) and not lines.issuperset(content.split(b"\n"))
+    ]
     for name in changed:
         store.replace_file(target / name, contents[name])
     studies = {folder: store.read_study(folder) for folder in (target, *folders)}
@@ -81,7 +87,7 @@ def _copy_files(folders: Sequence[Path], target: Path) -> Iterator[str]:
             yield f"{path} is not copied: it differs from {target / path.name}, which is kept"
     for path in (path for folder in folders for path in sorted(folder.glob("versus-*"))):
         yield f"{path} is not copied: copy it to {target / path.name}, or merge it into that folder"
-    copied = f"{format_count(len(changed), 'file')} of records copied, {len(contents)} in all"
+    copied = f"{format_count(len(changed), 'file')} of records copied, {len(present.keys() | changed)} in all"
     yield f"{target}: {copied}; `{store.format_command('report', target)}` shows them"
 
 
