@@ -272,8 +272,10 @@ def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:
             with contextlib.suppress(OSError):
                 if task.journal.runs:
                     os.kill(process, signal.SIGTERM)
-                else:  # setup lines run, in the process group of their shell
+                else:  # setup lines run, or Python starts, in the process group of the shell
                     os.killpg(process, signal.SIGTERM)
+                with task.entry.log_path("err").open("a") as log:  # find_state_in_log recognizes this message
+                    log.write("scaling: CANCELLED AT the request of a user\n")
     if refusals:
         raise refusals[0]
     return live_tasks

@@ -118,10 +118,8 @@ def _start_process(
     (entry,) = submission.entries
     log_folder = shlex.quote(str(submission.folder / "log"))
     script = [
-        f"mkdir {log_folder}; exec > {log_folder}/$$_0_log.out 2> {log_folder}/$$_0_log.err",
+        f"mkdir {log_folder}; exec > {log_folder}/$$_0_log.out 2>> {log_folder}/$$_0_log.err",
         "export SUBMITIT_LOCAL_JOB_ID=$$",
-        # find_state_in_log recognizes this message.
-        "trap 'trap - EXIT; echo scaling: CANCELLED AT a setup line >&2; exit 143' TERM",
         *checked_setup(cluster.setup),
         # task.TIME_LIMIT is the same signal.
         f'exec timeout --signal=USR1 --kill-after={_KILL_SECONDS} {max(1, 60 * cluster.time):.0f} "$@"',

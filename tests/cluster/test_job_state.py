@@ -203,15 +203,16 @@ def processes_of(folder):
     return [command for command in found if command]
 
 
-def test_a_local_task_that_is_cancelled_in_its_setup_is_cancelled_with_its_processes(
-    make_submission, tmp_path
+@pytest.mark.parametrize("lines", [("sleep 60",), ()], ids=["setup", "start"])
+def test_a_local_task_that_is_cancelled_before_it_has_a_journal_is_cancelled_with_its_processes(
+    lines, make_submission, tmp_path
 ):
     submission = make_submission("local")
-    cluster = ClusterSettings(name="local", setup=(f"cd {tmp_path}", "sleep 60"))
-    submission_files.save_job_ids(submission, sbatch._start_process(submission, ["true"], cluster))
+    cluster = ClusterSettings(name="local", setup=(f"cd {tmp_path}", *lines))
+    submission_files.save_job_ids(submission, sbatch._start_process(submission, ["sleep", "60"], cluster))
     deadline = time.monotonic() + 30
     while b"sleep\x0060" not in b"".join(processes_of(tmp_path)) and time.monotonic() < deadline:
-        time.sleep(0.02)  # a shell that has not yet replaced itself by `sleep` may lose the signal
+        time.sleep(0.02)
     assert state_of(tmp_path) == "PENDING"
     job_state.cancel(job_state.find_tasks(tmp_path))
     while processes_of(tmp_path) and time.monotonic() < deadline:
@@ -219,6 +220,7 @@ def test_a_local_task_that_is_cancelled_in_its_setup_is_cancelled_with_its_proce
         time.sleep(0.02)
     assert not processes_of(tmp_path)
     assert state_of(tmp_path) == "CANCELLED"
+    assert lost_cases.record_lost_cases(tmp_path, job_state.find_tasks(tmp_path)) == 0
 
 
 def test_the_log_of_an_earlier_run_does_not_explain_the_end_of_a_later_one(make_submission, tmp_path):
