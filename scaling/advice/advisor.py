@@ -1,7 +1,7 @@
 """Implement `scaling.advise`, which measures candidates, and `mode=auto`, which only predicts their times.
 
 Candidates are cases that compute the same derivative with different modes, chunks, blocks and device counts.
-candidates.py lists the candidates, prediction.py compiles them, and measurement.py measures them.
+candidates.py lists and compiles the candidates, and measurement.py measures them.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from scaling.advice import candidates, local_peaks, measurement, plain_code, prediction
+from scaling.advice import candidates, local_peaks, measurement, plain_code
 from scaling.advice.advice import NO_ADVICE, Advice
 from scaling.advice.problem import Problem, make_problem, name_user_function, registered
 from scaling.core import environment
@@ -114,7 +114,7 @@ def advise_case(
     stages, records = dict[Case, Stages](), dict[Case, Record]()
     if model := other_machine or local_peaks.find_model():  # without a model, all candidates are measured
         seconds = max(_COMPILING_SECONDS, budget / 2)
-        fields, stages = prediction.predict_candidates(cases, model, note, seconds, compile_cores)
+        fields, stages = candidates.predict_candidates(cases, model, note, seconds, compile_cores)
     machine = other_machine.title if other_machine else f"this machine ({jax.devices()[0].platform})"
     platform = other_machine.platform if other_machine else jax.default_backend()
     xla_options = environment.fusion_options() if platform == "cpu" else {}
@@ -163,7 +163,7 @@ def choose_case(case: Case, group: ProcessGroup) -> Case:
     if model is None:
         text = f"mode=auto needs the rates of the machine, and conf/hardware has none for {group.devices[0]}"
         raise CaseEnded("skipped", "not_offered", text)
-    fields, _ = prediction.predict_candidates(cases, model)
+    fields, _ = candidates.predict_candidates(cases, model)
     advice = Advice(tuple(cases), excluded, derivative, fields, {}, model.title)
     try:
         return advice.best

@@ -324,14 +324,14 @@ def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[
     try:
         import jax
 
-        from scaling.advice import advisor, prediction
+        from scaling.advice import advisor, candidates
 
         jax.config.update("jax_enable_x64", "float64" in dtypes)
         if bound_to:
             jax.config.update("jax_num_cpu_devices", len(bound_to))
         jax.devices()  # start the backend
         if bound_to:
-            prediction.start_compile_threads(usable)
+            candidates.start_compile_threads(usable)
     except Exception as error:
         reason = f"JAX cannot start: {type(error).__name__}: {error}"
         raise Refusal(f"{reason}; check the environment variables JAX_* and `ulimit -a`") from None

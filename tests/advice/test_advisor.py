@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import scaling
-from scaling.advice import advisor, candidates, local_peaks, measurement, plain_code, prediction, problem
+from scaling.advice import advisor, candidates, local_peaks, measurement, plain_code, problem
 from scaling.core import run_case
 from scaling.core.case import FIELDS, Case, Refusal
 from scaling.core.record import Record
@@ -156,7 +156,7 @@ def test_a_wrong_derivative_is_never_advised():
 
 
 def test_what_does_not_fit_is_left_out_with_its_figures(monkeypatch):
-    monkeypatch.setattr(prediction.environment, "available_bytes", lambda: 3000)
+    monkeypatch.setattr(candidates.environment, "available_bytes", lambda: 3000)
     advice = scaling.advise(force, {"x": X}, {"k": K}, budget=0)
     assert advice.table["left_out"].str.contains("needs .* a device has 3.00 kB").all()
     with pytest.raises(Refusal, match=r"a device has 3.*; use fewer points"):
@@ -293,7 +293,7 @@ def test_ten_times_the_work_is_compiled_for_the_obvious_choices_only():
 
 def test_the_shortest_predicted_time_is_advised_even_with_ten_times_the_work(monkeypatch):
     seconds = lambda case, model, fields: {"predicted": {"seconds": 1 + (case.mode == "jacrev")}}  # noqa: E731
-    monkeypatch.setattr(prediction.time_model, "predict", lambda *args: args[2] | seconds(*args))
+    monkeypatch.setattr(candidates.time_model, "predict", lambda *args: args[2] | seconds(*args))
     advice = scaling.advise(lambda x: jnp.sum(jnp.sin(x)), {"x": np.ones((9, 15), np.float32)}, budget=0)
     assert advice.best.mode == "jacfwd"
 
@@ -336,8 +336,8 @@ def test_the_program_that_is_measured_returns_what_the_code_returns(target, monk
 
 
 def test_a_function_without_operations_excludes_no_candidate():
-    work = {Case("linear", mode="jacfwd"): 0.0, Case("linear", mode=prediction.CODED): 8.0}
-    assert prediction._find_excessive_work(work) == {}
+    work = {Case("linear", mode="jacfwd"): 0.0, Case("linear", mode=candidates.CODED): 8.0}
+    assert candidates._find_excessive_work(work) == {}
 
 
 def record(*seconds, mode="jacfwd"):
@@ -397,19 +397,19 @@ def test_ctrl_c_before_a_candidate_is_compiled_is_no_refusal(monkeypatch):
     def interrupted(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(prediction, "_compile_in_threads", interrupted)
+    monkeypatch.setattr(candidates, "_compile_in_threads", interrupted)
     with pytest.raises(KeyboardInterrupt):
         scaling.advise(force, {"x": X}, {"k": K}, budget=5)
 
 
 def test_ctrl_c_during_compilation_names_the_candidates_that_are_not_compiled(monkeypatch):
-    compile_in_threads = prediction._compile_in_threads
+    compile_in_threads = candidates._compile_in_threads
 
     def interrupted(*arguments):
         yield next(compile_in_threads(*arguments))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(prediction, "_compile_in_threads", interrupted)
+    monkeypatch.setattr(candidates, "_compile_in_threads", interrupted)
     advice = scaling.advise(force, {"x": X}, {"k": K}, budget=5)
     uncompiled = advice.table[advice.table["left_out"] == "not compiled: interrupted"]
     assert len(uncompiled) == len(advice.cases) - 1 and uncompiled["predicted_seconds"].isna().all()

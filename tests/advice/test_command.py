@@ -238,10 +238,10 @@ import os
 usable = sorted(os.sched_getaffinity(0))
 os.sched_setaffinity(0, usable[:1])
 import jax
-from scaling.advice import prediction
+from scaling.advice import candidates
 jax.devices()
 before = os.listdir("/proc/self/task")
-prediction.start_compile_threads(usable)
+candidates.start_compile_threads(usable)
 cores = {thread: os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")}
 assert all(cores[thread] == {usable[0]} for thread in before)
 assert set(usable) in [cores[thread] for thread in set(cores) - set(before)]
