@@ -1,7 +1,7 @@
 """Find the hardware model of this machine.
 
 The model of a GPU or TPU is read from conf/hardware. The peak rates of a CPU are measured with few samples,
-and stored as records in the user's cache folder. plan/calibration.py converts the records to a hardware
+and stored as records in the user's cache folder. plan/time_model.py converts the records to a hardware
 model.
 """
 
@@ -23,7 +23,7 @@ from scaling.core.case import Case, Refusal, check_names
 from scaling.core.record import Record, Writer
 from scaling.core.timing import Sampling
 from scaling.options import machine_peaks
-from scaling.plan import calibration
+from scaling.plan import time_model
 from scaling.plan.compile_pool import RecordFields
 from scaling.plan.hardware import Hardware, from_config
 from scaling.results import store
@@ -77,7 +77,7 @@ def add_rates(model: Hardware, fields: Mapping[Case, RecordFields]) -> Hardware:
     """
     peaks = _load_or_measure(_needed_peaks(fields))
     try:
-        return calibration.calibrate(model, pool_processes(peaks), bound_only=False)
+        return time_model.calibrate(model, pool_processes(peaks), bound_only=False)
     except Refusal:
         reason = next((record.text for record in peaks if record.text), "no peak is known")
         raise Refusal(f"the peak rates of this CPU cannot be measured: {reason}; try again") from None

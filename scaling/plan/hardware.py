@@ -1,6 +1,6 @@
 """Define `Hardware`, a machine model with rates, memory and network, and validate conf/hardware/*.yaml.
 
-time_model.py predicts run times from the model. calibration.py adds the measured rates of a CPU.
+time_model.py adds the measured rates of a CPU, and predicts run times from the model.
 """
 
 import hashlib
@@ -138,7 +138,7 @@ def from_config(config: Mapping[str, Any]) -> Hardware:
         raise Refusal(
             f"hardware.most must be {largest}, the devices of the last slice, not {config['most']!r}"
         )
-    rates = () if platform == "cpu" else (_read_rates(config),)  # calibration.py adds the rates of a CPU
+    rates = () if platform == "cpu" else (_read_rates(config),)  # time_model.py adds the rates of a CPU
     field_values: dict[str, Any] = {each.name: config.get(each.name) for each in fields(Hardware)}
     field_values |= {name: tuple(map(float, config[name])) for name in ("attained", "asking")}
     field_values |= {"title": config.get("title") or config["name"], "slices": tuple(map(tuple, slices))}

@@ -19,7 +19,7 @@ from scaling.core.case import AUTO, FIELDS, Refusal
 from scaling.core.formatting import format_count, format_number
 from scaling.core.record import COMPILING_STAGES, Record, Writer, outcome_fields
 from scaling.core.timing import Sampling
-from scaling.plan import calibration, compile_pool, time_model
+from scaling.plan import compile_pool, time_model
 from scaling.plan.compile_pool import RecordFields
 from scaling.plan.hardware import Hardware, from_config
 from scaling.results import results_folder, store
@@ -136,7 +136,7 @@ def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
 
     If `hardware` has no memory per device, the copy has the free memory of this machine per usable core.
     """
-    calibrated = calibration.calibrate(hardware, pool_processes(store.load(folder).records))
+    calibrated = time_model.calibrate(hardware, pool_processes(store.load(folder).records))
     free = environment.available_bytes()  # used if the model does not state the memory of a device
     per_core = None if free is None else free / len(cores.usable_cores())
     return dataclasses.replace(calibrated, memory=hardware.memory or per_core)

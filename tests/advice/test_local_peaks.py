@@ -11,7 +11,7 @@ from scaling.analysis.timings import pool_processes
 from scaling.core.case import Case, Refusal
 from scaling.core.record import Record
 from scaling.options import machine_peaks
-from scaling.plan import calibration, time_model
+from scaling.plan import time_model
 from tests.support.made_up import environment
 
 CASE = Case("linear", api="jit")
@@ -115,6 +115,6 @@ def test_the_peaks_that_are_not_measured_change_no_prediction(most_bytes, work):
             for case in cases
         ]
         model = local_peaks.read_hardware("cpu")
-        model = calibration.calibrate(model, pool_processes(peaks), bound_only=False)
+        model = time_model.calibrate(model, pool_processes(peaks), bound_only=False)
         estimates.append(time_model.estimate(CASE, model, kernels, []))
     assert estimates[0] == estimates[1] and len(needed) < len(every)

@@ -8,7 +8,7 @@ import yaml
 
 from scaling.analysis.timings import pool_processes
 from scaling.core.case import Refusal
-from scaling.plan import calibration, plan_study, time_model
+from scaling.plan import plan_study, time_model
 from scaling.plan.hardware import from_config
 from scaling.plan.time_model import collective_cost
 from tests.support.ceilings import CALL, COLLECTIVE, SPEEDS, all_of, ceiling
@@ -20,7 +20,7 @@ DEFAULT = from_config(yaml.safe_load(FILE.read_text()))
 
 
 def calibrate(*records):
-    return calibration.calibrate(DEFAULT, pool_processes(records))
+    return time_model.calibrate(DEFAULT, pool_processes(records))
 
 
 def test_rates_are_work_per_second_of_the_ceilings_without_dispatch_latency():
@@ -139,7 +139,7 @@ def test_the_digest_of_a_calibrated_machine_depends_on_its_ceilings():
 
 def test_a_calibrated_machine_does_not_contain_the_path_of_its_ceilings():
     given = from_config(DEFAULT.config | {"ceilings": "/home/someone/results"})
-    calibrated = calibration.calibrate(given, pool_processes(all_of()))
+    calibrated = time_model.calibrate(given, pool_processes(all_of()))
     assert "someone" not in str(calibrated.config) and calibrated.digest == calibrate(*all_of()).digest
 
 
@@ -151,7 +151,7 @@ def test_synthetic_records_of_a_machine_can_be_calibrated():
 
 @pytest.mark.parametrize("memory", [None, 5e8])
 def test_a_cpu_has_the_memory_of_its_file_or_a_share_of_what_is_free(memory, tmp_path, monkeypatch):
-    monkeypatch.setattr(plan_study.calibration, "calibrate", lambda hardware, timings: hardware)
+    monkeypatch.setattr(plan_study.time_model, "calibrate", lambda hardware, timings: hardware)
     monkeypatch.setattr(plan_study.environment, "available_bytes", lambda: 9e9)
     monkeypatch.setattr(plan_study.cores, "usable_cores", lambda: [0, 1, 2])
     cpu = from_config(DEFAULT.config | {"memory": memory})
