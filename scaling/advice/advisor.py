@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from scaling.advice import candidates, local_peaks, measurement, plain_code
+from scaling.advice import candidates, measurement, plain_code
 from scaling.advice.advice import NO_ADVICE, Advice
 from scaling.advice.problem import Problem, make_problem, name_user_function, registered
 from scaling.core import environment
@@ -24,7 +24,7 @@ from scaling.core.formatting import format_count
 from scaling.core.record import Record
 from scaling.core.run_case import CaseEnded, ProcessGroup
 from scaling.plan.compile_pool import RecordFields, find_compiler
-from scaling.plan.hardware import Hardware
+from scaling.plan.hardware import Hardware, find_model, read_hardware
 
 _COMPILING_SECONDS = 30.0  # seconds after which no compilation begins, unless half of the budget is longer
 _DEFAULTS: dict[str, Any] = {"budget": 30.0, "devices": 1, "hardware": None, "note": None}
@@ -112,7 +112,7 @@ def advise_case(
     note(f"{format_count(len(cases), 'candidate')} for {entries}")
     fields: dict[Case, RecordFields] = {case: {"status": "planned"} for case in cases}
     stages, records = dict[Case, Stages](), dict[Case, Record]()
-    if model := other_machine or local_peaks.find_model():  # without a model, all candidates are measured
+    if model := other_machine or find_model(jax.devices()[0]):  # without a model, all candidates are measured
         seconds = max(_COMPILING_SECONDS, budget / 2)
         fields, stages = candidates.predict_candidates(cases, model, note, seconds, compile_cores)
     machine = other_machine.title if other_machine else f"this machine ({jax.devices()[0].platform})"
@@ -128,7 +128,7 @@ def _check_options(budget: Any, devices: Any, hardware: Any, note: Any) -> Hardw
 
     Raise `Refusal` if an option is invalid, a device count is not available, or a compiler is missing.
     """
-    other_machine = None if hardware in (None, "cpu") else local_peaks.read_hardware(hardware)
+    other_machine = None if hardware in (None, "cpu") else read_hardware(hardware)
     if isinstance(budget, bool) or not isinstance(budget, numbers.Real) or not 0 <= float(budget) < math.inf:
         raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
     if not (note is None or callable(note)):
@@ -159,7 +159,7 @@ def choose_case(case: Case, group: ProcessGroup) -> Case:
     """
     base = dataclasses.replace(case, mode=case.ad_mode.name)
     cases, excluded, derivative = candidates.list_candidates(base)
-    model = local_peaks.find_model()
+    model = find_model(jax.devices()[0])
     if model is None:
         text = f"mode=auto needs the rates of the machine, and conf/hardware has none for {group.devices[0]}"
         raise CaseEnded("skipped", "not_offered", text)

@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 
-from scaling.advice import local_peaks
+from scaling.advice import measurement
 from scaling.core import environment, workload
 from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal
 from scaling.core.compile_case import Stages
@@ -180,7 +180,7 @@ def predict_candidates(
     """
     fields, stages = _compile_candidates(cases, model, note, seconds, compile_cores or usable_cores())
     if model.platform == "cpu" and any(each["status"] == "planned" for each in fields.values()):
-        model = local_peaks.add_rates(model, fields)
+        model = measurement.add_rates(model, fields)
     predicted = {case: time_model.predict(case, model, fields[case]) for case in cases if case in fields}
     return predicted, stages if model.platform == "cpu" else {}
 

@@ -1,4 +1,4 @@
-"""Define `Hardware`, a machine model with rates, memory and network, and validate conf/hardware/*.yaml.
+"""Define `Hardware`, a machine model with rates, memory and network, and read it from conf/hardware/*.yaml.
 
 time_model.py adds the measured rates of a CPU, and predicts run times from the model.
 """
@@ -10,10 +10,12 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from scaling.core.case import DTYPES, PRECISIONS, Refusal, check_names
 from scaling.core.formatting import format_value
+from scaling.study.compose import configuration_folder
 
 SHAPES = ("torus", "switch", "tree")  # topologies of a network level
 PLATFORMS = ("cpu", "gpu", "tpu")
@@ -121,6 +123,36 @@ class Hardware:
             raise Refusal(f"devices={devices} are not available on {self.name}: use {counts}")
 
 
+def read_hardware(name: str) -> Hardware:
+    """Return the hardware model in conf/hardware/NAME.yaml, or raise `Refusal` if there is none."""
+    from omegaconf import OmegaConf
+
+    files = _hardware_files()
+    check_names("hardware", [name], [*files])  # lists, because `name` may not be hashable
+    config: Any = OmegaConf.load(files[name])
+    for default in config.pop("defaults", []):  # such as base/gpu@_here_, as Hydra reads it
+        if default != "_self_":
+            base = files[name].parent / f"{default.partition('@')[0]}.yaml"
+            config = OmegaConf.merge(OmegaConf.load(base), config)
+    fields: Any = OmegaConf.to_container(config)
+    return from_config(fields)
+
+
+def find_model(device: Any) -> Hardware | None:
+    """Return the model of a JAX device, or None if conf/hardware does not describe this GPU or TPU.
+
+    For a CPU, the rates are empty.
+    """
+    if device.platform == "cpu":
+        return read_hardware("cpu")
+    models = map(read_hardware, _hardware_files())
+    return next((model for model in models if model.device_kind == device.device_kind), None)
+
+
+def _hardware_files() -> dict[str, Path]:
+    return {path.stem: path for path in sorted((configuration_folder() / "hardware").glob("*.yaml"))}
+
+
 def from_config(config: Mapping[str, Any]) -> Hardware:
     """Convert the content of conf/hardware/NAME.yaml to a `Hardware`. Raise `Refusal` if it is invalid."""
     platform: Any = config.get("platform")
@@ -182,13 +214,13 @@ def _matches(value: Any, pattern: Any) -> bool:
     return bool(pattern(value)) if callable(pattern) else value == pattern
 
 
-def is_positive(value: Any) -> bool:
+def _is_positive(value: Any) -> bool:
     """Return whether a value of a configuration is a finite number greater than 0."""
     return isinstance(value, int | float) and value is not True and 0 < value <= sys.float_info.max
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and is_positive(value)
+    return isinstance(value, int) and _is_positive(value)
 
 
 def _is_text(value: Any) -> bool:
@@ -208,7 +240,7 @@ def _is_gpu_target(value: Any) -> bool:
         isinstance(value, Mapping)
         and value != {}
         and all(
-            _is_name(name) and (isinstance(x, int | str) or is_positive(x) or _is_gpu_target(x))
+            _is_name(name) and (isinstance(x, int | str) or _is_positive(x) or _is_gpu_target(x))
             for name, x in value.items()
         )
     )
@@ -222,19 +254,19 @@ def _are_ascending(slices: Any) -> bool:
 _NUMBER, _COUNT, _RANGE = "a positive number", "a positive integer", "two positive numbers such as [0.4, 0.9]"
 _SLICES = "shapes in chips, each with more chips and as many axes, beginning with one chip: [[1, 1], [2, 2]]"
 _NUMBERS_BY_DTYPE = f"a number or null for each of {', '.join(DTYPES)}"
-_POSITIVE_RANGE = [is_positive, is_positive], lambda value: value[0] <= value[1]
-_OR_NULL = (is_positive, None)
+_POSITIVE_RANGE = [_is_positive, _is_positive], lambda value: value[0] <= value[1]
+_OR_NULL = (_is_positive, None)
 _BY_DTYPE = dict.fromkeys(DTYPES, _OR_NULL)
-_LEVEL = {"shape": SHAPES, "devices": (_is_count, None), "bandwidth": is_positive, "latency": is_positive}
+_LEVEL = {"shape": SHAPES, "devices": (_is_count, None), "bandwidth": _is_positive, "latency": _is_positive}
 _Rules = dict[str, tuple[Any, ...]]  # field -> (description of valid values, patterns that all must match)
 _RULES: _Rules = {
     "name": ("made of letters, digits and ._+-", _is_name),
     **dict.fromkeys(("title", "device_kind"), ("a name or null", (_is_text, None))),
     **dict.fromkeys(("attained", "asking"), (_RANGE, *_POSITIVE_RANGE)),
-    "jitter": ("a positive number of at most 1", is_positive, lambda value: value <= 1),
+    "jitter": ("a positive number of at most 1", _is_positive, lambda value: value <= 1),
     "stragglers": (
         "such as {share: 1.0e-4, slowdown: 1.5}, with a share between 0 and 1 and a slowdown of at least 1",
-        {"share": is_positive, "slowdown": is_positive},
+        {"share": _is_positive, "slowdown": _is_positive},
         lambda value: value["share"] < 1 <= value["slowdown"],
     ),
     **dict.fromkeys(("per_host", "per_chip", "most"), (_COUNT, _is_count)),
@@ -243,7 +275,7 @@ _RULES: _Rules = {
 }
 _ACCELERATOR_RULES: _Rules = {
     "attained": (f"{_RANGE}, at most 1", *_POSITIVE_RANGE, lambda value: value[1] <= 1),
-    **dict.fromkeys(("memory", "bandwidth", "kernel_seconds", "call_seconds"), (_NUMBER, is_positive)),
+    **dict.fromkeys(("memory", "bandwidth", "kernel_seconds", "call_seconds"), (_NUMBER, _is_positive)),
     "products": (
         f"a positive number or null for each of {', '.join(PRECISIONS)}, for each of {', '.join(DTYPES)}",
         dict.fromkeys(DTYPES, dict.fromkeys(PRECISIONS, _OR_NULL)),

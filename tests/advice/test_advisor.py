@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import scaling
-from scaling.advice import advisor, candidates, local_peaks, measurement, plain_code, problem
+from scaling.advice import advisor, candidates, measurement, plain_code, problem
 from scaling.core import run_case
 from scaling.core.case import FIELDS, Case, Refusal
 from scaling.core.record import Record
@@ -31,7 +31,7 @@ K = np.linspace(0.5, 1.5, 4, dtype=np.float32)
 @pytest.fixture(autouse=True)
 def made_up_peaks(monkeypatch):
     peaks = lambda cases: [r for n in {c.devices for c in cases} for r in ceilings.all_of(n)]  # noqa: E731
-    monkeypatch.setattr(local_peaks, "_load_or_measure", peaks)
+    monkeypatch.setattr(measurement, "_load_or_measure", peaks)
 
 
 def force(x, k):
@@ -132,7 +132,7 @@ def test_with_a_budget_the_measured_come_first_and_the_jacobian_is_that_of_jax()
 
 
 def test_the_memory_on_a_machine_without_a_model_is_that_of_the_measured_programs(monkeypatch):
-    monkeypatch.setattr(local_peaks, "find_model", lambda: None)
+    monkeypatch.setattr(advisor, "find_model", lambda device: None)
     advice = scaling.advise(force, {"x": X}, {"k": K}, budget=1)
     assert (advice.table["memory_bytes"].dropna() >= X.nbytes + K.nbytes + 40 * 4 * 5 * 4).all()
     assert re.search(r"It needs [1-9][\d.]* kB of memory", str(advice)), str(advice)

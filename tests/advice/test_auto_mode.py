@@ -2,7 +2,7 @@
 
 import pytest
 
-from scaling.advice import local_peaks
+from scaling.advice import advisor, measurement
 from scaling.analysis import findings
 from scaling.cli.main import main
 from scaling.core.case import Case
@@ -20,7 +20,7 @@ TALL = {"workload": "residual", "points": 64, "wrt": "m"}  # one input, many out
 @pytest.fixture(autouse=True)
 def made_up_peaks(monkeypatch):
     peaks = lambda cases: [r for n in {c.devices for c in cases} for r in ceilings.all_of(n)]  # noqa: E731
-    monkeypatch.setattr(local_peaks, "_load_or_measure", peaks)
+    monkeypatch.setattr(measurement, "_load_or_measure", peaks)
 
 
 def run(**fields):
@@ -57,7 +57,7 @@ def test_what_auto_chooses_cannot_be_set():
 
 
 def test_a_machine_without_known_rates_is_skipped(monkeypatch):
-    monkeypatch.setattr(local_peaks, "find_model", lambda: None)
+    monkeypatch.setattr(advisor, "find_model", lambda device: None)
     record = run(**WIDE)
     assert (record.status, record.reason) == ("skipped", "not_offered") and "conf/hardware" in record.text
 

@@ -5,9 +5,8 @@ import math
 
 import pytest
 
-from scaling.advice.local_peaks import read_hardware
 from scaling.core.case import DTYPES, Refusal
-from scaling.plan.hardware import from_config
+from scaling.plan.hardware import from_config, read_hardware
 from scaling.study.compose import compose
 from tests.support.machines import machine, machine_config
 from tests.support.paths import CONF

@@ -6,12 +6,13 @@ import os
 import jax
 import pytest
 
-from scaling.advice import local_peaks
+from scaling.advice import measurement
 from scaling.analysis.timings import pool_processes
 from scaling.core.case import Case, Refusal
 from scaling.core.record import Record
 from scaling.options import machine_peaks
 from scaling.plan import time_model
+from scaling.plan.hardware import read_hardware
 from tests.support.made_up import environment
 
 CASE = Case("linear", api="jit")
@@ -33,12 +34,12 @@ def runs(monkeypatch, tmp_path):
             marked={"foreign_load": [0]} if marked else {},
         )
 
-    monkeypatch.setattr(local_peaks.run_case, "run_case", run_case)
+    monkeypatch.setattr(measurement.run_case, "run_case", run_case)
     return pending
 
 
 def peak():
-    (record,) = local_peaks._load_or_measure([CASE])
+    (record,) = measurement._load_or_measure([CASE])
     return record.seconds[0]
 
 
@@ -58,7 +59,7 @@ def test_a_peak_with_huge_pages_is_not_that_without(runs, monkeypatch):
 def test_a_peak_of_another_version_of_the_package_is_measured_again(runs, monkeypatch):
     runs += [(2.0, False), (1.0, False)]
     first = peak()
-    monkeypatch.setattr(local_peaks.environment, "source", lambda: "changed")
+    monkeypatch.setattr(measurement.environment, "source", lambda: "changed")
     assert [first, peak()] == [2.0, 1.0]
 
 
@@ -89,23 +90,23 @@ def test_a_cache_of_a_newer_version_is_no_cache(runs, tmp_path):
 
 def test_peaks_that_cannot_be_measured_are_refused_with_the_reason(monkeypatch):
     failed = Record(CASE, "failed", {"digest": "0"}, text="no memory is left")
-    monkeypatch.setattr(local_peaks, "_load_or_measure", lambda cases: [failed])
+    monkeypatch.setattr(measurement, "_load_or_measure", lambda cases: [failed])
     with pytest.raises(Refusal, match="the peak rates of this CPU cannot be measured: no memory is left"):
-        local_peaks.add_rates(local_peaks.read_hardware("cpu"), {CASE: {}})
+        measurement.add_rates(read_hardware("cpu"), {CASE: {}})
 
 
 def test_a_process_is_bound_if_it_has_one_core_for_each_device(monkeypatch):
     bound = set(range(jax.device_count()))
     for cores, expected in ((bound, sorted(bound)), ({0, *range(2, 99)}, None)):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: cores)
-        assert local_peaks.bound_cores() == expected
+        assert measurement._bound_cores() == expected
 
 
 @pytest.mark.parametrize("most_bytes", [1e3, 1e7, 1e9])
 @pytest.mark.parametrize("work", [{"products": 1e6}, {"divisions": 1e6, "turned": 1e3}, {"operations": 1e6}])
 def test_the_peaks_that_are_not_measured_change_no_prediction(most_bytes, work):
     kernels = [{"bytes": most_bytes, "arithmetic": 1e5, **work}, {"bytes": 10}]
-    needed = local_peaks._needed_peaks({CASE: {"kernels": kernels, "messages": []}})
+    needed = measurement._needed_peaks({CASE: {"kernels": kernels, "messages": []}})
     every = machine_peaks.peak_cases([CASE], "cpu")
     estimates = []
     for cases in (needed, every):
@@ -114,7 +115,7 @@ def test_the_peaks_that_are_not_measured_change_no_prediction(most_bytes, work):
             Record(case, "ok", environment(case, "made up"), seconds=[seconds[case]] * 9, started_at="2026")
             for case in cases
         ]
-        model = local_peaks.read_hardware("cpu")
+        model = read_hardware("cpu")
         model = time_model.calibrate(model, pool_processes(peaks), bound_only=False)
         estimates.append(time_model.estimate(CASE, model, kernels, []))
     assert estimates[0] == estimates[1] and len(needed) < len(every)
