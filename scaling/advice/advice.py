@@ -22,10 +22,9 @@ from scaling.core.formatting import (
     format_interval,
     format_number,
 )
-from scaling.core.record import Record, bytes_while_running
+from scaling.core.record import Record, RecordFields, bytes_while_running
 from scaling.core.timing import median_interval
 from scaling.options.coloring import Coloring
-from scaling.plan.compile_pool import RecordFields
 
 if TYPE_CHECKING:
     import pandas

@@ -21,10 +21,9 @@ from scaling.core import environment
 from scaling.core.case import Case, Refusal, check_names
 from scaling.core.compile_case import Stages
 from scaling.core.formatting import format_count
-from scaling.core.record import Record
+from scaling.core.record import Record, RecordFields
 from scaling.core.run_case import CaseEnded, ProcessGroup
-from scaling.plan.compile_pool import RecordFields, find_compiler
-from scaling.plan.hardware import Hardware, find_model, read_hardware
+from scaling.plan.hardware import Hardware, find_compiler, find_model, read_hardware
 
 _COMPILING_SECONDS = 30.0  # seconds after which no compilation begins, unless half of the budget is longer
 _DEFAULTS: dict[str, Any] = {"budget": 30.0, "devices": 1, "hardware": None, "note": None}

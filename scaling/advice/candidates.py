@@ -23,10 +23,10 @@ from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal
 from scaling.core.compile_case import Stages
 from scaling.core.derivative import Derivative, describe_derivative
 from scaling.core.inputs import point_structs
+from scaling.core.record import RecordFields
 from scaling.options import program_stats
 from scaling.options.coloring import Coloring, detect_coloring, why_unavailable
 from scaling.plan import time_model
-from scaling.plan.compile_pool import RecordFields
 from scaling.plan.compile_worker import BuiltCase, describe_failure
 from scaling.plan.hardware import Hardware
 from scaling.study import applicability, completion

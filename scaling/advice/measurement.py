@@ -28,12 +28,11 @@ from scaling.core import environment, run_case
 from scaling.core.case import Case, Refusal
 from scaling.core.compile_case import Stages
 from scaling.core.formatting import format_count
-from scaling.core.record import Record, Writer
+from scaling.core.record import Record, RecordFields, Writer
 from scaling.core.run_case import Attempt, ProcessGroup
 from scaling.core.timing import Sampling, median_interval
 from scaling.options import machine_peaks
 from scaling.plan import time_model
-from scaling.plan.compile_pool import RecordFields
 from scaling.plan.hardware import Hardware
 from scaling.results import store
 

@@ -47,6 +47,7 @@ COMPILING_STAGES = ("trace_seconds", "lower_seconds", "compile_seconds")
 STAGES = (*COMPILING_STAGES, "first_seconds", "check_seconds", "sampling_seconds")  # in order
 _MAX_INTEGER = 2**63 - 1  # other programs read 64-bit integers
 _MAX_FLOAT = 1e30
+RecordFields = dict[str, Any]  # some fields of a `Record`, by name
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 `python -m scaling.plan.compile_worker` reads JSON objects from standard input, one per line. The first object
 contains the fields of a `Hardware` and the largest device count (`most`). Each later object is a request
-{"case": fields}. The reply is an event "end" with record fields. compile_pool.py disables accelerators, so
+{"case": fields}. The reply is an event "end" with record fields. plan_study.py disables accelerators, so
 that the process uses no device memory.
 """
 
@@ -20,16 +20,15 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from scaling.core import compile_case, environment, layout, record, workload
+from scaling.core import compile_case, environment, layout, workload
 from scaling.core.case import Case, Refusal, TooLarge, from_dict
 from scaling.core.compile_case import Stages, compile_stages
 from scaling.core.formatting import format_bytes
-from scaling.core.record import COMPILING_STAGES
+from scaling.core.record import COMPILING_STAGES, RecordFields, bytes_while_running
 from scaling.core.run_case import describe_error
 from scaling.options import hlo, program_stats
 from scaling.options.coloring import coloring_fields
 from scaling.plan import kernel_work, llvm_instructions
-from scaling.plan.compile_pool import RecordFields
 from scaling.plan.hardware import Hardware
 from scaling.plan.kernel_work import KernelWork
 from scaling.worker import Channel, die_with_parent
@@ -80,7 +79,7 @@ def describe_failure(error: Exception) -> RecordFields:
         status, reason = "skipped", "not_defined"
     fields: RecordFields = {"status": status, "reason": reason, "text": text}
     if isinstance(error, TooLarge) and error.needs:
-        fields |= error.needs | {"peak_bytes": record.bytes_while_running(error.needs)}
+        fields |= error.needs | {"peak_bytes": bytes_while_running(error.needs)}
     return fields
 
 

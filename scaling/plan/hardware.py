@@ -3,12 +3,15 @@
 time_model.py adds the measured rates of a CPU, and predicts run times from the model.
 """
 
+import contextlib
 import hashlib
+import importlib.metadata
 import json
 import math
 import re
+import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,10 @@ from scaling.study.compose import configuration_folder
 
 SHAPES = ("torus", "switch", "tree")  # topologies of a network level
 PLATFORMS = ("cpu", "gpu", "tpu")
+# Packages by platform. One of them must be installed to compile for the platform.
+_COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin"), "cpu": ("jaxlib",)}
+_ASSEMBLERS = ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc")  # for GPUs, unless CUDA is installed
+_CUDA = Path("/usr/local/cuda")  # where XLA searches for CUDA
 
 
 @dataclass(frozen=True)
@@ -151,6 +158,31 @@ def find_model(device: Any) -> Hardware | None:
 
 def _hardware_files() -> dict[str, Path]:
     return {path.stem: path for path in sorted((configuration_folder() / "hardware").glob("*.yaml"))}
+
+
+def find_compiler(hardware: Hardware) -> tuple[str, str]:
+    """Return (name, version) of the installed package that compiles programs for the given hardware.
+
+    Raise `Refusal` if the compiler, or the CUDA assembler ptxas for a GPU, is not installed.
+    """
+    platform = hardware.platform
+    compiler = _find_package(_COMPILERS[platform])
+    has_assembler = platform != "gpu" or _find_package(_ASSEMBLERS) or _CUDA.is_dir() or shutil.which("ptxas")
+    if compiler and has_assembler:
+        return compiler
+    missing = "CUDA assembler ptxas" if compiler else "compiler"
+    raise Refusal(
+        f"the {missing} for hardware={hardware.name} is not installed: "
+        f"run `scripts/plan`, or pip install 'ad-scaling[plan-{platform}]'"
+    )
+
+
+def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
+    """Return (name, version) of the first package in `names` that is installed, or None if there is none."""
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return name, importlib.metadata.version(name)
+    return None
 
 
 def from_config(config: Mapping[str, Any]) -> Hardware:

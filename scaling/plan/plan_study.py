@@ -1,12 +1,15 @@
-"""Compile the cases of a study for other hardware, and predict run times and device-hours (`PlannedStudy`).
+"""Check the cases of a plan, compile them in worker processes, and sum up device-hours (`PlannedStudy`).
 
-compile_pool.py compiles the cases in child processes. time_model.py predicts their run times.
+A worker process (compile_worker.py) compiles a case for other hardware, and counts the operations of its
+program. Cases with equal programs are compiled once. time_model.py predicts their run times.
 """
 
 import dataclasses
 import datetime
+import queue
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,18 +18,20 @@ from scaling.analysis import forecast
 from scaling.analysis.findings import Findings
 from scaling.analysis.timings import pool_processes
 from scaling.core import environment
-from scaling.core.case import AUTO, FIELDS, Refusal
+from scaling.core.case import AUTO, FIELDS, Case, Refusal, built_in, non_default_fields
 from scaling.core.formatting import format_count, format_number
-from scaling.core.record import COMPILING_STAGES, Record, Writer, outcome_fields
+from scaling.core.grouping import group_by
+from scaling.core.record import COMPILING_STAGES, Record, RecordFields, Writer, outcome_fields
 from scaling.core.timing import Sampling
-from scaling.plan import compile_pool, time_model
-from scaling.plan.compile_pool import RecordFields
-from scaling.plan.hardware import Hardware, from_config
+from scaling.plan import time_model
+from scaling.plan.hardware import Hardware, find_compiler, from_config
 from scaling.results import results_folder, store
 from scaling.study import grid, preflight
 from scaling.workers import cores
+from scaling.workers.machine import AllocationLost, ProcessShape
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult
+from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup, open_worker_group
 
 _RUN_OPTIONS = {  # option of `scaling run` that has no effect on a plan -> default value
     "dry_run": False, "versus": None, "wait": None, "oversubscribe": False, "retry": False, "nested": False,
@@ -34,6 +39,15 @@ _RUN_OPTIONS = {  # option of `scaling run` that has no effect on a plan -> defa
     "sampling.width": Sampling.width,
 }  # fmt: skip
 _BUILD_SECONDS = 2.0  # seconds to build and check a case, including a part of the start-up time of JAX
+_ENVIRONMENT_VARIABLES = {  # environment variables of a compile worker
+    "JAX_PLATFORMS": "cpu",  # do not initialize accelerators
+    "TPU_SKIP_MDS_QUERY": "1",  # do not query the metadata server of the cloud
+    "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",  # do not check the installed CUDA libraries
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # allow libtpu in several processes
+}
+# The items that `compile_cases` yields, and errors. Each thread adds None when it ends.
+_Events = queue.Queue[tuple[Case, RecordFields | None] | BaseException | None]
 
 HELP = """\
 Compile a study for other hardware and predict its run times, without running it.
@@ -77,7 +91,7 @@ def prepare_plan(config: dict[str, Any], name: str, note: preflight.ProgressCall
     cells = _expand_cases(config, name, hardware, settings.max_cases)
     for count in sorted({cell.case.devices for cell in cells}):
         hardware.check_devices(count)
-    compiler, version = compile_pool.find_compiler(hardware)
+    compiler, version = find_compiler(hardware)
     answers = preflight.check_cells(cells, settings.case_seconds, note)
     checked_cases = list(map(_skip_unplannable, preflight.results_from_answers(cells, answers)))
     recorded = {"name": hardware.name, "digest": hardware.digest, compiler: version}
@@ -209,8 +223,89 @@ def _compile(study: PlannedStudy) -> Iterator[tuple[PreflightResult, RecordField
         "most": max((case.devices for case in checked_cases), default=0),
     }  # fmt: skip
     worker_count, timeout = min(len(cores.usable_cores()), len(checked_cases)), study.settings.case_seconds
-    for case, fields in compile_pool.compile_cases(header, checked_cases, worker_count, timeout):
+    for case, fields in compile_cases(header, checked_cases, worker_count, timeout):
         yield checked_cases[case], fields and time_model.predict(case, hardware, fields)
+
+
+def compile_cases(
+    header: Mapping[str, Any], cases: Iterable[Case], size: int, seconds: float
+) -> Iterator[tuple[Case, RecordFields | None]]:
+    """Compile cases in `size` worker processes. Cases with equal programs are compiled only once.
+
+    Yield (case, None) before the compilation of a case, and (case, record fields) when its result is known.
+    `header` describes the hardware to the workers. `seconds` is the timeout of each compilation. Raise
+    `AllocationLost` if a worker does not start.
+    """
+    remaining_groups = iter(group_by(sorted(cases, key=lambda case: -case.devices), on_one_device).values())
+    events: _Events = queue.Queue()
+    for _ in range(size):
+        arguments = header, remaining_groups, seconds, events
+        threading.Thread(target=_compile_groups, args=arguments, daemon=True).start()
+    try:
+        for _ in range(size):
+            while event := events.get():
+                if isinstance(event, BaseException):
+                    raise event
+                yield event
+    finally:
+        list(remaining_groups)  # so that the workers begin no other group
+
+
+def _compile_groups(
+    header: Mapping[str, Any], groups: Iterator[list[Case]], seconds: float, events: _Events
+) -> None:
+    """Compile groups of cases in a worker process, and put the results into the queue `events`.
+
+    The cases of a group have equal programs. The worker process is restarted if it dies. `header` describes
+    the hardware. `seconds` is the timeout of a compilation. If an error ends the work, the exception is also
+    put into the queue. The last item is None.
+    """
+    variant = Variant("plan", module="scaling.plan.compile_worker", variables=_ENVIRONMENT_VARIABLES)
+    equal_cases = list[Case]()
+    try:
+        while equal_cases := equal_cases or next(groups, []):
+            with open_worker_group(header, variant, ProcessShape(1), None) as worker:
+                while equal_cases and _compile_first(worker, equal_cases, seconds, events):
+                    equal_cases = equal_cases or next(groups, [])
+    except WorkerDied as death:
+        events.put(AllocationLost(f"the compile worker did not start: {death}"))
+    except BaseException as error:
+        events.put(error)
+    events.put(None)
+
+
+def _compile_first(worker: WorkerGroup, equal_cases: list[Case], seconds: float, events: _Events) -> bool:
+    """Compile the first of several cases with equal programs. Return whether the worker is still alive.
+
+    The result applies to all of `equal_cases`. If the compilation fails, it applies to the first case only.
+    For each case with a result, remove the case from `equal_cases`, and put (case, record fields) into the
+    queue `events`. `seconds` is the timeout of the compilation.
+    """
+    case, is_alive = equal_cases.pop(0), True
+    events.put((case, None))
+    try:
+        event = list(worker.request({"case": non_default_fields(case)}, seconds))[-1]
+        record_fields = {name: value for name, value in event.items() if name not in ("event", "rank")}
+    except WorkerDied as death:
+        error_text = str(death) or f"timed out after {seconds:g} s (case_seconds)"
+        record_fields, is_alive = {"status": "failed", "reason": death.reason, "text": error_text}, False
+    record_fields["program"] = on_one_device(case).key
+    events.put((case, record_fields))
+    while equal_cases and record_fields["status"] != "failed":
+        events.put((equal_cases.pop(0), record_fields | {"compiled_as": case.key}))
+    return is_alive
+
+
+def on_one_device(case: Case) -> Case:
+    """Return a case on one device that runs the same program as each device of `case`.
+
+    Return `case` itself if no such case is known.
+    """
+    # The program of a user's workload may depend on the total number of points.
+    is_built_in = case.workload in built_in("workloads")
+    if is_built_in and case.split == "points" and case.points % case.devices == 0:
+        return dataclasses.replace(case, devices=1, points=case.points // case.devices)
+    return case
 
 
 def _write_manifest(study: PlannedStudy) -> None:

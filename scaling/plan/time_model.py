@@ -33,8 +33,8 @@ from scipy.special import ndtr
 
 from scaling.analysis.timings import Timing
 from scaling.core.case import DTYPES, PRECISIONS, Case, Refusal
+from scaling.core.record import RecordFields
 from scaling.options import machine_peaks
-from scaling.plan.compile_pool import RecordFields
 from scaling.plan.hardware import Hardware, Level, Rates
 
 DRAWS = 2000  # number of random machines

@@ -17,7 +17,7 @@ from jax.sharding import SingleDeviceSharding
 from scaling.core.case import Refusal
 from scaling.core.record import Record
 from scaling.options.laplacian import NoRule
-from scaling.plan import compile_pool, compile_worker
+from scaling.plan import compile_worker, hardware
 from scaling.results.store import load
 from tests.support import machines
 from tests.support.commands import COMMAND, command_environment, wait_until
@@ -195,13 +195,13 @@ def test_a_missing_compiler_is_rejected_with_the_command_that_installs_it(
         return "1.0"
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    monkeypatch.setattr(compile_pool, "_CUDA", tmp_path / "cuda")
+    monkeypatch.setattr(hardware, "_CUDA", tmp_path / "cuda")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     if message is None:
-        assert compile_pool.find_compiler(machines.machine()) == (installed[0], "1.0")
+        assert hardware.find_compiler(machines.machine()) == (installed[0], "1.0")
         return
     with pytest.raises(Refusal, match=message):
-        compile_pool.find_compiler(machines.machine())
+        hardware.find_compiler(machines.machine())
 
 
 def descendants(process):
