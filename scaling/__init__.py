@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas
 
-    from scaling.advice.advice import Advice
+    from scaling.advice.advisor import Advice
 
 __version__ = "0.1.0"
 

@@ -1,32 +1,283 @@
-"""Implement `scaling.advise`, which measures candidates, and `mode=auto`, which only predicts their times.
+"""Implement `scaling.advise` and `mode=auto`: choose the fastest candidate, and describe it (`Advice`).
 
-Candidates are cases that compute the same derivative with different modes, chunks, blocks and device counts.
-candidates.py lists and compiles the candidates, and measurement.py measures them.
+A method is an AD mode with a chunk, a block and a number of devices, or a coloring. A candidate is a case
+that computes the derivative with one of the methods. candidates.py lists and compiles the candidates,
+measurement.py measures them, and plain_code.py writes the code to paste. mode=auto measures nothing.
 """
 
 import dataclasses
 import functools
 import math
 import numbers
+import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from scaling.advice import candidates, measurement, plain_code
-from scaling.advice.advice import NO_ADVICE, Advice
 from scaling.advice.problem import Problem, make_problem, name_user_function, registered
+from scaling.analysis.ratios import ratio_interval
 from scaling.core import environment
-from scaling.core.case import Case, Refusal, check_names
+from scaling.core.case import Case, Refusal, check_names, non_default_fields
 from scaling.core.compile_case import Stages
-from scaling.core.formatting import format_count
-from scaling.core.record import Record, RecordFields
+from scaling.core.derivative import Derivative
+from scaling.core.formatting import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_interval,
+    format_number,
+)
+from scaling.core.record import Record, RecordFields, bytes_while_running
 from scaling.core.run_case import CaseEnded, ProcessGroup
+from scaling.core.timing import median_interval
+from scaling.options.coloring import Coloring
 from scaling.plan.hardware import Hardware, find_compiler, find_model, read_hardware
+
+if TYPE_CHECKING:
+    import pandas
 
 _COMPILING_SECONDS = 30.0  # seconds after which no compilation begins, unless half of the budget is longer
 _DEFAULTS: dict[str, Any] = {"budget": 30.0, "devices": 1, "hardware": None, "note": None}
+_NO_ADVICE = "no way to differentiate it can be advised"  # start of a message
+_UNCHECKED = "budget=0, which computes and checks nothing"
+_FIXES = {  # part of a reason why no case can be advised -> what the user can do
+    "not predicted": "; `scaling advise` can measure it on this machine, such as budget=30",
+    "is not finite": f"; omit such points, or use {_UNCHECKED}",
+    "a derivative rule": f"; if this is intended, use {_UNCHECKED}",  # such as stop_gradient
+}
+_OBVIOUS_MODES = ("jacfwd", "jacrev", "fwd_over_rev")  # modes that the advice is compared with
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A ranking of methods to differentiate a function. `str(advice)` is a summary with the code to use."""
+
+    cases: tuple[Case, ...]  # the candidates, best first
+    excluded: Mapping[Case, str]  # case that cannot run on these devices -> reason
+    derivative: Derivative  # the derivative that all candidates compute
+    fields: Mapping[Case, RecordFields]  # candidate -> record fields, such as its status and predicted time
+    records: Mapping[Case, Record]  # measured candidate -> record
+    machine: str  # the name of the machine for which the times are valid
+    xla_options: Mapping[str, str] = field(default_factory=dict)  # the XLA options of all candidates
+    problem: Problem | None = None  # the function with its inputs, or None for a workload
+    coloring: Coloring | None = None  # the coloring of the candidate that compresses the Jacobian, or None
+
+    def __post_init__(self) -> None:
+        cases = sorted(self.cases, key=self._rank)
+        if cases and self.seconds(cases[0]):
+            equal = [cases[0], *(case for case in cases[1:] if self._is_equally_fast(case, cases[0]))]
+            plainest = min(equal, key=_complexity)
+            cases = [plainest, *(case for case in cases if case != plainest)]
+        object.__setattr__(self, "cases", tuple(cases))
+
+    def _rank(self, case: Case) -> tuple[Any, ...]:
+        """Return a sort key that puts the best case first.
+
+        The key puts measured times before predicted times, then unknown times, then failed cases. Shorter
+        times come first.
+        """
+        seconds, fields = self.seconds(case), self.fields.get(case, {})
+        has_failed = fields.get("status") == "failed" or fields.get("reason") == "not_offered"
+        is_predicted = bool(self.records) and case not in self.records
+        return seconds is None, has_failed, is_predicted, seconds or 0.0, *_complexity(case)
+
+    def _is_equally_fast(self, case: Case, fastest: Case) -> bool:
+        """Return whether the times of two cases, both measured or both predicted, are equal within 3 %."""
+        seconds, fastest_seconds = self.seconds(case), self.seconds(fastest)
+        if not seconds or not fastest_seconds or (case in self.records) != (fastest in self.records):
+            return False
+        if case in self.records:
+            return measurement.may_be_equal(self.records[case], self.records[fastest])
+        return seconds <= measurement.EQUAL_RATIO * fastest_seconds
+
+    @property
+    def best(self) -> Case:
+        """Return the recommended case. Raise `Refusal` if no case can be recommended."""
+        best = self.cases[0] if self.cases else None
+        if best and self.seconds(best) is not None and (best in self.records or not self.records):
+            return best
+        cases = [*self.records, *self.cases, *self.excluded]
+        reasons = {case: reason for case in cases if (reason := self.reason(case))}
+        first_case, text = next(iter(reasons.items()), (None, "none is known"))
+        fixes = "".join(fix for problem, fix in _FIXES.items() if problem in text)
+        subject = f"{self.describe(first_case)}: " if first_case and first_case in self.records else ""
+        text = f"{subject}{text}{fixes}"
+        if self.problem:  # a user cannot add a reference to a plain function
+            wider = "float64 inputs, or " if "values differ between" in text else ""
+            text = text.replace("add a reference to the workload", f"use {wider}{_UNCHECKED}")
+        if "a device has" in text and self.cases[0].points > 1:
+            text += "; use fewer points"
+        raise Refusal(f"{_NO_ADVICE}: {text}")
+
+    @property
+    def table(self) -> "pandas.DataFrame":
+        """Return a DataFrame with one row for each candidate, best first, and for each excluded case."""
+        import pandas
+
+        return pandas.DataFrame(self.rows)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows of `table` as a list of {column name: value}. Unknown values are None."""
+        return [self._row(case) for case in (*self.cases, *self.excluded)]
+
+    @property
+    def code(self) -> str:
+        """Return Python code of the derivative, or a `scaling run` command if `problem` is None."""
+        if self.problem is not None:
+            return plain_code.write_code(self.problem, self.best, self.coloring, self.xla_options)
+        stated = ("points", "mode", "api", "devices")  # study=function has other values of these fields
+        fields = {name: getattr(self.best, name) for name in stated} | non_default_fields(self.best)
+        fields |= {f"sizes.{name}": size for name, size in fields.pop("sizes", {}).items()}
+        return " ".join(
+            ["scaling run study=function", *(f"{name}={value}" for name, value in fields.items())]
+        )
+
+    @functools.cached_property
+    def jacobian(self) -> Callable[..., Any]:
+        """Return a jitted function that computes the derivative at each point by the recommended method.
+
+        The function takes the inputs of `problem.function`, in the order of the parameters. It returns the
+        same pytree as `jax.vmap(jax.jacfwd(function))`, or as `jax.vmap(jax.hessian(function))` for
+        target=hessian. For target=hvp and target=gauss_newton, the last argument contains one direction per
+        point. The direction and the result then have the structure of the differentiated inputs, with a
+        leading axis of points. Within another JAX transformation, `xla_options` cannot be used, and the
+        function issues a warning. Raise `Refusal` if `problem` is None.
+        """
+        if self.problem is None:
+            raise Refusal(
+                "advice on a workload has no function: call scaling.advise with a function of your own"
+            )
+        code = plain_code.write_code(self.problem, self.best, self.coloring)
+        return plain_code.compile_with(plain_code.execute_code(self.problem, code), self.xla_options)
+
+    def seconds(self, case: Case) -> float | None:
+        """Return the time per call in seconds, or None if it is unknown.
+
+        This is the median of the measured times, or the predicted time if the case was not measured.
+        """
+        if case in self.records:
+            samples = self.records[case].seconds
+            return statistics.median(samples) if samples else None
+        return self.predicted_seconds(case)
+
+    def predicted_seconds(self, case: Case) -> float | None:
+        """Return the predicted time of one call of a candidate in seconds, or None if it is unknown."""
+        return (self.fields.get(case, {}).get("predicted") or {}).get("seconds")
+
+    def reason(self, case: Case) -> str | None:
+        """Return why a case failed or was not run, or None for any other case."""
+        record = self.records.get(case)
+        text = record.text if record else self.fields.get(case, {}).get("text")
+        if self.records and not record:
+            text = text or "not measured: no time was left, or predicted to be slow"
+        if case in self.cases and case not in self.fields:
+            text = "not compiled: interrupted"
+        return name_user_function(self.excluded.get(case) or text or "") or None
+
+    def describe(self, case: Case) -> str:
+        """Return text that describes the method of a candidate, such as "jacrev, 128 seeds at a time"."""
+        method, is_coded = case.mode, case.mode == candidates.CODED
+        if self._is_gauss_newton:
+            method = "the explicit Jacobian" if is_coded else "jvp, then vjp"
+        elif self.coloring and is_coded:
+            columns, rows = self.coloring.column_count, self.coloring.row_count
+            method = format_count(columns or rows, f"compressed {'column' if columns else 'row'}")
+        details = {
+            method: True, f"{case.forward} forward": case.forward,
+            f"{format_count(int(case.chunk or 0), 'seed')} at a time": case.chunk,
+            f"{format_count(case.block or 0, 'point')} at a time": case.block,
+            "the batch in one call": case.batch == "whole", f"{case.devices} devices": case.devices > 1,
+        }  # fmt: skip
+        return ", ".join(text for text, applies in details.items() if applies)
+
+    def __str__(self) -> str:
+        best, record = self.best, self.records.get(self.best)
+        how, interval = "predicted", None
+        certainty = "nothing was measured, and the prediction may be wrong by a factor of two"
+        if record:
+            other_records = [other for case, other in self.records.items() if case != best and other.seconds]
+            how, interval = "measured", median_interval(record.seconds)
+            certainty = measurement.describe_certainty(record, other_records)
+        if uncompiled := sum(fields.get("reason") == "no_time" for fields in self.fields.values()):
+            count = format_count(uncompiled, "candidate")
+            certainty += f"; {count} not compiled in half of the budget or 30 s: raise it"
+        if interrupted := len(set(self.cases) - set(self.fields)):
+            certainty += f"; interrupted with {format_count(interrupted, 'candidate')} not compiled"
+        duration = format_duration(self.seconds(best) or 0.0, *(interval or ()))
+        needed_bytes = bytes_while_running(self._all_fields(best))
+        amount = "an unknown amount" if needed_bytes is None else format_bytes(needed_bytes)
+        return (
+            f"Use {self.describe(best)}: {duration} per call, {how} on {self.machine}.\n"
+            f"For comparison, {self._compare_obvious_choices()}.\n"
+            f"It needs {amount} of memory per device; {certainty}.\n\n"
+            f"{self.code}"
+        )
+
+    @property
+    def _is_gauss_newton(self) -> bool:
+        return self.problem is not None and self.problem.target == "gauss_newton"
+
+    def _compare_obvious_choices(self) -> str:
+        modes = ("jacfwd", candidates.CODED) if self._is_gauss_newton else _OBVIOUS_MODES
+        by_shape = "jacfwd" if self.derivative.inputs <= self.derivative.outputs else "jacrev"
+        texts = []
+        for case in filter(None, (candidates.find_case_of_mode(self.cases, mode) for mode in modes)):
+            name = f"plain {case.mode}" + (" (the choice by shape)" if case.mode == by_shape else "")
+            texts.append(f"{self.describe(case) if self._is_gauss_newton else name} {self._compare(case)}")
+        return "; ".join(texts) or "there is no other obvious choice"
+
+    def _compare(self, case: Case) -> str:
+        """Return text that compares a candidate with the best one, such as "takes 1.4 times as long"."""
+        if case == self.best:
+            return "takes the same time, as it is this choice"
+        if self.seconds(case) is None and (reason := self.reason(case)):
+            return f"is left out: {reason.rstrip('.')}"
+        samples, best_samples = (
+            self.records[c].seconds if c in self.records else [] for c in (case, self.best)
+        )
+        if ratio := ratio_interval(samples, best_samples):
+            return f"takes {format_number(ratio[0])} times as long{format_interval(*ratio[1:])}"
+        are_measured = samples and best_samples  # but there are too few samples for an interval
+        get_seconds = self.seconds if are_measured else self.predicted_seconds
+        seconds, best_seconds = get_seconds(case), get_seconds(self.best)
+        how = f"measured, {len(samples)} samples" if are_measured else "predicted"
+        if not seconds or not best_seconds:
+            return "takes an unknown time"
+        return f"takes {format_number(seconds / best_seconds)} times as long ({how})"
+
+    def _all_fields(self, case: Case) -> RecordFields:
+        record = self.records.get(case)
+        return (vars(record) if record else {}) | self.fields.get(case, {})
+
+    def _row(self, case: Case) -> dict[str, Any]:
+        fields, record = self._all_fields(case), self.records.get(case)
+        predicted, samples = fields.get("predicted") or {}, record.seconds if record else []
+        low, high = median_interval(samples) or (None, None)
+        names = ("mode", "batch", "chunk", "block", "split", "mesh", "devices")
+        columns = {"method": self.describe(case)} | {name: getattr(case, name) for name in names}
+        if self.problem and case.mode == candidates.CODED:
+            columns["mode"] = None  # the code of a compressed Jacobian or a Gauss-Newton product, no AD mode
+        return columns | {
+            "predicted_seconds": predicted.get("seconds"), "predicted_low": predicted.get("low"),
+            "predicted_high": predicted.get("high"), "samples": len(samples),
+            "measured_seconds": statistics.median(samples) if samples else None,
+            "measured_low": low, "measured_high": high,
+            "memory_bytes": bytes_while_running(fields), "flops": fields.get("flops"),
+            "left_out": self.reason(case),
+        }  # fmt: skip
+
+
+def _complexity(case: Case) -> tuple[int, int]:
+    """Return (number of devices, number of options), a sort key that puts the simplest case first.
+
+    The options are chunk, block, mixed mode and mode=vmap_grad.
+    """
+    return case.devices, sum(map(bool, (case.chunk, case.block, case.forward, case.mode == candidates.CODED)))
 
 
 def advise(
@@ -83,7 +334,7 @@ def _check_reverse_mode(problem: Problem) -> None:
         record = measurement.check_case(dataclasses.replace(base, mode="jacrev")).record
     if record.reason == "wrong_answer":
         text = name_user_function(record.text or "")
-        raise Refusal(f"{NO_ADVICE}: its gradient in reverse mode: {text}")
+        raise Refusal(f"{_NO_ADVICE}: its gradient in reverse mode: {text}")
 
 
 def advise_case(
