@@ -11,8 +11,7 @@ import os
 import re
 import signal
 import tempfile
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from json import dumps, loads  # bound here, because a user's module may replace them
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,6 @@ from scaling.options import hlo, program_stats
 from scaling.options.coloring import coloring_fields
 from scaling.plan import kernel_work, llvm_instructions
 from scaling.plan.hardware import Hardware
-from scaling.plan.kernel_work import KernelWork
 from scaling.worker import Channel, die_with_parent
 
 _OUT_OF_MEMORY_MESSAGE = re.compile(  # out-of-memory message of libtpu: used bytes, available bytes
@@ -147,16 +145,15 @@ class BuiltCase:
             return fields | describe_failure(error)
         self.stages = compiled_case.stages
         program = hlo.read(self.stages.compiled.as_text())
-        kernels = kernel_work.count_kernels(program, self.operations.get(self.stages.compiled))
+        operations = self.operations.get(self.stages.compiled)
         fields |= {
             **program_stats.program_work(compiled_case, self.devices, program), **compiled_case.needs,
             **{name: getattr(self.stages, name) for name in COMPILING_STAGES},
-            **_optimized_work(kernels, compiled_case.steps),
+            **kernel_work.program_fields(program, operations, compiled_case.steps),
             "passes": compiled_case.derivative.passes or None,
             "padding": program_stats.padding_share(self.derivative), "blocks": compiled_case.blocks,
             "peak_bytes": compiled_case.bytes_while_running,
             "compulsory_bytes": compiled_case.compulsory_bytes,
-            "messages": [_without_single_times(vars(message)) for message in program.messages or ()],
         }  # fmt: skip
         if text := program_stats.describe_wrong_collectives(self.case, program.collectives):
             return fields | {"status": "failed", "reason": "collective", "text": text}
@@ -202,29 +199,6 @@ def describe_rejection(program: layout.Program, devices: int, message: str) -> T
     used, available = (float(match[k]) * _BYTES_OF_PREFIX[match[k + 1]] for k in (1, 3))
     needs["temp_bytes"] = max(0, int(used) - argument_bytes - output_bytes)
     return TooLarge(f"needs {format_bytes(used)}, a device has {format_bytes(available)}", needs)
-
-
-def _without_single_times(work: KernelWork) -> KernelWork:
-    """Return a kernel or a collective without the field `times` if it is executed once."""
-    return {name: value for name, value in work.items() if (name, value) != ("times", 1)}
-
-
-def _optimized_work(kernels: Sequence[KernelWork], steps: int) -> RecordFields:
-    """Return record fields with the kernels and operations of a call that runs a program `steps` times."""
-    executions = defaultdict[tuple[Any, ...], float](float)
-    for kernel in kernels:
-        executions[tuple(item for item in kernel.items() if item[0] != "times")] += kernel["times"] * steps
-    # The field `times` of a kernel counts the executions of all equal kernels.
-    merged: list[KernelWork] = [{**dict(fields), "times": count} for fields, count in executions.items()]
-
-    def total(*kinds: str) -> float:
-        return sum(kernel["times"] * sum(kernel.get(kind, 0) for kind in kinds) for kernel in merged)
-
-    return {
-        "kernels": list(map(_without_single_times, merged)),
-        "program_flops": total("products", "arithmetic", "divisions", "reductions"),
-        "program_transcendentals": total("transcendentals"),
-    }
 
 
 if __name__ == "__main__":

@@ -7,10 +7,11 @@ TopK and common routines of LAPACK are counted. options/hlo.py counts the bytes.
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scaling.core.record import RecordFields
 from scaling.options import hlo
 from scaling.options.hlo import Computations, HloInstruction, HloProgram, Instructions
 
@@ -86,6 +87,35 @@ FIELDS = (  # a missing field is 0 or ""
     "library",  # an opcode or a library function whose operations are unknown
     "times",  # the number of executions, or infinity if it is unknown
 )
+
+
+def program_fields(
+    program: HloProgram, operations: Mapping[str, float] | None, steps: int = 1
+) -> RecordFields:
+    """Return record fields with the kernels, collectives and operations of a call.
+
+    The call runs the compiled program `steps` times. `operations` is the same as for `count_kernels`.
+    """
+    executions = defaultdict[tuple[Any, ...], float](float)
+    for kernel in count_kernels(program, operations):
+        executions[tuple(item for item in kernel.items() if item[0] != "times")] += kernel["times"] * steps
+    # The field `times` of a kernel counts the executions of all equal kernels.
+    merged: list[KernelWork] = [{**dict(fields), "times": count} for fields, count in executions.items()]
+
+    def total(*kinds: str) -> float:
+        return sum(kernel["times"] * sum(kernel.get(kind, 0) for kind in kinds) for kernel in merged)
+
+    return {
+        "kernels": list(map(_without_single_times, merged)),
+        "messages": [_without_single_times(vars(message)) for message in program.messages or ()],
+        "program_flops": total("products", "arithmetic", "divisions", "reductions"),
+        "program_transcendentals": total("transcendentals"),
+    }
+
+
+def _without_single_times(work: KernelWork) -> KernelWork:
+    """Return a kernel or a collective without the field `times` if it is executed once."""
+    return {name: value for name, value in work.items() if (name, value) != ("times", 1)}
 
 
 def count_kernels(program: HloProgram, operations: Mapping[str, float] | None = None) -> list[KernelWork]:

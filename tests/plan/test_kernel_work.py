@@ -17,8 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from scaling.options import hlo
 from scaling.options.hlo import Collective
-from scaling.plan import compile_worker
-from scaling.plan.kernel_work import count_kernels
+from scaling.plan.kernel_work import count_kernels, program_fields
 
 jax.config.update("jax_num_cpu_devices", 8)  # as in test_contract.py
 jax.config.update("jax_enable_x64", True)
@@ -366,7 +365,7 @@ def trips(text):
 
 
 def test_a_kernel_in_a_loop_without_iterations_takes_no_time():
-    fields = compile_worker._optimized_work(count_kernels(hlo.read(loop_module(end="-5"))), steps=3)
+    fields = program_fields(hlo.read(loop_module(end="-5")), None, steps=3)
     assert {kernel["times"] for kernel in fields["kernels"]} == {0} and fields["program_flops"] == 0
 
 
