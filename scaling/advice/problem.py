@@ -1,4 +1,4 @@
-"""Check the arguments of `scaling.advise` (`Problem`), and register the function as a temporary workload.
+"""Check the function and the arrays of `scaling.advise` (`Problem`), and make a temporary workload of them.
 
 A function that is defined in a notebook cannot be imported by name. Therefore, a temporary module is added to
 `sys.modules`. It is removed when the candidates have been compiled and measured.

@@ -1,4 +1,4 @@
-"""Implement `scaling advise`: parse FILE.py:NAME and --points, call advice/advisor.py in a new process."""
+"""Implement `scaling advise`: parse FILE.py:NAME and --points, and start the process in which JAX runs."""
 
 import contextlib
 import inspect

@@ -1,9 +1,9 @@
-"""Compile cases for other hardware in a worker process, and count their operations (`BuiltCase`).
+"""Compile a case for hardware without running it, and describe why its compiler fails (`BuiltCase`).
 
-`python -m scaling.plan.compile_worker` reads JSON objects from standard input, one per line. The first object
-contains the fields of a `Hardware` and the largest device count (`most`). Each later object is a request
-{"case": fields}. The reply is an event "end" with record fields. plan_study.py disables accelerators, so
-that the process uses no device memory.
+This is also the main program of the workers of a plan. `python -m scaling.plan.compile_worker` reads JSON
+objects from standard input, one per line. The first object contains the fields of a `Hardware` and the
+largest device count (`most`). Each later object is a request {"case": fields}. The reply is an event "end"
+with record fields. plan_study.py disables accelerators, so that the process uses no device memory.
 """
 
 import math

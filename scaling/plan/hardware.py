@@ -1,4 +1,4 @@
-"""Define `Hardware`, a machine model with rates, memory and network, and read it from conf/hardware/*.yaml.
+"""Read and check conf/hardware/*.yaml: rates, memory and network of a machine (`Hardware`), and its compiler.
 
 time_model.py adds the measured rates of a CPU, and predicts run times from the model.
 """

@@ -1,4 +1,4 @@
-"""Count the operations of each HLO kernel by kind (`KernelWork`), and estimate the overhead of CPU kernels.
+"""Count the operations of HLO kernels by kind (`KernelWork`), and the overhead of libraries on a CPU.
 
 The kernels are compiled for a CPU, GPU or TPU. Each element of a result counts once, although the loops that
 XLA generates may compute an element several times. Among custom calls, only matrix products, convolutions,

@@ -1,4 +1,4 @@
-"""Estimate the number of operations of CPU kernels from their LLVM IR (`LlvmFunction`).
+"""Parse LLVM IR: loops, branches and the costs of instructions, to count the operations of CPU kernels.
 
 XLA compiles each kernel to a function in LLVM IR. Unlike HLO, the optimized IR shows which loops are
 vectorized or unrolled, and which values are computed outside a loop. The number of executions of a basic
