@@ -300,6 +300,8 @@ def advise(
     check_names("option", options, _DEFAULTS)
     options = _DEFAULTS | options
     _check_options(**options)  # before the sparsity pattern is detected
+    if note := options["note"]:
+        note("tracing the function")
     is_gauss_newton = target == "gauss_newton"
     with registered(problem) as base:
         coloring = None if is_gauss_newton else candidates.find_coloring(base, problem.transforms)

@@ -85,9 +85,8 @@ def _advise_on_devices(name: str, problem: _Problem, options: _Options, console:
     Raise `Refusal` if a device count is invalid, or if the search fails for all device counts. Raise
     `KeyboardInterrupt` if a signal stops the search before it finds a method.
     """
-    hardware, devices, budget = options["hardware"], options["devices"], options["budget"]
-    platform = None if hardware else local_machine().platform
-    is_bound, core_count = platform == "cpu", len(cores.usable_cores())
+    devices, budget, core_count = options["devices"], options["budget"], len(cores.usable_cores())
+    is_bound = options["hardware"] is None and local_machine().platform == "cpu"
     for count in devices if is_bound else ():
         if not 0 < count <= core_count:
             valid = f"1 to {core_count}" if core_count > 1 else "1"
@@ -96,9 +95,6 @@ def _advise_on_devices(name: str, problem: _Problem, options: _Options, console:
             )
     if not isinstance(problem, Case):
         _split_location(name)  # refuse a missing file before JAX starts
-    machine = hardware or f"this machine ({platform})"
-    procedure = f"measured for up to {budget:g} s" if budget and platform else "by compiling alone"
-    print_lines(console, [f"{name} on {machine}, devices={devices}: {procedure}"])
     # On a CPU, each number of devices gets a separate process that is bound to one core per device.
     device_groups = [[count] for count in devices] if is_bound else [devices]
     seconds, refusals, is_stopped = dict[int, float](), dict[int, Refusal](), False
@@ -234,10 +230,10 @@ def _run_in_process(
         variables |= environment.variables("cpu" if is_bound else "gpu")
     if is_bound or options["hardware"]:
         variables["JAX_PLATFORMS"] = "cpu"
-    bound_to, is_stopped = cores.usable_cores()[: options["devices"][0]] if is_bound else None, False
+    is_stopped = False
     with tempfile.TemporaryDirectory() as folder:  # for all temporary files, as a signal may interrupt XLA
         variables["TMPDIR"] = folder
-        Path(folder, "request").write_bytes(pickle.dumps((name, problem, options, bound_to, os.getpid())))
+        Path(folder, "request").write_bytes(pickle.dumps((name, problem, options, is_bound, os.getpid())))
         # A new session gets no signals of the terminal. The process unblocks signals when it is ready.
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
         command = [sys.executable, "-P", "-c", "from scaling.cli.advise import main; main()", folder]
@@ -270,7 +266,7 @@ def _explain_death(error_text: str) -> Refusal:
 def main() -> None:
     """Read the file `request` in the folder `sys.argv[1]`, print the advice, and write the file `reply`."""
     folder = Path(sys.argv.pop())  # a module that parses the arguments of its program finds none
-    name, problem, options, bound_to, parent = pickle.loads((folder / "request").read_bytes())
+    name, problem, options, is_bound, parent = pickle.loads((folder / "request").read_bytes())
     die_with_parent(parent)
     streams.prepare()
     output = sys.stdout  # a function or its module may replace `sys.stdout` or call `sys.stdout.close()`
@@ -280,7 +276,7 @@ def main() -> None:
     reply: float | Refusal | None = None  # None if there is no advice yet
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
-        reply = _advise(name, problem, options, bound_to)
+        reply = _advise(name, problem, options, is_bound)
     except Refusal as refusal:
         # JAX is started before the function is imported, and refuses a module that changes this setting.
         sets_devices = "jax_num_cpu_devices config" in str(refusal)
@@ -309,47 +305,65 @@ def _resend_lost_interrupt(lost: Any) -> None:
         sys.__unraisablehook__(lost)
 
 
-def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[int] | None) -> float:
+def _advise(name: str, problem: _Problem, options: _Options, is_bound: bool) -> float:
     """Find and print the fastest AD method. Return its time per call in seconds, or 0 if it is unknown.
 
-    First bind this process to the cores `bound_to`, unless it is None. `_parse_words` explains the others.
+    `_parse_words` and `_run_in_process` explain the arguments.
     """
     usable = cores.usable_cores()  # before the process is bound
-    if bound_to:  # before JAX is imported
-        os.sched_setaffinity(0, bound_to)
+    groups = () if isinstance(problem, Case) else problem
+    dtypes = [problem.dtype] if isinstance(problem, Case) else [d for g in groups for _, d in g.values()]
+    _start_jax(usable, options["devices"][0] if is_bound else 0, "float64" in dtypes)
+    import jax
+
+    from scaling.advice import advisor
+
+    machine = options["hardware"] or f"this machine ({jax.default_backend()})"
+    is_measured = options["budget"] and not options["hardware"]
+    procedure = f"measured for up to {options['budget']:g} s" if is_measured else "by compiling alone"
+    first_lines = [f"{name} on {machine}, devices={options['devices']}: {procedure}"]
     width = None if sys.stdout.isatty() else 140
     console = Console(file=sys.stdout, width=width, highlight=False, emoji=False)
-    specs = () if isinstance(problem, Case) else [spec for group in problem for spec in group.values()]
-    dtypes = [problem.dtype] if isinstance(problem, Case) else [dtype for _, dtype in specs]
-    try:
-        import jax
-
-        from scaling.advice import advisor, candidates
-
-        jax.config.update("jax_enable_x64", "float64" in dtypes)
-        if bound_to:
-            jax.config.update("jax_num_cpu_devices", len(bound_to))
-        jax.devices()  # start the backend
-        if bound_to:
-            candidates.start_compile_threads(usable)
-    except Exception as error:
-        reason = f"JAX cannot start: {type(error).__name__}: {error}"
-        raise Refusal(f"{reason}; check the environment variables JAX_* and `ulimit -a`") from None
     with console.status("") as status:
-        options["note"] = status.update if console.is_terminal else None
-        options["compile_cores"] = usable if bound_to else ()
+
+        def note(text: str) -> None:
+            print_lines(console, first_lines)  # now that no argument was refused
+            first_lines.clear()
+            status.update(text)
+
+        options |= {"note": note, "compile_cores": usable if is_bound else ()}
         if isinstance(problem, Case):
             sys.path.insert(0, os.getcwd())  # to import a workload of the user, as in a worker
             advice = advisor.advise_case(problem, **options)
         else:
             function, line = import_function(name)
             points, shared = (
-                _nest({key: jax.ShapeDtypeStruct(*spec) for key, spec in group.items()}) for group in problem
+                _nest({key: jax.ShapeDtypeStruct(*spec) for key, spec in group.items()}) for group in groups
             )
             advice = advisor.advise(function, points, shared, import_line=line, **options)
     print_table(make_table("", "The methods, best first", "", map(_format_row, advice.rows)), console)
     print_lines(console, ["", *str(advice).splitlines()])
     return advice.seconds(advice.best) or 0.0
+
+
+def _start_jax(usable: Sequence[int], devices: int, uses_float64: bool) -> None:
+    """Start JAX. If `devices` is not 0, first bind this process to as many of the cores `usable`."""
+    try:
+        if devices:  # before JAX is imported
+            os.sched_setaffinity(0, usable[:devices])
+        import jax
+
+        from scaling.advice import candidates
+
+        jax.config.update("jax_enable_x64", uses_float64)
+        if devices:
+            jax.config.update("jax_num_cpu_devices", devices)
+        jax.devices()  # start the backend
+        if devices:
+            candidates.start_compile_threads(usable)
+    except Exception as error:
+        reason = f"JAX cannot start: {type(error).__name__}: {error}"
+        raise Refusal(f"{reason}; check the environment variables JAX_* and `ulimit -a`") from None
 
 
 def _format_row(row: dict[str, Any]) -> dict[str, Any]:

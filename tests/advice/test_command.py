@@ -94,10 +94,10 @@ def test_a_file_that_its_name_does_not_import_is_refused(file, words, tmp_path, 
         ([(2.0, False), (1.0, False)], "[1,2]", 0, "1 device: 2, 2 devices: 1"),
         ([(Refusal("too few points"), False), (1.0, False)], "[2,1]", 0, "devices=2 is left out: too few"),
         ([(Refusal("no points"), False), (Refusal("few points"), False)], "[2,1]", 2, "scaling: no points"),
-        ([(2.0, True)], "[1,2]", 0, "on this machine (cpu), devices=[1, 2]"),
+        ([(2.0, True)], "[1,2]", 0, ""),
         ([(None, True)], "[1,2]", 130, "stopped before there was any advice"),
         ([(None, False)], "1", 130, "stopped before there was any advice"),  # the function raised KeyboardInterrupt
-        ([(2.0, False)], "[1,1]", 0, "on this machine (cpu), devices=[1]"),
+        ([(2.0, False)], "[1,1]", 0, ""),
     ],
     ids=["both", "one refused", "both refused", "stopped with advice", "stopped", "interrupted", "equal"],
 )  # fmt: skip
@@ -262,3 +262,20 @@ def test_a_process_that_dies_is_explained_in_one_line(scaling_command):
     done = scaling_command(words, env={"XLA_FLAGS": "--nothing"}, fresh=True)
     (line,) = done.stderr.splitlines()
     assert done.returncode == 2 and "died: Unknown flag in XLA_FLAGS: --nothing; correct or unset it" in line
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("words", "explanation"),
+    [
+        ("workload=nope", "unknown workload 'nope'"),
+        ("spring.py:force --points x=64,5 --shared stiffness=4 target=hesian", "did you mean 'hessian'"),
+    ],
+)
+def test_an_argument_that_only_the_process_with_jax_can_check_is_refused_before_any_output(
+    words, explanation, scaling_command, tmp_path
+):
+    (tmp_path / "spring.py").write_text(SPRING)
+    done = scaling_command(["advise", *words.split()], fresh=True)
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (2, "") and explanation in line
