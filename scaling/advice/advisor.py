@@ -43,12 +43,6 @@ if TYPE_CHECKING:
 _COMPILING_SECONDS = 30.0  # seconds after which no compilation begins, unless half of the budget is longer
 _DEFAULTS: dict[str, Any] = {"budget": 30.0, "devices": 1, "hardware": None, "note": None}
 _NO_ADVICE = "no way to differentiate it can be advised"  # start of a message
-_UNCHECKED = "budget=0, which computes and checks nothing"
-_FIXES = {  # part of a reason why no case can be advised -> what the user can do
-    "not predicted": "; `scaling advise` can measure it on this machine, such as budget=30",
-    "is not finite": f"; omit such points, or use {_UNCHECKED}",
-    "a derivative rule": f"; if this is intended, use {_UNCHECKED}",  # such as stop_gradient
-}
 _OBVIOUS_MODES = ("jacfwd", "jacrev", "fwd_over_rev")  # modes that the advice is compared with
 
 
@@ -101,16 +95,13 @@ class Advice:
         if best and self.seconds(best) is not None and (best in self.records or not self.records):
             return best
         cases = [*self.records, *self.cases, *self.excluded]
-        reasons = {case: reason for case in cases if (reason := self.reason(case))}
-        first_case, text = next(iter(reasons.items()), (None, "none is known"))
-        fixes = "".join(fix for problem, fix in _FIXES.items() if problem in text)
-        subject = f"{self.describe(first_case)}: " if first_case and first_case in self.records else ""
-        text = f"{subject}{text}{fixes}"
+        text = next(filter(None, map(self.reason, cases)), "none is known")
         if self.problem:  # a user cannot add a reference to a plain function
-            wider = "float64 inputs, or " if "values differ between" in text else ""
-            text = text.replace("add a reference to the workload", f"use {wider}{_UNCHECKED}")
-        if "a device has" in text and self.cases[0].points > 1:
-            text += "; use fewer points"
+            text = text.removesuffix("; add a reference to the workload")
+        if self.records:
+            text += "; budget=0 gives advice without a check"
+        elif "not predicted" in text:
+            text += "; `scaling advise` can measure it on this machine, such as budget=30"
         raise Refusal(f"{_NO_ADVICE}: {text}")
 
     @property

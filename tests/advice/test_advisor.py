@@ -151,7 +151,7 @@ def test_the_command_of_a_method_runs_this_case_alone():
 def test_a_wrong_derivative_is_never_advised():
     advice = scaling.advise(lambda x: wrong(x), {"x": X}, budget=1)
     assert not any(record.seconds for record in advice.records.values())
-    with pytest.raises(Refusal, match=r"finite differences.*; if this is intended, use budget=0, "):
+    with pytest.raises(Refusal, match=r"finite differences.*; budget=0 gives advice without a check"):
         print(advice)
 
 
@@ -159,7 +159,7 @@ def test_what_does_not_fit_is_left_out_with_its_figures(monkeypatch):
     monkeypatch.setattr(candidates.environment, "available_bytes", lambda: 3000)
     advice = scaling.advise(force, {"x": X}, {"k": K}, budget=0)
     assert advice.table["left_out"].str.contains("needs .* a device has 3.00 kB").all()
-    with pytest.raises(Refusal, match=r"a device has 3.*; use fewer points"):
+    with pytest.raises(Refusal, match=r"a device has 3"):
         print(advice)
 
 
@@ -227,7 +227,7 @@ def test_the_check_of_a_gauss_newton_product_detects_a_wrong_derivative():
 
     square.defjvp(lambda primals, tangents: (primals[0] ** 2, 2.1 * primals[0] * tangents[0]))
     with pytest.raises(
-        Refusal, match=r"jvp, then vjp: a .* rule .* at point \d+, .* to x .*relative error 0\.05"
+        Refusal, match=r"advised: a .* rule .* at point \d+, .* to x .*relative error 0\.05"
     ):
         print(scaling.advise(square, {"x": X}, target="gauss_newton", budget=2))
 
@@ -461,22 +461,15 @@ def test_a_point_without_a_derivative_is_named_with_what_to_do():
     x = np.ones((4, 3), np.float32)
     x[2] = 0
     advice = scaling.advise(lambda x: jnp.linalg.norm(x), {"x": x}, budget=1)
-    with pytest.raises(Refusal, match="not finite at point 2; omit such points, or use budget=0"):
+    with pytest.raises(Refusal, match="not finite at point 2; budget=0 gives advice without a check"):
         str(advice)
 
 
-@pytest.mark.parametrize(
-    ("obstacle", "fix"),
-    [
-        ("its values differ between float32 and float64", "use float64 inputs, or budget=0"),
-        ("why", "use budget=0"),
-    ],
-)
-def test_a_function_that_cannot_be_checked_is_refused_with_what_its_user_can_do(obstacle, fix):
+def test_a_function_that_cannot_be_checked_is_refused_without_a_fix_that_only_a_workload_has():
     advice = scaling.advise(force, {"x": X}, {"k": K}, budget=0)
-    text = f"{obstacle}; add a reference to the workload"
+    text = "its values differ between float32 and float64; add a reference to the workload"
     skipped = dataclasses.replace(record(), status="skipped", reason="no_digits", text=text)
-    with pytest.raises(Refusal, match=f"{obstacle}; {fix}, which computes and checks nothing"):
+    with pytest.raises(Refusal, match="float32 and float64; budget=0 gives advice without a check"):
         str(dataclasses.replace(advice, records={advice.cases[0]: skipped}))
 
 
