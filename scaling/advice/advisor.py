@@ -136,15 +136,17 @@ class Advice:
         same pytree as `jax.vmap(jax.jacfwd(function))`, or as `jax.vmap(jax.hessian(function))` for
         target=hessian. For target=hvp and target=gauss_newton, the last argument contains one direction per
         point. The direction and the result then have the structure of the differentiated inputs, with a
-        leading axis of points. Within another JAX transformation, `xla_options` cannot be used, and the
-        function issues a warning. Raise `Refusal` if `problem` is None.
+        leading axis of points. With jaxlib 0.10 on a CPU, the function cannot be called within another JAX
+        transformation, unless XLA_FLAGS contain `xla_options` before JAX starts. Raise `Refusal` if `problem`
+        is None.
         """
         if self.problem is None:
             raise Refusal(
                 "advice on a workload has no function: call scaling.advise with a function of your own"
             )
         code = plain_code.write_code(self.problem, self.best, self.coloring)
-        return plain_code.compile_with(plain_code.execute_code(self.problem, code), self.xla_options)
+        function = plain_code.execute_code(self.problem, code)
+        return jax.jit(function, compiler_options=dict(self.xla_options) or None)
 
     def seconds(self, case: Case) -> float | None:
         """Return the time per call in seconds, or None if it is unknown.

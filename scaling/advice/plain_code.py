@@ -5,9 +5,7 @@ The code defines one function with the name of the target, such as `jacobian` or
 """
 
 import base64
-import functools
 import re
-import warnings
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -142,30 +140,6 @@ def execute_code(problem: Problem, code: str) -> Callable[..., Any]:
     exec(code, namespace)
     function: Callable[..., Any] = namespace[problem.target]
     return function
-
-
-def compile_with(function: Callable[..., Any], xla_options: Mapping[str, str]) -> Callable[..., Any]:
-    """Return a copy of `function` that is compiled with `xla_options`.
-
-    Within another transformation, JAX does not accept compiler options. In this case, the function is
-    compiled without options, and a warning is issued.
-    """
-    if not xla_options:
-        return function
-    compiled = jax.jit(function, compiler_options=dict(xla_options))
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return compiled(*args, **kwargs)
-        except ValueError as error:
-            if "compiler_options" not in str(error):
-                raise
-            text = "this jaxlib computes some sums wrongly on a CPU, unless XLA_FLAGS contains"
-            warnings.warn(f"{text} {_as_flags(xla_options)} before JAX starts", stacklevel=2)
-            return function(*args, **kwargs)
-
-    return call
 
 
 def _write_settings(uses_several_devices: bool, xla_options: Mapping[str, str] | None) -> str:
