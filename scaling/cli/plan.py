@@ -21,10 +21,6 @@ def execute(words: list[str], console: Console) -> int:
     config, name = compose(words, "plan")
     with progress.show_preflight(console) as note:
         study = plan_study.prepare_plan(config, name, note)
-    return _plan_and_report(study, console)
-
-
-def _plan_and_report(study: plan_study.PlannedStudy, console: Console) -> int:
     print_lines(console, [plan_study.describe_work(study)])
     labels = {checked.case.key: label(checked.case) for checked in study.cases}
     with progress.show_run(console, labels, len(study.cases)) as (listen, counts):

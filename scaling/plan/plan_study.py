@@ -344,7 +344,8 @@ def plan_lines(study: PlannedStudy, findings: Findings) -> list[str]:
     low, high = (device_hours(planned, study.settings, end) for end in ("low", "high"))
     replicates = study.settings.replicates
     repetitions = "once" if replicates == 1 else format_count(replicates, "time")
-    cost = f"Measuring the whole study {repetitions} takes {_format_range(low, high)} device-hours"
+    hours = " to ".join(dict.fromkeys(map(format_number, (low, high))))  # "2" instead of "2 to 2"
+    cost = f"Measuring the whole study {repetitions} takes {hours} device-hours"
     if unknown := sum(record.predicted is None for record in planned):
         cost += f" ({format_count(unknown, 'case')} without a prediction omitted)"
     return [*answers, f"{cost}."]
@@ -365,8 +366,3 @@ def device_hours(records: Sequence[Record], settings: RunSettings, end: str) -> 
             sampling_seconds = max(sampling.warm_up, call) + min(least_seconds, sampling.most * call)
             seconds += (_BUILD_SECONDS + call + stages + sampling_seconds) * record.case.devices
     return seconds * settings.replicates / 3600
-
-
-def _format_range(low: float, high: float) -> str:
-    """Return a range of numbers as a string such as "2 to 3", or "2" if both are formatted as "2"."""
-    return " to ".join(dict.fromkeys(map(format_number, (low, high))))
