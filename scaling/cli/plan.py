@@ -12,11 +12,23 @@ from scaling.report.text import clean_text
 from scaling.report.write_report import write_report
 from scaling.study.compose import compose
 
+HELP = """\
+Compile a study for other hardware and predict its run times, without running it.
+
+  scaling plan study=plan hardware=v5p                          every case, for TPU v5p
+  scaling plan study=plan hardware=h100 'devices=[8,1024]'      on 8 and 1024, or devices=all (docs/plan.md)
+  scaling plan study=linear hardware=cpu                        this CPU, from its measured ceilings
+  scaling plan --config-dir my_conf study=mine hardware=mine    your hardware: my_conf/hardware/mine.yaml
+
+Hardware: a100, b200, cpu, h100, h200, tpu7x, v4, v5e, v5p, v6e (conf/hardware). `scaling run --help` lists
+the studies and the fields of a case. TPUs need the extra `plan-tpu`, GPUs `plan-gpu`: see `scripts/plan`.
+Records with the status `planned` are written to results/<study>. The same command continues a stopped plan.
+Exit status: as for `scaling run`."""
 
 def execute(words: list[str], console: Console) -> int:
     """Predict the run times of the study that `words` select. Return 1 if a case failed, otherwise 0."""
     if not words or {"-h", "--help"} & set(words):
-        console.print(plan_study.HELP, markup=False)
+        console.print(HELP, markup=False)
         return OK
     config, name = compose(words, "plan")
     with progress.show_preflight(console) as note:

@@ -49,18 +49,6 @@ _ENVIRONMENT_VARIABLES = {  # environment variables of a compile worker
 # The items that `compile_cases` yields, and errors. Each thread adds None when it ends.
 _Events = queue.Queue[tuple[Case, RecordFields | None] | BaseException | None]
 
-HELP = """\
-Compile a study for other hardware and predict its run times, without running it.
-
-  scaling plan study=plan hardware=v5p                          every case, for TPU v5p
-  scaling plan study=plan hardware=h100 'devices=[8,1024]'      on 8 and 1024, or devices=all (docs/plan.md)
-  scaling plan study=linear hardware=cpu                        this CPU, from its measured ceilings
-  scaling plan --config-dir my_conf study=mine hardware=mine    your hardware: my_conf/hardware/mine.yaml
-
-Hardware: a100, b200, cpu, h100, h200, tpu7x, v4, v5e, v5p, v6e (conf/hardware). `scaling run --help` lists
-the studies and the fields of a case. TPUs need the extra `plan-tpu`, GPUs `plan-gpu`: see `scripts/plan`.
-Records with the status `planned` are written to results/<study>. The same command continues a stopped plan.
-Exit status: as for `scaling run`."""
 
 
 @dataclass(frozen=True)
