@@ -97,16 +97,14 @@ def _advise_on_devices(name: str, problem: _Problem, options: _Options, console:
         _split_location(name)  # refuse a missing file before JAX starts
     # On a CPU, each number of devices gets a separate process that is bound to one core per device.
     device_groups = [[count] for count in devices] if is_bound else [devices]
-    seconds, refusals, is_stopped = dict[int, float](), dict[int, Refusal](), False
+    replies, is_stopped = dict[int, float | Refusal | None](), False
     for device_group in device_groups:
         options |= {"devices": device_group, "budget": budget / len(device_groups)}
-        reply, is_stopped = _run_in_process(name, problem, options, is_bound)
-        if isinstance(reply, Refusal):
-            refusals[device_group[0]] = reply
-        elif reply is not None:
-            seconds[device_group[0]] = reply
+        replies[device_group[0]], is_stopped = _run_in_process(name, problem, options, is_bound)
         if is_stopped:
             break
+    refusals = {count: reply for count, reply in replies.items() if isinstance(reply, Refusal)}
+    seconds = {count: reply for count, reply in replies.items() if isinstance(reply, float)}
     if not seconds:
         raise next(iter(refusals.values())) if refusals and not is_stopped else KeyboardInterrupt
     print_lines(console, [f"devices={count} is left out: {text}" for count, text in refusals.items()])
