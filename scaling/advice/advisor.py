@@ -281,14 +281,9 @@ def advise(
     wrt: str | None = None,
     target: str = "jacobian",
     import_line: str = "",
-    compile_cores: Sequence[int] = (),
     **options: Any,
 ) -> Advice:
-    """Return an `Advice` on a function.
-
-    Threads compile on the CPU cores `compile_cores`, by default those of this process. `scaling.advise`
-    documents the other arguments.
-    """
+    """Return an `Advice` on a function. `scaling.advise` documents the arguments."""
     problem = make_problem(function, points, shared, wrt, target, import_line)
     check_names("option", options, _DEFAULTS)
     options = _DEFAULTS | options
@@ -306,8 +301,7 @@ def advise(
 
     coded_modes = [candidates.CODED] if coloring or is_gauss_newton else []
     with registered(problem, write, coded_modes) as base:
-        # The code to paste cannot split seeds.
-        advice = advise_case(base, **options, may_split_seeds=False, compile_cores=compile_cores)
+        advice = advise_case(base, **options)
     if is_gauss_newton and any(record.status == "ok" for record in advice.records.values()):
         _check_reverse_mode(problem)
     return dataclasses.replace(advice, problem=problem, coloring=coloring)
@@ -338,19 +332,15 @@ def advise_case(
     devices: int | Sequence[int],
     hardware: str | None,
     note: Callable[[str], None] | None,
-    may_split_seeds: bool = True,
-    compile_cores: Sequence[int] = (),
 ) -> Advice:
     """Return an `Advice` on the derivative that `base` computes, whose AD mode and layout are ignored.
 
-    If `may_split_seeds` is true, the seeds are partitioned when there are more devices than points.
-    Threads compile on the CPU cores `compile_cores`, by default those of this process. `scaling.advise`
-    documents the other arguments.
+    `scaling.advise` documents the other arguments.
     """
     other_machine = _check_options(budget, devices, hardware, note)
     devices = devices if isinstance(devices, Sequence) else [devices]
     note = note or (lambda text: None)
-    cases, excluded, derivative = candidates.list_candidates(base, list(map(int, devices)), may_split_seeds)
+    cases, excluded, derivative = candidates.list_candidates(base, list(map(int, devices)))
     entries = (
         f"{derivative.outputs:,} x {derivative.inputs:,} entries at {format_count(base.points, 'point')}"
     )
@@ -359,7 +349,7 @@ def advise_case(
     stages, records = dict[Case, Stages](), dict[Case, Record]()
     if model := other_machine or find_model(jax.devices()[0]):  # without a model, all candidates are measured
         seconds = max(_COMPILING_SECONDS, budget / 2)
-        fields, stages = candidates.predict_candidates(cases, model, note, seconds, compile_cores)
+        fields, stages = candidates.predict_candidates(cases, model, note, seconds)
     machine = other_machine.title if other_machine else f"this machine ({jax.devices()[0].platform})"
     platform = other_machine.platform if other_machine else jax.default_backend()
     xla_options = environment.fusion_options() if platform == "cpu" else {}

@@ -30,6 +30,7 @@ from scaling.plan import time_model
 from scaling.plan.compile_worker import BuiltCase, describe_failure
 from scaling.plan.hardware import Hardware
 from scaling.study import applicability, completion
+from scaling.study.user_workload import ADVISED
 from scaling.workers.cores import usable_cores
 
 _SECOND_ORDER_MODES = {
@@ -48,10 +49,13 @@ _MAX_COLORED_OPERATIONS = 10**8  # the maximum number of operations of the funct
 # A case with a chunk or block is not compiled if it needs more than this many times the fewest operations.
 _MAX_WORK_RATIO = 10.0
 _ALWAYS_COMPILED = 3  # the number of candidates that are compiled without time limit
+# The CPU cores on which threads compile, also if the process is bound to others (`start_compile_threads`).
+# If it is empty, they compile on those of the process.
+_compile_cores = list[int]()
 
 
 def list_candidates(
-    base: Case, devices: Sequence[int] | None = None, may_split_seeds: bool = True
+    base: Case, devices: Sequence[int] | None = None
 ) -> tuple[list[Case], dict[Case, str], Derivative]:
     """List the cases that may be the fastest way to compute the derivative of `base`.
 
@@ -60,12 +64,12 @@ def list_candidates(
     cases that do not apply to the function are returned as excluded.
 
     The AD mode of `base` is ignored. `devices` contains the device counts to compare, or is None to keep the
-    layout of `base`. If `may_split_seeds` is true, the seeds are partitioned when there are more devices than
-    points.
+    layout of `base`. If there are more devices than points, the seeds of a workload are partitioned, but not
+    those of a function, because the code to paste cannot do that.
     """
     base = completion.complete(base)
     derivative = describe_derivative(base, workload.build(base))
-    layouts = [base] if devices is None else [_choose_layout(base, n, may_split_seeds) for n in devices]
+    layouts = [base] if devices is None else [_choose_layout(base, n) for n in devices]
     # Different options can give the same case, so cases are dict keys. The last two dicts map to reasons.
     cases, indivisible, inapplicable = dict[Case, None](), dict[Case, str](), dict[Case, str]()
     for incomplete in _enumerate_cases(layouts, _list_modes(derivative), derivative):
@@ -82,12 +86,12 @@ def list_candidates(
     return list(cases), indivisible or ({} if cases else inapplicable), derivative
 
 
-def _choose_layout(base: Case, devices: int, may_split_seeds: bool) -> Case:
+def _choose_layout(base: Case, devices: int) -> Case:
     """Return a copy of `base` that partitions its points over `devices` devices.
 
-    If there are fewer points than devices and `may_split_seeds` is true, partition the seeds instead.
+    If there are fewer points than devices, partition the seeds of a workload instead.
     """
-    splits_seeds = devices > base.points and may_split_seeds
+    splits_seeds = devices > base.points and not base.workload.startswith(ADVISED)
     return dataclasses.replace(
         base, devices=devices, api="shard_map" if devices > 1 else "jit",
         split="both" if splits_seeds else "points", mesh=f"1x{devices}" if splits_seeds else None,
@@ -163,7 +167,6 @@ def predict_candidates(
     model: Hardware,
     note: Callable[[str], None] = lambda text: None,
     seconds: float = math.inf,
-    compile_cores: Sequence[int] = (),
 ) -> tuple[dict[Case, RecordFields], dict[Case, Stages]]:
     """Compile cases, predict their times, and return ({case: record fields}, {case: compiled program}).
 
@@ -176,9 +179,8 @@ def predict_candidates(
         model: the machine. If it is this CPU, the peak rates that limit the programs are measured.
         note: a function that is called with each line of progress text.
         seconds: the time after which no compilation begins. The first candidates are always compiled.
-        compile_cores: the CPU cores on which threads compile, by default those of this process.
     """
-    fields, stages = _compile_candidates(cases, model, note, seconds, compile_cores or usable_cores())
+    fields, stages = _compile_candidates(cases, model, note, seconds)
     if model.platform == "cpu" and any(each["status"] == "planned" for each in fields.values()):
         model = measurement.add_rates(model, fields)
     predicted = {case: time_model.predict(case, model, fields[case]) for case in cases if case in fields}
@@ -190,7 +192,6 @@ def _compile_candidates(
     model: Hardware,
     note: Callable[[str], None],
     seconds: float,
-    cores: Sequence[int],
 ) -> tuple[dict[Case, RecordFields], dict[Case, Stages]]:
     fields: dict[Case, RecordFields] = {}
     built: dict[Case, BuiltCase] = {}
@@ -213,7 +214,7 @@ def _compile_candidates(
         # Cases that are unlikely to be the fastest are compiled last.
         rank = lambda case: (case in excess, bool(case.block or case.chunk), work[case])  # noqa: E731
         ordered = [built[case] for case in sorted(built, key=rank)]
-        for number, (case, compiled) in enumerate(_compile_in_threads(ordered, seconds, cores), 1):
+        for number, (case, compiled) in enumerate(_compile_in_threads(ordered, seconds), 1):
             fields[case] = compiled
             note(f"compiled {number} of {len(built)} candidates")
     except KeyboardInterrupt:
@@ -224,7 +225,7 @@ def _compile_candidates(
 
 
 def _compile_in_threads(
-    built: Sequence[BuiltCase], seconds: float, cores: Sequence[int]
+    built: Sequence[BuiltCase], seconds: float
 ) -> Iterator[tuple[Case, RecordFields]]:
     """Compile programs in threads, and yield (case, record fields) when a compilation is finished.
 
@@ -237,7 +238,7 @@ def _compile_in_threads(
         is_late = time.monotonic() > deadline and built_case not in built[:_ALWAYS_COMPILED]
         return skipped if is_late else built_case.compile()
 
-    # This process is bound to the cores on which it measures. These threads may use other cores as well.
+    cores = _compile_cores or usable_cores()
     pool = ThreadPoolExecutor(len(cores), initializer=os.sched_setaffinity, initargs=(0, cores))
     uses_cache = jax.config.values["jax_enable_compilation_cache"]
     # A program that comes from the cache is not compiled, and XLA does not write its LLVM IR.
@@ -285,11 +286,12 @@ def find_case_of_mode(cases: Sequence[Case], mode: str) -> Case | None:
 
 
 def start_compile_threads(cores: Sequence[int]) -> None:
-    """Start the threads in which XLA compiles, and bind them to the CPU cores `cores`.
+    """Compile on the CPU cores `cores` from now on, and start the threads of XLA that do so.
 
-    Threads that already exist keep their cores. Call `jax.devices()` first, so that the threads that execute
+    Other threads keep the cores of this process. Call `jax.devices()` first, so that the threads that execute
     programs already exist and are not bound.
     """
+    _compile_cores[:] = cores
     threads, bound = os.listdir("/proc/self/task"), os.sched_getaffinity(0)
     _bind(threads, cores)
     # XLA starts them at the first compilation, one for each core of the calling thread.

@@ -308,10 +308,9 @@ def _advise(name: str, problem: _Problem, options: _Options, is_bound: bool) -> 
 
     `_parse_words` and `_run_in_process` explain the arguments.
     """
-    usable = cores.usable_cores()  # before the process is bound
     groups = () if isinstance(problem, Case) else problem
     dtypes = [problem.dtype] if isinstance(problem, Case) else [d for g in groups for _, d in g.values()]
-    _start_jax(usable, options["devices"][0] if is_bound else 0, "float64" in dtypes)
+    _start_jax(options["devices"][0] if is_bound else 0, "float64" in dtypes)
     import jax
 
     from scaling.advice import advisor
@@ -329,7 +328,7 @@ def _advise(name: str, problem: _Problem, options: _Options, is_bound: bool) -> 
             first_lines.clear()
             status.update(text)
 
-        options |= {"note": note, "compile_cores": usable if is_bound else ()}
+        options["note"] = note
         if isinstance(problem, Case):
             sys.path.insert(0, os.getcwd())  # to import a workload of the user, as in a worker
             advice = advisor.advise_case(problem, **options)
@@ -344,8 +343,9 @@ def _advise(name: str, problem: _Problem, options: _Options, is_bound: bool) -> 
     return advice.seconds(advice.best) or 0.0
 
 
-def _start_jax(usable: Sequence[int], devices: int, uses_float64: bool) -> None:
-    """Start JAX. If `devices` is not 0, first bind this process to as many of the cores `usable`."""
+def _start_jax(devices: int, uses_float64: bool) -> None:
+    """Start JAX. If `devices` is not 0, first bind this process to one CPU core per device."""
+    usable = cores.usable_cores()  # before the process is bound
     try:
         if devices:  # before JAX is imported
             os.sched_setaffinity(0, usable[:devices])

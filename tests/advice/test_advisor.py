@@ -254,7 +254,6 @@ def test_a_gauss_newton_product_is_refused_if_only_the_reverse_mode_of_the_funct
         ({"hardware": {"name": "h100"}}, "unknown hardware {'name': 'h100'}: choose from a100"),
         ({"mode": "jacrev"}, "unknown option 'mode': choose from budget, devices"),
         ({"chunk": 3}, "unknown option 'chunk': choose from budget, devices"),
-        ({"may_split_seeds": True}, "unknown option 'may_split_seeds': choose from budget, devices"),
     ],
 )
 def test_a_bad_option_is_explained_before_any_work(options, words, monkeypatch):
