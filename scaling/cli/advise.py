@@ -309,7 +309,11 @@ def _advise(name: str, problem: _Problem, options: _Options, is_bound: bool) -> 
     `_parse_words` and `_run_in_process` explain the arguments.
     """
     groups = () if isinstance(problem, Case) else problem
-    dtypes = [problem.dtype] if isinstance(problem, Case) else [d for g in groups for _, d in g.values()]
+    dtypes = (
+        [problem.dtype]
+        if isinstance(problem, Case)
+        else [dtype for group in groups for _, dtype in group.values()]
+    )
     _start_jax(options["devices"][0] if is_bound else 0, "float64" in dtypes)
     import jax
 
