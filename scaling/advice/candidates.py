@@ -224,9 +224,7 @@ def _compile_candidates(
     return fields, {case: each.stages for case, each in built.items() if each.stages}
 
 
-def _compile_in_threads(
-    built: Sequence[BuiltCase], seconds: float
-) -> Iterator[tuple[Case, RecordFields]]:
+def _compile_in_threads(built: Sequence[BuiltCase], seconds: float) -> Iterator[tuple[Case, RecordFields]]:
     """Compile programs in threads, and yield (case, record fields) when a compilation is finished.
 
     Programs whose compilation has not begun after `seconds` are skipped, except for the first three.

@@ -25,6 +25,7 @@ the studies and the fields of a case. TPUs need the extra `plan-tpu`, GPUs `plan
 Records with the status `planned` are written to results/<study>. The same command continues a stopped plan.
 Exit status: as for `scaling run`."""
 
+
 def execute(words: list[str], console: Console) -> int:
     """Predict the run times of the study that `words` select. Return 1 if a case failed, otherwise 0."""
     if not words or {"-h", "--help"} & set(words):

@@ -50,7 +50,6 @@ _ENVIRONMENT_VARIABLES = {  # environment variables of a compile worker
 _Events = queue.Queue[tuple[Case, RecordFields | None] | BaseException | None]
 
 
-
 @dataclass(frozen=True)
 class PlannedStudy:
     """The cases of a study whose times are not predicted yet, and the hardware for the predictions."""
