@@ -21,8 +21,7 @@ from scaling.results import results_folder, store
 from scaling.study import arguments, preflight, user_workload
 from scaling.study.compose import compose, configuration_folder, known_keys
 from scaling.workers import schedule as scheduling
-from scaling.workers.history import find_identities
-from scaling.workers.schedule import Schedule
+from scaling.workers.schedule import Schedule, find_identities
 
 HELP = """\
 Run the missing cases of a scaling study.

@@ -13,8 +13,7 @@ from scaling.core import environment
 from scaling.core.record import Record
 from scaling.results import store
 from scaling.workers import child_process
-from scaling.workers.history import History, build_history
-from scaling.workers.schedule import ScheduledCase
+from scaling.workers.schedule import History, ScheduledCase, build_history
 
 # Final states of a job after which cases that never began are not recorded as failed.
 _NOT_RECORDED_BEFORE_START = ("CANCELLED", "DEADLINE", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL")

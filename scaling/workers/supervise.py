@@ -15,10 +15,17 @@ from scaling.core.grouping import group_by
 from scaling.core.record import Record, Writer, outcome_fields, to_line
 from scaling.results import store
 from scaling.workers import cores, worker_group
-from scaling.workers.history import Environment, Environments, find_identities
 from scaling.workers.machine import AllocationLost
 from scaling.workers.run_settings import RunSettings
-from scaling.workers.schedule import Schedule, ScheduledCase, group_by_problem, process_shape
+from scaling.workers.schedule import (
+    Environment,
+    Environments,
+    Schedule,
+    ScheduledCase,
+    find_identities,
+    group_by_problem,
+    process_shape,
+)
 from scaling.workers.transport import Transport
 from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup
 
