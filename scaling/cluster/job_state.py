@@ -17,7 +17,7 @@ from scaling.cluster.slurm import LOST, UNKNOWN, JobState
 from scaling.cluster.submission_files import Submission, SubmittedTask, TaskDefinition
 from scaling.core import environment
 from scaling.core.case import Case, Refusal
-from scaling.workers import transport
+from scaling.workers import child_process
 
 END_REASONS = {  # state of an ended job -> (reason, text) of the "failed" records for its lost cases
     "TIMEOUT": (
@@ -208,7 +208,7 @@ def find_state_in_log(task: TaskState) -> str | None:
     """Return the final state that the log of a job contains, such as "TIMEOUT", or None if there is none."""
     lines = read_log(task, "err")
     for line in reversed(lines):
-        if explanation := transport.explain_failure([line]):
+        if explanation := child_process.explain_failure([line]):
             return _STATE_OF_REASON[explanation[0]]
         if "CANCELLED AT" in line:
             return "CANCELLED"

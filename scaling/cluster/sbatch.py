@@ -31,7 +31,7 @@ from scaling.results import store
 from scaling.workers.machine import Machine
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import Schedule
-from scaling.workers.transport import gpu_request
+from scaling.workers.worker_group import gpu_request
 
 _PACKAGE = Path(__file__).parents[1]
 _KILL_SECONDS = 60  # time from the time limit of a local task to SIGKILL

@@ -1,6 +1,7 @@
-"""Define `ChildProcess`: start a program, exchange JSON lines with it, and explain its exit.
+"""Define `ChildProcess`: start a program, exchange JSON lines, and explain its exit by its error messages.
 
-Workers, compile workers, preflight checks, and the W&B client all run as a `ChildProcess`.
+Workers, compile workers, preflight checks, and the W&B client all run as a `ChildProcess`. worker_group.py
+starts several of them, on this host or on other nodes.
 """
 
 import collections
@@ -34,6 +35,13 @@ _UNINFORMATIVE = re.compile(
     rf"|{re.escape(formatting.TRACEBACK_MARK)}"
     r"|\*\*\* (Check failure|SIG)|PC: @| +@ +0x"  # the stack trace that follows an error message of XLA
 )
+# Prefixes of messages of Slurm, and of the message of task.py at the time limit of a local task.
+_SLURM_PREFIXES = ("srun:", "slurmstepd", "scaling: CANCELLED")
+_CAUSES = {  # text in a Slurm message -> reason of the record
+    "due to time limit": "timeout", "due to preemption": "preempted", "node fail": "node_failed",
+    "exceeded memory limit": "out_of_memory", "exceeded job memory limit": "out_of_memory",
+    "out of memory": "out_of_memory", "oom_kill": "out_of_memory", "oom-kill": "out_of_memory",
+}  # fmt: skip
 _SIGNAL_NAMES = {signal_number.value: f" ({signal_number.name})" for signal_number in signal.Signals}
 Event = dict[str, Any]  # JSON object that a child process writes. The field "event" is its type.
 
@@ -177,6 +185,18 @@ def last_informative_line(lines: Sequence[str]) -> str:
     variable = "XLA_FLAGS: " if rejected_flags else ""  # other messages of XLA name the variable
     last_line = formatting.last_line("\n".join(rejected_flags or informative), "")
     return f"{variable}{last_line}"[:_MAX_SHOWN_CHARACTERS]
+
+
+def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
+    """Return (reason, explanation) for a failed job step, or None if the cause is not known.
+
+    `lines` contains the standard error of the step. The reason is a key of `scaling.core.record.REASONS`.
+    """
+    messages = [line for line in reversed(lines) if line.startswith(_SLURM_PREFIXES)]
+    causes = ((reason, line) for line in messages for text, reason in _CAUSES.items() if text in line.lower())
+    no_heartbeat = any("stopped sending heartbeats" in line for line in lines)  # a message of JAX
+    text = "a process of the case stopped sending heartbeats: its node or its network failed"
+    return next(causes, ("node_failed", text) if no_heartbeat else None)
 
 
 def rejects_variable(message: str) -> bool:

@@ -26,8 +26,7 @@ from scaling.workers.schedule import (
     group_by_problem,
     process_shape,
 )
-from scaling.workers.transport import Transport
-from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup
+from scaling.workers.worker_group import Transport, Variant, WorkerDied, WorkerGroup
 
 _MAX_INTERLEAVED = 8  # number of cases that are prepared in one process at the same time
 _FINISH_SECONDS = 60.0  # minimum time to finish a case, even if `case_seconds` is shorter

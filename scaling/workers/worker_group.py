@@ -1,27 +1,114 @@
-"""Start worker processes, send requests to them, and receive their events (`WorkerGroup`)."""
+"""Start the worker processes of a case on this host, with srun or with ssh, and send requests (`WorkerGroup`).
+
+child_process.py starts one process, reads its output, and explains its exit.
+"""
 
 import contextlib
 import dataclasses
 import os
 import queue
+import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from scaling.core import environment
-from scaling.workers import cores, transport
+from scaling.workers import child_process, cores
 from scaling.workers.child_process import ChildProcess, Event
 from scaling.workers.machine import AllocationLost, ProcessShape
-from scaling.workers.transport import Transport
 
 _START_SECONDS = 300.0  # timeout to import JAX and initialize the devices
 _EXIT_SECONDS = 3.0  # time for the workers of a job step to exit by themselves
 _MAX_WAIT_SECONDS = 1.0  # maximum time of one wait for an event; a longer one includes a stop of this process
 _STEP_SECONDS = 30.0  # time for Slurm to end a job step
 _INTERMEDIATE_EVENTS = ("here", "begin", "meet", "waiting")  # events that are not replies
+# Prefixes of the environment variables from which srun would read the options of the enclosing job.
+_JOB_OPTION_PREFIXES = (
+    "SLURM_GPUS", "SLURM_GRES", "SLURM_TRES", "SLURM_CPU_BIND", "SLURM_CPUS_PER", "SLURM_MEM",
+    "SLURM_NTASKS", "SLURM_TASKS_PER", "SLURM_DISTRIBUTION", "SLURM_HINT", "SLURM_EXPORT_ENV", "SLURM_EXACT",
+    "SLURM_EXCLUSIVE", "SLURM_OVERLAP",
+)  # fmt: skip
+# Prefixes of the environment variables that are forwarded to a remote shell.
+_FORWARDED_PREFIXES = (
+    "JAX_", "XLA_", "CUDA_", "NCCL_", "TPU_", "LIBTPU_", "PYTHONPATH", "GLIBC_TUNABLES",
+    *environment.PROGRAM_VARIABLES,
+)  # fmt: skip
+_STEP_START_SECONDS = 600  # srun --immediate: an enclosing step may hold the resources, a node may still boot
+_STEP_END_SECONDS = 30  # srun --wait: time for the other workers to end after the first one has ended
+
+
+@dataclass(frozen=True)
+class SrunSteps:
+    """Options to start the workers of a case with srun, as one job step of a Slurm allocation."""
+
+    nodes: tuple[str, ...]  # names of the nodes
+    platform: str
+    gres: str = "gpu"  # name of the accelerator resource in Slurm, with or without its type
+    cores: float | None = None  # CPUs per accelerator, or None for the default of Slurm
+    arguments: tuple[str, ...] = ()  # additional srun options, such as the options of a container
+    gpu_option: str = "gres"  # option that requests GPUs, an element of `cluster_settings.GPU_OPTIONS`
+    mpi: str | None = "none"  # value of the option --mpi, or None for the default of the cluster
+
+    def commands(
+        self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
+    ) -> list[list[str]]:
+        """Return a list with one srun command, which starts all workers."""
+        per_process = shape.devices // shape.processes
+        if self.platform == "cpu":  # a device is a physical core, not a hardware thread
+            resources = [f"--cpus-per-task={per_process}", "--hint=nomultithread"]
+        else:  # request GPUs per node, because --gpus-per-task would hide the GPUs of the other workers
+            option = "gres" if self.gpu_option == "gres" else "gpus_per_node"
+            request = gpu_request(option, self.gres, shape)
+            if self.cores:
+                request["cpus_per_task"] = str(max(1, int(self.cores * per_process)))
+            resources = [f"--{name.replace('_', '-')}={value}" for name, value in request.items()]
+        command = [
+            "srun", "--exact", "--mem=0", *([f"--mpi={self.mpi}"] if self.mpi else []),
+            f"--immediate={_STEP_START_SECONDS}", "--kill-on-bad-exit=1", f"--wait={_STEP_END_SECONDS}",
+            "--unbuffered", "--distribution=block", "--export=ALL", f"--nodes={shape.nodes}",
+            f"--ntasks={shape.processes}", f"--ntasks-per-node={shape.processes // shape.nodes}",
+            f"--nodelist={','.join(self.nodes[: shape.nodes])}", *resources, *self.arguments, *worker,
+        ]  # fmt: skip
+        return [command]
+
+
+def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
+    """Return a Slurm option that requests the GPUs of a case, such as {"gres": "gpu:h100:4"}.
+
+    `option` is the name of the option, such as "gpus_per_node". `gres` is a resource, such as "gpu:h100".
+    """
+    if option == "gres":
+        return {"gres": f"{gres}:{shape.devices // shape.nodes}"}
+    gpu_type = "".join(f"{word}:" for word in gres.split(":")[1:])
+    gpu_count = shape.devices // (shape.nodes if option == "gpus_per_node" else shape.processes)
+    return {option: f"{gpu_type}{gpu_count}"}
+
+
+@dataclass(frozen=True)
+class SshShells:
+    """Options to start workers on other hosts through a remote shell (ssh), in the current folder."""
+
+    nodes: tuple[str, ...]  # names of the hosts
+    shell: tuple[str, ...] = ("ssh", "-o", "BatchMode=yes")  # followed by the host name and the command
+
+    def commands(
+        self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
+    ) -> list[list[str]]:
+        """Return one remote shell command per process, which sets environment variables and runs `worker`."""
+        forwarded = sorted(name for name in variables if name.startswith(_FORWARDED_PREFIXES))
+        assignments = [f"{name}={variables[name]}" for name in forwarded]
+        commands = []
+        for host in self.nodes[: shape.nodes]:
+            remote_command = shlex.join(["env", f"AD_SCALING_NODE={host}", *assignments, *worker])
+            command = [*self.shell, host, f"cd {shlex.quote(os.getcwd())} && exec {remote_command}"]
+            commands += [command] * (shape.processes // shape.nodes)
+        return commands
+
+
+Transport = SrunSteps | SshShells  # how worker processes are started on other nodes
 
 
 @dataclass(frozen=True)
@@ -105,7 +192,7 @@ class WorkerGroup:
     def _explain_death(self, rank: int, status: int) -> WorkerDied:
         process = self.processes[rank]
         reason, text, last_line = process.explain_exit(status)
-        cause = transport.explain_failure(process.stderr_lines()) if self.transport else None
+        cause = child_process.explain_failure(process.stderr_lines()) if self.transport else None
         if cause and reason != "out_of_memory":
             return WorkerDied(cause[0], environment.scrub(cause[1]))
         return WorkerDied(reason, f"the process {text}", f": {last_line}" if last_line else "")
@@ -159,7 +246,7 @@ def _worker_variables(platform: str, variant: Variant, is_remote: bool) -> dict[
     """
     # GLIBC_TUNABLES must be set before the process starts. The worker itself adds the default XLA_FLAGS.
     tunables = environment.variables(platform)["GLIBC_TUNABLES"]
-    dropped = transport.JOB_OPTION_PREFIXES if is_remote else ()
+    dropped = _JOB_OPTION_PREFIXES if is_remote else ()
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     return inherited | {"GLIBC_TUNABLES": tunables} | dict(variant.variables)
 

@@ -8,7 +8,7 @@ import pytest
 from scaling.cluster import sbatch, slurm
 from scaling.cluster.cluster_settings import from_config
 from scaling.core.case import Refusal
-from scaling.workers import transport
+from scaling.workers import worker_group
 from scaling.workers.machine import Machine, ProcessShape
 
 NODES = Machine("gpu", None, 4, 2, "of partition main", remote=True, cpus_each=16.0)
@@ -120,7 +120,7 @@ def test_gpus_are_requested_only_with_the_option_of_the_site(option, gres, expec
 def test_a_step_requests_all_gpus_of_its_nodes_for_every_gpu_option():
     """Workers choose their GPUs by number."""
     for option in ("gpus_per_node", "gpus_per_task"):
-        (options,) = transport.SrunSteps(("n1", "n2"), "gpu", "gpu:h100", gpu_option=option).commands(
+        (options,) = worker_group.SrunSteps(("n1", "n2"), "gpu", "gpu:h100", gpu_option=option).commands(
             ProcessShape(8, 2, 4), ["worker"], {}
         )
         assert "--gpus-per-node=h100:4" in options
@@ -178,13 +178,13 @@ def test_a_wckey_is_sent_only_if_configured(tmp_path):
     ("config", "option"), [({}, None), ({"mpi": "none"}, "--mpi=none"), ({"mpi": "pmix"}, "--mpi=pmix")]
 )
 def test_the_mpi_option_of_srun_is_that_of_the_site(config, option):
-    steps = transport.SrunSteps(("n1",), "cpu", mpi=configure(**config).mpi)
+    steps = worker_group.SrunSteps(("n1",), "cpu", mpi=configure(**config).mpi)
     (options,) = steps.commands(ProcessShape(1), ["worker"], {})
     assert [part for part in options if part.startswith("--mpi")] == ([option] if option else [])
 
 
 def test_a_step_ends_if_it_cannot_start_and_when_its_first_worker_ends():
-    (options,) = transport.SrunSteps(("n1", "n2"), "cpu").commands(ProcessShape(2, 2, 2), ["worker"], {})
+    (options,) = worker_group.SrunSteps(("n1", "n2"), "cpu").commands(ProcessShape(2, 2, 2), ["worker"], {})
     assert any(option.startswith("--immediate=") for option in options)
     (wait,) = [option for option in options if option.startswith("--wait=")]
     assert "--kill-on-bad-exit=1" in options and wait != "--wait=0"

@@ -14,8 +14,7 @@ from scaling.workers import supervise, worker_group
 from scaling.workers.machine import AllocationLost, Machine
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult, Schedule, ScheduledCase
-from scaling.workers.transport import SshShells
-from scaling.workers.worker_group import Variant, WorkerDied
+from scaling.workers.worker_group import SshShells, Variant, WorkerDied
 
 UNBOUND = RunSettings(bind=False)  # nothing is measured, so the tests need not wait for free cores
 TOO_LARGE = {"event": "end", "line": "no record", "status": "skipped", "reason": "too_large"}

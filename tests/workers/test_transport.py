@@ -9,10 +9,10 @@ import pytest
 
 from scaling.cluster.cluster_settings import from_config
 from scaling.core import environment
-from scaling.workers import child_process, transport, worker_group
+from scaling.workers import child_process, worker_group
 from scaling.workers.child_process import ChildProcess
 from scaling.workers.machine import ProcessShape
-from scaling.workers.transport import SrunSteps, SshShells
+from scaling.workers.worker_group import SrunSteps, SshShells
 
 WORKER = ["python", "-m", "scaling.worker"]
 
@@ -99,7 +99,7 @@ def test_a_remote_shell_forwards_each_variable_that_is_part_of_the_environment(n
     ],
 )
 def test_a_message_of_slurm_about_the_end_of_a_step_gives_the_reason(line, reason):
-    failure = transport.explain_failure(["Traceback", line, "srun: Force Terminated StepId=12.0"])
+    failure = child_process.explain_failure(["Traceback", line, "srun: Force Terminated StepId=12.0"])
     assert failure == ((reason, line) if reason else None)
 
 
@@ -108,7 +108,7 @@ def test_missed_heartbeats_in_jax_are_reported_as_a_failed_node():
         "F1122 client.h:80] UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):",
         "srun: error: n1",
     ]
-    reason, text = transport.explain_failure(lines)
+    reason, text = child_process.explain_failure(lines)
     assert reason == "node_failed" and "its node or its network failed" in text
 
 
@@ -173,12 +173,12 @@ def test_the_message_of_a_worker_explains_its_death_and_the_end_of_its_task_does
 
 
 def test_only_messages_of_slurm_state_its_causes_and_the_last_one_counts():
-    assert transport.explain_failure(["fusion of node failed, using the default", "my oom_kill"]) is None
+    assert child_process.explain_failure(["fusion of node failed, using the default", "my oom_kill"]) is None
     lines = [
         "srun: error: Node failure on n1",
         "slurmstepd: error: *** STEP 1.0 CANCELLED DUE TO PREEMPTION ***",
     ]
-    assert transport.explain_failure(lines)[0] == "preempted"
+    assert child_process.explain_failure(lines)[0] == "preempted"
 
 
 @pytest.mark.parametrize(("own", "reason"), [(None, "out_of_memory"), (2, "killed"), (3, "out_of_memory")])
