@@ -19,7 +19,7 @@ from scaling.analysis.timings import nodes_of
 from scaling.core.case import Case
 from scaling.core.formatting import format_count
 from scaling.core.record import Record
-from scaling.results import results_folder
+from scaling.results import store
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -61,7 +61,7 @@ def load(folder: str | PathLike[str], samples: bool = False) -> "DataFrame":
 
     Damaged lines of the record files are omitted, with a warning.
     """
-    findings = read(results_folder.require_results_folder(fspath(folder)))
+    findings = read(store.require_results_folder(fspath(folder)))
     if findings.damaged:
         lines = format_count(len(findings.damaged), "damaged line")
         warnings.warn(f"{lines} left out, the first {findings.damaged[0]}", stacklevel=3)

@@ -19,7 +19,7 @@ from scaling.core.case import Case, Refusal, label
 from scaling.core.formatting import format_count
 from scaling.core.grouping import group_by
 from scaling.core.record import Record
-from scaling.results import results_folder, store
+from scaling.results import store
 
 # The verdicts on a case. VERDICTS lists all of them in the order of the output.
 SLOWER, FASTER, SAME, UNDECIDED = "slower", "faster", "no difference shown", "undecided"
@@ -68,9 +68,9 @@ def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
     A is `first` and B is `second`. If `second` is None, B is `first` and A is the subfolder `versus-*` of B.
     Raise `Refusal` if there is not exactly one such subfolder, or if a folder has no results.
     """
-    folder = results_folder.require_results_folder(first)
+    folder = store.require_results_folder(first)
     if second is not None:
-        return folder, results_folder.require_results_folder(second)
+        return folder, store.require_results_folder(second)
     variants = sorted(str(path) for path in folder.glob("versus-*") if path.is_dir())
     if not variants:
         measure = "give two folders, or measure a variant with `scaling run versus=...`"
@@ -78,7 +78,7 @@ def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
     if len(variants) > 1:
         two = f"name two folders, such as {variants[0]} {first}"
         raise Refusal(f"there are several variants of {first}: {two}; there are {', '.join(variants)}")
-    return results_folder.require_results_folder(variants[0]), folder
+    return store.require_results_folder(variants[0]), folder
 
 
 def compare(old_folder: Path, new_folder: Path, margin: float = MARGIN) -> FolderComparison:

@@ -9,7 +9,7 @@ from scaling.cluster import job_state
 from scaling.cluster.cluster_settings import LOCAL
 from scaling.core.case import Refusal
 from scaling.core.formatting import format_count
-from scaling.results import results_folder, store
+from scaling.results import store
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
@@ -17,7 +17,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 
     Raise `Refusal` if `scaling run` is submitting tasks, or if some tasks could not be found or cancelled.
     """
-    folder = results_folder.require_results_folder(args.folder)
+    folder = store.require_results_folder(args.folder)
     store.load(folder)  # refuses results of a newer version before anything is written
     with store.locked(folder):  # not while `scaling run` submits tasks
         tasks, problem = job_state.try_find_tasks(folder)

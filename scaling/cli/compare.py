@@ -11,7 +11,7 @@ from scaling.cli.streams import print_lines
 from scaling.core.case import Refusal
 from scaling.report import comparison as report
 from scaling.report.terminal import print_table
-from scaling.results import results_folder
+from scaling.results import store
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -21,7 +21,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         raise Refusal(f"--markdown {args.markdown!r} is not -, the standard output: {fix}")
     folders = folder_comparison.find_folders(args.a, args.b)
     if not args.markdown:
-        results_folder.require_writable(folders[1] / "report")
+        store.require_writable(folders[1] / "report")
     return print_comparison(*folders, console, args.margin, bool(args.markdown))
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from scaling.cli.streams import damaged_notes, print_lines
 from scaling.core.case import Refusal
 from scaling.report import export as exporting
-from scaling.results import results_folder, store
+from scaling.results import store
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
@@ -17,7 +17,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
         raise Refusal(f"--output must be a folder, such as --output tables, not {args.output!r}")
     output = Path(args.output) if args.output else None
     formats = [name for argument in args.format for name in argument.split(",")] or ["csv"]
-    folder = results_folder.require_results_folder(args.folder)
+    folder = store.require_results_folder(args.folder)
     loaded = store.load(folder)
     written = exporting.write_exports(folder, formats, output, loaded)
     print_lines(console, damaged_notes(loaded.damaged), "yellow")

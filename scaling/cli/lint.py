@@ -10,7 +10,7 @@ from scaling.analysis import lint as linting
 from scaling.cli import report
 from scaling.cli.commands import FAILED, OK
 from scaling.cli.streams import make_printable, print_lines
-from scaling.results import results_folder, store
+from scaling.results import store
 
 _SEVERITY_COLORS = {linting.ERROR: "red", linting.WARNING: "yellow"}
 
@@ -20,7 +20,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
     With --strict, also return 1 if there are warnings.
     """
-    folder = results_folder.require_results_folder(args.folder)
+    folder = store.require_results_folder(args.folder)
     loaded = store.load(folder)
     lost = report.find_unrecorded(folder, loaded.records)
     lint_findings = linting.lint_findings(findings.read(folder, None, lost, loaded))

@@ -13,7 +13,7 @@ from scaling.cluster.job_state import TaskState
 from scaling.core.case import Refusal, label
 from scaling.core.environment import hide_secrets
 from scaling.core.record import Record
-from scaling.results import results_folder, store
+from scaling.results import store
 
 _MAX_LINES = 1000  # maximum number of lines shown without --all, from the end of a file
 _MAX_CASES = 3  # maximum number of cases shown without --all
@@ -21,7 +21,7 @@ _MAX_CASES = 3  # maximum number of cases shown without --all
 
 def execute(args: argparse.Namespace, console: Console) -> None:
     """Print the logs of the cases that the command-line arguments select."""
-    study = load_status(results_folder.require_results_folder(args.folder))
+    study = load_status(store.require_results_folder(args.folder))
     if "" in args.key:
         raise Refusal("a key is empty: give the beginning of a key or label, or no key for the failed cases")
     keys = select_keys(study, " ".join(args.key))

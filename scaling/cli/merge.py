@@ -13,7 +13,7 @@ from rich.console import Console
 from scaling.cli.streams import print_lines
 from scaling.core.case import Refusal
 from scaling.core.formatting import format_count
-from scaling.results import results_folder, store
+from scaling.results import store
 
 _STUDY = "study.json"
 _LOCK_SECONDS = 2.0
@@ -29,14 +29,14 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
 
     Raise `Refusal` before any file is written if a folder is invalid or a file cannot be read.
     """
-    folders, target = [results_folder.require_results_folder(folder) for folder in inputs], Path(output)
+    folders, target = [store.require_results_folder(folder) for folder in inputs], Path(output)
     if not output.strip():
         raise Refusal(f"--output must be a folder, such as --output results/both, not {output!r}")
-    results_folder.refuse_other_files(target, "--output ")
+    store.refuse_other_files(target, "--output ")
     _read_longest(folders)
     for folder in (*folders, target):
         store.load(folder)  # refuses results of a newer version
-    results_folder.create_results(target, "--output ")
+    store.create_results(target, "--output ")
     study = store.read_study(target)
     if study.problem and not study.content:
         raise Refusal(f"{target}: {study.problem}, or remove it")

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from scaling.cli.commands import FAILED, OK
 from scaling.cli.streams import damaged_notes, print_lines
-from scaling.results import results_folder, store
+from scaling.results import store
 from scaling.wandb.job import TrackingSettings
 from scaling.wandb.publish import publish
 
@@ -15,12 +15,12 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Upload the curves of a results folder to Weights & Biases. Return 1 if an error occurs, else 0."""
     options = {name: getattr(args, name) for name in ("project", "entity", "mode", "dashboard")}
     settings = TrackingSettings.from_config(options)
-    folder = results_folder.require_results_folder(args.folder)
+    folder = store.require_results_folder(args.folder)
     if settings.mode != "disabled":
-        results_folder.require_writable(folder / "wandb")
+        store.require_writable(folder / "wandb")
     loaded = store.load(folder)
     if not loaded.records:
-        raise results_folder.no_records("publish", folder, loaded.damaged)
+        raise store.no_records("publish", folder, loaded.damaged)
     print_lines(console, damaged_notes(loaded.damaged), "yellow")
     published = publish(folder, settings, loaded)
     print_lines(console, published.lines)

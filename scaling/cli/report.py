@@ -16,7 +16,7 @@ from scaling.core.record import Record
 from scaling.report.terminal import print_report
 from scaling.report.text import WIDTH, wrap_text
 from scaling.report.write_report import inputs_digest, load_saved_output, save_output, write_report
-from scaling.results import results_folder, store
+from scaling.results import store
 
 if TYPE_CHECKING:
     from scaling.analysis.findings import Findings
@@ -29,13 +29,13 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 
     With --proposal, also write text, tables and figures for a compute-time application.
     """
-    folder, efficiency = results_folder.require_results_folder(args.folder), _read_efficiency(args.efficiency)
+    folder, efficiency = store.require_results_folder(args.folder), _read_efficiency(args.efficiency)
     current_report = load_saved_output(folder, _digest(folder, efficiency))
     if current_report and not args.proposal and not find_unrecorded(folder):
         print_report(current_report, console)
         _print_totals(folder, current_report.totals, console)
         return
-    results_folder.require_writable(folder / "report")
+    store.require_writable(folder / "report")
     study_findings = write_and_print(folder, console, efficiency=efficiency)
     if args.proposal:
         from scaling.report import proposal

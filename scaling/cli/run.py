@@ -17,7 +17,7 @@ from scaling.cli.study_run import StudyRun, plan_run, read_study
 from scaling.cluster.cluster_settings import NONE, SLURM
 from scaling.core.case import built_in, label
 from scaling.core.formatting import format_count
-from scaling.results import results_folder, store
+from scaling.results import store
 from scaling.study import arguments, preflight, user_workload
 from scaling.study.compose import compose, configuration_folder, known_keys
 from scaling.workers import schedule as scheduling
@@ -96,7 +96,7 @@ def _run_and_report(run: StudyRun, console: Console) -> int:
             variant = stack.enter_context(variants.open_variant(str(run.versus)))
             run = dataclasses.replace(run, baseline=(variant, run.baseline[1]))
         for folder in run.folders:
-            results_folder.create_results(folder)
+            store.create_results(folder)
         run.save_answers()
         if run.cluster.submits:
             from scaling.cli import submit

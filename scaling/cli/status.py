@@ -21,7 +21,7 @@ from scaling.core.case import Case, label
 from scaling.core.formatting import format_count, format_wait, list_first
 from scaling.core.grouping import group_by
 from scaling.core.record import Record
-from scaling.results import results_folder, store
+from scaling.results import store
 
 STATES = ("ok", "skipped", "failed", "running", "queued", "missing")
 _OF_JOBS = ("running", "queued")  # states that exist only if jobs were submitted
@@ -71,7 +71,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
     Return exit status 130 if the user interrupts --watch, 1 if a case has failed, and otherwise 0.
     """
-    folder, last_progress = results_folder.require_results_folder(args.folder), None
+    folder, last_progress = store.require_results_folder(args.folder), None
     if args.watch:
         streams.raise_on_broken_pipe()
         try:

@@ -14,7 +14,7 @@ from scaling.cluster.cluster_settings import LOCAL, NONE, SLURM, SUBMISSIONS, Cl
 from scaling.core.case import CEILING, FIELDS, Refusal
 from scaling.core.formatting import format_count
 from scaling.options import machine_peaks
-from scaling.results import results_folder, store
+from scaling.results import store
 from scaling.study import grid
 from scaling.workers import schedule as scheduling
 from scaling.workers.machine import Machine
@@ -63,7 +63,7 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
         from scaling.wandb.job import TrackingSettings
 
         tracking = TrackingSettings.from_config(config["tracking"])
-    folder = results_folder.parse_results(config["results"])
+    folder = store.parse_results(config["results"])
     if cluster.submits:
         from scaling.cluster import sbatch
 

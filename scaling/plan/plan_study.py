@@ -25,7 +25,7 @@ from scaling.core.record import COMPILING_STAGES, Record, RecordFields, Writer, 
 from scaling.core.timing import Sampling
 from scaling.plan import time_model
 from scaling.plan.hardware import Hardware, find_compiler, from_config
-from scaling.results import results_folder, store
+from scaling.results import store
 from scaling.study import grid, preflight
 from scaling.workers import cores
 from scaling.workers.machine import AllocationLost, ProcessShape
@@ -116,7 +116,7 @@ def _read_options(config: dict[str, Any]) -> tuple[Hardware, Path, RunSettings]:
             "specify the hardware to plan for, such as hardware=v5p or hardware=h100; "
             "`scaling plan --help` lists all hardware"
         )
-    folder, settings = results_folder.parse_results(config["results"]), RunSettings.from_config(config)
+    folder, settings = store.parse_results(config["results"]), RunSettings.from_config(config)
     options = config | {"sampling.width": settings.sampling.width}
     for option, default in _RUN_OPTIONS.items():
         value = options[option].get("name") if isinstance(options[option], Mapping) else options[option]
@@ -127,7 +127,7 @@ def _read_options(config: dict[str, Any]) -> tuple[Hardware, Path, RunSettings]:
     store.load(folder)  # refuses results of a newer version before anything is written
     if hardware.platform == "cpu":
         ceilings = config["hardware"].get("ceilings")
-        measured = folder if ceilings is None else results_folder.require_results_folder(str(ceilings))
+        measured = folder if ceilings is None else store.require_results_folder(str(ceilings))
         hardware = _calibrate_cpu(hardware, measured)
     return hardware, folder, settings
 
@@ -177,7 +177,7 @@ def run_plan(study: PlannedStudy, listener: Callable[[dict[str, Any]], None]) ->
 
     `listener` is called with an event (a dict) when a case begins or ends.
     """
-    results_folder.create_results(study.folder)
+    store.create_results(study.folder)
     with store.locked(study.folder, ".plan.lock"):
         writer = Writer(study.folder)
         _write_manifest(study)

@@ -9,8 +9,7 @@ from scaling.analysis.dataframe import export_tables
 from scaling.analysis.findings import Findings, read
 from scaling.contrib import extrap
 from scaling.core.case import Refusal, check_names
-from scaling.results.results_folder import no_records
-from scaling.results.store import Loaded, replace_file
+from scaling.results.store import Loaded, no_records, replace_file
 
 
 def write_exports(

@@ -15,7 +15,7 @@ import pytest
 
 from scaling.core.case import Refusal, to_dict
 from scaling.core.record import FAILED, SKIPPED, Writer, to_line
-from scaling.results import results_folder, store
+from scaling.results import store
 from scaling.results.read_record import from_line
 
 JUNK = {
@@ -377,8 +377,8 @@ def test_the_lock_of_a_shared_folder_can_be_written_as_the_umask_of_its_user_all
 def test_a_results_folder_that_cannot_be_written_is_rejected(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(Refusal, match=r"cannot write to results=.*; give another folder with results=PATH"):
-        results_folder.create_results(tmp_path / "file" / "below")
-    results_folder.create_results(tmp_path / "a" / "b")
+        store.create_results(tmp_path / "file" / "below")
+    store.create_results(tmp_path / "a" / "b")
     assert list((tmp_path / "a" / "b").iterdir()) == []
 
 
@@ -396,7 +396,7 @@ def test_a_file_of_records_without_read_permission_is_rejected_before_its_cases_
     write(tmp_path / "a.jsonl", make_record())
     (tmp_path / "a.jsonl").chmod(0)
     done = run_without_privileges(
-        "from pathlib import Path; from scaling.results.results_folder import create_results; create_results(Path('.'))",
+        "from pathlib import Path; from scaling.results.store import create_results; create_results(Path('.'))",
         tmp_path,
     )
     assert "Refusal: a.jsonl cannot be read: Permission denied; make it readable" in done.stderr
@@ -405,7 +405,7 @@ def test_a_file_of_records_without_read_permission_is_rejected_before_its_cases_
 def test_a_results_folder_without_read_permission_is_refused(tmp_path):
     (tmp_path / "mine").mkdir(mode=0)
     done = run_without_privileges(
-        "from scaling.results import results_folder; results_folder.require_results_folder('mine')", tmp_path
+        "from scaling.results import store; store.require_results_folder('mine')", tmp_path
     )
     assert "Refusal: no results in 'mine' that this user can read" in done.stderr
 
@@ -427,12 +427,12 @@ def test_an_error_of_writing_names_the_file_not_the_temporary_one(tmp_path):
 def test_a_folder_without_results_is_answered_with_those_that_have_some(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Refusal, match=r"no results in 'results/linear' that .*; `scaling run` makes some"):
-        results_folder.require_results_folder("results/linear")
+        store.require_results_folder("results/linear")
     (tmp_path / "results" / "rbf").mkdir(parents=True)
     (tmp_path / "results" / "rbf" / "study.json").write_text("{}")
     with pytest.raises(Refusal, match=r"no results in 'results/linear' that .*; there are results/rbf"):
-        results_folder.require_results_folder("results/linear")
-    assert str(results_folder.require_results_folder("results/rbf")) == "results/rbf"
+        store.require_results_folder("results/linear")
+    assert str(store.require_results_folder("results/rbf")) == "results/rbf"
 
 
 BIG, HUGE = 10**19, 10**400

@@ -3,7 +3,7 @@
 import pytest
 
 from scaling.core.case import Refusal
-from scaling.results.results_folder import parse_results, refuse_other_files
+from scaling.results.store import parse_results, refuse_other_files
 from scaling.study.compose import compose
 
 FOREIGN = [["thesis.tex"], ["report/index.html"], ["wandb/settings"], ["a/study.json", "a/b.jsonl"]]
