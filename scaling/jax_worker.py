@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from scaling.core import environment, run_case, timing, workload
-from scaling.core.case import Case, Refusal, from_dict, user_modules
+from scaling.core.case import Case, Refusal, from_dict
 from scaling.core.record import Record, outcome_fields, to_line
 from scaling.core.run_case import ProcessGroup
 from scaling.core.timing import Sampling
@@ -144,7 +144,6 @@ class CaseLoop:
         self.header, self.channel, self.group, self.group_fields = header, channel, group, group_fields
         self.send_event = channel.send_event if group.rank == 0 else lambda **event: None
         self.attempts: dict[str, run_case.Attempt] = {}  # case key -> its attempt
-        self.find_side_effects: Callable[[], tuple[str, str] | None] | None = None  # set for a user's module
         environment.commit()  # cache it now, because a user's module may remove environment variables
         self.variables = dict(os.environ)
 
@@ -170,30 +169,22 @@ class CaseLoop:
 
     def _prepare(self, key: str, request: dict[str, Any]) -> None:
         case = from_dict(request["case"])
-        if self.find_side_effects is None and user_modules(case):
-            from scaling.workers import module_side_effects
-
-            self.find_side_effects = module_side_effects.watch_for_changes()
         record = self._new_record(case, request)
         self.send_event(event="begin", key=key, environment=record.environment)
         sampling = Sampling(**self.header["sampling"])
         self.attempts[key] = run_case.prepare_case(
             record, self.group, sampling, request.get("known"), request["workload_digest"]
         )
-        self._refuse_side_effects()
+        self._refuse_changed_cores()
 
-    def _refuse_side_effects(self) -> None:
-        """End this process if its cores or JAX settings have changed. The launcher records the change."""
+    def _refuse_changed_cores(self) -> None:
+        """End this process if its cores have changed. The launcher records the change."""
         # The cores of this thread, which starts those of JAX. The thread that reads a pipe may not be bound.
         bound, cores = sorted(self.group.cores or ()), sorted(os.sched_getaffinity(0))
         if bound and cores != bound:
             fix = "leave the CPU affinity and the cpuset of the process as they are, and run the study again"
             text = f"the cores of the process changed from {bound} to {cores}"
             self.channel.send_event(event="refused", text=text, fix=fix)
-            os._exit(1)
-        if self.find_side_effects and (side_effects := self.find_side_effects()):
-            text, fix = side_effects
-            self.channel.send_event(event="refused", reason="error", text=text, fix=fix)
             os._exit(1)
 
     def _new_record(self, case: Case, request: dict[str, Any]) -> Record:
@@ -212,6 +203,6 @@ class CaseLoop:
 
     def _end(self, key: str) -> None:
         """Send the record of a case to the launcher, in the event "end"."""
-        self._refuse_side_effects()
+        self._refuse_changed_cores()
         record = self.attempts.pop(key).record
         self.send_event(event="end", key=key, line=to_line(record), **outcome_fields(record))

@@ -9,7 +9,7 @@ or "refused" if the memory ran out.
 import functools
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from json import loads  # bound here, because a user's module may replace `json.loads`
 from typing import Any
 
@@ -20,7 +20,7 @@ from jaxlib import xla_client
 from scaling.core import environment, workload
 from scaling.core.case import SECOND, Case, Refusal, TooLarge, built_in, from_dict, problem, to_dict
 from scaling.core.derivative import Derivative, describe_derivative
-from scaling.core.environment import hide_secrets, scrub
+from scaling.core.environment import PROGRAM_VARIABLES, hide_secrets, scrub
 from scaling.core.formatting import format_location
 from scaling.core.inputs import exact_inputs, input_structs, point_structs
 from scaling.options.program_stats import NON_MATRIX_PRIMITIVES, subjaxprs
@@ -32,10 +32,19 @@ from scaling.study.grid import GridCell, UnusedField
 from scaling.study.preflight import without_layout
 from scaling.study.user_workload import MAX_CHECKED_ELEMENTS, check_inputs, find_module
 from scaling.worker import Channel, die_with_parent
-from scaling.workers import module_side_effects
 
 _MAX_WORKLOADS = 8  # number of cached workloads; the parent sends the cells of one workload consecutively
 _MAX_TEXT = 300  # maximum length of an exception message, in characters
+# JAX setting that the case or the launcher sets, or that changes programs -> what to set instead
+_FIXES = {name.lower(): f"the environment variable {name}" for name in PROGRAM_VARIABLES} | {
+    "jax_default_matmul_precision": "precision in the study",
+    "jax_enable_x64": "dtype=float64 in the study",
+    "jax_platforms": "the environment variable JAX_PLATFORMS",
+    "jax_num_cpu_devices": "devices=N in the study",
+    "jax_disable_jit": "jit=false in the study",
+    "jax_default_device": "cluster.platform",
+    "jax_enable_compilation_cache": "cache=warm in the study",
+}
 
 
 def main() -> None:
@@ -45,16 +54,27 @@ def main() -> None:
     environment.limit_process()
     # This reads XLA_FLAGS without starting a backend. An unknown flag ends the process.
     xla_client.CompileOptions()
-    find_changes = module_side_effects.watch_for_changes()
+    settings = jax.config.values
     channel.send_event(event="started")
     for line in channel.requests:
         request = loads(line)
         cell = GridCell(from_dict(request["case"]), request["scaling"])
         reply = call_user_code(cell, lambda: channel.send_event(event="begin"))
-        if changes := find_changes():
-            reply = {"event": "answer", "refusal": f"{cell.case.workload} {'; '.join(changes)}"}
+        if changes := describe_changes(settings):
+            reply = {"event": "answer", "refusal": f"{cell.case.workload} {changes}"}
         channel.send_event(**reply)
     os._exit(0)  # skip the exit handlers of user modules
+
+
+def describe_changes(settings: Mapping[str, Any]) -> str | None:
+    """Return a description of the JAX settings that differ from `settings`, and a fix, or None."""
+    current = jax.config.values
+    changed = [name for name in _FIXES if current.get(name) != settings.get(name)]
+    if not changed:
+        return None
+    texts = [f"{name} from {settings[name]!r} to {current[name]!r}" for name in changed]
+    fixes = " and ".join(_FIXES[name] for name in changed)
+    return f"changed {', '.join(texts)}; remove that code, and set {fixes} instead"
 
 
 def check_cell(cell: GridCell) -> dict[str, Any]:

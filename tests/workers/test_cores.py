@@ -196,7 +196,7 @@ def test_a_thread_that_started_before_its_process_was_bound_does_not_change_the_
         os.sched_setaffinity(0, CORES[:1])
         group = run_case.ProcessGroup([], "cpu", cores=list(CORES[:1]))
         channel = types.SimpleNamespace(send_event=lambda **event: pytest.fail(event["text"]))
-        jax_worker.CaseLoop({}, channel, group, {})._refuse_side_effects()
+        jax_worker.CaseLoop({}, channel, group, {})._refuse_changed_cores()
     finally:
         os.sched_setaffinity(0, before)
         ended.set()
