@@ -23,7 +23,9 @@ from scaling.workers.run_settings import RunSettings
 # Reason of a failure if the code, nodes, or devices differ from the request. The attempt is not counted.
 REQUEST_NOT_MET = "not_as_asked"
 # Reasons of failures that another attempt may avoid.
-_TRANSIENT_FAILURES = ("killed", "timeout", "preempted", "node_failed", "cancelled", REQUEST_NOT_MET)
+_TRANSIENT_FAILURES = (
+    "killed", "timeout", "preempted", "node_failed", "cancelled", "out_of_memory", REQUEST_NOT_MET,
+)  # fmt: skip
 # Reasons of skips that depend on installed packages or on the other cases of the run.
 _TEMPORARY_SKIPS = ("not_offered", "not_installed", "dominated")
 Environment = dict[str, Any]  # the field `environment` of a record

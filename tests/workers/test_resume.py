@@ -64,3 +64,14 @@ def test_a_record_of_another_environment_is_ignored(make_record):
     record = record_case(make_record, CASES[0])
     other = record.environment | {"digest": "f" * 12}
     assert CASES[0].key in scheduled_keys(make_plan([dataclasses.replace(record, environment=other)]))
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_tried_again"), [("timeout", True), ("out_of_memory", True), ("wrong_answer", False)]
+)
+def test_a_submitted_case_runs_again_if_its_failure_may_have_had_an_outer_cause(
+    make_record, reason, is_tried_again
+):
+    record = record_case(make_record, CASES[0], "failed", reason=reason)
+    assert (CASES[0].key in scheduled_keys(make_plan([record], attempts=2))) == is_tried_again
+    assert CASES[0].key not in scheduled_keys(make_plan([record], attempts=1))
