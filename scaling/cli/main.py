@@ -26,7 +26,7 @@ from scaling.cli.commands import BAD_INPUT, COMMANDS, FAILED, INTERRUPTED, OK, o
 from scaling.core.case import Refusal, unknown_name
 from scaling.core.environment import hide_secrets, source
 from scaling.study.arguments import refuse_flags_file
-from scaling.workers.machine import AllocationLost
+from scaling.workers.worker_group import AllocationLost
 
 _MAX_ERROR_LENGTH = 1400  # maximum length of an error message, in characters
 _ADDRESS_SPACE = 2**30  # bytes; with much less, OpenBLAS, which NumPy calls, may never return

@@ -21,9 +21,8 @@ from scaling.core import environment
 from scaling.core.case import Refusal
 from scaling.results import store
 from scaling.workers import schedule, supervise
-from scaling.workers.machine import AllocationLost
 from scaling.workers.schedule import Schedule
-from scaling.workers.worker_group import SrunSteps, SshShells, Transport
+from scaling.workers.worker_group import AllocationLost, SrunSteps, SshShells, Transport
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _LOCK_SECONDS = 600.0  # timeout for a previous run of the task, possibly on a failed node, to end

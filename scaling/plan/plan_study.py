@@ -28,10 +28,10 @@ from scaling.plan.hardware import Hardware, find_compiler, from_config
 from scaling.results import store
 from scaling.study import grid, preflight
 from scaling.workers import cores
-from scaling.workers.machine import AllocationLost, ProcessShape
+from scaling.workers.machine import ProcessShape
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult
-from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup, open_worker_group
+from scaling.workers.worker_group import AllocationLost, Variant, WorkerDied, WorkerGroup, open_worker_group
 
 _RUN_OPTIONS = {  # option of `scaling run` that has no effect on a plan -> default value
     "dry_run": False, "versus": None, "wait": None, "oversubscribe": False, "retry": False, "nested": False,

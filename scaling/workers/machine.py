@@ -20,10 +20,6 @@ ONE_PER_DEVICE = "device"  # the value of `processes` for one process per device
 _PLATFORM_NAMES = {"cuda": "gpu", "rocm": "gpu"}  # backends of JAX that this package calls gpu
 
 
-class AllocationLost(Exception):
-    """Raised if no worker process can be started, for example because the Slurm job has ended."""
-
-
 @dataclass(frozen=True)
 class ProcessShape:
     """The numbers of devices, nodes, and worker processes that run a case.

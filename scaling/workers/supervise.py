@@ -15,7 +15,6 @@ from scaling.core.grouping import group_by
 from scaling.core.record import Record, Writer, outcome_fields, to_line
 from scaling.results import store
 from scaling.workers import cores, worker_group
-from scaling.workers.machine import AllocationLost
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import (
     Environment,
@@ -26,7 +25,7 @@ from scaling.workers.schedule import (
     group_by_problem,
     process_shape,
 )
-from scaling.workers.worker_group import Transport, Variant, WorkerDied, WorkerGroup
+from scaling.workers.worker_group import AllocationLost, Transport, Variant, WorkerDied, WorkerGroup
 
 _MAX_INTERLEAVED = 8  # number of cases that are prepared in one process at the same time
 _FINISH_SECONDS = 60.0  # minimum time to finish a case, even if `case_seconds` is shorter

@@ -18,7 +18,7 @@ from typing import Any
 from scaling.core import environment
 from scaling.workers import child_process, cores
 from scaling.workers.child_process import ChildProcess, Event
-from scaling.workers.machine import AllocationLost, ProcessShape
+from scaling.workers.machine import ProcessShape
 
 _START_SECONDS = 300.0  # timeout to import JAX and initialize the devices
 _EXIT_SECONDS = 3.0  # time for the workers of a job step to exit by themselves
@@ -132,6 +132,10 @@ class WorkerDied(Exception):
     def __init__(self, reason: str, text: str, detail: str = "") -> None:
         super().__init__(text + detail)
         self.reason, self.text, self.detail = reason, text, detail
+
+
+class AllocationLost(Exception):
+    """Raised if no worker process can be started, for example because the Slurm job has ended."""
 
 
 @dataclass

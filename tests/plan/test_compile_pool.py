@@ -13,8 +13,7 @@ import pytest
 
 from scaling.core.case import Case
 from scaling.plan import plan_study
-from scaling.workers.machine import AllocationLost
-from scaling.workers.worker_group import Variant
+from scaling.workers.worker_group import AllocationLost, Variant
 
 FAKE_WORKER = """
 import json, os, sys, time

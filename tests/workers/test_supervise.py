@@ -11,10 +11,10 @@ from scaling.core.case import AUTO, Case
 from scaling.core.record import to_line
 from scaling.results.store import append_records, latest, load
 from scaling.workers import supervise, worker_group
-from scaling.workers.machine import AllocationLost, Machine
+from scaling.workers.machine import Machine
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult, Schedule, ScheduledCase
-from scaling.workers.worker_group import SshShells, Variant, WorkerDied
+from scaling.workers.worker_group import AllocationLost, SshShells, Variant, WorkerDied
 
 UNBOUND = RunSettings(bind=False)  # nothing is measured, so the tests need not wait for free cores
 TOO_LARGE = {"event": "end", "line": "no record", "status": "skipped", "reason": "too_large"}
