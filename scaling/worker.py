@@ -1,4 +1,4 @@
-"""Main program of a worker process: open the `Channel` to the launcher, bind to CPU cores, and start JAX.
+"""Main program of a worker until JAX starts: open the `Channel` to the launcher, and bind to CPU cores.
 
 `python -m scaling.worker` needs only jax, numpy, and the standard library. Do not rename this module, because
 the launcher of another revision may start it. Preflight processes and compile workers also use its `Channel`.

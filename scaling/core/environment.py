@@ -1,4 +1,4 @@
-"""Describe the environment of a run (versions, commit, digest), find free memory, and hide secrets."""
+"""Describe the environment of a run (versions, commit, CPU governor), find free memory, and hide secrets."""
 
 import functools
 import hashlib

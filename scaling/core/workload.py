@@ -1,4 +1,4 @@
-"""Define `InputSpec` and `Workload`, build the `Workload` of a case from its module, and cache values by key.
+"""Define `Workload`, `InputSpec` and `Reference`, build one from its module, and cache values by their keys.
 
 A workload module, built-in or user-defined, has a function `workload(case) -> Workload` and, optionally,
 these constants:

@@ -12,7 +12,7 @@ from typing import Any
 
 from scaling.core.case import AUTO, Case, non_default_fields, user_modules
 from scaling.core.grouping import group_by
-from scaling.core.record import Record, Writer, outcome_fields, to_line
+from scaling.core.record import Writer, outcome_fields, to_line
 from scaling.results import store
 from scaling.workers import cores, worker_group
 from scaling.workers.run_settings import RunSettings
@@ -305,10 +305,6 @@ class _InterleavedCases:
         text = ": ".join([*user_modules(work.item.case), cause])
         self.run.record_end(work, "failed", death.reason, text)
 
-    def _records_of_case(self, work: WorkItem) -> list[Record]:
-        records = store.load(self.run.results[work.variant].folder).records
-        return [record for record in records if record.key == work.item.case.key]
-
     def _prepare(self, work: WorkItem) -> None:
         """Request that the workers prepare a case, or skip the case if it is known to be too large.
 
@@ -322,8 +318,12 @@ class _InterleavedCases:
             return
         # Other environments may have other memory.
         here = {(): self.run.results[work.variant].environments[item.preflight.environment_key]}
-        earlier_records = self._records_of_case(work) if item.case.chunk == AUTO else []
-        known_blocks = [r.blocks for r in earlier_records if r.blocks and find_identities(r, here)]
+        earlier = store.load(self.run.results[work.variant].folder).records if item.case.chunk == AUTO else []
+        known_blocks = [
+            record.blocks
+            for record in earlier
+            if record.key == item.case.key and record.blocks and find_identities(record, here)
+        ]
         self._request(
             work, "prepare", case=non_default_fields(item.case), order=item.order, attempt=item.attempt,
             replicate=item.replicate, engine=dict(item.preflight.engine), block=self.name,

@@ -1,4 +1,4 @@
-"""Start the worker processes of a case on this host, with srun or with ssh, and send requests (`WorkerGroup`).
+"""Start the worker processes of a case on this host, with srun or ssh, and send requests (`WorkerGroup`).
 
 child_process.py starts one process, reads its output, and explains its exit.
 """
