@@ -99,31 +99,26 @@ class Machine:
 
 
 def local_machine() -> Machine:
-    """Return a `Machine` with the default JAX devices of this host. On a CPU, a device is a usable core."""
-    platform = find_platform()
-    if platform == "cpu":
-        return Machine(platform, None, len(cores.usable_cores()))
-    machine = _query_jax_devices()
-    if machine.platform == "cpu":
-        requested = f"{platform} of JAX_PLATFORMS={os.environ['JAX_PLATFORMS']}"
-        fix = "install its plugin, such as ad-scaling[cuda], or JAX_PLATFORMS=cpu runs on the CPU"
-        raise Refusal(f"JAX cannot start {requested}: it found only the CPU; {fix}")
-    return dataclasses.replace(machine, platform=platform)
+    """Return a `Machine` with the default JAX devices of this host. On a CPU, a device is a usable core.
 
-
-def find_platform() -> str:
-    """Return the name of the JAX platform of this host, such as "cpu" or "gpu".
-
-    Raise `Refusal` if an accelerator plugin is installed but JAX cannot start.
+    Raise `Refusal` if JAX cannot start the platform of JAX_PLATFORMS, or an accelerator plugin is installed
+    and JAX cannot start.
     """
     requested = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip()
-    if requested:
-        return _PLATFORM_NAMES.get(requested, requested)
-    import importlib.metadata  # the import takes 40 ms, and `status` does not need it
+    platform, may_have_accelerator = _PLATFORM_NAMES.get(requested, requested), requested != "cpu"
+    if not requested:
+        import importlib.metadata  # the import takes 40 ms, and `status` does not need it
 
-    installed = (distribution.name or "" for distribution in importlib.metadata.distributions())
-    has_plugin = any(re.match(r"jax-(cuda|rocm)|libtpu", name) for name in installed)
-    return _query_jax_devices().platform if has_plugin else "cpu"
+        installed = (distribution.name or "" for distribution in importlib.metadata.distributions())
+        may_have_accelerator = any(re.match(r"jax-(cuda|rocm)|libtpu", name) for name in installed)
+    machine = _query_jax_devices() if may_have_accelerator else None
+    if machine is not None and machine.platform != "cpu":
+        return dataclasses.replace(machine, platform=platform or machine.platform)
+    if machine is not None and requested:
+        problem = f"JAX cannot start {platform} of JAX_PLATFORMS={os.environ['JAX_PLATFORMS']}"
+        fix = "install its plugin, such as ad-scaling[cuda], or JAX_PLATFORMS=cpu runs on the CPU"
+        raise Refusal(f"{problem}: it found only the CPU; {fix}")
+    return Machine("cpu", None, len(cores.usable_cores()))
 
 
 @functools.cache
