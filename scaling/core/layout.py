@@ -70,7 +70,7 @@ def lay_out(derivative: Derivative, devices: Sequence[Any], has_start: bool = Fa
         on_mesh = jax.tree.map(split_axes, result)
         if nonzero_indices is not None:
             return [load_option("sparse_jacobians").gather_nonzeros(nonzero_indices, host_shape, on_mesh)]
-        return gather_pieces(derivative, on_mesh)
+        return _gather_pieces(derivative, on_mesh)
 
     def collect(result: Any) -> np.ndarray:
         arrays = pieces(result)
@@ -178,7 +178,7 @@ def _place_argument(program: Program, name: str, host: Mapping[str, np.ndarray] 
     return jax.make_array_from_callback(struct.shape, struct.sharding, shard)
 
 
-def gather_pieces(derivative: Derivative, result: Any) -> Pieces:
+def _gather_pieces(derivative: Derivative, result: Any) -> Pieces:
     """Return a result without padding, as a list of arrays to concatenate along the last axis."""
     workload = derivative.workload
     if not derivative.case.ad_mode.has_seeds or derivative.case.mode in workload.whole_modes:
