@@ -19,7 +19,7 @@ from scaling.core.case import Refusal
 from scaling.core.derivative import Derivative, to_dense
 from scaling.core.reference import ReferenceSpec
 
-_MAX_SUSPECT_ELEMENTS = 2**24  # no suspect is added once the suspects have this many array elements
+_MAX_SUSPECT_ELEMENTS = 2**24  # once the suspects have this many array elements, they are evaluated again
 _UNDERFLOW_MARGIN = 2.0**10  # results below this many times (smallest normal / roundoff) may lose digits
 _MAX_UNDECIDED = 0.01  # largest fraction of entries that may be undecidable because of rounding
 
@@ -70,7 +70,16 @@ class CheckProgress:
     undecided_entries: int = 0  # the number of entries with a rounding error too large to compare
     # The comparisons with an error over the tolerance. rounding_check.py evaluates their entries again.
     suspects: list[tuple[PointsComparison, EntryComparison]] = field(default_factory=list)
+    reevaluation_seconds: float = 0.0  # the time that these evaluations have taken
     skipped_entries: int = 0  # the number of entries over the tolerance that were not evaluated again
+
+    def add_until_full(self, ranges: Iterator[PointsComparison]) -> bool:
+        """Compare the entries at the points of `ranges`. Return false if the suspects became too many."""
+        for points in ranges:
+            self.add(points)
+            if sum(suspect.expected.size for _, suspect in self.suspects) > _MAX_SUSPECT_ELEMENTS:
+                return False
+        return True
 
     def add(self, points: PointsComparison) -> None:
         """Compare the entries at some points, and update the state of the check."""
@@ -95,10 +104,8 @@ class CheckProgress:
                 self.record_errors(points._replace(note=text + points.note), by_point, is_wrong)
             elif not is_wrong.any():
                 self.record_errors(points, by_point, is_wrong)
-            elif sum(suspect.expected.size for _, suspect in self.suspects) < _MAX_SUSPECT_ELEMENTS:
-                self.suspects.append((points, dataclasses.replace(comparison, scale=scale)))
             else:
-                self.skipped_entries += int(np.count_nonzero(~(error <= spec.tolerance)))
+                self.suspects.append((points, dataclasses.replace(comparison, scale=scale)))
 
     def record_errors(self, points: PointsComparison, error: np.ndarray, is_wrong: np.ndarray) -> None:
         """Update `largest_error`, `first_wrong` and `allowed`. The arrays have the shape (points,)."""
@@ -123,7 +130,7 @@ class CheckProgress:
             text = f"{_point_or_copy(spec)} {self.first_wrong} is wrong{self.note}"
         elif self.skipped_entries:
             skipped = f"{self.skipped_entries} entries with an error over the tolerance"
-            reason, text = "no_digits", f"{skipped} were not evaluated again, to save time or memory"
+            reason, text = "no_digits", f"{skipped} were not evaluated again, to save time"
         elif self.undecided_entries > _MAX_UNDECIDED * self.entries:
             undecided = f"{self.undecided_entries} of {self.entries} entries of the result"
             reason, text = "no_digits", f"rounding to {spec.case.dtype} is too coarse to check {undecided}"
@@ -145,11 +152,12 @@ def verdict(derivative: Derivative, result: np.ndarray, platform: str) -> Verdic
     if (computed := spec.computed) is not None and (text := computed.wrong or computed.unsure):
         return Verdict(None, spec.tolerance, "wrong_answer" if computed.wrong else "no_digits", text)
     progress = CheckProgress(spec, allowed=min(spec.tolerance, spec.max_tolerance))
-    with computed.session() if computed is not None else contextlib.nullcontext():
-        for points in _compare_ranges(spec, result):
-            progress.add(points)
-    if progress.suspects:
-        load_option("rounding_check").reevaluate_failures(progress)
+    ranges, is_complete = _compare_ranges(spec, result), False
+    while not is_complete:
+        with computed.session() if computed is not None else contextlib.nullcontext():
+            is_complete = progress.add_until_full(ranges)
+        if progress.suspects:
+            load_option("rounding_check").reevaluate_failures(progress)
     return progress.verdict()
 
 

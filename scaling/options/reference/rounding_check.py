@@ -25,11 +25,13 @@ from scaling.options.reference.evaluations import Evaluation
 from scaling.options.reference.jaxpr_rounding import has_custom_rules
 
 _REEVALUATIONS = 16  # the number of evaluations with random rounding errors
+_FEW_REEVALUATIONS = 4  # the number of evaluations at points where they explain all errors
 _PERTURBATION_ROUNDINGS = 2  # the change of the inputs in each evaluation, in unit roundoffs
 _RANGES = 3  # the estimated rounding error, as a multiple of the range of the evaluated values
 _MAX_COLUMNS = 32  # limit on the number of columns of a block
 _MIN_POINTS = 8  # a block may have this number of points even with more than _MAX_ENTRIES entries
 _MAX_ENTRIES = 2**18  # limit on the number of entries of a block of more than _MIN_POINTS points
+_MIN_LARGE_BLOCK = 2**10  # the number of points of a larger block is a power of 4, to need no padding
 _BUDGET_SECONDS = 60.0  # after this time, no further block is evaluated
 
 Columns = np.ndarray | slice
@@ -51,12 +53,14 @@ def reevaluate_failures(progress: CheckProgress) -> None:
     Also record the first point with a wrong entry. Entries that are not evaluated before the time limit are
     counted as skipped.
     """
-    spec = progress.spec
+    spec, start = progress.spec, time.monotonic()
     native = spec.computed.native if spec.computed else native_evaluation(spec.case, spec.workload)
-    deadline = time.monotonic() + _BUDGET_SECONDS
+    deadline = start + _BUDGET_SECONDS - progress.reevaluation_seconds
     for all_comparisons, comparison in progress.suspects:
         arrays = inputs.exact_inputs(spec.case, spec.workload, all_comparisons.start, all_comparisons.stop)
         _reevaluate_suspect(progress, _Suspect(spec, native, arrays, comparison), all_comparisons, deadline)
+    progress.suspects.clear()
+    progress.reevaluation_seconds += time.monotonic() - start
 
 
 def _reevaluate_suspect(
@@ -77,7 +81,8 @@ def _reevaluate_suspect(
             break
         points_of_block, columns = _choose_block(suspect, is_pending)
         block = np.ix_(points_of_block, *map(np.arange, shape[1:-1]), np.arange(shape[-1])[columns])
-        rounding, note = _rounding_of_block(suspect, points_of_block, columns, typical_size[block])
+        excess = difference[block] - own_limit[block]
+        rounding, note = _rounding_of_block(suspect, points_of_block, columns, typical_size[block], excess)
         all_comparisons = all_comparisons._replace(note=all_comparisons.note + note)
         is_wrong[block] = ~(difference[block] <= error_limit[block] + rounding)
         allowed = spec.tolerance + relative_error(rounding, typical_size[block])
@@ -89,7 +94,7 @@ def _reevaluate_suspect(
             divisor = np.where(is_hidden, np.maximum(row_size[block], estimated_size), divisor)
         errors = relative_error(difference[block], divisor)
         # Rounding may not explain an error that is small only compared with the entry at other points.
-        is_undecided = is_hidden & ~(errors <= tolerance) | (difference[block] > own_limit[block] + rounding)
+        is_undecided = is_hidden & ~(errors <= tolerance) | (excess > rounding)
         is_excluded = is_undecided & ~is_wrong[block]
         progress.undecided_entries += int(is_excluded.sum())
         is_allowed = ~is_hidden & (errors > tolerance)
@@ -164,34 +169,50 @@ def _name_input(spec: ReferenceSpec, index: Sequence[int]) -> str:
 
 
 def _rounding_of_block(
-    suspect: _Suspect, points_of_block: np.ndarray, columns: Columns, size: np.ndarray
+    suspect: _Suspect, points: np.ndarray, columns: Columns, size: np.ndarray, excess: np.ndarray
 ) -> tuple[np.ndarray, str]:
     """Return (rounding, note), where `rounding` estimates the rounding error of each entry of a block.
 
-    Each entry is evaluated several times with random rounding errors. The estimate is infinite if any of
-    these values is infinite or NaN. If the errors cannot be estimated, `rounding` is 0, and `note` is text
-    with the reason. Otherwise, `note` is "". `size` contains the typical magnitude of each entry.
+    If the errors cannot be estimated, `rounding` is 0, and `note` is text with the reason. Otherwise, `note`
+    is "". `size` contains the typical magnitude of each entry, and `excess` its error minus the tolerance.
+    """
+    spec = suspect.spec
+    try:
+        rounding = _estimate_rounding(suspect, points, columns, size, _FEW_REEVALUATIONS)
+        # More evaluations can only increase the estimate, by less than a factor of 2 if the errors are normal.
+        allowed = spec.tolerance + relative_error(2 * rounding, size)
+        is_explained = (excess <= rounding) & (allowed <= spec.max_tolerance)
+        if len(rest := np.flatnonzero(~is_explained.reshape(len(points), -1).all(axis=1))):
+            rounding[rest] = _estimate_rounding(suspect, points[rest], columns, size[rest], _REEVALUATIONS)
+    except Exception as failure:  # of the function, or of JAX
+        message = f"{type(failure).__name__}: {failure}".strip().splitlines()[0][:120]
+        return np.zeros(size.shape), f"; its rounding error is unknown ({message})"
+    # A rounding error that exceeds the size of an entry may vary by orders of magnitude, as in chaos.
+    exceeds_size = (rounding > size) & np.isfinite(rounding)
+    return np.where(exceeds_size, np.max(rounding, axis=0, where=exceeds_size, initial=0.0), rounding), ""
+
+
+def _estimate_rounding(
+    suspect: _Suspect, points: np.ndarray, columns: Columns, size: np.ndarray, count: int
+) -> np.ndarray:
+    """Return an estimate of the rounding error of each entry of a block, in the shape of `size`.
+
+    Each entry is evaluated `count` times with random rounding errors. The estimate is infinite if any of
+    these values is infinite or NaN.
     """
     spec, native = suspect.spec, suspect.native
-    padded_points = _pad_indices(points_of_block)
+    padded_points = _pad_indices(points)
     padded_columns = columns if isinstance(columns, slice) else _pad_indices(columns)
     measure = functools.partial(_evaluate_columns, spec, padded_columns)
     if suspect.comparison.measure is not None:
         measure = functools.partial(suspect.comparison.measure, points=padded_points)
     arrays, relative = _select_points(suspect, padded_points), _PERTURBATION_ROUNDINGS * spec.roundoff
-    try:
-        with evaluations.evaluation_context(native.dtype):
-            range_ = evaluations.rounding_range(measure, native, arrays, relative, _REEVALUATIONS)
-    except Exception as failure:  # of the function, or of JAX
-        message = f"{type(failure).__name__}: {failure}".strip().splitlines()[0][:120]
-        return np.zeros(size.shape), f"; its rounding error is unknown ({message})"
+    with evaluations.evaluation_context(native.dtype):
+        range_ = evaluations.rounding_range(measure, native, arrays, relative, count)
     # The padding is removed. All copies of a sum over points have the same range.
     kept_columns = columns if isinstance(columns, slice) else slice(len(columns))
-    range_ = np.broadcast_to(range_[: len(points_of_block), ..., kept_columns], size.shape)
-    rounding = np.nan_to_num(_RANGES * range_, nan=np.inf, posinf=np.inf)
-    # A rounding error that exceeds the size of an entry may vary by orders of magnitude, as in chaos.
-    exceeds_size = (rounding > size) & np.isfinite(rounding)
-    return np.where(exceeds_size, np.max(rounding, axis=0, where=exceeds_size, initial=0.0), rounding), ""
+    range_ = np.broadcast_to(range_[: len(points), ..., kept_columns], size.shape)
+    return np.nan_to_num(_RANGES * range_, nan=np.inf, posinf=np.inf)
 
 
 def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray, Columns]:
@@ -207,6 +228,8 @@ def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray
     entries_per_point = is_pending[0, ..., : _MAX_COLUMNS if has_columns else None].size
     points = np.flatnonzero(is_pending.reshape(len(is_pending), -1).any(axis=1))
     points = points[: max(_MIN_POINTS, _MAX_ENTRIES // entries_per_point)]
+    if len(points) > _MIN_LARGE_BLOCK:
+        points = points[: 4 ** int(np.log(len(points)) / np.log(4) + 1e-9)]
     if not has_columns:
         return points, slice(None)
     is_pending_column = is_pending[points].reshape(-1, is_pending.shape[-1]).any(axis=0)
