@@ -292,6 +292,23 @@ def test_entries_that_underflow_are_right_among_larger_ones():
     assert run_once(case).status == "ok"  # far from the mean the derivative is below the smallest float32
 
 
+@pytest.mark.default
+@pytest.mark.parametrize("limit", [2**24, 1000])
+def test_more_rounded_entries_than_fit_in_memory_are_evaluated_again_in_parts(limit, monkeypatch):
+    monkeypatch.setattr(check, "_MAX_SUSPECT_ELEMENTS", limit)
+    case = completion.complete(
+        Case("residual", points=4000, wrt="m", mode="jacfwd", api="jit", dtype="float32")
+    )
+    derivative = describe_derivative(case, workload.build(case))
+    got = compute(derivative)
+    assert len(list(reference_of_case.point_ranges(reference_of_case.reference_spec(derivative, "cpu")))) == 3
+    verdict = check_result(derivative, got)
+    assert verdict.reason is None and verdict.tolerance > 1e-5  # rounding explains the largest error
+    got[3900] *= 1.01
+    verdict = check_result(derivative, got)
+    assert verdict.reason == "wrong_answer" and "point 3900 is wrong" in verdict.text
+
+
 def alternating_sum(points):
     """Return a case, its workload, and the terms of its result: a sum over points of terms of both signs."""
 
