@@ -1,6 +1,7 @@
 """Implement `scaling status`: find and print the states of cluster tasks and cases (`StudyStatus`)."""
 
 import argparse
+import datetime
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ from scaling.cli.commands import FAILED, INTERRUPTED, OK
 from scaling.cluster import lost_cases, wait
 from scaling.cluster.cluster_settings import SUBMISSIONS
 from scaling.cluster.job_state import TaskState, try_find_tasks
-from scaling.cluster.journal import seconds_between
 from scaling.core.case import Case, label
 from scaling.core.formatting import format_count, format_wait, list_first
 from scaling.core.grouping import group_by
@@ -148,7 +148,7 @@ def _live_lines(tasks: Iterable[TaskState], records: Sequence[Record]) -> Iterat
             if item.replicate_key not in begun:
                 yield StatusLine("queued", item.case, task_name, item.replicate)
         for attempt in [attempt for attempt in running if attempt.key in task.cases]:
-            elapsed = f", for {format_wait(seconds_between(attempt.began_at))}" if attempt.began_at else ""
+            elapsed = f", for {format_wait(_seconds_between(attempt.began_at))}" if attempt.began_at else ""
             explanation = f"{_format_nodes(attempt.nodes)}attempt {attempt.attempt}{elapsed}, {task_name}"
             yield StatusLine("running", task.cases[attempt.key], explanation, attempt.replicate)
 
@@ -235,11 +235,20 @@ def _list_names(names: Iterable[str]) -> str:
 def _format_elapsed(row: Sequence[TaskState]) -> str:
     """Return the longest elapsed time of the tasks in a table row, as text, or "" if no task has started."""
     times = [
-        seconds_between(task.journal.began_at, None if task.state.live else task.journal.last_at)
+        _seconds_between(task.journal.began_at, None if task.state.live else task.journal.last_at)
         for task in row
         if task.journal.began_at and not task.is_pending
     ]
     return format_wait(max(times)) if times else ""
+
+
+def _seconds_between(began_at: str, ended_at: str | None = None) -> float:
+    """Return the time from `began_at` to `ended_at` in seconds, or 0 if it is negative.
+
+    Both times are in ISO 8601 format. The default of `ended_at` is the current time.
+    """
+    ended = datetime.datetime.fromisoformat(ended_at) if ended_at else datetime.datetime.now(datetime.UTC)
+    return max(0.0, (ended - datetime.datetime.fromisoformat(began_at)).total_seconds())
 
 
 def print_status(status: StudyStatus, console: Console, show_all: bool) -> None:

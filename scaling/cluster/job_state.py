@@ -12,9 +12,15 @@ from pathlib import Path
 
 from scaling.cluster import slurm, submission_files
 from scaling.cluster.cluster_settings import SLURM, SUBMISSIONS
-from scaling.cluster.journal import TaskAttempt, TaskJournal, read_journal
 from scaling.cluster.slurm import LOST, UNKNOWN, JobState
-from scaling.cluster.submission_files import Submission, SubmittedTask, TaskDefinition
+from scaling.cluster.submission_files import (
+    Submission,
+    SubmittedTask,
+    TaskAttempt,
+    TaskDefinition,
+    TaskJournal,
+    read_journal,
+)
 from scaling.core import environment
 from scaling.core.case import Case, Refusal
 from scaling.workers import child_process

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from scaling.cluster import submission_files
 from scaling.cluster.job_state import END_REASONS, TaskState, find_state_in_log, read_log
-from scaling.cluster.journal import read_journal
 from scaling.cluster.slurm import LOST
+from scaling.cluster.submission_files import read_journal
 from scaling.core import environment
 from scaling.core.record import Record
 from scaling.results import store

@@ -14,9 +14,8 @@ from typing import Any
 
 from scaling.cluster import lost_cases, submission_files
 from scaling.cluster.cluster_settings import ALLOCATION, HOSTS, SLURM, ClusterSettings
-from scaling.cluster.journal import Journal, current_job
 from scaling.cluster.slurm import allocated_nodes, cpus_per_gpu
-from scaling.cluster.submission_files import TaskDefinition
+from scaling.cluster.submission_files import Journal, TaskDefinition
 from scaling.core import environment
 from scaling.core.case import Refusal
 from scaling.results import store
@@ -64,7 +63,7 @@ def _run_with_journal(path: Path, definition: TaskDefinition, lock: int) -> int:
     nodes = list(allocated_nodes()) if definition.cluster.name == SLURM else [node]
     log_starts = [os.fstat(stream).st_size for stream in (1, 2)]
     journal.write(
-        "started", job=current_job(), node=node, nodes=nodes, pid=os.getpid(), log_starts=log_starts
+        "started", job=_current_job(), node=node, nodes=nodes, pid=os.getpid(), log_starts=log_starts
     )
     try:
         _run_missing_cases(path, definition, journal, lock)
@@ -129,11 +128,22 @@ def make_worker_options(
     elif cluster.name == HOSTS:
         transport = SshShells(cluster.hosts, cluster.shell)
     environment = {
-        "job": current_job(), "cluster": cluster.name, "nested": nested,
+        "job": _current_job(), "cluster": cluster.name, "nested": nested,
         "restarts": int(os.environ.get("SLURM_RESTART_COUNT", "0")),
         "code": "snapshot" if is_snapshot else "checkout",
     }  # fmt: skip
     return supervise.WorkerOptions(transport, environment, log_folder, cluster.python or sys.executable)
+
+
+def _current_job() -> str | None:
+    """Return the ID of the job that runs this process, or None outside a job.
+
+    A task of a Slurm array has an ID such as "12_3". The ID of a local job is a process ID.
+    """
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    if array and task:
+        return f"{array}_{task}"
+    return os.environ.get("SLURM_JOB_ID") or os.environ.get("SUBMITIT_LOCAL_JOB_ID")
 
 
 if __name__ == "__main__":

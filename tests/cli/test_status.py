@@ -18,9 +18,9 @@ from scaling.cli import logs, main, status
 from scaling.cluster import job_state, lost_cases, submission_files, task, wait
 from scaling.cluster.cluster_settings import ClusterSettings
 from scaling.cluster.job_state import TaskState
-from scaling.cluster.journal import Journal
 from scaling.cluster.pack import PackedTask
 from scaling.cluster.slurm import JobState
+from scaling.cluster.submission_files import Journal
 from scaling.core.case import Case, Refusal, label, to_dict
 from scaling.core.record import Writer, to_line
 from scaling.results import store

@@ -8,7 +8,7 @@ import pytest
 
 from scaling.cluster import job_state, pack, slurm, submission_files
 from scaling.cluster.cluster_settings import ClusterSettings
-from scaling.cluster.journal import Journal
+from scaling.cluster.submission_files import Journal
 from scaling.core.case import Case, Refusal
 from scaling.results import store
 from scaling.study.completion import complete

@@ -14,8 +14,8 @@ import pytest
 from scaling.cli import main
 from scaling.cluster import job_state, lost_cases, sbatch, slurm, submission_files, task
 from scaling.cluster.cluster_settings import LISTS, ClusterSettings
-from scaling.cluster.journal import read_journal
 from scaling.cluster.slurm import JobState
+from scaling.cluster.submission_files import read_journal
 from scaling.core import environment
 from scaling.core.case import Refusal, non_default_fields
 from scaling.results import store

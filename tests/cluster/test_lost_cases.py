@@ -8,8 +8,8 @@ import types
 import pytest
 
 from scaling.cluster import job_state, lost_cases, sbatch, slurm, submission_files
-from scaling.cluster.journal import Journal, read_journal
 from scaling.cluster.slurm import JobState
+from scaling.cluster.submission_files import Journal, read_journal
 from scaling.core import environment
 from scaling.core.case import Case, Refusal
 from scaling.core.record import Writer
