@@ -5,7 +5,7 @@ import argparse
 from rich.console import Console
 
 from scaling.cli.streams import print_lines
-from scaling.cluster import job_state
+from scaling.cluster import task_state
 from scaling.cluster.cluster_settings import LOCAL
 from scaling.core.case import Refusal
 from scaling.core.formatting import format_count
@@ -20,8 +20,8 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     folder = store.require_results_folder(args.folder)
     store.load(folder)  # refuses results of a newer version before anything is written
     with store.locked(folder):  # not while `scaling run` submits tasks
-        tasks, problem = job_state.try_find_tasks(folder)
-        cancelled = job_state.cancel(tasks)
+        tasks, problem = task_state.try_find_tasks(folder)
+        cancelled = task_state.cancel(tasks)
     if cancelled:
         advice = "finished records are kept: repeat the `scaling run` command to continue"
         print_lines(console, [f"{format_count(len(cancelled), 'task')} cancelled; {advice}"])

@@ -8,8 +8,7 @@ from rich.console import Console
 
 from scaling.cli import streams
 from scaling.cli.status import StudyStatus, load_status
-from scaling.cluster import lost_cases
-from scaling.cluster.job_state import TaskState
+from scaling.cluster.task_state import TaskState, find_cause
 from scaling.core.case import Refusal, label
 from scaling.core.environment import hide_secrets
 from scaling.core.record import Record
@@ -75,7 +74,7 @@ def _describe_task(task: TaskState, key: str) -> str:
     """Return a line of text: the state of a task, and its attempts at the case `key` that still run."""
     state, job = task.state, f", job {task.entry.job}" if task.entry.job else ""
     ended_early = not task.may_run and state.name != "COMPLETED"
-    cause = lost_cases.find_cause(task) if ended_early else task.wait_message
+    cause = find_cause(task) if ended_early else task.wait_message
     reasons = dict.fromkeys(filter(None, [state.reason, cause]))
     running = [
         f"attempt {attempt.attempt} runs now on {', '.join(attempt.nodes)}"

@@ -110,10 +110,10 @@ def find_unrecorded(folder: Path, records: Sequence[Record] | None = None) -> li
     """
     if not (folder / SUBMISSIONS).is_dir():
         return []
-    from scaling.cluster import job_state, lost_cases
+    from scaling.cluster import task_state
 
-    tasks, _ = job_state.try_find_tasks(folder)
-    return lost_cases.make_failed_records(tasks, store.load(folder).records if records is None else records)
+    tasks, _ = task_state.try_find_tasks(folder)
+    return task_state.make_failed_records(tasks, store.load(folder).records if records is None else records)
 
 
 def _print_totals(folder: Path, totals: str, console: Console, brief: bool = False) -> None:

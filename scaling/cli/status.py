@@ -14,9 +14,9 @@ from rich.table import Table
 
 from scaling.cli import streams
 from scaling.cli.commands import FAILED, INTERRUPTED, OK
-from scaling.cluster import lost_cases, wait
+from scaling.cluster import task_state
 from scaling.cluster.cluster_settings import SUBMISSIONS
-from scaling.cluster.job_state import TaskState, try_find_tasks
+from scaling.cluster.task_state import TaskState
 from scaling.core.case import Case, label
 from scaling.core.formatting import format_count, format_wait, list_first
 from scaling.core.grouping import group_by
@@ -75,8 +75,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     if args.watch:
         streams.raise_on_broken_pipe()
         try:
-            for tasks in wait.poll(folder):
-                status, progress = summarize_status(folder, tasks), wait.progress_line(tasks)
+            for tasks in task_state.poll(folder):
+                status, progress = summarize_status(folder, tasks), task_state.progress_line(tasks)
                 if console.is_terminal or progress != last_progress:
                     console.clear()  # only on a terminal
                     print_status(status, console, args.all)
@@ -94,7 +94,7 @@ def load_status(folder: Path) -> StudyStatus:
 
     If the scheduler does not answer, read the last states of the tasks from files in the folder.
     """
-    tasks, problem = try_find_tasks(folder)
+    tasks, problem = task_state.try_find_tasks(folder)
     note = f"{problem}; the current state of the jobs is unknown: these are their last reports"
     return summarize_status(folder, tasks, [note] if problem else [])
 
@@ -105,7 +105,7 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
     The result contains `notes` and further notes, for example about unreadable files.
     """
     loaded = store.load(folder)
-    every_record = [*loaded.records, *lost_cases.make_failed_records(tasks, loaded.records)]
+    every_record = [*loaded.records, *task_state.make_failed_records(tasks, loaded.records)]
     records = store.newest_by_replicate(every_record).values()
     study = store.read_study(folder, {record.key: record.case for record in records})
     status_lines = [
@@ -144,7 +144,7 @@ def _live_lines(tasks: Iterable[TaskState], records: Sequence[Record]) -> Iterat
     for task in [task for task in tasks if task.may_run]:
         running, task_name = task.running_attempts, f"task {task.entry.name} ({task.state.name.lower()})"
         begun = {attempt.replicate_key for attempt in task.current_attempts}
-        for item in lost_cases.remaining_cases(task.definition, records):
+        for item in task_state.remaining_cases(task.definition, records):
             if item.replicate_key not in begun:
                 yield StatusLine("queued", item.case, task_name, item.replicate)
         for attempt in [attempt for attempt in running if attempt.key in task.cases]:

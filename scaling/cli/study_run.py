@@ -148,13 +148,13 @@ def _settle_submissions(run: StudyRun, console: Console) -> set[tuple[str, int]]
 
     If `run.dry_run` is false, first write a "failed" record for each case that an ended job did not finish.
     """
-    from scaling.cluster import job_state, lost_cases
+    from scaling.cluster import task_state
 
     query = (run.cluster.name == SLURM and not run.dry_run) or shutil.which("squeue") is not None
-    tasks = job_state.find_tasks(run.folder, query)
-    if not run.dry_run and (lost := lost_cases.record_lost_cases(run.folder, tasks)):
+    tasks = task_state.find_tasks(run.folder, query)
+    if not run.dry_run and (lost := task_state.record_lost_cases(run.folder, tasks)):
         console.print(f"{format_count(lost, 'case')} of earlier jobs did not finish; the records say why")
-    if unknown := sum(task.state.name == job_state.UNKNOWN for task in tasks):
+    if unknown := sum(task.state.name == task_state.UNKNOWN for task in tasks):
         text = f"{format_count(unknown, 'task')} cannot be queried by you on this host, and may still run"
         print_lines(console, [f"{text}; if they have ended, remove {run.folder / SUBMISSIONS}"])
-    return job_state.queued_cases(tasks)
+    return task_state.queued_cases(tasks)

@@ -2,12 +2,13 @@
 
 import dataclasses
 import math
+from pathlib import Path
 
 from rich.console import Console
 
 from scaling.cli.streams import print_lines
 from scaling.cli.study_run import StudyRun, plan_run
-from scaling.cluster import pack, sbatch, wait
+from scaling.cluster import pack, sbatch, task_state
 from scaling.cluster.cluster_settings import LOCAL
 from scaling.core.formatting import format_count, format_wait
 from scaling.results import store
@@ -27,12 +28,32 @@ def submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.Lo
         submitted = _submit(run, schedule, loaded, console)
     if not submitted or not run.wait:
         return schedule, store.load(run.folder), submitted
-    wait.wait_until_done(run.folder, console)
+    _wait_until_done(run.folder, console)
     with store.locked(run.folder):
         schedule, loaded = plan_run(dataclasses.replace(run, retry=False), console)
     if schedule.missing:
         print_lines(console, ["repeat the command to run these cases; finished records are kept"])
     return schedule, loaded, False
+
+
+def _wait_until_done(folder: Path, console: Console) -> None:
+    """Show the progress of all submitted tasks until no task is pending or running.
+
+    After Ctrl-C, raise `KeyboardInterrupt`. Its message names the commands that show and cancel the tasks.
+    """
+    last_line = ""
+    try:
+        with console.status("") as status:
+            for tasks in task_state.poll(folder):
+                line = task_state.progress_line(tasks)
+                status.update(line)
+                if line not in ("", last_line) and not console.is_terminal:
+                    console.print(line, soft_wrap=True, highlight=False)
+                last_line = line
+    except KeyboardInterrupt:
+        status_command, cancel_command = (store.format_command(verb, folder) for verb in ("status", "cancel"))
+        commands = f"`{status_command}` shows the jobs, `{cancel_command}` ends them"
+        raise KeyboardInterrupt(f"no longer waiting; {commands}") from None
 
 
 def _pack_tasks(run: StudyRun, schedule: Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:

@@ -8,7 +8,7 @@
                               code/             copy of the package
                               log/              standard output and standard error of the jobs
 
-sbatch.py submits the tasks, task.py writes the journals, and job_state.py determines the states of tasks.
+sbatch.py submits the tasks, task.py writes the journals, and task_state.py determines the states of tasks.
 """
 
 import contextlib

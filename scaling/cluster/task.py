@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scaling.cluster import lost_cases, submission_files
+from scaling.cluster import submission_files, task_state
 from scaling.cluster.cluster_settings import ALLOCATION, HOSTS, SLURM, ClusterSettings
 from scaling.cluster.slurm import allocated_nodes, cpus_per_gpu
 from scaling.cluster.submission_files import Journal, TaskDefinition
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _raise_interrupt(signal_number: int, _frame: Any) -> None:
-    if signal_number == TIME_LIMIT:  # the same message as Slurm, which find_state_in_log recognizes
+    if signal_number == TIME_LIMIT:  # the same message as Slurm, which task_state.py recognizes
         print("scaling: CANCELLED DUE TO TIME LIMIT", file=sys.stderr, flush=True)
     raise KeyboardInterrupt
 
@@ -90,13 +90,13 @@ def _run_missing_cases(path: Path, definition: TaskDefinition, journal: Journal,
     results = path.parents[2]  # path is RESULTS/jobs/STAMP/0001.json
     records = store.load(results).records
     text = "its job was requeued while it ran"
-    unfinished = lost_cases.make_failed_records_of_task(records, path, definition, "killed", text)
+    unfinished = task_state.make_failed_records_of_task(records, path, definition, "killed", text)
     store.append_records(results, unfinished)
     planned = {
         key: schedule.planned_environment(definition.machine, definition.settings, key)
         for key in definition.environments
     }
-    remaining = lost_cases.remaining_cases(definition, [*records, *unfinished])
+    remaining = task_state.remaining_cases(definition, [*records, *unfinished])
     sessions = schedule.group_by_process(remaining)
     missing = Schedule(sessions, (), 0, definition.machine, planned)
 

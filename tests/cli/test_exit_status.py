@@ -10,8 +10,8 @@ import types
 
 import pytest
 
-from scaling.cli import main, report, run
-from scaling.cluster import job_state, sbatch, wait
+from scaling.cli import main, report, run, submit
+from scaling.cluster import sbatch, task_state
 from scaling.core.case import Case
 from scaling.core.record import Writer
 from scaling.results import store
@@ -71,9 +71,9 @@ def test_a_run_that_waits_for_a_task_without_a_result_submits_it_once_and_exits_
 def test_ctrl_c_while_a_run_waits_for_its_tasks_exits_with_status_130(
     monkeypatch, tmp_path, restore_signals, capsys
 ):
-    monkeypatch.setattr(job_state, "find_tasks", lambda _: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(task_state, "find_tasks", lambda _: os.kill(os.getpid(), signal.SIGINT))
     monkeypatch.setattr(
-        main, "_run_command", lambda _, console: wait.wait_until_done(tmp_path / "here", console)
+        main, "_run_command", lambda _, console: submit._wait_until_done(tmp_path / "here", console)
     )
     assert main.main([]) == 130
     error = capsys.readouterr().err

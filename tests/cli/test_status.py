@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from scaling.cli import logs, main, status
-from scaling.cluster import job_state, lost_cases, submission_files, task, wait
+from scaling.cluster import submission_files, task, task_state
 from scaling.cluster.cluster_settings import ClusterSettings
-from scaling.cluster.job_state import TaskState
 from scaling.cluster.pack import PackedTask
 from scaling.cluster.slurm import JobState
 from scaling.cluster.submission_files import Journal
+from scaling.cluster.task_state import TaskState
 from scaling.core.case import Case, Refusal, label, to_dict
 from scaling.core.record import Writer, to_line
 from scaling.results import store
@@ -166,7 +166,7 @@ def test_status_shows_lost_cases_exactly_as_the_next_run_records_them(state, beg
         study.start(0).finish(0, 0).log(0, "begin", 1)
     states = study.states(state)
     before = status.summarize_status(study.folder, states)
-    lost_cases.record_lost_cases(study.folder, states)
+    task_state.record_lost_cases(study.folder, states)
     later = status.summarize_status(study.folder, states)
     assert count(before) == count(later)
     shown = [[line.replace("on n1, ", "") for line in status_lines(each)] for each in (before, later)]
@@ -316,8 +316,8 @@ def test_watch_in_a_pipe_prints_only_changes_and_ends_when_all_tasks_ended(make_
         lambda: study.finish(0, 1).states("COMPLETED"),
     ]
     queries = iter(changes)
-    monkeypatch.setattr(job_state, "find_tasks", lambda results: next(queries)())
-    monkeypatch.setattr(wait.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(task_state, "find_tasks", lambda results: next(queries)())
+    monkeypatch.setattr(task_state.time, "sleep", lambda seconds: None)
     code, out, _ = run_command(["status", study.folder, "--watch"], capsys)
     assert code == 0 and next(queries, None) is None
     assert re.findall(r"(pending|running|completed) .* (\d/2)", out) == [
@@ -335,24 +335,24 @@ def test_poll_tolerates_a_scheduler_that_is_temporarily_unavailable(make_study, 
             raise answer
         return answer
 
-    monkeypatch.setattr(job_state, "find_tasks", find_tasks)
-    monkeypatch.setattr(wait.time, "sleep", lambda seconds: None)
-    assert [tasks[0].state.name for tasks in wait.poll(study.folder)] == ["RUNNING", "COMPLETED"]
+    monkeypatch.setattr(task_state, "find_tasks", find_tasks)
+    monkeypatch.setattr(task_state.time, "sleep", lambda seconds: None)
+    assert [tasks[0].state.name for tasks in task_state.poll(study.folder)] == ["RUNNING", "COMPLETED"]
 
 
 def test_poll_raises_at_once_if_the_scheduler_never_answered(make_study, monkeypatch):
     def find_tasks(_):
         raise Refusal("there is no squeue here")
 
-    monkeypatch.setattr(job_state, "find_tasks", find_tasks)
+    monkeypatch.setattr(task_state, "find_tasks", find_tasks)
     with pytest.raises(Refusal, match="no squeue"):
-        next(wait.poll(make_study(2).folder))
+        next(task_state.poll(make_study(2).folder))
 
 
 def test_logs_show_attempts_then_worker_logs_then_scheduler_logs(make_study, capsys):
     study = make_study(2).start(0).log(0, "begin", 0).start(0, "n2").log(0, "begin", 0, attempt=2)
     definition = submission_files.read_task(study.submission.entries[0].path)
-    [lost] = lost_cases.make_failed_records_of_task(
+    [lost] = task_state.make_failed_records_of_task(
         [], study.submission.entries[0].path, definition, "killed", "requeued"
     )
     Writer(study.folder).append(dataclasses.replace(lost, attempt=1))
@@ -461,7 +461,7 @@ def test_ctrl_c_ends_watch_without_cancelling_tasks(running_study, scaling_comma
     watcher.send_signal(signal.SIGINT)
     _, err = watcher.communicate(timeout=30)
     assert (watcher.returncode, err) == (130, "")
-    [states] = job_state.find_tasks(tmp_path / "here")
+    [states] = task_state.find_tasks(tmp_path / "here")
     assert states.state.name == "RUNNING"
     key = next(attempt.key for attempt in states.running_attempts)
     shown = scaling_command(["logs", "here", key[:8]])
@@ -474,7 +474,7 @@ def test_cancel_ends_a_running_task(running_study, scaling_command, tmp_path):
     assert cancelled.returncode == 0 and cancelled.stdout.startswith("1 task cancelled;"), (
         cancelled.stdout + cancelled.stderr
     )
-    wait_until(lambda: not job_state.find_tasks(tmp_path / "here")[0].state.live, "the end of the task")
+    wait_until(lambda: not task_state.find_tasks(tmp_path / "here")[0].state.live, "the end of the task")
     assert scaling_command(["cancel", "here"]).stdout == "no task is pending or running\n"
     later = scaling_command(["status", "here"])
     assert later.returncode == 1 and "cancelled: its job was cancelled while it ran" in later.stdout, (
@@ -486,11 +486,11 @@ def test_cancel_ends_a_running_task(running_study, scaling_command, tmp_path):
 def test_a_local_task_has_the_time_limit_of_its_cluster_and_reports_reaching_it(
     running_study, scaling_command, tmp_path
 ):
-    [states] = job_state.find_tasks(tmp_path / "here")
+    [states] = task_state.find_tasks(tmp_path / "here")
     command = Path(f"/proc/{states.entry.job}/cmdline").read_bytes().split(b"\0")
     assert command[0] == b"timeout" and b"--signal=USR1" in command and b"86400" in command
     os.kill(states.journal.pid, task.TIME_LIMIT)
-    wait_until(lambda: not job_state.find_tasks(tmp_path / "here")[0].state.live, "the end of the task")
+    wait_until(lambda: not task_state.find_tasks(tmp_path / "here")[0].state.live, "the end of the task")
     later = scaling_command(["status", "here"])
     assert later.returncode == 1 and "timeout: its job reached its time limit" in later.stdout, later.stdout
 
@@ -657,8 +657,8 @@ def test_an_exception_is_recorded_with_its_line_and_logged_with_its_traceback(
 
 def test_progress_counts_all_cases_of_a_submission(make_study):
     study = make_study(4)
-    progress = [wait.progress_line(study.states("RUNNING", "PENDING"))]
+    progress = [task_state.progress_line(study.states("RUNNING", "PENDING"))]
     study.start(0).finish(0, 0).finish(0, 1)
-    progress.append(wait.progress_line(study.states("COMPLETED", "RUNNING")))
+    progress.append(task_state.progress_line(study.states("COMPLETED", "RUNNING")))
     ended = [line.partition("; ")[2] for line in progress]
     assert ended == [f"{number} of 4 cases have ended" for number in (0, 2)]

@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from scaling.cluster import job_state, pack, slurm, submission_files
+from scaling.cluster import pack, slurm, submission_files, task_state
 from scaling.cluster.cluster_settings import ClusterSettings
 from scaling.cluster.submission_files import Journal
 from scaling.core.case import Case, Refusal
@@ -45,7 +45,7 @@ def start_journal(submission, **fields):
 
 def states_in(results):
     """Return the states of the tasks of a results folder."""
-    return [found.state.name for found in job_state.find_tasks(results)]
+    return [found.state.name for found in task_state.find_tasks(results)]
 
 
 @pytest.fixture

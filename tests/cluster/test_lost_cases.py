@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from scaling.cluster import job_state, lost_cases, sbatch, slurm, submission_files
+from scaling.cluster import sbatch, slurm, submission_files, task_state
 from scaling.cluster.slurm import JobState
 from scaling.cluster.submission_files import Journal, read_journal
 from scaling.core import environment
@@ -38,7 +38,7 @@ def with_job(submission):
 
 def first_task(submission, state, reason=""):
     """Return the first task of a submission in a state."""
-    return job_state.TaskState(submission, submission.entries[0], JobState(state, reason=reason))
+    return task_state.TaskState(submission, submission.entries[0], JobState(state, reason=reason))
 
 
 def fake_slurm(monkeypatch, states):
@@ -52,10 +52,10 @@ def test_a_task_whose_job_was_not_submitted_is_lost_and_leaves_no_record(
     submission, tmp_path, monkeypatch, named, state
 ):
     fake_slurm(monkeypatch, dict.fromkeys(named, JobState("PENDING")))
-    (task_state,) = job_state.find_tasks(tmp_path)
-    assert task_state.state.name == state
-    assert lost_cases.record_lost_cases(tmp_path, [task_state]) == 0 and not load(tmp_path).records
-    assert len(job_state.queued_cases([task_state])) == (4 if state == "PENDING" else 0)
+    (found,) = task_state.find_tasks(tmp_path)
+    assert found.state.name == state
+    assert task_state.record_lost_cases(tmp_path, [found]) == 0 and not load(tmp_path).records
+    assert len(task_state.queued_cases([found])) == (4 if state == "PENDING" else 0)
 
 
 def test_a_lost_case_is_recorded_once_in_the_requested_environment(
@@ -71,8 +71,8 @@ def test_a_lost_case_is_recorded_once_in_the_requested_environment(
     journal.write("end", key=second.case.key, replicate=0, status="ok")
     fake_slurm(monkeypatch, {"7": JobState("TIMEOUT", "n1")})
     monkeypatch.setattr(environment, "node_name", lambda: "the-login-node")
-    assert lost_cases.record_lost_cases(tmp_path, job_state.find_tasks(tmp_path)) == 1
-    assert lost_cases.record_lost_cases(tmp_path, job_state.find_tasks(tmp_path)) == 0
+    assert task_state.record_lost_cases(tmp_path, task_state.find_tasks(tmp_path)) == 1
+    assert task_state.record_lost_cases(tmp_path, task_state.find_tasks(tmp_path)) == 0
     (lost,) = [record for record in load(tmp_path).records if record.environment != earlier.environment]
     began_at = read_journal(submission.entries[0].path).attempts[0].began_at
     assert (lost.key, lost.reason, lost.attempt, lost.started_at) == (first.case.key, "timeout", 1, began_at)
@@ -90,27 +90,27 @@ def test_a_job_without_cases_left_to_run_leaves_no_failed_record(
     for item in definition.scheduled_cases:  # another job has run them, at another attempt
         Writer(tmp_path).append(dataclasses.replace(done, case=item.case, attempt=2))
     fake_slurm(monkeypatch, {"7": JobState("COMPLETED", "n1")})
-    assert lost_cases.record_lost_cases(tmp_path, job_state.find_tasks(tmp_path)) == 0
+    assert task_state.record_lost_cases(tmp_path, task_state.find_tasks(tmp_path)) == 0
     assert {record.status for record in load(tmp_path).records} == {"ok"}
 
 
 def test_a_local_task_of_another_host_is_in_an_unknown_state(submission, tmp_path):
     submission_files.write_submission(dataclasses.replace(submission, kind="local", host="elsewhere"))
-    (task_state,) = job_state.find_tasks(tmp_path)
-    assert task_state.state.name == job_state.UNKNOWN
+    (found,) = task_state.find_tasks(tmp_path)
+    assert found.state.name == task_state.UNKNOWN
     start_journal(submission)
-    assert lost_cases.record_lost_cases(tmp_path, [task_state]) == 0  # it may still finish
+    assert task_state.record_lost_cases(tmp_path, [found]) == 0  # it may still finish
     assert not load(tmp_path).records
-    assert len(job_state.queued_cases([task_state])) == 4
+    assert len(task_state.queued_cases([found])) == 4
 
 
 def test_a_local_task_that_is_just_starting_a_program_is_found(submission, monkeypatch):
     """The command line of its process is empty then. A task that is not found counts as lost and runs again."""
     folder = str(submission.folder.resolve()).encode()
     commands = iter([b"", b"", b"sh\0" + folder])
-    monkeypatch.setattr(job_state.Path, "read_bytes", lambda _: next(commands))
+    monkeypatch.setattr(task_state.Path, "read_bytes", lambda _: next(commands))
     entry = dataclasses.replace(submission.entries[0], job=str(os.getpid()))
-    assert job_state._find_process(job_state.TaskState(submission, entry, JobState("UNKNOWN"))) == os.getpid()
+    assert task_state._find_process(task_state.TaskState(submission, entry, JobState("UNKNOWN"))) == os.getpid()
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_the_controller_overrides_an_earlier_end_of_a_requeued_job(
     submission_files.save_job_ids(submission, {"0001": "12"})
     output = {"sacct": f"12|{submission.name}|{accounted}\n", "squeue": f"12|{submission.name}|{listed}\n"}
     monkeypatch.setattr(slurm, "run_command", lambda *arguments: output[arguments[0]])
-    (found,) = job_state.find_tasks(tmp_path)
+    (found,) = task_state.find_tasks(tmp_path)
     assert (found.state.name, found.state.reason) == (state, reason)
 
 
@@ -201,9 +201,9 @@ def test_without_accounting_the_end_of_a_job_is_read_from_its_log(
     start_journal(submission).write("stopped")
     write_log(submission, text)
     fake_slurm(monkeypatch, {})
-    task_states = job_state.find_tasks(tmp_path)
-    assert [task_state.state.name for task_state in task_states] == [state]
-    lost_cases.record_lost_cases(tmp_path, task_states)
+    tasks = task_state.find_tasks(tmp_path)
+    assert [found.state.name for found in tasks] == [state]
+    task_state.record_lost_cases(tmp_path, tasks)
     assert [record.reason for record in load(tmp_path).records] == [reason]
 
 
@@ -223,16 +223,16 @@ def test_without_accounting_a_job_that_ended_before_its_first_case_is_explained_
     if text is not None:
         write_log(submission, text)
     fake_slurm(monkeypatch, {})
-    (found,) = job_state.find_tasks(tmp_path)
+    (found,) = task_state.find_tasks(tmp_path)
     assert found.state.name == state
-    assert lost_cases.record_lost_cases(tmp_path, [found]) == (4 if cause else 0)
+    assert task_state.record_lost_cases(tmp_path, [found]) == (4 if cause else 0)
     assert all(record.reason == "killed" and cause in record.text for record in load(tmp_path).records)
 
 
 def test_a_timeout_is_recorded_with_a_longer_limit_as_suggestion(submission):
     submission = dataclasses.replace(submission, minutes=60.0)
     start_journal(submission)
-    reason, text, _ = lost_cases.explain_end(first_task(submission, "TIMEOUT"))
+    reason, text, _ = task_state._explain_end(first_task(submission, "TIMEOUT"))
     assert reason == "timeout" and "(60 min, cluster.time)" in text and "cluster.time=120" in text
 
 
@@ -243,7 +243,7 @@ def test_a_failed_job_is_explained_with_the_lines_of_its_log(submission, begun):
         start_journal(submission)
 
     def explain():
-        return lost_cases.explain_end(first_task(submission, "FAILED", "exit code 3:0"))[1]
+        return task_state._explain_end(first_task(submission, "FAILED", "exit code 3:0"))[1]
 
     write_log(submission, "Traceback (most recent call last):\n  File x\nsubprocess.CalledProcessError: no\n")
     write_log(submission, "submitit INFO starting\nbecause of [Errno 28] No space left on device\n", "out")
@@ -268,13 +268,13 @@ def test_a_failed_job_is_explained_with_the_lines_of_its_log(submission, begun):
 
 def test_a_job_without_a_log_is_explained_with_a_folder_that_its_node_does_not_see(submission):
     submission = with_job(submission)
-    text = lost_cases.explain_end(first_task(submission, "FAILED", "exit code 0:53"))[1]
+    text = task_state._explain_end(first_task(submission, "FAILED", "exit code 0:53"))[1]
     assert text.endswith("before its first case: it wrote no log; its node must see the results folder")
 
 
 @pytest.mark.parametrize("name", ["CANCELLED", "DEADLINE"])
 def test_a_job_that_ended_in_the_queue_leaves_its_cases_missing(name, submission):
-    assert lost_cases.explain_end(first_task(submission, name, "exit code 1:0")) is None
+    assert task_state._explain_end(first_task(submission, name, "exit code 1:0")) is None
 
 
 @pytest.fixture
@@ -292,7 +292,7 @@ def test_jobs_of_a_dead_launcher_are_found_by_name_until_their_journals_contain_
 ):
     states = {"12_0": JobState("RUNNING", "n1"), "12_1": JobState("PENDING", reason="Resources")}
     fake_slurm(monkeypatch, states)
-    assert all(task_state.state.live for task_state in job_state.find_tasks(tmp_path))
+    assert all(found.state.live for found in task_state.find_tasks(tmp_path))
     for number, entry in enumerate(orphaned.entries[:2]):
         Journal(entry.path).write("started", job=f"12_{number}", node="n1", nodes=["n1"], pid=1)
     assert states_in(tmp_path) == ["RUNNING", "PENDING", "LOST"]
@@ -300,15 +300,15 @@ def test_jobs_of_a_dead_launcher_are_found_by_name_until_their_journals_contain_
 
 def test_tasks_that_a_dead_launcher_did_not_submit_are_not_queued(orphaned, tmp_path, monkeypatch):
     fake_slurm(monkeypatch, {})
-    task_states = job_state.find_tasks(tmp_path)
-    assert {each.state.name for each in task_states} == {"LOST"} and not job_state.queued_cases(task_states)
+    tasks = task_state.find_tasks(tmp_path)
+    assert {each.state.name for each in tasks} == {"LOST"} and not task_state.queued_cases(tasks)
 
 
 def test_cancel_ends_jobs_whose_ids_were_never_saved(orphaned, tmp_path, monkeypatch):
     fake_slurm(monkeypatch, {"12_0": JobState("RUNNING", "n1")})
     cancelled = []
     monkeypatch.setattr(slurm, "cancel", cancelled.append)
-    assert len(job_state.cancel(job_state.find_tasks(tmp_path))) == len(orphaned.entries)
+    assert len(task_state.cancel(task_state.find_tasks(tmp_path))) == len(orphaned.entries)
     assert cancelled == [orphaned.name]
 
 
@@ -333,9 +333,9 @@ def test_a_final_failure_runs_once_more_with_retry(submission, tmp_path, make_re
     retried = dataclasses.replace(
         work, scheduled_cases=[item for session in again.sessions for item in session]
     )
-    assert attempts([lost_cases.remaining_cases(retried, [failed(1)])])[key] == 2
-    assert key not in attempts([lost_cases.remaining_cases(retried, [failed(1), failed(2)])])
-    assert key not in attempts([lost_cases.remaining_cases(work, [failed(1)])])
+    assert attempts([task_state.remaining_cases(retried, [failed(1)])])[key] == 2
+    assert key not in attempts([task_state.remaining_cases(retried, [failed(1), failed(2)])])
+    assert key not in attempts([task_state.remaining_cases(work, [failed(1)])])
 
 
 @pytest.mark.parametrize("line", ['{"event": "begin", "ke', "[]", "{}", "7"])
@@ -367,7 +367,7 @@ def test_a_submission_that_cannot_be_read_is_refused(submission, tmp_path, where
     write_damaged_submission(submission, where, value)
     line = r"cannot read (jobs/\S+)/submission\.json, its tasks may still run: .* delete the folder \1 if none of"
     with pytest.raises(Refusal, match=line):
-        job_state.find_tasks(tmp_path)
+        task_state.find_tasks(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["", "20261121T201500-3f2a", "20261121T201500-3f2a/submission.json"])
@@ -377,4 +377,4 @@ def test_a_submission_at_a_path_that_cannot_be_followed_is_refused(submission, t
     path.rename(tmp_path / "moved")
     path.symlink_to(path)
     with pytest.raises(Refusal, match=r"cannot read jobs/.*submission\.json, its tasks may still run"):
-        job_state.find_tasks(tmp_path)
+        task_state.find_tasks(tmp_path)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scaling.cli import main
-from scaling.cluster import job_state, sbatch, submission_files
+from scaling.cluster import sbatch, submission_files, task_state
 from scaling.cluster.cluster_settings import ClusterSettings, from_config
 from scaling.core.case import Refusal
 from tests.cluster.conftest import SETTINGS
@@ -88,10 +88,10 @@ def test_if_scancel_fails_the_jobs_stay_known_and_can_be_cancelled(submit, tmp_p
     [submission] = submission_files.read_submissions(results)
     squeue = tmp_path / "bin" / "squeue"
     squeue.write_text(f"#!/bin/sh\n[ -e {tmp_path}/no ] || echo '12|{submission.name}|RUNNING|n1|None'\n")
-    assert [task.state.name for task in job_state.find_tasks(results)] == ["RUNNING", "LOST"]
+    assert [task.state.name for task in task_state.find_tasks(results)] == ["RUNNING", "LOST"]
     (tmp_path / "bin" / "scancel").write_text(f"#!/bin/sh\ntouch {tmp_path}/no\n")
-    assert len(job_state.cancel(job_state.find_tasks(results))) == 1
-    assert [task.state.name for task in job_state.find_tasks(results)] == ["LOST", "LOST"]
+    assert len(task_state.cancel(task_state.find_tasks(results))) == 1
+    assert [task.state.name for task in task_state.find_tasks(results)] == ["LOST", "LOST"]
 
 
 @pytest.mark.parametrize("name", ["INT", "HUP", "TERM"])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.cluster import job_state
+from scaling.cluster import task_state
 from scaling.cluster.submission_files import read_submissions
 from scaling.results.store import load
 from scaling.workers import cores
@@ -105,8 +105,8 @@ def failures(results):
 
 def final_states(results):
     """Wait until no task is live and return the states of all."""
-    wait_until(lambda: not any(task.state.live for task in job_state.find_tasks(results)), "the tasks to end")
-    return [task.state.name for task in job_state.find_tasks(results)]
+    wait_until(lambda: not any(task.state.live for task in task_state.find_tasks(results)), "the tasks to end")
+    return [task.state.name for task in task_state.find_tasks(results)]
 
 
 @pytest.mark.thorough
@@ -250,7 +250,7 @@ def test_a_requeued_task_resumes_after_its_finished_cases(submit, tmp_path, resu
 def test_a_node_failure_loses_no_finished_record(submit, tmp_path, results):
     submit("cluster.sbatch={requeue: false, no-requeue: true}")
     before = wait_for_block(tmp_path)
-    node = job_state.find_tasks(results)[0].state.node
+    node = task_state.find_tasks(results)[0].state.node
     slurm(CLUSTER, "stop-node", node)
     slurm("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")  # as after SlurmdTimeout
     try:
@@ -353,7 +353,7 @@ def test_a_job_that_waits_for_cores_of_another_study_reports_it(scaling_command,
         done = scaling_command([*study, *SLURM, "results=out"], timeout=TIMEOUT)
         assert done.returncode == 0, done.stderr
         wait_until(
-            lambda: any(task.wait_message for task in job_state.find_tasks(results)), "the worker to wait"
+            lambda: any(task.wait_message for task in task_state.find_tasks(results)), "the worker to wait"
         )
         assert "waits for" in scaling_command(["status", "out"]).stdout
         assert f"process {os.getpid()}" in scaling_command(["logs", "out", "residual"]).stdout
@@ -450,7 +450,7 @@ def test_the_state_of_a_job_is_known_after_the_scheduler_has_forgotten_it(
     assert scaling_command(arguments, timeout=TIMEOUT).returncode == 0
     shutil.rmtree(results / "jobs" / read_submissions(results)[0].folder.name / "code")
     monkeypatch.setattr("scaling.cluster.slurm.run_command", lambda *_: "")
-    assert [task.state.name for task in job_state.find_tasks(results)] == ["COMPLETED"]
+    assert [task.state.name for task in task_state.find_tasks(results)] == ["COMPLETED"]
 
 
 def test_workers_see_the_gpus_of_their_shape_and_fail_without_a_gpu_backend(
@@ -586,10 +586,10 @@ def test_a_job_whose_id_was_not_saved_is_found_and_can_be_cancelled(
         task["job"] = None
     path.write_text(json.dumps(written))
     wait_for_block(tmp_path)
-    assert [task.state.name for task in job_state.find_tasks(results)] == ["RUNNING"]
+    assert [task.state.name for task in task_state.find_tasks(results)] == ["RUNNING"]
     assert scaling_command(["cancel", "out"], timeout=TIMEOUT).returncode == 0
     assert final_states(results) == ["CANCELLED"]
-    assert not job_state.queued_cases(job_state.find_tasks(results))
+    assert not task_state.queued_cases(task_state.find_tasks(results))
 
 
 def test_a_dry_run_prints_the_submitted_script(scaling_command, write_study, results):

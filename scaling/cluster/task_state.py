@@ -1,11 +1,16 @@
-"""Determine the states of submitted tasks from Slurm, processes, journals and logs, and cancel tasks."""
+"""Find the submitted tasks and their states, poll and cancel them, and record the cases that they lost.
+
+The state of a task comes from Slurm or from its process, and otherwise from its journal and log.
+"""
 
 import contextlib
 import dataclasses
+import math
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,9 +28,12 @@ from scaling.cluster.submission_files import (
 )
 from scaling.core import environment
 from scaling.core.case import Case, Refusal
+from scaling.core.record import Record
+from scaling.results import store
 from scaling.workers import child_process
+from scaling.workers.schedule import History, ScheduledCase, build_history
 
-END_REASONS = {  # state of an ended job -> (reason, text) of the "failed" records for its lost cases
+_END_REASONS = {  # state of an ended job -> (reason, text) of the "failed" records for its lost cases
     "TIMEOUT": (
         "timeout",
         "its job reached its time limit ({minutes:g} min, cluster.time) while it ran; "
@@ -39,9 +47,18 @@ END_REASONS = {  # state of an ended job -> (reason, text) of the "failed" recor
     "OUT_OF_MEMORY": ("out_of_memory", "its job exceeded its requested memory while it ran"),
 }
 # Reason -> the first state with this reason.
-_STATE_OF_REASON = {reason: state for state, (reason, _) in reversed(END_REASONS.items())}
+_STATE_OF_REASON = {reason: state for state, (reason, _) in reversed(_END_REASONS.items())}
+# Final states of a job after which cases that never began are not recorded as failed.
+_NOT_RECORDED_BEFORE_START = ("CANCELLED", "DEADLINE", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL")
+# Prefixes of log lines that do not explain the cause.
+_UNINFORMATIVE_PREFIXES = (
+    " ", "Traceback", "subprocess.CalledProcessError", "submitit", "srun: Job step", "slurmstepd",
+    "Command '[",
+)  # fmt: skip
 _EXEC_SECONDS = 1.0  # time limit for a new process to start its program
 _LOG_BYTES = 65536  # number of bytes at the end of a log that are read
+_POLL_SECONDS = 3.0  # time between two polls
+_RETRY_SECONDS = 300.0  # polling fails if the scheduler does not answer for this time
 
 
 @dataclass(frozen=True)
@@ -199,7 +216,7 @@ def _read_final_state(task: TaskState) -> JobState:
     journal, was_stopped = task.journal, task.journal.last_event == "stopped"
     if journal.last_event == "ended":
         return JobState("COMPLETED", journal.node)
-    if name := find_state_in_log(task):
+    if name := _find_state_in_log(task):
         return JobState(name, journal.node)
     if not journal.runs and not task.entry.log_path("err").exists():
         return JobState(LOST, reason="never started: being submitted, or the scheduler has no record of it")
@@ -208,30 +225,6 @@ def _read_final_state(task: TaskState) -> JobState:
     if was_stopped and task.submission.kind != SLURM:
         return JobState("CANCELLED", journal.node)
     return JobState(LOST, journal.node, reason="it ended, and neither the scheduler nor its log says how")
-
-
-def find_state_in_log(task: TaskState) -> str | None:
-    """Return the final state that the log of a job contains, such as "TIMEOUT", or None if there is none."""
-    lines = read_log(task, "err")
-    for line in reversed(lines):
-        if explanation := child_process.explain_failure([line]):
-            return _STATE_OF_REASON[explanation[0]]
-        if "CANCELLED AT" in line:
-            return "CANCELLED"
-    return "FAILED" if any(line.startswith(submission_files.SETUP_FAILED) for line in lines) else None
-
-
-def read_log(task: TaskState, kind: str) -> list[str]:
-    """Return the lines in the last 64 KiB of the log of a job, or [] if the log cannot be read.
-
-    `kind` is "out" (standard output) or "err" (standard error). If the job was requeued, the output of
-    earlier runs is omitted.
-    """
-    run_start = task.journal.log_starts[kind == "err"]  # a task that is requeued appends to the log
-    with contextlib.suppress(OSError), task.entry.log_path(kind).open("rb") as file:
-        file.seek(max(run_start, os.fstat(file.fileno()).st_size - _LOG_BYTES))
-        return file.read().decode(errors="replace").splitlines()
-    return []
 
 
 def _find_process(task: TaskState) -> int | None:
@@ -280,8 +273,181 @@ def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:
                     os.kill(process, signal.SIGTERM)
                 else:  # setup lines run, or Python starts, in the process group of the shell
                     os.killpg(process, signal.SIGTERM)
-                with task.entry.log_path("err").open("a") as log:  # find_state_in_log recognizes this message
+                with task.entry.log_path("err").open("a") as log:  # _find_state_in_log recognizes this message
                     log.write("scaling: CANCELLED AT the request of a user\n")
     if refusals:
         raise refusals[0]
     return live_tasks
+
+
+def poll(results: Path) -> Iterator[list[TaskState]]:
+    """Yield the states of all submitted tasks every few seconds, until no task is pending or running.
+
+    Raise `Refusal` if the first query fails, or if the scheduler does not answer for 300 seconds.
+    """
+    answered_at = None
+    while True:
+        try:
+            tasks = find_tasks(results)
+            answered_at = time.monotonic()
+            yield tasks
+            if not any(task.state.live for task in tasks):
+                return
+        except Refusal:
+            if answered_at is None or time.monotonic() - answered_at > _RETRY_SECONDS:
+                raise
+        time.sleep(_POLL_SECONDS)
+
+
+def progress_line(tasks: Sequence[TaskState]) -> str:
+    """Return text such as "2 running; 10 of 40 cases have ended", or "" if no task is pending or running."""
+    live_tasks = [task for task in tasks if task.state.live]
+    if not live_tasks:
+        return ""
+    folders = {task.entry.folder for task in live_tasks}
+    submitted = [task for task in tasks if task.entry.folder in folders]
+    ended, cases = sum(len(t.journal.ended) for t in submitted), sum(t.entry.cases for t in submitted)
+    states = Counter(task.state.name.lower() for task in live_tasks)
+    counts = ", ".join(f"{count} {name}" for name, count in states.items())
+    return f"{counts}; {ended} of {cases} cases have ended"
+
+
+def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
+    """Append a "failed" record for each case whose job ended early. Return the number of records."""
+    failed_records = make_failed_records(tasks, store.load(results).records) if tasks else []
+    store.append_records(results, failed_records)
+    return len(failed_records)
+
+
+def make_failed_records(tasks: Sequence[TaskState], records: Sequence[Record]) -> list[Record]:
+    """Return a "failed" record for each case whose job ended before the case was recorded.
+
+    `records` contains all records of the results folder. Raise `Refusal` if a task file cannot be read.
+    """
+    failed: list[Record] = []
+    for task in tasks:
+        if not task.may_run and (explanation := _explain_end(task)):
+            failed += make_failed_records_of_task(records, task.entry.path, task.definition, *explanation)
+    return failed
+
+
+def make_failed_records_of_task(
+    records: Iterable[Record],
+    path: Path,
+    definition: TaskDefinition,
+    reason: str,
+    text: str,
+    all_cases: bool = False,
+) -> list[Record]:
+    """Return a "failed" record for each case that a task began but did not finish.
+
+    If `all_cases` is true, also return a record for each case that never began. Omit attempts that already
+    have a record in `records`. `path` is the path of the task file, and `definition` is its content. `reason`
+    is a key of `scaling.core.record.REASONS`, and `text` explains it.
+    """
+    unfinished = {attempt.replicate_key: attempt for attempt in read_journal(path).unfinished}
+    history = _history_of_task(definition, records)
+    failed = []
+    for item in definition.scheduled_cases:
+        identity = item.identity(definition.environments)
+        begun = unfinished.get(item.replicate_key)
+        attempt = begun.attempt if begun else item.attempt
+        is_lost = begun or (all_cases and identity not in history.with_result)
+        if is_lost and (identity, attempt) not in history.recorded:
+            # Use the planned environment, because this process may run on another host.
+            planned = definition.environments[item.preflight.environment_key] | {"hosts": []}
+            item = dataclasses.replace(item, attempt=attempt)
+            record = item.record_without_result(planned, definition.settings, "failed", reason, text)
+            began_at = begun.began_at if begun else None
+            failed.append(dataclasses.replace(record, started_at=began_at or record.started_at))
+    return failed
+
+
+def remaining_cases(
+    definition: TaskDefinition, records: Iterable[Record]
+) -> list[ScheduledCase]:
+    """Return the cases of a task that have no result and may be attempted again.
+
+    The field `attempt` of a returned case is the number of its next attempt.
+    """
+    history, remaining = _history_of_task(definition, records), []
+    for scheduled in definition.scheduled_cases:
+        identity = scheduled.identity(definition.environments)
+        attempts = history.attempts[identity]
+        # With retry=true, failures before the submission do not count.
+        is_exhausted = attempts >= scheduled.attempt and history.is_exhausted(identity, definition.settings)
+        if identity not in history.with_result and not is_exhausted:
+            remaining.append(dataclasses.replace(scheduled, attempt=attempts + 1))
+    return remaining
+
+
+def _history_of_task(definition: TaskDefinition, records: Iterable[Record]) -> History:
+    keys = {item.case.key for item in definition.scheduled_cases}
+    task_records = [record for record in records if record.key in keys]
+    return build_history(task_records, definition.environments)
+
+
+def _explain_end(task: TaskState) -> tuple[str, str, bool] | None:
+    """Return (reason, text, all_cases) for the "failed" records of a task, or None if none are needed.
+
+    `reason` is a key of `scaling.core.record.REASONS`, and `text` explains why the job of the task ended.
+    `all_cases` is true if cases that never began also need a record.
+    """
+    name, has_begun = task.state.name, bool(task.journal.attempts)
+    has_log = task.entry.log_path("err").exists()
+    is_unstarted = name in _NOT_RECORDED_BEFORE_START or (name == LOST and not has_log)
+    if (has_begun and name == "COMPLETED") or (not has_begun and is_unstarted):
+        return None
+    if name not in _END_REASONS:
+        name = _find_state_in_log(task) or name
+    if has_begun and name in _END_REASONS:
+        reason, text = _END_REASONS[name]
+        minutes = task.submission.minutes
+        return reason, text.format(minutes=minutes, more=math.ceil(2 * minutes)), False
+    exit_code = f", {task.state.reason}" if task.state.reason.startswith("exit code") else ""
+    ending, cause = f"its job ended ({name.lower()}{exit_code})", find_cause(task)
+    if has_begun:
+        return "killed", f"{ending} while it ran{f': {cause}' if cause else ''}", False
+    log_hint = f": {cause}; `scaling logs` shows more" if cause else ": `scaling logs` shows why"
+    if not has_log:
+        log_hint = ": it wrote no log; its node must see the results folder"
+    return "timeout" if name == "TIMEOUT" else "killed", f"{ending} before its first case{log_hint}", True
+
+
+def find_cause(task: TaskState) -> str:
+    """Return the message in the journal or logs that explains why a task ended, or "" if there is none."""
+    if task.journal.last_event == "stopped" and task.journal.last_text:
+        return task.journal.last_text
+    stderr_lines = _read_log(task, "err")
+    for number, line in enumerate(stderr_lines):
+        if line.startswith(submission_files.SETUP_FAILED):
+            output = " ".join(" ".join(stderr_lines[:number]).split())
+            message = f"; the log says: {output}" if output else ""
+            return environment.scrub(f"{line.removeprefix('scaling: ')}{message}")[:500]
+    lines = [*_read_log(task, "out"), *stderr_lines]
+    informative = [line for line in lines if not line.startswith(_UNINFORMATIVE_PREFIXES)]
+    return child_process.last_informative_line(informative).removeprefix("scaling: ")
+
+
+def _find_state_in_log(task: TaskState) -> str | None:
+    """Return the final state that the log of a job contains, such as "TIMEOUT", or None if there is none."""
+    lines = _read_log(task, "err")
+    for line in reversed(lines):
+        if explanation := child_process.explain_failure([line]):
+            return _STATE_OF_REASON[explanation[0]]
+        if "CANCELLED AT" in line:
+            return "CANCELLED"
+    return "FAILED" if any(line.startswith(submission_files.SETUP_FAILED) for line in lines) else None
+
+
+def _read_log(task: TaskState, kind: str) -> list[str]:
+    """Return the lines in the last 64 KiB of the log of a job, or [] if the log cannot be read.
+
+    `kind` is "out" (standard output) or "err" (standard error). If the job was requeued, the output of
+    earlier runs is omitted.
+    """
+    run_start = task.journal.log_starts[kind == "err"]  # a task that is requeued appends to the log
+    with contextlib.suppress(OSError), task.entry.log_path(kind).open("rb") as file:
+        file.seek(max(run_start, os.fstat(file.fileno()).st_size - _LOG_BYTES))
+        return file.read().decode(errors="replace").splitlines()
+    return []

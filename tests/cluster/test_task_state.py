@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from scaling.cli import main
-from scaling.cluster import job_state, lost_cases, sbatch, slurm, submission_files, task
+from scaling.cluster import sbatch, slurm, submission_files, task, task_state
 from scaling.cluster.cluster_settings import LISTS, ClusterSettings
 from scaling.cluster.slurm import JobState
 from scaling.cluster.submission_files import read_journal
@@ -72,7 +72,7 @@ def test_a_state_that_is_not_known_to_be_final_may_still_run(make_submission, fa
     make_submission(job="7")
     for state in ("EXPEDITING", "POWER_UP_NODE", "A_LATER_STATE"):
         fake_slurm.queue = {"7": (NAME, state)}
-        [found] = job_state.find_tasks(tmp_path)
+        [found] = task_state.find_tasks(tmp_path)
         assert found.state.live and found.state.name == state
 
 
@@ -94,7 +94,7 @@ def test_a_job_of_another_user_that_slurm_does_not_list_may_still_run(
     assert state_of(tmp_path) == "LOST"
     monkeypatch.setattr(os, "geteuid", lambda: 2**31)
     assert state_of(tmp_path) == "UNKNOWN"
-    assert len(job_state.queued_cases(job_state.find_tasks(tmp_path))) == 2
+    assert len(task_state.queued_cases(task_state.find_tasks(tmp_path))) == 2
     fake_slurm.accounting = {"7": (NAME, "TIMEOUT")}
     assert state_of(tmp_path) == "TIMEOUT"
 
@@ -125,7 +125,7 @@ def test_if_slurm_does_not_answer_a_job_has_ended_only_if_it_cannot_be_requeued(
     message = f"slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T16:00 DUE TO {words} ***"
     (submission.folder / "log" / "7_0_log.err").write_text(message)
     fake_slurm.fails = True
-    assert [task.state.name for task in job_state.try_find_tasks(tmp_path)[0]] == [state]
+    assert [task.state.name for task in task_state.try_find_tasks(tmp_path)[0]] == [state]
 
 
 def test_the_end_of_a_local_task_is_known_on_every_host(make_submission, tmp_path):
@@ -214,13 +214,13 @@ def test_a_local_task_that_is_cancelled_before_it_has_a_journal_is_cancelled_wit
     while b"sleep\x0060" not in b"".join(processes_of(tmp_path)) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert state_of(tmp_path) == "PENDING"
-    job_state.cancel(job_state.find_tasks(tmp_path))
+    task_state.cancel(task_state.find_tasks(tmp_path))
     while processes_of(tmp_path) and time.monotonic() < deadline:
         os.waitpid(-1, os.WNOHANG)
         time.sleep(0.02)
     assert not processes_of(tmp_path)
     assert state_of(tmp_path) == "CANCELLED"
-    assert lost_cases.record_lost_cases(tmp_path, job_state.find_tasks(tmp_path)) == 0
+    assert task_state.record_lost_cases(tmp_path, task_state.find_tasks(tmp_path)) == 0
 
 
 def test_the_log_of_an_earlier_run_does_not_explain_the_end_of_a_later_one(make_submission, tmp_path):
@@ -234,7 +234,7 @@ def test_the_log_of_an_earlier_run_does_not_explain_the_end_of_a_later_one(make_
     )
 
     def explain():
-        return lost_cases.explain_end(job_state.TaskState(submission, entry, JobState("FAILED")))[:2]
+        return task_state._explain_end(task_state.TaskState(submission, entry, JobState("FAILED")))[:2]
 
     assert explain()[0] == "preempted"
     start_journal(submission, log_starts=[0, log.stat().st_size])
@@ -282,7 +282,7 @@ def test_cancel_does_not_name_this_host_if_slurm_does_not_answer(
 def test_cancel_ends_the_other_tasks_if_slurm_refuses_one(refused, make_submission, tmp_path, monkeypatch):
     submission, calls = make_submission(job="7"), set()
     submissions = submission, dataclasses.replace(submission, folder=tmp_path / "jobs" / "other")
-    tasks = [job_state.TaskState(each, each.entries[0], JobState("RUNNING")) for each in submissions]
+    tasks = [task_state.TaskState(each, each.entries[0], JobState("RUNNING")) for each in submissions]
 
     def cancel(name):
         calls.add(name)
@@ -291,7 +291,7 @@ def test_cancel_ends_the_other_tasks_if_slurm_refuses_one(refused, make_submissi
 
     monkeypatch.setattr(slurm, "cancel", cancel)
     with pytest.raises(Refusal, match="permission denied"):
-        job_state.cancel(tasks)
+        task_state.cancel(tasks)
     assert calls == {NAME, "scaling-other"}
 
 
