@@ -1,6 +1,6 @@
 """Create or update the W&B workspace and the W&B report of a study (`save`), which show its line plots.
 
-The child process of publish.py runs this module. Text from records is never interpreted as Markdown.
+upload.py imports this module. Text from records is never interpreted as Markdown.
 """
 
 import re

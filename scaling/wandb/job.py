@@ -1,6 +1,7 @@
-"""Define `PublishJob` (the data that publish.py sends to remote.py) and the W&B settings `TrackingSettings`.
+"""Define the settings of W&B publications (`TrackingSettings`), and the data of one publication (`PublishJob`).
 
-This module imports neither NumPy nor SciPy, so that the child process of each publication starts quickly.
+publish.py sends a `PublishJob` to the child process, upload.py. This module imports neither NumPy nor SciPy, so
+that the child process starts quickly.
 """
 
 import dataclasses

@@ -1,27 +1,50 @@
-"""Publish a results folder to W&B in a child process (remote.py), and return the result as an `Outcome`.
+"""Publish a results folder to W&B: make runs and plots of its records, and upload them in a child process.
 
-wandb could hang, print, or change signal handlers and environment variables. The child process receives a
-pickled `PublishJob`, and sends events as lines of JSON. An event has the digest (`run`) and the `state` of a
-W&B run, or the `reason` for a failure. An error of W&B never stops a study.
+The W&B runs (`study_runs`) and line plots (`make_plots`) contain curves and size sweeps. Floats are rounded
+to six significant digits, because the results of machines differ in the last bits.
+
+The child process runs upload.py, because wandb could hang, print, or change signal handlers and environment
+variables. It receives a pickled `PublishJob`, and sends events as lines of JSON. An event has the digest
+(`run`) and the `state` of a W&B run, or the `reason` for a failure. An error of W&B never stops a study.
 """
 
 import base64
 import contextlib
+import hashlib
+import json
+import math
 import os
 import pickle
+import re
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from scaling.analysis import findings, summary
+from scaling.analysis.cases import Method, method_of
+from scaling.analysis.curves import Curve
+from scaling.analysis.findings import Findings
+from scaling.analysis.size_series import SizeSweep
+from scaling.core.case import to_dict
 from scaling.core.formatting import format_count, list_first
+from scaling.core.grouping import group_by
+from scaling.core.record import Record
 from scaling.results import store
-from scaling.wandb.job import FINISH_FACTOR, PublishJob, TrackingSettings, describe_error
-from scaling.wandb.runs import digest_of, make_plots, study_runs
+from scaling.wandb.job import (
+    FINISH_FACTOR,
+    Fields,
+    Line,
+    Plot,
+    PublishJob,
+    TrackedRun,
+    TrackingSettings,
+    describe_error,
+    ideal_metric,
+)
 from scaling.workers.child_process import ChildProcess, Event
 
 _LOCK_SECONDS = 20.0  # timeout of the lock; a killed process releases it within seconds
@@ -35,6 +58,10 @@ _CHILD_ENVIRONMENT = {  # environment variables of the child process
 }
 # The variables WANDB_... that the child process keeps. wandb may send the values of other variables.
 _PASSED = ("API_KEY", "BASE_URL", "ENTITY", "CONFIG_DIR", "HTTP_PROXY", "HTTPS_PROXY", "INSECURE_DISABLE_SSL")
+# Fixed values for the fields that identify a method or a mesh, so that all cases of one plot become equal.
+_NO_METHOD = Method("jacfwd", "vmap")._asdict() | {"mesh": None}
+_MAX_NAME = 128  # characters of the name and the group of a run; the server of W&B rejects longer ones
+_ENVIRONMENT_FIELDS = ("platform", "device_kind", "xla_flags", "commit", "dirty")
 
 
 @dataclass(frozen=True)
@@ -67,7 +94,7 @@ def _publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | No
     results = findings.read(folder, loaded=loaded)
     plots = make_plots(results)
     runs = [replace(run, tags=(*settings.tags, *run.tags)) for run in study_runs(results, plots, folder)]
-    destination = digest_of((settings.project, settings.entity, settings.tags))[:6]
+    destination = _digest_of((settings.project, settings.entity, settings.tags))[:6]
     sentences = tuple(summary.answer_sentences(results))
     job = PublishJob(settings, tuple(runs), tuple(plots), sentences, destination)
     yield from ({"run": run.digest, "state": "lost"} for run in runs)  # until another event replaces it
@@ -84,7 +111,7 @@ def _run_job(copies: Path, job: PublishJob, lock: int) -> Iterator[Event]:
     """
     passed_variables = [name for name in os.environ if not name.startswith("WANDB_") or name[6:] in _PASSED]
     encoded_job = base64.b64encode(pickle.dumps(job)).decode()
-    command = [sys.executable, "-P", "-m", "scaling.wandb.remote", str(copies.resolve()), str(os.getpid())]
+    command = [sys.executable, "-P", "-m", "scaling.wandb.upload", str(copies.resolve()), str(os.getpid())]
     timeout = _START_SECONDS + _GRACE_SECONDS
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work_folder:  # wandb leaves files in it
         environ = {k: os.environ[k] for k in passed_variables} | _CHILD_ENVIRONMENT | {"TMPDIR": work_folder}
@@ -131,3 +158,138 @@ def _format_outcome(
         yield f"nothing was sent, there are no records in {folder}"
     if "dashboard" in fields:
         yield fields["dashboard"]
+
+
+def make_plots(findings: Findings) -> list[Plot]:
+    """Return the W&B line plots of a study, those with the most lines first. Each has its own W&B metric."""
+    metric_counts, plots = Counter[str](), []
+    for plot in (*_plots_over_devices(findings.curves), *_plots_against_size(findings.size_sweeps)):
+        metric = f"{plot.metric}/{re.sub('[^A-Za-z0-9]+', '_', plot.title).strip('_')}"
+        metric_counts[metric] += 1
+        suffix = f"_{metric_counts[metric]}" if metric_counts[metric] > 1 else ""
+        plots.append(replace(plot, metric=metric + suffix))
+    return sorted(plots, key=lambda plot: (-len(plot.lines), -plot.x_count))
+
+
+def _plots_over_devices(curves: Iterable[Curve]) -> Iterator[Plot]:
+    groups = group_by(curves, lambda c: (c.kind, replace(c.program[1], **_NO_METHOD)))
+    for (kind, _), plot_curves in groups.items():
+        title = f"{plot_curves[0].family} {plot_curves[0].size}, {plot_curves[0].call}"
+        by_line = {Line(c.environment, c.case.workload, c.method): c.points for c in plot_curves}
+        times = {line: {p.devices: p.timing.estimate for p in points} for line, points in by_line.items()}
+        yield Plot(kind, "time", title, "devices", "devices", "seconds", times)
+        speedups = {line: {p.devices: p.speedup for p in points} for line, points in by_line.items()}
+        baselines = tuple(sorted({curve.baseline_devices for curve in plot_curves}))
+        bases = " or ".join(format_count(base, "device") for base in baselines)
+        y_title = f"{'scaled ' if kind == 'weak' else ''}speed-up over {bases}"
+        yield Plot(kind, "speedup", title, "devices", "devices", y_title, speedups, baselines)
+
+
+def _plots_against_size(sweeps: Iterable[SizeSweep]) -> Iterator[Plot]:
+    groups = group_by(
+        sweeps,
+        lambda s: (replace(s.case, **_NO_METHOD, points=1, sizes={}), s.swept, s.fixed_sizes, s.honest),
+    )
+    for (case, swept, fixed_sizes, honest), group in groups.items():
+        title_parts = (f"{group[0].family} {fixed_sizes}".strip(), group[0].devices_text, group[0].call)
+        title = ", ".join(title_parts) + ("" if honest else ", unbound or oversubscribed")
+        lines = {
+            Line(sweep.environment, case.workload, method): {size: timing.estimate for size, timing in row}
+            for sweep in group
+            for method, row in sweep.lines.items()
+        }
+        yield Plot("size", "time_by_size", title, "size", swept, "seconds", lines)
+
+
+def study_runs(findings: Findings, plots: Sequence[Plot], folder: Path) -> list[TrackedRun]:
+    """Return a W&B run for each environment, workload and AD method, and one for the whole study.
+
+    The name of `folder` distinguishes several results folders of one study.
+    """
+    records_by_line = group_by(
+        (record for record in findings.records if record.case.kind == "case"),
+        lambda record: Line(record.setting, record.case.workload, method_of(record.case)),
+    )
+    environments = Counter(workload for _, workload in {line[:2] for line in records_by_line})
+    study, name = findings.name, folder.resolve().name
+    identity = study if name == study else [study, name]
+    method_runs = [
+        _method_run(study[:_MAX_NAME], identity, line, line_records, plots, environments[line.workload] > 1)
+        for line, line_records in records_by_line.items()
+    ]
+    return [*method_runs, _study_run(findings, identity, plots)]
+
+
+def _method_run(
+    study: str, identity: Any, line: Line, records: Sequence[Record], plots: Iterable[Plot], is_mixed: bool
+) -> TrackedRun:
+    suffix = f" [environment {line.environment}]" if is_mixed else ""
+    name = f"{line.workload} {line.method.name}"[: _MAX_NAME - len(suffix)] + suffix
+    rows: defaultdict[tuple[str, int], Fields] = defaultdict(dict)
+    for plot in plots:
+        for x, (value, low, high) in plot.lines.get(line, {}).items():
+            bounds = {f"{plot.metric}_low": low, f"{plot.metric}_high": high}
+            rows[plot.x, x] |= {plot.x: x, plot.metric: value} | bounds
+    config = {"method": line.method.name, "environment": line.environment, "kind": "method", "study": study}
+    config |= {"study_digest": _digest_of(identity), "series": _digest_of([identity, line])}
+    tags = (line.workload, line.method.mode, *sorted({record.case.api for record in records}))
+    return _make_run(name, records, tags, config, rows)
+
+
+def _study_run(findings: Findings, identity: Any, plots: Iterable[Plot]) -> TrackedRun:
+    rows: defaultdict[int, Fields] = defaultdict(dict)
+    for plot in plots:
+        for baseline in plot.baselines:
+            for devices in {x for line in plot.lines.values() for x in line if x >= baseline}:
+                rows[devices] |= {"devices": devices, ideal_metric(baseline): devices / baseline}
+    name = findings.name[:_MAX_NAME]
+    config = {"environments": " ".join(findings.environments), "kind": "study", "study": name}
+    config |= dict.fromkeys(("study_digest", "series"), _digest_of(identity))
+    return _make_run(name, findings.records, (), config, rows)
+
+
+def _make_run(
+    name: str, records: Sequence[Record], tags: Iterable[str], config: Fields, rows: Mapping[Any, Fields]
+) -> TrackedRun:
+    """Return a W&B run whose history contains the values of `rows`, sorted by key.
+
+    Fields that are equal in all records are added to `config`.
+    """
+    newest_records = store.newest_by_replicate(records).values()
+    status_counts = Counter(record.status for record in newest_records)
+    first, *others = [_config_fields(record) for record in records]
+    common = {name: value for name, value in first.items() if all(row.get(name) == value for row in others)}
+    config = _encode_fields(common | config)
+    history = [_encode_fields(rows[key]) for key in sorted(rows)]
+    summary = {"cases": len(newest_records), **status_counts}
+    all_tags = tuple(tag[:64] for tag in (config["kind"], *tags, *["failures"][: status_counts["failed"]]))
+    config["digest"] = digest = _digest_of((name, all_tags, config, history, summary))
+    return TrackedRun(digest, config["series"], _encode(name), all_tags, config, history, summary)
+
+
+def _config_fields(record: Record) -> Fields:
+    """Return the W&B config fields of a record, from its case and a part of its environment."""
+    case, environment = to_dict(record.case), record.environment
+    sizes = {f"size_{name}": size for name, size in case.pop("sizes").items()}
+    fields = {name: environment.get(name) for name in _ENVIRONMENT_FIELDS}
+    fields |= {f"version_{name}": text for name, text in (environment.get("versions") or {}).items()}
+    return case | sizes | fields | {"host": ", ".join(environment.get("hosts") or ())}
+
+
+def _encode_fields(fields: Fields) -> Fields:
+    encoded = {_encode(str(name)): _encode(value) for name, value in fields.items()}
+    return {name: value for name, value in encoded.items() if value is not None}
+
+
+def _encode(value: Any) -> Any:
+    """Convert a value to a type that W&B stores: a list or dict to JSON text, NaN and infinity to None."""
+    if isinstance(value, str):  # a surrogate without its partner becomes U+FFFD
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None  # equal digests on all machines
+    return value if value is None or isinstance(value, bool | int) else json.dumps(value, sort_keys=True)
+
+
+def _digest_of(value: Any) -> str:
+    """Return the first 16 hexadecimal digits of the SHA-256 digest of a JSON-compatible value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

@@ -13,7 +13,7 @@ from scaling.core.case import Case
 from scaling.core.record import Record, Writer
 from scaling.results import store
 from scaling.wandb.job import TrackedRun
-from scaling.wandb.runs import make_plots, study_runs
+from scaling.wandb.publish import make_plots, study_runs
 
 SECONDS = {1: 0.040, 2: 0.022, 4: 0.013}
 

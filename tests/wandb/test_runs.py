@@ -8,8 +8,8 @@ import pytest
 
 from scaling.analysis import findings
 from scaling.core.record import Writer
-from scaling.wandb import runs
-from scaling.wandb.runs import make_plots
+from scaling.wandb import publish
+from scaling.wandb.publish import make_plots
 from tests.support import made_up, wandb_study
 from tests.support.wandb_study import SECONDS, record, runs_of, write_results, write_weak_results
 
@@ -173,13 +173,13 @@ def test_digest_of_a_run_changes_only_with_its_rows(folder):
     "value", [math.nan, math.inf, {}, [1, {"a": None}], "\ud800 alone", 10**30, 0.1 + 0.2, None]
 )
 def test_values_of_a_run_are_strict_json_and_numbers_are_rounded(value):
-    encoded = runs._encode_fields({"a": value, "\udcff": 1})
+    encoded = publish._encode_fields({"a": value, "\udcff": 1})
     assert json.loads(json.dumps(encoded, allow_nan=False)) == encoded and "\udcff" not in encoded
     assert json.dumps(encoded, ensure_ascii=False).encode()
     assert (
-        runs._encode_fields({"a": 0.1 + 0.2})
-        == runs._encode_fields({"a": 0.3})
-        != runs._encode_fields({"a": 0.30001})
+        publish._encode_fields({"a": 0.1 + 0.2})
+        == publish._encode_fields({"a": 0.3})
+        != publish._encode_fields({"a": 0.30001})
     )
 
 

@@ -1,4 +1,4 @@
-"""Main program of the W&B child process: upload runs and verify them, or write offline copies.
+"""Main program of the W&B child process: upload runs and read them back, or write offline copies.
 
 publish.py runs this module in a temporary folder. wandb does not report every failure. Therefore a run counts
 as published only after it was read from the server and compared. The config of a run contains a digest of the
