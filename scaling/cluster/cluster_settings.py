@@ -12,7 +12,6 @@ NONE, LOCAL, SLURM, ALLOCATION, HOSTS = ("none", "local", "slurm", "allocation",
 SUBMISSIONS = "jobs"  # subfolder of the results folder that contains the submissions
 PLATFORMS = ("cpu", "gpu", "tpu")
 GPU_OPTIONS = ("gres", "gpus_per_node", "gpus_per_task")  # options of sbatch that request GPUs
-LISTS = ("setup", "srun", "hosts", "shell", "sbatch")  # fields of ClusterSettings that are tuples
 # Options of sbatch by which `scaling` finds its jobs and their logs, and settings that it uses or quotes.
 _RESERVED_OPTIONS = {
     "array", "clusters", "error", "job-name", "nodes", "output", "parsable", "partition", "test-only", "time",

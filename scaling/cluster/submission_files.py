@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from scaling.cluster.cluster_settings import LISTS, SUBMISSIONS, ClusterSettings
+from scaling.cluster.cluster_settings import SUBMISSIONS, ClusterSettings
 from scaling.cluster.pack import PackedTask
 from scaling.core.case import Refusal, from_dict, to_dict
 from scaling.core.environment import node_name
@@ -39,7 +39,7 @@ _STORED_FIELDS = ("kind", "host", "minutes")
 _EVENT_CHECKS = {
     **dict.fromkeys(("event", "key"), type_check(str)),
     **dict.fromkeys(("replicate", "attempt", "pid"), type_check(int)),
-    **dict.fromkeys(("job", "node", "reason", "text"), type_check(str | None)),
+    **dict.fromkeys(("job", "node", "text"), type_check(str | None)),
     "at": lambda value: isinstance(value, str) and _is_time(value),
     "seat": type_check(int | None),
     "nodes": type_check(list[str]),
@@ -205,16 +205,12 @@ def _task_from_json(content: Any) -> TaskDefinition:
     Raise AttributeError, KeyError, TypeError or ValueError if the content is malformed.
     """
     settings, cluster, machine = content["settings"], content["cluster"], content["machine"]
-    lists = {name: tuple(cluster[name]) for name in LISTS} | {"sbatch": tuple(map(tuple, cluster["sbatch"]))}
-    environments = {
-        (digest, tuple(map(tuple, engine))): environment
-        for (digest, engine), environment in content["environments"]
-    }
+    environments = {_to_tuple(key): environment for key, environment in content["environments"]}
     definition = TaskDefinition(
         tuple(_item_from_json(item) for session in content["jobs"] for item in session),
         check_types(RunSettings(**settings | {"sampling": check_types(Sampling(**settings["sampling"]))})),
-        check_types(Machine(**machine | {"untold": tuple(machine["untold"])})),
-        check_types(ClusterSettings(**cluster | lists)),
+        check_types(Machine(**{name: _to_tuple(value) for name, value in machine.items()})),
+        check_types(ClusterSettings(**{name: _to_tuple(value) for name, value in cluster.items()})),
         content["nested"],
         environments,
     )
@@ -223,6 +219,11 @@ def _task_from_json(content: Any) -> TaskDefinition:
     if not {item.preflight.environment_key for item in definition.scheduled_cases} <= environments.keys():
         raise ValueError("a case has no environment")
     return definition
+
+
+def _to_tuple(value: Any) -> Any:
+    """Convert a list of JSON, and the lists in it, to tuples. Return any other value unchanged."""
+    return tuple(map(_to_tuple, value)) if isinstance(value, list) else value
 
 
 def _item_to_json(item: ScheduledCase) -> dict[str, Any]:
@@ -251,7 +252,6 @@ class TaskAttempt:
     workers: tuple[int, ...] = ()  # numbers of the workers that ran the case
     began_at: str | None = None
     ended_at: str | None = None  # None if the case is running, or if the task ended before the case
-    reason: str | None = None  # reason of the record, if the case failed or was skipped
 
     @property
     def replicate_key(self) -> tuple[str, int]:
@@ -302,10 +302,7 @@ def read_journal(task: Path) -> TaskJournal:
             fields = attempts.setdefault(identity, {"nodes": tuple(start.get("nodes", ())), "workers": ()})
             if event.get("seat") not in (None, *fields["workers"]):
                 fields["workers"] += (event["seat"],)
-            if event["event"] == "begin":
-                fields["began_at"] = fields.get("began_at") or event.get("at")
-            else:
-                fields |= {"ended_at": event.get("at"), "reason": event.get("reason")}
+            fields.setdefault("began_at" if event["event"] == "begin" else "ended_at", event.get("at"))
     return TaskJournal(
         tuple(TaskAttempt(*identity, **fields) for identity, fields in attempts.items()),
         event.get("run", 0), start.get("job"), start.get("node") or "", start.get("pid"), start.get("at"),

@@ -13,7 +13,7 @@ import pytest
 
 from scaling.cli import main
 from scaling.cluster import sbatch, slurm, submission_files, task, task_state
-from scaling.cluster.cluster_settings import LISTS, ClusterSettings
+from scaling.cluster.cluster_settings import ClusterSettings
 from scaling.cluster.slurm import JobState
 from scaling.cluster.submission_files import read_journal
 from scaling.core import environment
@@ -163,7 +163,7 @@ def test_odd_values_in_the_files_of_a_submission_are_one_line_and_no_exception(
     task_content = {  # without the fields that have default values
         "settings": {"sampling": {"most": 9}, "attempts": 3},
         "machine": {"platform": "cpu", "device_kind": None, "per_node": 2, "untold": []},
-        "cluster": {"name": "local"} | {name: [] for name in LISTS},
+        "cluster": {"name": "local"} | dict.fromkeys(("setup", "srun", "hosts", "shell", "sbatch"), []),
         "nested": False,
         "environments": [[[None, []], digests | {"versions": {"jax": "0.10.2"}, "untold": ["driver"]}]],
         "jobs": [[item | {"case": non_default_fields(case)}]],
