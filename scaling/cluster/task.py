@@ -1,4 +1,4 @@
-"""Main program of a cluster job: run the cases of a task file that have no result yet.
+"""Main program of a cluster job: run the cases of a task file that have no result yet, with srun or ssh.
 
 If Slurm requeues a job, the job runs the same command again. The new run writes a "failed" record for each
 case that the previous run began but did not finish. Then it runs the remaining cases.
@@ -73,10 +73,6 @@ def _run_with_journal(path: Path, definition: TaskDefinition, lock: int) -> int:
     except AllocationLost as lost:
         journal.write("stopped", text=str(lost))
         return 1
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            journal.write("stopped", text=f"cannot write: {error.strerror or error}")
-        raise
     journal.write("ended")
     return 0
 
