@@ -1,4 +1,4 @@
-"""Implement `scaling status`: find and print the states of cluster tasks and cases (`StudyStatus`)."""
+"""Implement `scaling status`: make and print the tables and lines on tasks and cases (`StudyStatus`)."""
 
 import argparse
 import datetime

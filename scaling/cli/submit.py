@@ -1,4 +1,4 @@
-"""Submit the missing cases of `scaling run` as cluster tasks, and wait for them."""
+"""Submit the missing cases of `scaling run` as cluster tasks, wait for them, and print scripts (dry run)."""
 
 import dataclasses
 import math

@@ -1,6 +1,6 @@
-"""Submit tasks to Slurm with sbatch, or start a single task in the background on this host.
+"""Submit packed tasks: copy the package, set the options of sbatch, or start one task in the background here.
 
-Each task runs a copy of this package.
+`format_scripts` returns the scripts of sbatch for a dry run.
 """
 
 import contextlib

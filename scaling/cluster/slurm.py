@@ -1,4 +1,4 @@
-"""Run Slurm commands (sinfo, squeue, sacct, scancel), and parse their output: nodes, devices, job states."""
+"""Find the nodes and devices of a cluster (sinfo), and list and cancel jobs (squeue, sacct, scancel)."""
 
 import contextlib
 import os

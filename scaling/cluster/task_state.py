@@ -1,4 +1,4 @@
-"""Find the submitted tasks and their states, poll and cancel them, and record the cases that they lost.
+"""Find submitted tasks and their states, cancel them, explain how they ended, and record their lost cases.
 
 The state of a task comes from Slurm or from its process, and otherwise from its journal and log.
 """

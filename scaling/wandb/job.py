@@ -1,7 +1,7 @@
-"""Define the settings of W&B publications (`TrackingSettings`), and the data of one publication (`PublishJob`).
+"""Define the settings of publications to W&B (`TrackingSettings`), and the content of one (`PublishJob`).
 
-publish.py sends a `PublishJob` to the child process, upload.py. This module imports neither NumPy nor SciPy, so
-that the child process starts quickly.
+publish.py sends a `PublishJob` to its child process, upload.py. This module imports neither NumPy nor SciPy,
+so that the child process starts quickly.
 """
 
 import dataclasses
