@@ -20,6 +20,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,16 +44,13 @@ def publish_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
     """
     account_settings, settings, sent_digests = wandb.setup().settings, job.settings, set[str]()
 
-    def send_runs(send_run: Callable[[TrackedRun], tuple[str, str]], runs: Iterable[TrackedRun]) -> None:
-        def send_and_report(run: TrackedRun) -> None:
-            try:
-                state, problem = send_run(run)
-            except Exception as error:  # such as a rejected run or a full disk
-                return send_event(reason=f"{run.name}: {describe_error(error)}")
-            sent_digests.add(run.digest)
-            return send_event(run=run.digest, state=state, reason=problem and f"{run.name}: {problem}")
-
-        _map_in_threads(send_and_report, runs)
+    def send(send_run: Callable[[TrackedRun], tuple[str, str]], run: TrackedRun) -> None:
+        try:
+            state, problem = send_run(run)
+        except Exception as error:  # such as a rejected run or a full disk
+            return send_event(reason=f"{run.name}: {describe_error(error)}")
+        sent_digests.add(run.digest)
+        return send_event(run=run.digest, state=state, reason=problem and f"{run.name}: {problem}")
 
     try:
         if settings.mode != "offline":
@@ -61,25 +59,25 @@ def publish_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
             app_url = re.sub("//.*@", "//", account_settings.app_url.rstrip("/"))
             send_event(page=f"{app_url}/{entity}/{settings.project}")
             job = dataclasses.replace(job, settings=dataclasses.replace(settings, entity=entity))
-            _publish_online(api, job, send_runs, send_event)
+            _publish_online(api, job, send, send_event)
     except Exception as error:
         if settings.mode != "auto" or not isinstance(error, wandb.errors.UsageError):  # no API key
             send_event(reason=describe_error(error))
     unsent = [run for run in job.runs if run.digest not in sent_digests]
-    send_runs(lambda run: (_write_offline_copy(job, run), ""), unsent)
+    _map_in_threads(partial(send, partial(_write_offline_copy, job)), unsent)
     wandb.teardown()
 
 
-def _write_offline_copy(job: PublishJob, run: TrackedRun) -> str:
-    """Write an offline copy of a run, and return 'kept'. If a complete copy exists, return 'there before'."""
+def _write_offline_copy(job: PublishJob, run: TrackedRun) -> tuple[str, str]:
+    """Write an offline copy of a run, and return ("kept", ""), or ("there before", "") if one is complete."""
     if any(map(_is_complete, _COPIES_FOLDER.glob(f"offline-run-*-{run.digest}-{job.destination}-*/*.wandb"))):
-        return "there before"
+        return "there before", ""
     _remove_copies(job, run)
     _, log = _send_run(job, run, "offline")
     copy = _COPIES_FOLDER / log.parent.name
     copy.mkdir()
     shutil.move(log, copy)
-    return "kept"
+    return "kept", ""
 
 
 def _remove_copies(job: PublishJob, run: TrackedRun) -> None:
@@ -88,11 +86,11 @@ def _remove_copies(job: PublishJob, run: TrackedRun) -> None:
 
 
 def _publish_online(
-    api: wandb.Api, job: PublishJob, send_runs: Callable[..., None], send_event: Callable[..., Any]
+    api: wandb.Api, job: PublishJob, send: Callable[..., None], send_event: Callable[..., Any]
 ) -> None:
     """Upload the runs that the W&B server lacks, verify them, tag superseded runs, and save the dashboard.
 
-    `send_runs(function, runs)` calls `function` for each run, and sends the results to the parent process.
+    `send(function, run)` calls `function` with a run, and sends the result to the parent process.
     `send_event` sends its keyword arguments to the parent process.
     """
     listed = _list_runs(api, job)
@@ -108,7 +106,7 @@ def _publish_online(
             _remove_copies(job, run)  # `wandb sync` would send them again
         return state, problem
 
-    send_runs(publish_run, job.runs)
+    _map_in_threads(partial(send, publish_run), job.runs)
     tagged = _map_in_threads(lambda stored: _update_tag(stored, current_ids, wrong_ids), _list_runs(api, job))
     send_event(superseded=sum(tagged))
     if job.settings.dashboard:
