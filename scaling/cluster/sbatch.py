@@ -77,7 +77,7 @@ def submit(
         if cluster.name != SLURM:
             return save_job_ids(submission, _start_process(submission, command, cluster))
         previous_array = None
-        for entries in _split_into_arrays(submission, _MAX_ARRAY_TASKS):
+        for entries in _split_into_arrays(submission.entries):
             options = _sbatch_options(submission, entries[0], cluster, schedule.machine, previous_array)
             jobs = _submit_array(submission, entries, command, options)
             submission = save_job_ids(submission, jobs)
@@ -133,11 +133,11 @@ def _start_process(
     return {entry.name: str(process.pid)}
 
 
-def _split_into_arrays(submission: Submission, max_tasks: int) -> list[list[SubmittedTask]]:
+def _split_into_arrays(entries: Sequence[SubmittedTask]) -> list[list[SubmittedTask]]:
     return [
-        same_shape[start : start + max_tasks]
-        for same_shape in group_by(submission.entries, lambda entry: entry.shape).values()
-        for start in range(0, len(same_shape), max_tasks)
+        same_shape[start : start + _MAX_ARRAY_TASKS]
+        for same_shape in group_by(entries, lambda entry: entry.shape).values()
+        for start in range(0, len(same_shape), _MAX_ARRAY_TASKS)
     ]
 
 
@@ -195,7 +195,7 @@ def format_scripts(
     submission = submission_files.build_submission(results, "STAMP", cluster, tasks)
     folder, scripts = submission.folder / "log", list[str]()
     command = f"{shlex.quote(sys.executable)} -u -m submitit.core._submit {shlex.quote(str(folder))}"
-    for entries in _split_into_arrays(submission, _MAX_ARRAY_TASKS):
+    for entries in _split_into_arrays(submission.entries):
         options = _sbatch_options(submission, entries[0], cluster, machine, "ARRAY" if scripts else None)
         count = len(entries) if len(entries) > 1 else None
         scripts.append(submitit_slurm._make_sbatch_string(command, folder, map_count=count, **options))

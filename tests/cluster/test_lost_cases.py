@@ -164,10 +164,11 @@ def test_the_controller_overrides_an_earlier_end_of_a_requeued_job(
     assert (found.state.name, found.state.reason) == (state, reason)
 
 
-def test_job_arrays_do_not_exceed_a_limit():
+def test_job_arrays_do_not_exceed_a_limit(monkeypatch):
+    monkeypatch.setattr(sbatch, "_MAX_ARRAY_TASKS", 10)
     shapes = [ProcessShape(1)] * 25 + [ProcessShape(2)] * 3
-    entries = tuple(types.SimpleNamespace(shape=shape, name=str(n)) for n, shape in enumerate(shapes))
-    arrays = sbatch._split_into_arrays(types.SimpleNamespace(entries=entries), 10)
+    entries = [types.SimpleNamespace(shape=shape, name=str(n)) for n, shape in enumerate(shapes)]
+    arrays = sbatch._split_into_arrays(entries)
     assert [len(array) for array in arrays] == [10, 10, 5, 3]
     assert all(len({entry.shape for entry in array}) == 1 for array in arrays)
     assert [entry.name for array in arrays for entry in array] == [str(n) for n in range(28)]
