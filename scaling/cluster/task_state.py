@@ -363,9 +363,7 @@ def make_failed_records_of_task(
     return failed
 
 
-def remaining_cases(
-    definition: TaskDefinition, records: Iterable[Record]
-) -> list[ScheduledCase]:
+def remaining_cases(definition: TaskDefinition, records: Iterable[Record]) -> list[ScheduledCase]:
     """Return the cases of a task that have no result and may be attempted again.
 
     The field `attempt` of a returned case is the number of its next attempt.

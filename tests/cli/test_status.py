@@ -394,7 +394,7 @@ def test_logs_of_a_case_that_has_not_begun_name_its_task(make_study, monkeypatch
     study = make_study(6).start(1)
     pending = JobState("PENDING", reason="Priority")
     tasks = study.states(pending, "RUNNING", JobState("FAILED", reason="exit code 1:0"))
-    monkeypatch.setattr(status, "try_find_tasks", lambda _: (tasks, ""))
+    monkeypatch.setattr(task_state, "try_find_tasks", lambda _: (tasks, ""))
     logged = status.load_status(study.folder)
     for case, expected in enumerate(("pending; Priority", "running", "failed; exit code 1:0")):
         text = next(logs.logs_of_case(logged, study.key(2 * case)))[1]
@@ -606,7 +606,7 @@ def test_logs_without_a_key_show_the_failed_cases_and_each_file_once(make_study,
         study.finish(0, case, "failed", reason="error", text=f"number {case}.")
     (study.journals[0].folder / "worker-1.log").write_text("from /home/me/project/model.py\n")
     states = study.states("COMPLETED", *["CANCELLED"] * 3)
-    monkeypatch.setattr(status, "try_find_tasks", lambda results: (states, ""))
+    monkeypatch.setattr(task_state, "try_find_tasks", lambda results: (states, ""))
     logged = status.load_status(study.folder)
     assert sorted(logs.select_keys(logged, "")) == sorted(study.key(case) for case in range(5))
     assert logs.select_keys(logged, "poisson") == logs.select_keys(logged, "")
@@ -628,7 +628,7 @@ def test_status_and_logs_show_that_a_task_waits_for_cores(make_study, monkeypatc
     summary = study.summary("RUNNING")
     [row] = status.task_rows(summary.tasks)
     assert row[-1] == text
-    monkeypatch.setattr(status, "try_find_tasks", lambda _: (study.states("RUNNING"), ""))
+    monkeypatch.setattr(task_state, "try_find_tasks", lambda _: (study.states("RUNNING"), ""))
     assert text in next(logs.logs_of_case(status.load_status(study.folder), study.key(0)))[1]
     study.log(0, "begin", 0)
     [row] = status.task_rows(study.summary("RUNNING").tasks)

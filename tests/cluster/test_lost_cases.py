@@ -110,7 +110,9 @@ def test_a_local_task_that_is_just_starting_a_program_is_found(submission, monke
     commands = iter([b"", b"", b"sh\0" + folder])
     monkeypatch.setattr(task_state.Path, "read_bytes", lambda _: next(commands))
     entry = dataclasses.replace(submission.entries[0], job=str(os.getpid()))
-    assert task_state._find_process(task_state.TaskState(submission, entry, JobState("UNKNOWN"))) == os.getpid()
+    assert (
+        task_state._find_process(task_state.TaskState(submission, entry, JobState("UNKNOWN"))) == os.getpid()
+    )
 
 
 @pytest.mark.parametrize(

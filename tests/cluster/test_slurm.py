@@ -105,7 +105,9 @@ def failures(results):
 
 def final_states(results):
     """Wait until no task is live and return the states of all."""
-    wait_until(lambda: not any(task.state.live for task in task_state.find_tasks(results)), "the tasks to end")
+    wait_until(
+        lambda: not any(task.state.live for task in task_state.find_tasks(results)), "the tasks to end"
+    )
     return [task.state.name for task in task_state.find_tasks(results)]
 
 

@@ -163,7 +163,7 @@ def test_odd_values_in_the_files_of_a_submission_are_one_line_and_no_exception(
     task_content = {  # without the fields that have default values
         "settings": {"sampling": {"most": 9}, "attempts": 3},
         "machine": {"platform": "cpu", "device_kind": None, "per_node": 2, "untold": []},
-        "cluster": {"name": "local"} | dict.fromkeys(("setup", "srun", "hosts", "shell", "sbatch"), []),
+        "cluster": {"name": "local"} | {key: [] for key in ("setup", "srun", "hosts", "shell", "sbatch")},
         "nested": False,
         "environments": [[[None, []], digests | {"versions": {"jax": "0.10.2"}, "untold": ["driver"]}]],
         "jobs": [[item | {"case": non_default_fields(case)}]],
