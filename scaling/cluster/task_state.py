@@ -273,7 +273,7 @@ def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:
                     os.kill(process, signal.SIGTERM)
                 else:  # setup lines run, or Python starts, in the process group of the shell
                     os.killpg(process, signal.SIGTERM)
-                with task.entry.log_path("err").open("a") as log:  # _find_state_in_log recognizes this message
+                with task.entry.log_path("err").open("a") as log:  # for _find_state_in_log
                     log.write("scaling: CANCELLED AT the request of a user\n")
     if refusals:
         raise refusals[0]
