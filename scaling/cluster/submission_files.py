@@ -101,6 +101,8 @@ def read_submissions(results: Path) -> list[Submission]:
     try:
         for folder in sorted((results / SUBMISSIONS).iterdir()):
             path = folder / _SUBMISSION_FILE
+            if path.is_symlink() and not path.exists():
+                raise ValueError("a link to no file")
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it is being created
                 submissions.append(_submission_from_json(folder, store.parse_json(store.read_file(path))))
     except FileNotFoundError:

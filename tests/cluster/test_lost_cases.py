@@ -381,3 +381,14 @@ def test_a_submission_at_a_path_that_cannot_be_followed_is_refused(submission, t
     path.symlink_to(path)
     with pytest.raises(Refusal, match=r"cannot read jobs/.*submission\.json, its tasks may still run"):
         task_state.find_tasks(tmp_path)
+
+
+def test_a_submission_that_is_a_link_to_no_file_is_refused_and_not_taken_for_one_that_begins(
+    submission, tmp_path
+):
+    path = submission.folder / "submission.json"
+    path.unlink()
+    assert task_state.find_tasks(tmp_path) == []
+    path.symlink_to("gone")
+    with pytest.raises(Refusal, match=r"cannot read jobs/.*submission\.json, its tasks may still run"):
+        task_state.find_tasks(tmp_path)
