@@ -11,8 +11,13 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from scaling.analysis import summary
-from scaling.analysis.answers import FastestAnswer, measured_answers
+from scaling.analysis.answers import (
+    FastestAnswer,
+    answer_sentences,
+    describe_crossovers,
+    describe_growth,
+    measured_answers,
+)
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import describe_plan, plan_answers
 from scaling.analysis.lint import lint_findings, verdict
@@ -62,7 +67,7 @@ def render_report(findings: Findings, title: str, folded_tables: Iterable[Table]
     answer_table = tables.answer_table(findings)
     sections = [*_figure_sections(findings), *map(table_section, folded_tables)]
     shown = {sentence for section in sections for sentence in section.sentences}
-    if sentences := [sentence for sentence in summary.answer_sentences(findings) if sentence not in shown]:
+    if sentences := [sentence for sentence in answer_sentences(findings) if sentence not in shown]:
         section_summary = "the answer with all that went wrong"
         sections.append(Section("sentences", "In sentences", section_summary, sentences=sentences))
     if answer_table.rows:
@@ -84,8 +89,8 @@ def _figure_sections(findings: Findings) -> list[Section]:
         note, answers, figure = describe_plan(forecast), plan_answers(forecast), figures.pop(name, None)
         plan_sections.append(Section(name, title, "predicted, not measured", note, answers, figure))
     sentences = {
-        "crossover": summary.describe_crossovers(findings),
-        "size": summary.describe_growth(findings),
+        "crossover": describe_crossovers(findings),
+        "size": describe_growth(findings),
     }
     measured_sections = [
         Section(name, figure.title, _first_sentence(figure.caption),

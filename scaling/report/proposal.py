@@ -8,13 +8,13 @@ import math
 from pathlib import Path
 from typing import Any
 
+from scaling.analysis.answers import count_unmeasured, fastest_curves
 from scaling.analysis.cases import method_of, without_memory_setting
 from scaling.analysis.curves import format_relative, format_serial_part
 from scaling.analysis.estimate import format_percentage, format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.lint import lint_findings, verdict
 from scaling.analysis.ranking import recommend_devices
-from scaling.analysis.summary import count_unmeasured, fastest_curves
 from scaling.analysis.timings import format_time, nodes_of
 from scaling.core.formatting import format_count, format_interval, format_number, list_first
 from scaling.core.grouping import group_by

@@ -4,10 +4,9 @@ import itertools
 import textwrap
 from pathlib import Path
 
-from scaling.analysis.answers import measured_answers
+from scaling.analysis.answers import answer_sentences, measured_answers
 from scaling.analysis.findings import Findings
 from scaling.analysis.lint import lint_findings
-from scaling.analysis.summary import answer_sentences
 from scaling.core.formatting import format_count
 from scaling.report.text import WIDTH, clean_text, wrap_text
 from scaling.results.store import format_command

@@ -10,7 +10,7 @@ from dataclasses import astuple
 from typing import Any
 
 from scaling.analysis import lint, timings
-from scaling.analysis.answers import problem_name
+from scaling.analysis.answers import answer_sentences, problem_name
 from scaling.analysis.cases import join_words
 from scaling.analysis.curves import (
     Curve,
@@ -24,7 +24,6 @@ from scaling.analysis.estimate import Estimate, format_percentage, format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast
 from scaling.analysis.ranking import Ranking, compare_settings, join_certainties, recommend_ranking
-from scaling.analysis.summary import answer_sentences
 from scaling.analysis.timings import Timing, format_time
 from scaling.core.case import PEAKS, label
 from scaling.core.formatting import (

@@ -22,7 +22,7 @@ _SAVED_OUTPUT = ".inputs.json"  # file with the digest of a report's inputs and 
 
 def write_report(folder: Path, findings: "Findings") -> Path:
     """Write or replace the report in `folder`, and return the path of its file index.html."""
-    from scaling.analysis.summary import answer_sentences
+    from scaling.analysis.answers import answer_sentences
     from scaling.report import page, tables
     from scaling.report.markdown import render_markdown
 

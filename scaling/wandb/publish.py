@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from scaling.analysis import findings, summary
+from scaling.analysis import answers, findings
 from scaling.analysis.cases import Method, method_of
 from scaling.analysis.curves import Curve
 from scaling.analysis.findings import Findings
@@ -95,7 +95,7 @@ def _publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | No
     plots = make_plots(results)
     runs = [replace(run, tags=(*settings.tags, *run.tags)) for run in study_runs(results, plots, folder)]
     destination = _digest_of((settings.project, settings.entity, settings.tags))[:6]
-    sentences = tuple(summary.answer_sentences(results))
+    sentences = tuple(answers.answer_sentences(results))
     job = PublishJob(settings, tuple(runs), tuple(plots), sentences, destination)
     yield from ({"run": run.digest, "state": "lost"} for run in runs)  # until another event replaces it
     with store.locked(folder, ".wandb.lock", _LOCK_SECONDS) as lock:  # no two processes publish at once

@@ -4,14 +4,14 @@ import re
 
 import pytest
 
-from scaling.analysis import answers, curves, findings, summary
+from scaling.analysis import answers, curves, findings
 from tests.support import made_up
 
 
 @pytest.fixture
 def answer(tmp_path):
     """Return a function from records to the sentences of the answer."""
-    return lambda records, scaling=("strong",): summary.answer_sentences(
+    return lambda records, scaling=("strong",): answers.answer_sentences(
         findings.read(made_up.write(tmp_path / "made", records, scaling=scaling))
     )
 
@@ -124,7 +124,7 @@ def test_a_dtype_is_named_unless_it_is_float32(answer, make_record):
 
 def test_summary_has_the_failures(tmp_path):
     study = findings.read(made_up.write(tmp_path / "made", made_up.study(400)))
-    assert [line for line in summary.answer_sentences(study) if "failed" in line]
+    assert [line for line in answers.answer_sentences(study) if "failed" in line]
 
 
 def test_modes_without_a_time_for_the_problem_are_named(answer, make_record):
@@ -160,7 +160,7 @@ def test_headline_is_of_the_largest_problem_on_enough_device_counts_as_the_figur
         for d in devices
     ]
     study = findings.read(made_up.write(tmp_path, records, scaling=["strong"]))
-    assert "points=64" in summary.answer_sentences(study)[0]
+    assert "points=64" in answers.answer_sentences(study)[0]
     ((curve, *_), *_) = curves.curves_of_largest_problems(study.curves)
     assert curve.case.points == 64
 
@@ -180,14 +180,14 @@ def test_failed_replicates_of_a_case_are_counted_as_in_the_status(answer, make_r
 
 def test_failures_without_a_reason_are_counted(tmp_path, make_record):
     records = [make_record("failed"), make_record("skipped", points=8)]
-    lines = summary.answer_sentences(findings.read(made_up.write(tmp_path / "made", records)))
+    lines = answers.answer_sentences(findings.read(made_up.write(tmp_path / "made", records)))
     assert lines[1:3] == ["1 case failed: 1 for no reason given.", "1 case skipped: 1 for no reason given."]
 
 
 @pytest.mark.parametrize("fields", [{"engine": "torch"}, {"mode": "value"}, {"mode": "analytic"}], ids=str)
 def test_study_without_a_jax_mode_is_reported_as_such(tmp_path, make_record, fields):
     study = findings.read(made_up.write(tmp_path / "made", [make_record(**fields)]))
-    sentence = summary.answer_sentences(study)[0]
+    sentence = answers.answer_sentences(study)[0]
     assert sentence.startswith(
         "No mode that is ranked was measured: mode=auto, values, handwritten derivatives"
     )
@@ -195,7 +195,7 @@ def test_study_without_a_jax_mode_is_reported_as_such(tmp_path, make_record, fie
 
 def test_change_of_a_returned_list_does_not_change_the_next_answer(tmp_path, make_record):
     study = findings.read(made_up.write(tmp_path, [make_record()]))
-    for derive in (summary.answer_sentences, answers.measured_answers):
+    for derive in (answers.answer_sentences, answers.measured_answers):
         derive(study).clear()
         assert derive(study)
 
@@ -276,7 +276,7 @@ def test_largest_device_count_above_the_efficiency_threshold_is_reported(tmp_pat
         1: "up to 1 device.",
     }
     for efficiency, words in expected.items():
-        first = summary.answer_sentences(findings.read(folder, efficiency=efficiency))[0]
+        first = answers.answer_sentences(findings.read(folder, efficiency=efficiency))[0]
         assert f"Efficiency of at least {efficiency}: on {words}" in first
 
 
@@ -290,7 +290,7 @@ def test_baseline_of_a_problem_too_large_for_one_device_is_explained(tmp_path, m
         folder = made_up.write(
             tmp_path / str(len(more)), [make(2, 12), make(4, 6.4), *more], scaling=["strong"]
         )
-        assert f") over the same program {words}" in summary.answer_sentences(findings.read(folder))[0]
+        assert f") over the same program {words}" in answers.answer_sentences(findings.read(folder))[0]
 
 
 @pytest.mark.parametrize(("unpaired", "ratio"), [((), "1.62x"), ((2,), "1.50x")])

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from scaling.analysis import findings, summary
+from scaling.analysis import answers, findings
 from tests.support import made_up
 from tests.support.records import sweeps_of
 
@@ -73,7 +73,7 @@ def test_growth_with_each_size_of_a_grid_is_reported(make_record, tmp_path):
         make_record(sizes={"p": p, "o": o}, seconds=[p * o**2] * 9) for p in (2, 4, 8) for o in (2, 4, 8)
     ]
     study = findings.read(made_up.write(tmp_path / "made", records, scaling=("strong",)))
-    assert summary.describe_growth(study) == [
+    assert answers.describe_growth(study) == [
         "Time of linear grows with o on 1 device: exponent 2.00 (2.00 to 2.00) in jacfwd (vmap).",
         "Time of linear grows with p on 1 device: exponent 1.00 (1.00 to 1.00) in jacfwd (vmap).",
     ]
@@ -92,7 +92,7 @@ def test_exponent_with_a_wide_interval_is_reported_as_not_determined(make_record
             for n, ms in zip((16, 32, 64), column, strict=True)
         ]
         folder = made_up.write(tmp_path / "-".join(times), records, scaling=("strong",))
-        (sentence,) = summary.describe_growth(findings.read(folder))
+        (sentence,) = answers.describe_growth(findings.read(folder))
         return sentence
 
     both, unknown = describe(jacfwd=(16, 32, 64), jacrev=(10, 200, 90)), describe(jacrev=(10, 200, 90))

@@ -3,7 +3,7 @@
 import pytest
 
 from scaling.analysis import dataframe as one_table
-from scaling.analysis import findings, summary
+from scaling.analysis import answers, findings
 from scaling.report import tables as report_tables
 from tests.support import made_up
 from tests.support.records import curves_of, only, record, sweeps_of
@@ -58,7 +58,7 @@ def test_size_sweep_uses_the_fastest_mesh_of_each_size():
 
 
 def test_headline_names_the_mesh_of_the_fastest_case(study):
-    headline = summary.answer_sentences(study)[0]
+    headline = answers.answer_sentences(study)[0]
     assert "both split, mesh 2x2" in headline and "Speed-up: 4.00x" in headline
 
 

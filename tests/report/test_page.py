@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scaling.analysis import dataframe, findings, summary
+from scaling.analysis import answers, dataframe, findings
 from scaling.report import page
 from scaling.report import tables as report_tables
 from scaling.report.figures import files
@@ -171,7 +171,7 @@ def test_serial_parts_are_in_the_table_of_cases_and_growth_exponents_in_a_senten
     rows = [row for row in folded_rows(study, "measured") if "m=16384" in row["case"]]
     parts = [row["serial part"] for row in rows if row["devices"] != "1"]
     assert [float(part.split()[0]) for part in parts] == pytest.approx([0.12] * 6, abs=0.04)
-    (growth,) = summary.describe_growth(study)
+    (growth,) = answers.describe_growth(study)
     assert float(re.search(r"exponent ([\d.]+) ", growth)[1]) == pytest.approx(1.25, abs=0.1)
 
 

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from scaling.analysis import answers, findings, forecast, summary
+from scaling.analysis import answers, findings, forecast
 from scaling.analysis import dataframe as one_table
 from scaling.analysis.forecast import plan_answers
 from scaling.core.record import Record, to_line
@@ -112,7 +112,7 @@ def page(plans_only):
 
 def test_folder_with_only_plans_is_answered_from_the_plan(plans_only, page):
     study = findings.read(plans_only)
-    first, *rest = summary.answer_sentences(study)
+    first, *rest = answers.answer_sentences(study)
     assert first.startswith("Planned for A far machine: 9 cases, 1 skipped, 1 failed on 1 to 512 devices")
     assert "with libxyz 1.2, JAX 0.10.2" in first and "predicted and not measured" in first
     assert any("the fastest planned method" in sentence for sentence in rest)
@@ -178,7 +178,7 @@ def test_plans_do_not_appear_among_measurements(tmp_path):
     measured_figures = [d for d in figures.make_figures(mixed) if d.name != "plan-far"]
     assert files.page_specs(figures.make_figures(plain)) == files.page_specs(measured_figures)
     assert answers.measured_answers(mixed) == answers.measured_answers(plain)
-    added = [s for s in summary.answer_sentences(mixed) if s not in summary.answer_sentences(plain)]
+    added = [s for s in answers.answer_sentences(mixed) if s not in answers.answer_sentences(plain)]
     assert added[0].startswith("Planned for A far machine: 3 cases, 1 skipped on 1 to 64 devices")
     assert added[1:] == plan_answers(mixed.forecasts[0])
 
@@ -249,7 +249,7 @@ def test_predictions_are_scored(scored):
     first, order = forecast.describe_score(study.plan_scores[0])
     assert "over 6 cases" in first and "67 % of the measured times lie in" in first
     assert order.startswith("Of 6 pairs of methods") and "4 (67 %) were predicted in the right order" in order
-    assert first in summary.answer_sentences(study) and order in summary.answer_sentences(study)
+    assert first in answers.answer_sentences(study) and order in answers.answer_sentences(study)
 
 
 def test_text_of_a_plan_is_escaped(tmp_path):

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from scaling.analysis import findings, summary
+from scaling.analysis import answers, findings
 from scaling.core.case import to_dict
 from scaling.core.record import Writer
 from scaling.report import export, proposal, write_report
@@ -122,7 +122,7 @@ def test_csv_has_a_row_for_each_case_of_any_status(folder):
 
 
 def test_success_after_failed_attempts_counts_as_success(folder):
-    sentences = summary.answer_sentences(findings.read(folder))
+    sentences = answers.answer_sentences(findings.read(folder))
     assert "1 case failed: 1 wrong_answer: the result differs from the reference." in sentences
     assert not any("killed" in line for line in sentences) and "killed" not in page_text(folder)
 
@@ -132,7 +132,7 @@ def test_indistinguishable_modes_are_reported_as_such(tmp_path):
     folder = write_study(
         tmp_path, [record(seconds=wide), record(seconds=[s + 0.01 for s in wide], mode="jacrev")]
     )
-    assert "not distinguished" in summary.answer_sentences(findings.read(folder))[0]
+    assert "not distinguished" in answers.answer_sentences(findings.read(folder))[0]
     [row] = report_tables.answer_table(findings.read(folder)).rows
     assert row[-2].startswith("1.01x") and row[-1] == "not distinguished"
 
@@ -140,7 +140,7 @@ def test_indistinguishable_modes_are_reported_as_such(tmp_path):
 def test_oversubscribed_record_is_marked_and_has_no_speedup(folder, tmp_path):
     assert any(
         "oversubscribed or unbound devices (1)" in line
-        for line in summary.answer_sentences(findings.read(folder))
+        for line in answers.answer_sentences(findings.read(folder))
     )
     assert "[unbound or oversubscribed]" in page_text(folder)
     replicated = tmp_path / "twice"
@@ -157,7 +157,7 @@ def test_oversubscribed_record_is_marked_and_has_no_speedup(folder, tmp_path):
 
 def test_several_environments_are_reported_and_kept_apart(tmp_path):
     folder = write_study(tmp_path, [record(1, 8.0), record(2, 4.0, digest="two")])
-    sentences = summary.answer_sentences(findings.read(folder))
+    sentences = answers.answer_sentences(findings.read(folder))
     assert any("mixed environments (1)" in line for line in sentences)
     assert not any("speed-up" in line for line in sentences)
     table = report_tables.environment_table(findings.read(folder))
@@ -167,7 +167,7 @@ def test_several_environments_are_reported_and_kept_apart(tmp_path):
 def test_a_folder_without_measurements_says_so(tmp_path):
     assert "Nothing has been measured" in page_text(tmp_path)
     folder = write_study(tmp_path, [record(status="failed", reason="error", text="it broke")])
-    assert "Nothing has been measured" in summary.answer_sentences(findings.read(folder))[0]
+    assert "Nothing has been measured" in answers.answer_sentences(findings.read(folder))[0]
     assert "it broke" in page_text(folder)
     assert not report_tables.answer_table(findings.read(folder)).rows
 
@@ -178,7 +178,7 @@ def test_damaged_lines_and_missing_records_are_listed(tmp_path):
     text = page_text(folder)
     assert ">Damaged lines</h2>".lstrip(">") in text and "torn.jsonl:1" in text and "points=99" in text
     problems = "missing cases (1), damaged lines (1)"
-    assert any(problems in line for line in summary.answer_sentences(findings.read(folder)))
+    assert any(problems in line for line in answers.answer_sentences(findings.read(folder)))
 
 
 def test_markdown_links_and_images_in_names_are_escaped(tmp_path):
