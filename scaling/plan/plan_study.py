@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scaling.analysis import forecast
+from scaling.analysis.answers import plan_answers
 from scaling.analysis.findings import Findings
+from scaling.analysis.forecast import keep_cases
 from scaling.analysis.timings import pool_processes
 from scaling.core import environment
 from scaling.core.case import AUTO, FIELDS, Case, Refusal, built_in, non_default_fields
@@ -323,8 +324,8 @@ def plan_lines(study: PlannedStudy, findings: Findings) -> list[str]:
     folder_forecast = next((f for f in findings.forecasts if f.hardware == study.hardware.name), None)
     if folder_forecast is None:
         return ["no case could be planned"]
-    study_forecast = forecast.keep_cases(folder_forecast, study.keys)
-    answers = forecast.plan_answers(study_forecast)
+    study_forecast = keep_cases(folder_forecast, study.keys)
+    answers = plan_answers(study_forecast)
     planned = [record for record in study_forecast.records if record.status == "planned"]
     if not any(record.predicted for record in planned):
         return [*answers, "The device-hours to measure the study are unknown: no case has a predicted time."]

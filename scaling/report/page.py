@@ -16,10 +16,11 @@ from scaling.analysis.answers import (
     answer_sentences,
     describe_crossovers,
     describe_growth,
+    describe_plan,
     measured_answers,
+    plan_answers,
 )
 from scaling.analysis.findings import Findings
-from scaling.analysis.forecast import describe_plan, plan_answers
 from scaling.analysis.lint import lint_findings, verdict
 from scaling.analysis.timings import describe_disturbed_turns, disturbed_samples
 from scaling.core.formatting import format_bytes, format_count, format_duration

@@ -5,7 +5,8 @@ import itertools
 
 import pytest
 
-from scaling.analysis.forecast import describe_plan, forecasts, keep_cases, plan_answers
+from scaling.analysis.answers import describe_plan, plan_answers
+from scaling.analysis.forecast import forecasts, keep_cases
 from tests.support.planned import plan, too_large
 from tests.support.records import only
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from scaling.analysis import forecast
+from scaling.analysis import answers, forecast
 from scaling.analysis.timings import pool_processes
 from tests.support.planned import plan
 from tests.support.records import only, record
@@ -35,13 +35,13 @@ def test_ratio_is_the_predicted_over_the_measured_time():
     result = score_of(by_mode(plan, (2.0, 3.0, 1.0)), by_mode(measured, (1.0, 4.0, 1.0)))
     assert result.hardware == "mine"
     assert sorted(result.ratios) == [0.75, 1.0, 2.0] and result.error == 0.25
-    assert "the median prediction is 1.00x what was measured" in forecast.describe_score(result)[0]
+    assert "the median prediction is 1.00x what was measured" in answers.describe_score(result)[0]
 
 
 def test_worst_ratio_is_the_one_farthest_from_one_as_a_factor():
     for ratios, worst in (((0.5, 1.9), "0.50x"), ((0.4, 2.0), "0.40x"), ((0.9, 3.0), "3.00x")):
         result = score_of(by_mode(plan, ratios), by_mode(measured, (1.0, 1.0)))
-        assert f"the worst ratio {worst}, " in forecast.describe_score(result)[0]
+        assert f"the worst ratio {worst}, " in answers.describe_score(result)[0]
 
 
 def test_coverage_counts_measured_times_within_the_predicted_interval():

@@ -8,9 +8,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from scaling.analysis import answers, findings, forecast
+from scaling.analysis import answers, findings
 from scaling.analysis import dataframe as one_table
-from scaling.analysis.forecast import plan_answers
+from scaling.analysis.answers import plan_answers
 from scaling.core.record import Record, to_line
 from scaling.report import export, figures, proposal
 from scaling.report import tables as report_tables
@@ -246,7 +246,7 @@ def scored(tmp_path_factory):
 
 def test_predictions_are_scored(scored):
     study = findings.read(scored)
-    first, order = forecast.describe_score(study.plan_scores[0])
+    first, order = answers.describe_score(study.plan_scores[0])
     assert "over 6 cases" in first and "67 % of the measured times lie in" in first
     assert order.startswith("Of 6 pairs of methods") and "4 (67 %) were predicted in the right order" in order
     assert first in answers.answer_sentences(study) and order in answers.answer_sentences(study)
