@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from scaling.analysis import curves, forecast, ranking, size_series
-from scaling.analysis.baselines import Baseline, find_baselines
 from scaling.analysis.cases import OUT_OF_MEMORY_REASONS, curve_case, is_candidate
 from scaling.analysis.curves import Curve, CurvePoint
 from scaling.analysis.timings import Timing, pool_processes
@@ -32,7 +31,7 @@ class Findings:
     fastest: list[ranking.Ranking]
     size_sweeps: list[size_series.SizeSweep]
     fastest_mode_maps: list[size_series.FastestModeMap]
-    baselines: list[Baseline]
+    baselines: list[ranking.Baseline]
     weak_refusals: list[str]  # see `curves.weak_refusals`
     forecasts: list[forecast.Forecast]  # one per planned hardware
     plan_scores: list[forecast.PlanScore]  # one per planned hardware that was also measured
@@ -159,7 +158,7 @@ def read(
         fastest=fastest,
         size_sweeps=size_series.size_sweeps(studied),
         fastest_mode_maps=size_series.fastest_mode_maps(fastest),
-        baselines=find_baselines(timings),
+        baselines=ranking.find_baselines(timings),
         weak_refusals=curves.weak_refusals(studied, kinds) if "weak" in kinds else [],
         forecasts=forecast.forecasts(loaded.plans, plan_files),
         plan_scores=forecast.plan_scores(loaded.plans, timings),

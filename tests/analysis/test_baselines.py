@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from scaling.analysis import baselines
+from scaling.analysis import ranking
 from scaling.analysis.findings import read
 from scaling.analysis.timings import first_call_seconds, near_floor, pool_processes
 from scaling.core.record import Writer
@@ -13,7 +13,7 @@ from tests.support.records import curves_of, rank, record, sweeps_of
 
 
 def baselines_of(*records):
-    all_baselines = baselines.find_baselines(pool_processes(records))
+    all_baselines = ranking.find_baselines(pool_processes(records))
     return {(s.timing.case.engine, s.timing.case.mode, s.timing.case.devices): s for s in all_baselines}
 
 

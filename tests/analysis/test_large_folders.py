@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from scaling.analysis import answers, baselines, lint
+from scaling.analysis import answers, lint, ranking
 from scaling.analysis.curves import Curve
 from scaling.analysis.findings import read
 from scaling.core.case import to_dict
@@ -76,7 +76,7 @@ def chunks(count):
 
 
 def find_baselines(found):
-    return baselines.find_baselines(found.timings)
+    return ranking.find_baselines(found.timings)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from scaling.analysis import findings, ranking
-from scaling.analysis.baselines import find_baselines
+from scaling.analysis.ranking import find_baselines
 from scaling.analysis.timings import (
     SPARSITY_STAGES,
     blocks_of,
