@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 from scaling.analysis.cases import (
     OUT_OF_MEMORY_REASONS,
     Subject,
-    is_candidate,
     largest_problems,
     method_of,
     size_name,
 )
-from scaling.analysis.curves import Curve, curves_of_largest_problems
+from scaling.analysis.curves import Curve, fastest_curves
 from scaling.analysis.estimate import UNDETERMINED, format_exponent, format_percentage, format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import ORDER_FACTOR, Forecast, PlanScore
@@ -250,27 +249,6 @@ def _describe_weak_scaling(findings: Findings) -> list[str]:
         for curve in fastest_curves(weak, findings.fastest)
         if not is_empty_call((last := curve.points[-1]).timing)
     ]
-
-
-def fastest_curves(curves: Iterable[Curve], rankings: Iterable[Ranking]) -> list[Curve]:
-    """Return the best scaling curve for the largest problem of each function and for each kind of scaling.
-
-    Curves of function values (mode=value) are omitted. The best curve is the first one in this order:
-
-    1. JAX methods before other AD systems, handwritten derivatives and mode=auto
-    2. the largest device count
-    3. curves whose last timing is the fastest of one of the `rankings`
-    4. the shortest time on the largest device count
-    """
-    derivatives = (curve for curve in curves if not curve.case.ad_mode.is_value)
-    largest = itertools.chain(*curves_of_largest_problems(derivatives))
-    fastest_ids = {id(ranking.fastest) for ranking in rankings}
-
-    def rank(curve: Curve) -> tuple[bool, int, bool, float]:
-        last = curve.points[-1]
-        return not is_candidate(curve.case), -last.devices, id(last.timing) not in fastest_ids, last.seconds
-
-    return list(least_by(largest, lambda c: (c.environment, c.kind, problem(c.program[1])), rank).values())
 
 
 def describe_growth(findings: Findings) -> list[str]:

@@ -1,13 +1,15 @@
 """Build scaling curves (`Curve`, `CurvePoint`), check weak scaling, and select the largest problems."""
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from scaling.analysis.cases import Subject, curve_case, is_candidate, largest_problems, size_name, with_fields
 from scaling.analysis.estimate import Estimate, format_ratio, format_share
+from scaling.analysis.ranking import Ranking
 from scaling.analysis.timings import Timing, is_empty_call, time_ratio
-from scaling.core.case import Case, label
+from scaling.core.case import Case, label, problem
 from scaling.core.formatting import format_count
 from scaling.core.grouping import group_by, least_by
 
@@ -250,3 +252,24 @@ def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> 
         lambda problem_curves: max(len(curve.points) for curve in problem_curves),
     )
     return sorted(largest, key=lambda problem_curves: problem_curves[0].case.ad_mode.is_value)
+
+
+def fastest_curves(curves: Iterable[Curve], rankings: Iterable[Ranking]) -> list[Curve]:
+    """Return the best scaling curve for the largest problem of each function and for each kind of scaling.
+
+    Curves of function values (mode=value) are omitted. The best curve is the first one in this order:
+
+    1. JAX methods before other AD systems, handwritten derivatives and mode=auto
+    2. the largest device count
+    3. curves whose last timing is the fastest of one of the `rankings`
+    4. the shortest time on the largest device count
+    """
+    derivatives = (curve for curve in curves if not curve.case.ad_mode.is_value)
+    largest = itertools.chain(*curves_of_largest_problems(derivatives))
+    fastest_ids = {id(ranking.fastest) for ranking in rankings}
+
+    def rank(curve: Curve) -> tuple[bool, int, bool, float]:
+        last = curve.points[-1]
+        return not is_candidate(curve.case), -last.devices, id(last.timing) not in fastest_ids, last.seconds
+
+    return list(least_by(largest, lambda c: (c.environment, c.kind, problem(c.program[1])), rank).values())

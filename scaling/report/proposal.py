@@ -8,9 +8,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from scaling.analysis.answers import count_unmeasured, fastest_curves
+from scaling.analysis.answers import count_unmeasured
 from scaling.analysis.cases import method_of, without_memory_setting
-from scaling.analysis.curves import format_relative, format_serial_part
+from scaling.analysis.curves import fastest_curves, format_relative, format_serial_part
 from scaling.analysis.estimate import format_percentage, format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.lint import lint_findings, verdict
