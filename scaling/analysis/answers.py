@@ -67,7 +67,7 @@ def _describe_fastest(findings: Findings) -> list[str]:
 class FastestAnswer(NamedTuple):
     """The fastest AD mode and the recommended device count for the largest problem of a function, as text."""
 
-    problem: str  # the result of `problem_name`, such as 'mlp width=8 points=64'
+    problem: str  # the result of `Findings.problem_name`, such as 'mlp width=8 points=64'
     modes: tuple[str, ...]  # the fastest method, and the runner-up if it is not significantly slower
     time: str  # the time of one call with its 95 % interval, and of two methods the one that takes it
     devices: str  # such as '1 device'
@@ -117,7 +117,7 @@ def _describe_problem(findings: Findings, rankings: Sequence[Ranking]) -> Fastes
         details = _describe_devices(findings, rankings, recommendation)
     details += _list_untimed(findings, ranking)
     return FastestAnswer(
-        problem_name(findings, ranking), modes, time, fastest.devices_text, ranking.call, ratio,
+        findings.problem_name(ranking), modes, time, fastest.devices_text, ranking.call, ratio,
         ranking.certainty, recommendation.certainty, tuple(details), ranking.distinguished,
     )  # fmt: skip
 
@@ -135,11 +135,6 @@ def _list_untimed(findings: Findings, ranking: Ranking) -> list[str]:
     untimed_modes = [f"{name} ({reason})" for name, reason in untimed]
     where = ranking.fastest.devices_text
     return [f"Not timed on {where}: {list_first(untimed_modes, _MOST_NAMES)}"] if untimed_modes else []
-
-
-def problem_name(findings: Findings, timing: Timing | Ranking) -> str:
-    """Return the name of a problem as text, such as 'mlp width=8 points=64 [unbound or oversubscribed]'."""
-    return f"{timing.family} {timing.size}{findings.suffix(timing.environment, timing.honest)}"
 
 
 def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling.analysis import curves, forecast, ranking, size_series
-from scaling.analysis.cases import OUT_OF_MEMORY_REASONS, curve_case, is_candidate
+from scaling.analysis.cases import OUT_OF_MEMORY_REASONS, Subject, curve_case, is_candidate
 from scaling.analysis.curves import Curve, CurvePoint
 from scaling.analysis.timings import Timing, pool_processes
 from scaling.core.case import Case, label, problem
@@ -120,6 +120,10 @@ class Findings:
         remarks = [f"environment {environment}"] if self.has_mixed_environments else []
         remarks += [] if honest else ["unbound or oversubscribed"]
         return f" [{', '.join(remarks)}]" if remarks else ""
+
+    def problem_name(self, subject: Subject) -> str:
+        """Return the name of a problem as text, such as 'mlp width=8 points=64 [unbound or oversubscribed]'."""
+        return f"{subject.family} {subject.size}{self.suffix(subject.environment, subject.honest)}"
 
 
 def read(

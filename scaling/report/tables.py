@@ -10,7 +10,7 @@ from dataclasses import astuple
 from typing import Any
 
 from scaling.analysis import lint, timings
-from scaling.analysis.answers import answer_sentences, problem_name
+from scaling.analysis.answers import answer_sentences
 from scaling.analysis.cases import join_words
 from scaling.analysis.curves import (
     Curve,
@@ -86,7 +86,7 @@ def answer_table(findings: Findings) -> Table:
 
 def _fastest_row(findings: Findings, ranking: Ranking, certainty: str) -> Row:
     return {
-        "problem": problem_name(findings, ranking),
+        "problem": findings.problem_name(ranking),
         "fastest": timings.name_with_blocks(ranking.fastest),
         "time": format_time(ranking.fastest),
         "devices": ranking.case.devices,
@@ -318,7 +318,7 @@ def _peer_rows(findings: Findings) -> Iterator[Row]:
         timing, jax = baseline.timing, baseline.jax
         if timing.case.engine != "jax":
             yield {
-                "problem": problem_name(findings, timing),
+                "problem": findings.problem_name(timing),
                 "devices": timing.case.devices,
                 "system": timing.method.name,
                 "time": format_time(timing),
