@@ -13,9 +13,8 @@ from scaling.analysis.timings import pool_processes, reasons_for_doubt
 from scaling.core.case import label
 from scaling.core.formatting import format_count, format_duration
 from scaling.core.grouping import group_by
-from scaling.report.markdown import escape_markdown, to_markdown_table
 from scaling.report.page import Section, case_panels, render_page, table_section
-from scaling.report.text import Table, make_table
+from scaling.report.text import Table, escape_markdown, make_table, to_markdown_table
 from scaling.results.store import replace_file
 
 _MAX_ROWS = 40  # largest number of cases in the tables of the console and of Markdown

@@ -28,8 +28,7 @@ from scaling.core.record import STAGES, STATUSES, Record
 from scaling.report import tables
 from scaling.report.figures import files, make_figures, theme
 from scaling.report.figures.marks import Figure
-from scaling.report.markdown import load_template
-from scaling.report.text import Table, clean_text, file_stem
+from scaling.report.text import Table, clean_text, file_stem, load_template
 
 _MAX_SAMPLES = 14_000  # on one page; if there are more, only every n-th sample of a process is plotted
 _MAX_CARDS = 24  # largest number of functions with a card at the top of the page

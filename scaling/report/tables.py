@@ -37,7 +37,8 @@ from scaling.core.formatting import (
 from scaling.core.grouping import group_by
 from scaling.core.record import REASONS, STATUSES, Record
 from scaling.options import machine_peaks
-from scaling.report.text import Table, TerminalReport, file_stem, make_table
+from scaling.report.terminal import TerminalReport
+from scaling.report.text import Table, file_stem, make_table
 from scaling.results.store import sort_by_start
 
 Row = dict[str, object]  # a table row, from column name to cell

@@ -1,14 +1,23 @@
-"""Print a `Table` or a `TerminalReport` on a rich console, wrapped to the width of the console."""
+"""Define `TerminalReport`, and print it or a `Table` on a rich console of any width."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from scaling.report.text import Table, TerminalReport, clean_text, keep_numbers_whole, wrap_text
+from scaling.report.text import Table, clean_text, keep_numbers_whole, wrap_text
 
 _BORDER_WIDTH = 3  # characters of padding and border per column
+
+
+class TerminalReport(NamedTuple):
+    """The tables and text that `scaling report` prints about a results folder."""
+
+    tables: Sequence[Table]  # the fastest modes, and the scaling curves of each problem
+    sentences: Sequence[str]
+    totals: str  # the number of cases per status
 
 
 def print_report(report: TerminalReport, console: Console) -> None:

@@ -1,9 +1,19 @@
-"""Define `Table` and `TerminalReport`, and functions that clean text, wrap lines and make file names."""
+"""Define `Table`, clean and wrap text, and format text for Markdown and HTML (the *.jinja files).
 
+This module imports Jinja only when it loads a template, so that other commands start quickly.
+"""
+
+import functools
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from markupsafe import Markup, escape
+
+if TYPE_CHECKING:
+    import jinja2
 
 _CONTROL = re.compile(  # control characters except the line feed, line separators, text direction marks
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
@@ -15,6 +25,34 @@ _UNBREAKABLE = re.compile(  # spaces between a number and its unit or noun, and 
 )
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 WIDTH = 80  # columns of a usual console
+_SPECIAL_CHARACTER = re.compile(r"([\\`*_{}\[\]#|~$!^])")
+_LINE_START = re.compile(r"^(\d+)([.)])(?=\s|$)|^([-+=])")  # text that would start a list or a heading
+_BREAK_IN_PARAGRAPH = re.compile(r"(?<=[^\n|])\n(?=[^\n|#!*-])")
+
+
+class Table(NamedTuple):
+    """A table of text for the HTML page, Markdown files and the console."""
+
+    anchor: str  # the HTML anchor of the table
+    title: str
+    note: str  # text above the table
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    row_anchors: Sequence[str] = ()  # the HTML anchor of each row; if empty, anchors such as 'each-row1'
+
+
+def make_table(
+    anchor: str, title: str, note: str, rows: Iterable[Mapping[str, object]], row_anchors: Sequence[str] = ()
+) -> Table:
+    """Return a `Table` of text from `rows`, which are dicts with the same column names as keys.
+
+    None becomes an empty cell. A column with only empty cells is omitted, unless it is the first one.
+    """
+    text_rows = [{name: "" if cell is None else str(cell) for name, cell in row.items()} for row in rows]
+    headers = list(text_rows[0]) if text_rows else []
+    columns = tuple(name for name in headers if name == headers[0] or any(row[name] for row in text_rows))
+    cells = [tuple(row[name] for name in columns) for row in text_rows]
+    return Table(anchor, title, note, columns, cells, row_anchors)
 
 
 def clean_text(text: str) -> str:
@@ -35,39 +73,6 @@ def keep_numbers_whole(text: str) -> str:
     return _UNBREAKABLE.sub(NO_BREAK_SPACE, text)
 
 
-class Table(NamedTuple):
-    """A table of text for the HTML page, Markdown files and the console."""
-
-    anchor: str  # the HTML anchor of the table
-    title: str
-    note: str  # text above the table
-    columns: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    row_anchors: Sequence[str] = ()  # the HTML anchor of each row; if empty, anchors such as 'each-row1'
-
-
-class TerminalReport(NamedTuple):
-    """The tables and text that `scaling report` prints about a results folder."""
-
-    tables: Sequence[Table]  # the fastest modes, and the scaling curves of each problem
-    sentences: Sequence[str]
-    totals: str  # the number of cases per status
-
-
-def make_table(
-    anchor: str, title: str, note: str, rows: Iterable[Mapping[str, object]], row_anchors: Sequence[str] = ()
-) -> Table:
-    """Return a `Table` of text from `rows`, which are dicts with the same column names as keys.
-
-    None becomes an empty cell. A column with only empty cells is omitted, unless it is the first one.
-    """
-    text_rows = [{name: "" if cell is None else str(cell) for name, cell in row.items()} for row in rows]
-    headers = list(text_rows[0]) if text_rows else []
-    columns = tuple(name for name in headers if name == headers[0] or any(row[name] for row in text_rows))
-    cells = [tuple(row[name] for name in columns) for row in text_rows]
-    return Table(anchor, title, note, columns, cells, row_anchors)
-
-
 def wrap_text(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
     """Return the lines of a text, wrapped at `width` characters.
 
@@ -79,3 +84,48 @@ def wrap_text(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
         width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
     return [line.replace(NO_BREAK_SPACE, " ") for line in wrapper.wrap(joined)]
+
+
+def escape_markdown(text: str) -> str:
+    """Escape the special characters of Markdown and HTML in a text, and put the text on one line."""
+    text = _SPECIAL_CHARACTER.sub(r"\\\1", " ".join(clean_text(text).split()))
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _LINE_START.sub(lambda match: f"{match[1] or ''}\\{match[2] or match[3]}", text)
+
+
+def to_markdown_table(table: Table) -> Markup:
+    """Return a table in Markdown, with a header of column names. The title of the table is omitted."""
+    header, *rows = (f"| {' | '.join(map(escape_markdown, row))} |" for row in (table.columns, *table.rows))
+    return Markup("\n".join([header, f"|{' --- |' * len(table.columns)}", *rows]))
+
+
+def render_markdown(template: str, **values: Any) -> str:
+    """Render a Markdown template file with `values`. Each paragraph and each list item is on one line."""
+    text = load_template(template).render(values)
+    return _BREAK_IN_PARAGRAPH.sub(" ", re.sub(r"\n{3,}", "\n\n", text.strip())) + "\n"
+
+
+@functools.cache
+def load_template(name: str) -> "jinja2.Template":
+    """Load the Jinja template with the given file name.
+
+    Inserted values are escaped for Markdown if the name ends with .md.jinja, otherwise for HTML.
+    """
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True,
+        lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+        finalize=_to_markdown if name.endswith(".md.jinja") else None,
+    )  # fmt: skip
+    environment.filters |= {"table": to_markdown_table, "html": _to_html}
+    return environment.get_template(name)
+
+
+def _to_html(text: str) -> Markup:
+    """Convert text to HTML, with text in backticks as `<code>` elements and without breaks in quantities."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(keep_numbers_whole(text)))))
+
+
+def _to_markdown(value: Any) -> Markup:
+    return value if isinstance(value, Markup) else Markup(escape_markdown(str(value)))

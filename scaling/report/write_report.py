@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scaling.core import environment
-from scaling.report.text import Table, TerminalReport
+from scaling.report.terminal import TerminalReport
+from scaling.report.text import Table, render_markdown
 from scaling.results import store
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ def write_report(folder: Path, findings: "Findings") -> Path:
     """Write or replace the report in `folder`, and return the path of its file index.html."""
     from scaling.analysis.answers import answer_sentences
     from scaling.report import page, tables
-    from scaling.report.markdown import render_markdown
 
     title, folded = findings.study.content.get("title"), tables.folded_tables(findings)
     markdown = render_markdown(

@@ -5,8 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from scaling.report.markdown import escape_markdown, render_markdown, to_markdown_table
-from scaling.report.text import Table
+from scaling.report.text import Table, escape_markdown, render_markdown, to_markdown_table
 
 NASTY = [
     "# $ % & _ { } ~ ^ \\", "<script>alert(1)</script>", "a|b `c` *d* [e](http://f)", "\\input{/etc/passwd}", "\\\\[5cm]",
