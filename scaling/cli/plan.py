@@ -9,7 +9,6 @@ from scaling.cli.streams import print_lines
 from scaling.core.case import label
 from scaling.plan import plan_study
 from scaling.report.text import clean_text
-from scaling.report.write_report import write_report
 from scaling.study.compose import compose
 
 HELP = """\
@@ -34,6 +33,8 @@ def execute(words: list[str], console: Console) -> int:
     config, name = compose(words, "plan")
     with progress.show_preflight(console) as note:
         study = plan_study.prepare_plan(config, name, note)
+    from scaling.report.page import write_report
+
     print_lines(console, [plan_study.describe_work(study)])
     labels = {checked.case.key: label(checked.case) for checked in study.cases}
     with progress.show_run(console, labels, len(study.cases)) as (listen, counts):

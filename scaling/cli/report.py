@@ -1,4 +1,4 @@
-"""Implement `scaling report`: parse its arguments, call report/write_report.py if needed, print a summary."""
+"""Implement `scaling report`: parse its arguments, call report/page.py if needed, print a summary."""
 
 import argparse
 import contextlib
@@ -13,9 +13,16 @@ from scaling.cluster.cluster_settings import SUBMISSIONS
 from scaling.core.case import Refusal
 from scaling.core.formatting import format_count
 from scaling.core.record import Record
-from scaling.report.terminal import print_report
+from scaling.report.terminal import (
+    describe_totals,
+    inputs_digest,
+    load_saved_output,
+    print_report,
+    save_output,
+    summary_lines,
+    terminal_report,
+)
 from scaling.report.text import WIDTH, wrap_text
-from scaling.report.write_report import inputs_digest, load_saved_output, save_output, write_report
 from scaling.results import store
 
 if TYPE_CHECKING:
@@ -73,8 +80,6 @@ def write_and_print(
     `efficiency` is the smallest acceptable parallel efficiency, from 0 to 1.
     """
     from scaling.analysis import findings
-    from scaling.report.run_summary import summary_lines
-    from scaling.report.tables import describe_totals, terminal_report
 
     digest = _digest(folder, efficiency)
     loaded = loaded or store.load(folder)
@@ -85,6 +90,8 @@ def write_and_print(
     only = shown_settings if has_other_settings else None
     study_findings = findings.read(folder, only, lost, loaded, efficiency)
     if lost or not load_saved_output(folder, digest):
+        from scaling.report.page import write_report
+
         all_findings = (
             findings.read(folder, None, lost, loaded, efficiency) if has_other_settings else study_findings
         )

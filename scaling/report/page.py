@@ -1,7 +1,8 @@
-"""Render the HTML page of a report or a comparison: `Section`s, badges, answers and a panel for each case.
+"""Write the HTML page of a report (`write_report`), or render that of a comparison (`render_page`).
 
-The page works offline. Its template page.html.jinja includes page.css and page.js. Text from records is
-escaped. In the browser, vega.min.js draws the figures.
+A page consists of badges, answers, `Section`s and a panel for each case. It works offline. Its template
+page.html.jinja includes page.css and page.js. Text from records is escaped. In the browser, vega.min.js draws
+the figures.
 """
 
 import math
@@ -28,7 +29,9 @@ from scaling.core.record import STAGES, STATUSES, Record
 from scaling.report import tables
 from scaling.report.figures import files, make_figures, theme
 from scaling.report.figures.marks import Figure
-from scaling.report.text import Table, clean_text, file_stem, load_template
+from scaling.report.terminal import REPORT_FILES
+from scaling.report.text import Table, clean_text, file_stem, load_template, render_markdown
+from scaling.results.store import replace_file
 
 _MAX_SAMPLES = 14_000  # on one page; if there are more, only every n-th sample of a process is plotted
 _MAX_CARDS = 24  # largest number of functions with a card at the top of the page
@@ -50,26 +53,30 @@ class Section(NamedTuple):
     opened: bool = False  # whether the section is initially expanded
 
 
-def table_section(table: Table, opened: bool = False) -> Section:
-    """Return a section that contains a table. It is initially expanded if `opened` is true."""
-    sentence = "" if opened else _first_sentence(table.note)
-    row_count = format_count(len(table.rows), "row")
-    summary = f"{row_count}. {sentence}" if sentence else row_count
-    return Section(table.anchor, table.title, summary, table.note, table=table, opened=opened)
+def write_report(folder: Path, findings: Findings) -> Path:
+    """Write or replace index.html and table.md in the folder report, and return the path of index.html."""
+    answer_table, folded = tables.answer_table(findings), tables.folded_tables(findings)
+    sentences, report = answer_sentences(findings), folder / "report"
+    page = _render_report(findings, sentences, answer_table, folded)
+    markdown = render_markdown(
+        "table.md.jinja", findings=findings, answer=sentences,
+        tables=[table for table in (answer_table, *folded) if table.rows],
+    )  # fmt: skip
+    report.mkdir(exist_ok=True)
+    for name, content in zip(REPORT_FILES, (page, markdown), strict=True):
+        replace_file(report / name, content.encode())
+    return report / "index.html"
 
 
-def _first_sentence(text: str) -> str:
-    return text.partition(". ")[0].rstrip(".")
-
-
-def render_report(findings: Findings, title: str, folded_tables: Iterable[Table]) -> str:
+def _render_report(
+    findings: Findings, sentences: Sequence[str], answer_table: Table, folded_tables: Iterable[Table]
+) -> str:
     """Return the HTML page of a results folder. Each of `folded_tables` is in a collapsed section."""
-    answer_table = tables.answer_table(findings)
     sections = [*_figure_sections(findings), *map(table_section, folded_tables)]
     shown = {sentence for section in sections for sentence in section.sentences}
-    if sentences := [sentence for sentence in answer_sentences(findings) if sentence not in shown]:
+    if others := [sentence for sentence in sentences if sentence not in shown]:
         section_summary = "the answer with all that went wrong"
-        sections.append(Section("sentences", "In sentences", section_summary, sentences=sentences))
+        sections.append(Section("sentences", "In sentences", section_summary, sentences=others))
     if answer_table.rows:
         sections.insert(0, table_section(answer_table, opened=True))
     else:
@@ -78,6 +85,8 @@ def render_report(findings: Findings, title: str, folded_tables: Iterable[Table]
     provenance, counts = files.describe_provenance(findings), tables.count_statuses(findings)
     badges = [(status, f"{counts[status]:,} {status}") for status in (*STATUSES, "missing") if counts[status]]
     badges.append(("review", f"lint: {verdict(lint_findings(findings))}"))
+    study_title = findings.study.content.get("title")
+    title = f"{findings.name}: {study_title}" if study_title else findings.name
     return render_page(title, provenance, badges, sections, panels, measured_answers(findings))
 
 
@@ -98,6 +107,18 @@ def _figure_sections(findings: Findings) -> list[Section]:
         for name, figure in figures.items()
     ]  # fmt: skip
     return [*measured_sections[:1], *plan_sections, *measured_sections[1:]]
+
+
+def table_section(table: Table, opened: bool = False) -> Section:
+    """Return a section that contains a table. It is initially expanded if `opened` is true."""
+    sentence = "" if opened else _first_sentence(table.note)
+    row_count = format_count(len(table.rows), "row")
+    summary = f"{row_count}. {sentence}" if sentence else row_count
+    return Section(table.anchor, table.title, summary, table.note, table=table, opened=opened)
+
+
+def _first_sentence(text: str) -> str:
+    return text.partition(". ")[0].rstrip(".")
 
 
 def render_page(

@@ -10,12 +10,10 @@ from dataclasses import astuple
 from typing import Any
 
 from scaling.analysis import lint, timings
-from scaling.analysis.answers import answer_sentences
 from scaling.analysis.cases import join_words
 from scaling.analysis.curves import (
     Curve,
     CurvePoint,
-    curves_of_largest_problems,
     format_relative,
     format_serial_part,
 )
@@ -37,7 +35,6 @@ from scaling.core.formatting import (
 from scaling.core.grouping import group_by
 from scaling.core.record import REASONS, STATUSES, Record
 from scaling.options import machine_peaks
-from scaling.report.terminal import TerminalReport
 from scaling.report.text import Table, file_stem, make_table
 from scaling.results.store import sort_by_start
 
@@ -124,26 +121,6 @@ def _curve_cell(point: CurvePoint) -> str:
     if point.is_baseline:
         return time
     return f"{time}, {format_ratio(*point.speedup).partition(' (')[0]}"
-
-
-def terminal_report(findings: Findings) -> TerminalReport:
-    """Return the tables and sentences that `scaling report` prints on a console."""
-    derivatives = (curve for curve in findings.curves if not curve.case.ad_mode.is_value)
-    curve_tables = (curve_table(findings, curves) for curves in curves_of_largest_problems(derivatives))
-    tables = [table for table in (answer_table(findings), *curve_tables) if table.rows]
-    return TerminalReport(tables, answer_sentences(findings), describe_totals(findings))
-
-
-def describe_totals(findings: Findings) -> str:
-    """Return the number of cases of each status as text, such as '2 ok, 0 skipped, 1 failed'.
-
-    Each replicate counts as a case. The text also states the number of missing cases, if there are any. If
-    there are only plans, it states the number of planned cases.
-    """
-    counts = count_statuses(findings)
-    has_only_plans = 0 < counts["planned"] == counts.total() - counts["missing"]
-    statuses = [*(STATUSES if has_only_plans else STATUSES[:3]), *(["missing"] if counts["missing"] else [])]
-    return ", ".join(f"{counts[name]:,} {name}" for name in statuses)
 
 
 def count_statuses(findings: Findings) -> Counter[str]:

@@ -7,7 +7,7 @@ import pytest
 
 from scaling.analysis import dataframe, findings
 from scaling.core.record import to_line
-from scaling.report.run_summary import summary_lines
+from scaling.report.terminal import summary_lines
 from tests.support import made_up, planned
 
 ODD = ([1], ["x"], [{"a": [1]}], [{"samples": None}], {"a": 1}, {}, "x", -1, True, None, 1e300)

@@ -12,7 +12,7 @@ from scaling.analysis import findings
 from scaling.cli import merge as merging
 from scaling.core.case import Refusal
 from scaling.core.record import to_line
-from scaling.report.run_summary import summary_lines
+from scaling.report.terminal import summary_lines
 from scaling.results import store
 from tests.support import made_up
 

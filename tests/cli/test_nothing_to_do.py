@@ -10,7 +10,7 @@ import pytest
 
 from scaling.core.case import Case
 from scaling.core.record import Writer
-from scaling.report import write_report
+from scaling.report import terminal
 from scaling.study import preflight
 from scaling.study.grid import GridCell
 from tests.support.commands import COMMAND, COMMAND_TIMEOUT, QUICK, command_environment
@@ -92,23 +92,23 @@ def test_a_report_is_rewritten_if_a_record_was_added_or_a_file_is_truncated_or_m
     Writer(folder).append(make_record(workload="linear", points=24, api="jit", sizes={}))
     assert scaling_command(["report", "out"]).returncode == 0
     assert report_mtimes(folder)["index.html"] != before["index.html"]
-    digest = write_report.inputs_digest(folder)
-    assert write_report.load_saved_output(folder, digest)
+    digest = terminal.inputs_digest(folder)
+    assert terminal.load_saved_output(folder, digest)
     os.truncate(folder / "report" / "index.html", 1000)  # as after an interrupted copy of the folder
-    assert not write_report.load_saved_output(folder, digest)
+    assert not terminal.load_saved_output(folder, digest)
     assert scaling_command(["report", "out"]).returncode == 0
-    assert write_report.load_saved_output(folder, digest)
+    assert terminal.load_saved_output(folder, digest)
     (folder / "report" / "table.md").unlink()
-    assert not write_report.load_saved_output(folder, digest)
+    assert not terminal.load_saved_output(folder, digest)
 
 
 def test_a_report_is_outdated_after_a_change_of_a_template_or_style_sheet(tmp_path, monkeypatch):
-    monkeypatch.setattr(write_report, "__file__", str(tmp_path / "write_report.py"))
+    monkeypatch.setattr(terminal, "__file__", str(tmp_path / "terminal.py"))
     digests = set()
     for name in ("page.css", "page.js", "page.html.jinja"):
-        digests.add(write_report.inputs_digest(tmp_path / "out"))
+        digests.add(terminal.inputs_digest(tmp_path / "out"))
         (tmp_path / name).write_text("body {}")
-    assert len(digests | {write_report.inputs_digest(tmp_path / "out")}) == 4
+    assert len(digests | {terminal.inputs_digest(tmp_path / "out")}) == 4
 
 
 def test_preflight_results_are_cached_per_case_for_built_in_workloads_only(monkeypatch):

@@ -100,7 +100,7 @@ def test_importing_the_package_is_light_and_the_command_loads_no_pandas():
     for arguments in calls:
         code = f"import sys; sys.argv[1:] = {arguments}\ntry:\n from scaling.cli.main import entry; entry()\nexcept SystemExit: pass"
         assert "pandas" not in modules_after(code)
-    assert "pandas" not in modules_after("import scaling.report.write_report, scaling.cli.run")
+    assert "pandas" not in modules_after("import scaling.report.terminal, scaling.cli.run")
 
 
 def test_a_dense_case_loads_few_modules_in_the_worker(monkeypatch):

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from scaling.analysis import answers, findings
 from scaling.cli import report
-from scaling.report.run_summary import summary_lines
+from scaling.report.terminal import summary_lines
 from scaling.report.text import wrap_text
 from tests.support import made_up
 from tests.support.records import STEADY, processes, record

@@ -37,7 +37,7 @@ def print_to_text(study, width=80, encoding="utf-8", **options):
     """Return the report as a console of this width and encoding receives it."""
     buffer = io.BytesIO()
     file = io.TextIOWrapper(buffer, encoding=encoding)
-    terminal.print_report(tables.terminal_report(study), Console(file=file, width=width, **options))
+    terminal.print_report(terminal.terminal_report(study), Console(file=file, width=width, **options))
     file.flush()
     return buffer.getvalue().decode(encoding)
 
@@ -71,7 +71,7 @@ def test_totals_count_the_cases_without_a_record_as_the_page_does(tmp_path, make
     records = [make_record(points=points) for points in range(1, 1003)]
     folder = made_up.write(tmp_path, records)
     (folder / "records.jsonl").write_text("".join(to_line(each) + "\n" for each in records[:-2]))
-    totals = tables.describe_totals(findings.read(folder))
+    totals = terminal.describe_totals(findings.read(folder))
     assert totals == "1,000 ok, 0 skipped, 0 failed, 2 missing"
     page = reports.write_report(folder).read_text()
     assert ">1,000 ok</li>" in page and ">2 missing</a>" in page

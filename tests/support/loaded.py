@@ -19,7 +19,7 @@ from pathlib import Path
 _LARGEST = 2**17  # bytes of a message: the arguments and the environment of a command
 _MODULES = (
     "hydra", "pandas", "scaling.cli.main", "scaling.analysis.folder_comparison", "scaling.analysis.lint", "scaling.report.export",
-    "scaling.report.write_report", "vl_convert",
+    "scaling.report.page", "vl_convert",
 )  # fmt: skip
 
 

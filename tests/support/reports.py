@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from scaling.analysis.findings import read
-from scaling.report import write_report as module
+from scaling.report import page
 
 
 def write_report(folder: Path) -> Path:
     """Write the report of a results folder, and return the path of index.html."""
-    return module.write_report(folder, read(folder))
+    return page.write_report(folder, read(folder))
