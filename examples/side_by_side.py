@@ -232,7 +232,7 @@ def draw(path: Path, rows: Sequence[Row], title: str, axis: str) -> None:
     import vl_convert
     from PIL import Image
 
-    from scaling.report.figures.theme import BLUE, CONFIG, GROUND, VERMILION
+    from scaling.report.figures.marks import BLUE, CONFIG, GROUND, VERMILION
 
     scale = 1.0 if any("over" in row for row in rows) else 1e3
     labels, values = [], []

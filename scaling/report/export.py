@@ -79,9 +79,9 @@ def _write_extrap(findings: Findings, output: Path) -> list[Path]:
 
 
 def _write_figures(extension: str, findings: Findings, output: Path) -> list[Path]:
-    from scaling.report.figures import files, make_figures
+    from scaling.report.figures import charts, files
 
-    return files.write_figures(make_figures(findings), findings, output, extension)
+    return files.write_figures(charts.make_figures(findings), findings, output, extension)
 
 
 FORMATS: dict[str, Callable[[Findings, Path], list[Path]]] = {  # format -> function that writes its files

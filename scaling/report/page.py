@@ -27,8 +27,8 @@ from scaling.analysis.timings import describe_disturbed_turns, disturbed_samples
 from scaling.core.formatting import format_bytes, format_count, format_duration
 from scaling.core.record import STAGES, STATUSES, Record
 from scaling.report import tables
-from scaling.report.figures import files, make_figures, theme
-from scaling.report.figures.marks import Figure
+from scaling.report.figures import charts, files
+from scaling.report.figures.marks import SHAPES, Figure
 from scaling.report.terminal import REPORT_FILES
 from scaling.report.text import Table, clean_text, file_stem, load_template, render_markdown
 from scaling.results.store import replace_file
@@ -91,7 +91,7 @@ def _render_report(
 
 
 def _figure_sections(findings: Findings) -> list[Section]:
-    figures = {figure.name: figure for figure in make_figures(findings)}
+    figures = {figure.name: figure for figure in charts.make_figures(findings)}
     plan_sections = []
     for forecast in findings.forecasts:
         name, title = f"plan-{file_stem(forecast.hardware)}", f"Planned for {forecast.title}"
@@ -138,7 +138,7 @@ def render_page(
     vega = Path(__file__).with_name("vega.min.js").read_text(encoding="utf-8") if figures or panels else ""
     text = load_template("page.html.jinja").render(
         title=title, provenance=provenance, badges=badges, sections=sections, answers=answers,
-        max_cards=_MAX_CARDS, shapes=theme.SHAPES, specs=Markup(files.page_specs(figures)),
+        max_cards=_MAX_CARDS, shapes=SHAPES, specs=Markup(files.page_specs(figures)),
         panels=Markup(files.to_script_json(panels)), vega=Markup(vega),
     )  # fmt: skip
     return clean_text(text)

@@ -18,7 +18,7 @@ from scaling.analysis.ranking import recommend_devices
 from scaling.analysis.timings import format_time, nodes_of
 from scaling.core.formatting import format_count, format_interval, format_number, list_first
 from scaling.core.grouping import group_by
-from scaling.report.figures import files, over_devices
+from scaling.report.figures import charts, files
 from scaling.report.text import render_markdown
 from scaling.report.tables import environment_table
 from scaling.results import store
@@ -36,7 +36,7 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
     proposal_folder = folder / "report" / "proposal"
     curves = fastest_curves(findings.curves, findings.fastest)
     kinds = dict.fromkeys(curve.kind for curve in curves)
-    figures = [figure for kind in kinds if (figure := over_devices.draw_scaling(kind, findings, curves))]
+    figures = [figure for kind in kinds if (figure := charts.draw_scaling(kind, findings, curves))]
     files.write_figures(figures, findings, proposal_folder, "png")
     scores = {score.hardware: score for score in findings.plan_scores}
     planned_curves = [(forecast, planned) for forecast in findings.forecasts for planned in forecast.curves]

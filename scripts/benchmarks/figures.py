@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from scaling.analysis import findings
-from scaling.report.figures import files, make_figures
+from scaling.report.figures import charts, files
 
 TOP = Path(__file__).resolve().parents[2]
 DATA = TOP / "docs" / "data"
@@ -65,7 +65,7 @@ def draw(name: str) -> None:
     study, figure_name = FIGURES[name]
     study_findings = findings.read(DATA / study)
     with tempfile.TemporaryDirectory() as folder:
-        figures = [figure for figure in make_figures(study_findings) if figure.name == figure_name]
+        figures = [figure for figure in charts.make_figures(study_findings) if figure.name == figure_name]
         (path,) = files.write_figures(figures, study_findings, Path(folder), "png")
         shutil.copy(path, TOP / "docs" / f"{name}.png")
 

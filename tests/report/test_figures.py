@@ -18,9 +18,8 @@ from scaling.analysis import findings
 from scaling.analysis.size_series import size_sweeps
 from scaling.analysis.timings import pool_processes
 from scaling.core.case import Refusal
-from scaling.report import export, figures, tables
-from scaling.report.figures import files, marks, over_devices, theme
-from scaling.report.figures import over_sizes as sizes
+from scaling.report import export, tables
+from scaling.report.figures import charts, files, marks
 from scaling.report.proposal import write_proposal
 from tests.support import made_up
 from tests.support.paths import TOP
@@ -51,7 +50,7 @@ def study(tmp_path_factory):
 @pytest.fixture(scope="module")
 def drawings(study):
     """Return every figure of the study, by name."""
-    return {drawing.name: drawing for drawing in figures.make_figures(study)}
+    return {drawing.name: drawing for drawing in charts.make_figures(study)}
 
 
 @pytest.fixture
@@ -98,8 +97,8 @@ def test_every_figure_with_data_is_drawn(drawings):
 
 @pytest.mark.thorough
 def test_same_values_give_identical_files(study, tmp_path):
-    again = figures.make_figures(study)
-    assert files.page_specs(again) == files.page_specs(figures.make_figures(study))
+    again = charts.make_figures(study)
+    assert files.page_specs(again) == files.page_specs(charts.make_figures(study))
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         for extension in files.ENCODERS:
@@ -118,7 +117,7 @@ def test_same_values_give_identical_files(study, tmp_path):
 def test_page_and_files_have_the_same_colors_and_files_a_ground(drawings):
     for drawing in drawings.values():
         spec = files.file_spec(drawing, "")
-        assert spec["config"]["background"] == theme.GROUND
+        assert spec["config"]["background"] == marks.GROUND
         assert set(COLOUR.findall(files.page_specs([drawing]))) <= set(COLOUR.findall(json.dumps(spec)))
 
 
@@ -169,13 +168,13 @@ def luminance(colour):
 
 def test_lines_have_sufficient_contrast_with_the_background(drawings):
     colours = {style.color for drawing in drawings.values() for style in drawing.legend}
-    palette = {color for color, _ in theme._MODES.values()} | {
-        *theme._ENGINE_COLORS.values(),
-        theme.SKY,
-        theme.MUTED,
+    palette = {color for color, _ in marks._MODES.values()} | {
+        *marks._ENGINE_COLORS.values(),
+        marks.SKY,
+        marks.MUTED,
     }
     for colour in colours | palette:
-        bright, dim = sorted((luminance(colour), luminance(theme.GROUND)), reverse=True)
+        bright, dim = sorted((luminance(colour), luminance(marks.GROUND)), reverse=True)
         assert (bright + 0.05) / (dim + 0.05) >= 3, colour
 
 
@@ -188,7 +187,7 @@ def test_text_from_records_is_escaped_in_every_panel_and_file(tmp_path):
         for p in (12, 24)
         for m in ("jacfwd", "jacrev")
     ]
-    drawings = figures.make_figures(findings.read(made_up.write(tmp_path / "made", records)))
+    drawings = charts.make_figures(findings.read(made_up.write(tmp_path / "made", records)))
     assert {"scaling-strong", "crossover", "size"} <= {drawing.name for drawing in drawings}
     page = files.page_specs(drawings)
     assert "<" not in page and ">" not in page and "&" not in page
@@ -211,7 +210,7 @@ def test_panels_with_more_data_come_first():
     many = [record(points=p, mode=m, seconds=p / 10) for p in (12, 24, 48) for m in ("jacfwd", "jacrev")]
     few = [record(2, points=p, seconds=1.0 * p) for p in (12, 24)]
     panels = size_sweeps(pool_processes([*few, *many]))
-    assert [panel.case.devices for panel in sizes.rank_sweeps(panels)] == [1, 2]
+    assert [panel.case.devices for panel in charts.rank_sweeps(panels)] == [1, 2]
 
 
 def test_memory_is_the_measured_peak_or_else_the_program_request(read):
@@ -223,14 +222,14 @@ def test_memory_is_the_measured_peak_or_else_the_program_request(read):
 
 
 def test_empty_folder_has_no_figures(tmp_path):
-    assert figures.make_figures(findings.read(tmp_path)) == []
+    assert charts.make_figures(findings.read(tmp_path)) == []
 
 
 def test_sizes_beyond_64_bits_are_drawn(tmp_path):
     records = [record(1, float(1 + at), sizes={"p": p}) for at, p in enumerate((1, 10**19, 10**40))]
     assert "size" in {
         figure.name
-        for figure in figures.make_figures(findings.read(made_up.write(tmp_path / "made", records)))
+        for figure in charts.make_figures(findings.read(made_up.write(tmp_path / "made", records)))
     }
 
 
@@ -260,7 +259,7 @@ def test_strong_and_weak_scaling_are_in_separate_figures(drawings):
 def test_speedup_efficiency_and_ideal_are_drawn(read):
     generator = np.random.default_rng(0)
     cases = [made_up.case_of("rbf", m, 2, d) for m in ("jacfwd", "jacrev") for d in (1, 2, 4, 8)]
-    strong = over_devices.draw_scaling(
+    strong = charts.draw_scaling(
         "strong", read([made_up.record(generator, c, r) for c in cases for r in range(3)])
     )
     names = [entry.name for entry in strong.legend]
@@ -273,29 +272,29 @@ def test_first_figure_shows_time_and_speedup_over_the_best_jit_program(drawings,
     assert next(iter(drawings)) == "devices"
     records = [record(d, t / d, mode=m) for m, t in (("jacfwd", 8.0), ("jacrev", 20.0)) for d in (1, 2, 4)]
     records += [record(1, 5.0, mode=m, api="jit") for m in ("jacfwd", "jacrev")]
-    drawing = over_devices.draw_times(read(records))
+    drawing = charts.draw_times(read(records))
     assert y_titles(drawing) == ["time", "speed-up"]
     times, ratios = rows(drawing, "point", 0), rows(drawing, "point", 1)
     products = [time["seconds"] * ratio["against_jit"] for time, ratio in zip(times, ratios, strict=True)]
     assert products == pytest.approx([5.0] * 6)
-    without_jit = over_devices.draw_times(read(records[:6]))
+    without_jit = charts.draw_times(read(records[:6]))
     assert y_titles(without_jit) == ["time"]
 
 
 def test_times_of_curves_with_several_baselines_share_a_panel(read):
     records = [record(d, 8.0 / d) for d in (1, 2, 4)] + [record(d, 4.0 / d, mode="jacrev") for d in (2, 4)]
     found = read(records)
-    drawing = over_devices.draw_times(found)
+    drawing = charts.draw_times(found)
     assert y_titles(drawing) == ["time"] and len(rows(drawing, "point", 0)) == 5
-    assert len(over_devices.draw_scaling("strong", found).panels) == 4  # two baselines
+    assert len(charts.draw_scaling("strong", found).panels) == 4  # two baselines
 
 
 def test_figures_of_hundreds_of_sizes_are_legible(read):
     modes = {"jacfwd": 1.0, "jacrev": 2.0}
     found = read([record(1, n * t, mode=m, points=n) for n in range(1, 201) for m, t in modes.items()])
-    ticks = sizes.draw_sizes(found).panels[0].chart["encoding"]["x"]["axis"]["values"]
+    ticks = charts.draw_sizes(found).panels[0].chart["encoding"]["x"]["axis"]["values"]
     assert len(ticks) <= 25 and set(ticks) >= {1.0, 10.0, 100.0}
-    crossover = sizes.draw_crossover(found)
+    crossover = charts.draw_crossover(found)
     assert crossover.panels[0].height < 1500 and len(rows(crossover, "rect")) == 200
     assert "have no text" in crossover.caption
 
@@ -307,7 +306,7 @@ def test_an_axis_over_14_decades_has_at_most_nine_ticks():
 
 def test_undetermined_ratio_has_an_interval_and_no_mark(read):
     scattered = [0.1, 0.1, 0.1, 1.0, 9.0, 9.0, 9.0]
-    strong = over_devices.draw_scaling("strong", read([record(1, scattered), record(2, scattered[::-1])]))
+    strong = charts.draw_scaling("strong", read([record(1, scattered), record(2, scattered[::-1])]))
     (row,) = [row for row in rows(strong, "point", 0) if row["devices"] == 2]
     assert row["speedup"] is None and row["speedup_low"] < 0.5 and row["speedup_high"] > 2
     assert "not determined" in row["tip"]
@@ -317,7 +316,7 @@ def test_lines_have_end_labels_only_if_there_are_at_most_four(read):
     modes = ["jacfwd", "jacrev", "linearize", "vmap_grad", "analytic"]
     for count, expected in ((4, 4), (5, 0)):
         records = [record(d, (4.0 + at) / d, mode=m) for at, m in enumerate(modes[:count]) for d in (1, 2)]
-        drawing = over_devices.draw_times(read(records))
+        drawing = charts.draw_times(read(records))
         assert len({row["label"] for row in rows(drawing, "text", 0)} - {"ideal"}) == expected
 
 
@@ -325,7 +324,7 @@ def test_end_labels_do_not_overlap(read):
     records = [
         record(d, (4.0 + at / 100) / d, mode=m) for at, m in enumerate(("jacfwd", "jacrev")) for d in (1, 2)
     ]
-    drawing = over_devices.draw_times(read(records))
+    drawing = charts.draw_times(read(records))
     low, high = axis_of(drawing, "y")
     first, second = (row["seconds"] for row in rows(drawing, "text", 0) if "line" in row)
     assert abs(np.log(first / second)) / np.log(high / low) > 0.06
@@ -343,7 +342,7 @@ def protanopia(colour):
 
 def test_modes_are_distinguishable_without_red_and_in_print():
     """Two modes differ in shape, which is visible in print too, or clearly in color."""
-    styles = sorted(set(theme._MODES.values()))
+    styles = sorted(set(marks._MODES.values()))
     for style in styles:
         for other in styles:
             distance = np.abs(protanopia(style[0]) - protanopia(other[0])).max()
@@ -352,14 +351,14 @@ def test_modes_are_distinguishable_without_red_and_in_print():
 
 def test_apis_of_a_mode_share_color_and_shape_and_differ_in_dash():
     cases = {api: record(api=api).case for api in ("shard_map", "pmap", "jit")}
-    styles = theme.line_styles(cases)
+    styles = marks.line_styles(cases)
     assert len({(style.color, style.shape) for style in styles}) == 1
     assert len({style.dash for style in styles}) == 3
 
 
 def test_tooltip_of_a_mark_states_the_exponent_of_its_line(read):
     records = [record(points=p, seconds=p / 10) for p in (12, 24, 48)]
-    drawing = sizes.draw_sizes(read(records))
+    drawing = charts.draw_sizes(read(records))
     assert all("exponent 1" in row["tip"] for row in rows(drawing, "point"))
 
 
@@ -372,7 +371,7 @@ def test_equal_times_are_drawn_without_warnings(read, tmp_path):
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        by_name = {figure.name: figure for figure in figures.make_figures(read(records))}
+        by_name = {figure.name: figure for figure in charts.make_figures(read(records))}
     assert "jacfwd" in svg_text(by_name["size"], tmp_path)
 
 
@@ -390,13 +389,13 @@ def test_two_hundred_curves_are_reduced_to_a_legible_figure(read):
         for d, p in devices_and_points
         for m, a, b in kinds
     ]
-    strong = over_devices.draw_scaling("strong", read(records))
+    strong = charts.draw_scaling("strong", read(records))
     assert "points=204" in texts(strong) and "points=192" not in texts(strong)
     assert "fastest on the most devices is drawn" in strong.caption and len(strong.legend) == 6
 
 
 def test_axis_title_names_a_baseline_other_than_one_device(read):
-    drawing = over_devices.draw_scaling(
+    drawing = charts.draw_scaling(
         "strong", read(scaling_records(("jacfwd", 2, (2, 4, 8)), ("jacrev", 2, (1, 2, 4))))
     )
     assert y_titles(drawing) == [
@@ -406,7 +405,7 @@ def test_axis_title_names_a_baseline_other_than_one_device(read):
 
 
 def test_problem_named_in_the_caption_is_the_one_drawn(read):
-    drawing = over_devices.draw_scaling(
+    drawing = charts.draw_scaling(
         "strong", read(scaling_records(("jacfwd", 0, (1, 2, 4)), ("jacfwd", 2, (1, 2))))
     )
     assert "m=256" in texts(drawing) and "m=4096" not in texts(drawing)

@@ -12,9 +12,9 @@ from scaling.analysis import answers, findings
 from scaling.analysis import dataframe as one_table
 from scaling.analysis.answers import plan_answers
 from scaling.core.record import Record, to_line
-from scaling.report import export, figures, proposal
+from scaling.report import export, proposal
 from scaling.report import tables as report_tables
-from scaling.report.figures import files, marks
+from scaling.report.figures import charts, files, marks
 from scaling.results.store import write_json
 from tests.support import made_up, reports
 from tests.support.made_up import NASTY, case_of
@@ -175,8 +175,8 @@ def test_plans_do_not_appear_among_measurements(tmp_path):
         t for t in report_tables.folded_tables(mixed) if t.anchor not in plan_anchors and t.anchor != "review"
     ] == [t for t in report_tables.folded_tables(plain) if t.anchor != "review"]
     assert one_table.record_columns(mixed).equals(one_table.record_columns(plain))
-    measured_figures = [d for d in figures.make_figures(mixed) if d.name != "plan-far"]
-    assert files.page_specs(figures.make_figures(plain)) == files.page_specs(measured_figures)
+    measured_figures = [d for d in charts.make_figures(mixed) if d.name != "plan-far"]
+    assert files.page_specs(charts.make_figures(plain)) == files.page_specs(measured_figures)
     assert answers.measured_answers(mixed) == answers.measured_answers(plain)
     added = [s for s in answers.answer_sentences(mixed) if s not in answers.answer_sentences(plain)]
     assert added[0].startswith("Planned for A far machine: 3 cases, 1 skipped on 1 to 64 devices")
@@ -194,7 +194,7 @@ def test_six_families_with_most_device_counts_are_drawn_and_the_caption_counts_a
         planned_record(dataclasses.replace(case_of("rbf", "jacfwd", 1, n), variant=f"v{v}", points=64 * (v + 1)), 0.1 / n)
         for v in range(marks.MAX_PANELS + 2) for n in ((1, 8) if v < 7 else (1, 2, 4, 8))
     ]  # fmt: skip
-    (drawing,) = figures.make_figures(findings.read(write(tmp_path / "many", records)))
+    (drawing,) = charts.make_figures(findings.read(write(tmp_path / "many", records)))
     assert len(drawing.panels) == marks.MAX_PANELS and "6 of 8 problems are drawn" in drawing.caption
     assert "v7" in str(drawing.panels[0].title)
 
@@ -212,7 +212,7 @@ def test_row_of_a_plan_shows_the_efficiency_of_each_kind_of_scaling(tmp_path):
 
 def test_each_tooltip_of_a_plan_says_that_its_time_is_predicted(tmp_path):
     records = [*planned_curve(), *measured("jacfwd")]
-    drawings = figures.make_figures(findings.read(write(tmp_path / "both", records)))
+    drawings = charts.make_figures(findings.read(write(tmp_path / "both", records)))
     tips = {
         drawing.name: [row["tip"] for panel in drawing.panels for row in panel.chart["data"]["values"] if "tip" in row]
         for drawing in drawings
@@ -224,7 +224,7 @@ def test_each_tooltip_of_a_plan_says_that_its_time_is_predicted(tmp_path):
 
 def test_single_device_count_is_not_drawn(tmp_path):
     study = findings.read(write(tmp_path / "one", planned_curve(counts=(8,))))
-    assert figures.make_figures(study) == []
+    assert charts.make_figures(study) == []
     assert ["efficiency" in row for row in cells(table_of(study, "planned-far"))] == [False]
     assert "Planned for A far machine" in reports.write_report(tmp_path / "one").read_text()
 

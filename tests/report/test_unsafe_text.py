@@ -10,8 +10,8 @@ from rich.console import Console
 
 from scaling.analysis import findings
 from scaling.cli import progress
-from scaling.report import export, figures, proposal
-from scaling.report.figures import files
+from scaling.report import export, proposal
+from scaling.report.figures import charts, files
 from scaling.report.text import clean_text
 from tests.support import made_up, reports
 
@@ -93,6 +93,6 @@ def test_name_without_glyphs_in_the_font_is_drawn_without_warnings(tmp_path, mak
     records = [make_record(workload="日本", devices=d, seconds=[1.0 / d] * 9) for d in (1, 2)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        (drawing, *_) = figures.make_figures(findings.read(made_up.write(tmp_path / "made", records)))
+        (drawing, *_) = charts.make_figures(findings.read(made_up.write(tmp_path / "made", records)))
     assert "日本" in drawing.panels[0].title[0]
     files.write_figures([drawing], findings.read(tmp_path), tmp_path, "png")

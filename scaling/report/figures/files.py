@@ -12,8 +12,7 @@ import vl_convert
 from scaling.analysis.findings import Findings
 from scaling.core.case import Refusal
 from scaling.core.formatting import list_first
-from scaling.report.figures.marks import Figure, Panel, Spec
-from scaling.report.figures.theme import CONFIG, GROUND
+from scaling.report.figures.marks import CONFIG, GROUND, Figure, Panel, Spec
 from scaling.report.text import clean_text
 from scaling.results.store import replace_file
 
