@@ -14,12 +14,12 @@ from scaling.analysis.cases import (
     method_of,
     size_name,
 )
-from scaling.analysis.curves import Curve, fastest_curves
+from scaling.analysis.curves import Curve, CurvePoint, fastest_curves
 from scaling.analysis.estimate import UNDETERMINED, format_exponent, format_percentage, format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import ORDER_FACTOR, Forecast, PlanScore
 from scaling.analysis.lint import lint_findings
-from scaling.analysis.ranking import Ranking, Recommendation, join_certainties, recommend_ranking
+from scaling.analysis.ranking import Ranking, Recommendation, recommend_ranking
 from scaling.analysis.timings import (
     ONE_PROCESS,
     Timing,
@@ -68,23 +68,20 @@ class FastestAnswer(NamedTuple):
     """The fastest AD mode and the recommended device count for the largest problem of a function, as text."""
 
     problem: str  # the result of `Findings.problem_name`, such as 'mlp width=8 points=64'
+    recommendation: Recommendation
     modes: tuple[str, ...]  # the fastest method, and the runner-up if it is not significantly slower
     time: str  # the time of one call with its 95 % interval, and of two methods the one that takes it
-    devices: str  # such as '1 device'
-    layout: str  # such as 'shard_map, points split'
     ratio: str  # a clause on the ratio of the runner-up's time to `time`, or ''
-    certainty: str  # `Ranking.certainty`
-    device_certainty: str  # `Recommendation.certainty`, '' if no device count is recommended
     details: tuple[str, ...]  # sentences, without a period, such as 'Speed-up: ...' or 'Efficiency: ...'
-    is_fastest: bool = False  # whether the runner-up is significantly slower
 
     @property
     def headline(self) -> str:
         """Return the fastest mode and its time as one sentence without the final period."""
-        modes = f"{' or '.join(self.modes)}{' is fastest' if self.is_fastest else ''}"
-        time = f"{modes}, {self.time} on {self.devices}, {self.layout}"
-        certainty = join_certainties(self.certainty, self.device_certainty)
-        return f"{self.problem}: {'; '.join(filter(None, [time, self.ratio, certainty]))}"
+        ranking = self.recommendation.ranking
+        modes = f"{' or '.join(self.modes)}{' is fastest' if ranking.distinguished else ''}"
+        time = f"{modes}, {self.time} on {ranking.devices_text}, {ranking.call}"
+        clauses = filter(None, [time, self.ratio, self.recommendation.certainties])
+        return f"{self.problem}: {'; '.join(clauses)}"
 
     @property
     def sentence(self) -> str:
@@ -116,10 +113,8 @@ def _describe_problem(findings: Findings, rankings: Sequence[Ranking]) -> Fastes
     if fastest.honest and not ranking.is_empty_call:
         details = _describe_devices(findings, rankings, recommendation)
     details += _list_untimed(findings, ranking)
-    return FastestAnswer(
-        findings.problem_name(ranking), modes, time, fastest.devices_text, ranking.call, ratio,
-        ranking.certainty, recommendation.certainty, tuple(details), ranking.distinguished,
-    )  # fmt: skip
+    name = findings.problem_name(ranking)
+    return FastestAnswer(name, recommendation, modes, time, ratio, tuple(details))
 
 
 def _list_untimed(findings: Findings, ranking: Ranking) -> list[str]:
@@ -131,24 +126,9 @@ def _list_untimed(findings: Findings, ranking: Ranking) -> list[str]:
     untimed_records = findings.lost_records.get((ranking.environment, problem(case), case.devices), [])
     methods = {timing.method for timing in timings}
     reasons = {method_of(record.case): record.reason or "no reason given" for record in untimed_records}
-    untimed = sorted((method.name, reason) for method, reason in reasons.items() if method not in methods)
-    untimed_modes = [f"{name} ({reason})" for name, reason in untimed]
-    where = ranking.fastest.devices_text
-    return [f"Not timed on {where}: {list_first(untimed_modes, _MOST_NAMES)}"] if untimed_modes else []
-
-
-def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
-    curve, point = findings.curves_of(timing).get("strong", (None, None))
-    if curve is None or point is None or point.is_baseline:
-        return []
-    too_large = findings.too_large_on(timing, "strong")
-    fewest = ", the fewest that it fits on" if too_large and too_large < point.baseline_devices else ""
-    same = f"{format_ratio(*point.speedup)} over the same program on {curve.baseline}{fewest}"
-    efficiency = f"Efficiency: {format_ratio(*point.efficiency, sign='')}"
-    if point.against_jit is None:
-        return [f"Speed-up: {same}", efficiency]
-    over_jit = f"{format_ratio(*point.against_jit)} over the best plain jit program on one device"
-    return [f"Speed-up: {over_jit}", f"{efficiency}, from a speed-up of {same}"]
+    untimed = [f"{method.name} ({reason})" for method, reason in reasons.items() if method not in methods]
+    names = list_first(sorted(untimed), _MOST_NAMES)
+    return [f"Not timed on {ranking.devices_text}: {names}"] if untimed else []
 
 
 def _describe_devices(
@@ -161,22 +141,35 @@ def _describe_devices(
     recommended = recommendation.ranking.fastest
     if len(rankings) == 1:
         return [f"Measured on {recommended.devices_text} only"]
-    speedup = _describe_speedup(findings, recommended)
-    timings = sorted((ranking.fastest for ranking in rankings), key=lambda timing: timing.median)
-    shown = [recommended.case.devices] + [1] * ("".join(speedup[:1]).endswith("one device"))
-    others = [timing for timing in timings if timing.case.devices not in shown]
+    curve, point = findings.curves_of(recommended).get("strong", (None, None))
+    speedup, efficiency, shown = "", "", {recommended.case.devices}
+    if curve and point and not point.is_baseline:
+        speedup, efficiency = _describe_speedup(findings, curve, point)
+        if point.against_jit is not None or curve.baseline_devices == 1:
+            shown.add(1)  # the speed-up is over a time on one device
+    fastest_first = sorted((ranking.fastest for ranking in rankings), key=lambda timing: timing.median)
+    others = [timing for timing in fastest_first if timing.case.devices not in shown]
     times = [describe_slower(timing.method_on_devices, timing, recommended) for timing in others]
-    sentences = speedup[:1]
-    sentences += [f"Other device counts: {list_first(times, _MOST_COUNTS, '; ')}"] if times else []
-    if recommendation.doubt:
-        sentences.append(f"No number of devices can be recommended: {recommendation.doubt}")
-    sentences += speedup[1:]
-    curve, _ = findings.curves_of(recommended).get("strong", (None, None))
+    other_counts = f"Other device counts: {list_first(times, _MOST_COUNTS, '; ')}" if times else ""
+    doubt = recommendation.doubt and f"No number of devices can be recommended: {recommendation.doubt}"
+    sentences = [speedup, other_counts, doubt, efficiency]
     if curve and len(curve.points) > 1:
         efficient = _describe_efficiency(findings, curve, recommendation.certainty)
         relative = curve.points[0].relative
         sentences.append(f"Efficiency{relative} of at least {findings.efficiency:g}: {efficient}")
-    return sentences
+    return list(filter(None, sentences))
+
+
+def _describe_speedup(findings: Findings, curve: Curve, point: CurvePoint) -> tuple[str, str]:
+    """Return a sentence that states the speed-up of a curve point, and one that states its efficiency."""
+    too_large = findings.too_large_on(point.timing, "strong")
+    fewest = ", the fewest that it fits on" if too_large and too_large < point.baseline_devices else ""
+    same = f"{format_ratio(*point.speedup)} over the same program on {curve.baseline}{fewest}"
+    efficiency = f"Efficiency: {format_ratio(*point.efficiency, sign='')}"
+    if point.against_jit is None:
+        return f"Speed-up: {same}", efficiency
+    over_jit = f"{format_ratio(*point.against_jit)} over the best plain jit program on one device"
+    return f"Speed-up: {over_jit}", f"{efficiency}, from a speed-up of {same}"
 
 
 def _describe_efficiency(findings: Findings, curve: Curve, known_doubts: str = "") -> str:
@@ -212,19 +205,18 @@ def describe_crossovers(findings: Findings) -> list[str]:
     for mode_map, devices in ((m, devices) for m in findings.fastest_mode_maps for devices in m.devices):
         runs = mode_map.runs(devices)
         if len({mode for mode, *_ in runs} - {""}) > 1:
-            names = [f"{mode or UNDETERMINED} at {_format_range(*ends)}" for mode, *ends in runs]
+            names = [
+                f"{mode or UNDETERMINED} at {' to '.join(dict.fromkeys(f'{size:,}' for size in ends))}"
+                for mode, *ends in runs
+            ]
             with_sizes = f" with {mode_map.fixed_sizes}" if mode_map.fixed_sizes else ""
             count = format_count(devices, "device")
             text = f"Fastest mode of {mode_map.family}{with_sizes} against {mode_map.swept} on {count}: "
             text += list_first(names, _MOST_RUNS, "; ")
             doubts = ", ".join(mode_map.doubts(devices))
             text += f"; not sure: {doubts}" if doubts else ""
-            texts.append((mode_map, mode_map.swept, (devices,), text))
+            texts.append((mode_map, mode_map.swept, devices, text))
     return _select_largest(findings, texts)
-
-
-def _format_range(first: int, last: int) -> str:
-    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
 
 
 def _describe_weak_scaling(findings: Findings) -> list[str]:
@@ -259,15 +251,15 @@ def describe_growth(findings: Findings) -> list[str]:
         growth = f"Time of {sweep.family} grows with {sweep.swept} on {sweep.devices_text}"
         text = f"{growth}: exponent {list_first(powers, _MOST_METHODS)}"
         if powers:
-            texts.append((sweep, sweep.swept, (sweep.case.devices,), text))
+            texts.append((sweep, sweep.swept, sweep.case.devices, text))
     return _select_largest(findings, texts)
 
 
-def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, tuple, str]]) -> list[str]:
+def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, int, str]]) -> list[str]:
     """Return the text about the largest problem for each function and topic.
 
-    `texts` contains (subject, topic, sort key, text) tuples. A topic is text such as "points". Of
-    several texts about this problem, the one with the smallest sort key is returned.
+    `texts` contains (subject, topic, device count, text) tuples. A topic is text such as "points". Of several
+    texts about this problem, the one with the fewest devices is returned.
     """
     # Unlike in `cases.largest_problems`, the number of device counts is ignored: no topic compares them.
     largest = least_by(texts, lambda row: (row[0].family_key, row[1]), lambda row: (-row[0].volume, row[2]))

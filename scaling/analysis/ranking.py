@@ -132,14 +132,14 @@ class Recommendation(NamedTuple):
     certainty: str  # of the device count, in the words of `Ranking.certainty`
     doubt: str  # why no device count is recommended, or ''
 
+    @property
+    def certainties(self) -> str:
+        """Return the certainty of the fastest method, and that of the device count if it differs.
 
-def join_certainties(of_method: str, of_devices: str) -> str:
-    """Join a text about the fastest method and a text about its device count.
-
-    For example, 'sure' and 'not sure: ...' become 'sure; device count not sure: ...'. `of_devices` is omitted
-    if it is '' or equals `of_method`.
-    """
-    return of_method if of_devices in ("", of_method) else f"{of_method}; device count {of_devices}"
+        An example is 'sure; device count not sure: measured in one process'.
+        """
+        of_method, of_devices = self.ranking.certainty, self.certainty
+        return of_method if of_devices in ("", of_method) else f"{of_method}; device count {of_devices}"
 
 
 def recommend_ranking(rankings: Sequence[Ranking]) -> Recommendation:

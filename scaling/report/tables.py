@@ -21,7 +21,7 @@ from scaling.analysis.environments import BOOLEAN_WORDS, environment_columns
 from scaling.analysis.estimate import Estimate, format_percentage, format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast
-from scaling.analysis.ranking import Ranking, compare_settings, join_certainties, recommend_ranking
+from scaling.analysis.ranking import Ranking, compare_settings, recommend_ranking
 from scaling.analysis.timings import Timing, format_time
 from scaling.core.case import PEAKS, label
 from scaling.core.formatting import (
@@ -75,10 +75,8 @@ _NUMBER_FORMATS: Mapping[str, Callable[[Any], str]] = {  # column -> function th
 def answer_table(findings: Findings) -> Table:
     """Return a table with the fastest AD mode, its device count and the runner-up for each problem."""
     problems = group_by(findings.fastest, lambda ranking: ranking.problem_key).values()
-    table_rows = (
-        _fastest_row(findings, ranking, join_certainties(ranking.certainty, of_devices))
-        for ranking, of_devices, _ in map(recommend_ranking, problems)
-    )
+    recommendations = map(recommend_ranking, problems)
+    table_rows = (_fastest_row(findings, each.ranking, each.certainties) for each in recommendations)
     return _table("fastest", "Fastest mode of each problem", table_rows)
 
 
