@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from scaling.core.case import AUTO, VIEWS, Case, defaults, problem
 from scaling.core.formatting import format_bytes, format_count
-from scaling.core.grouping import T, group_by
+from scaling.core.grouping import group_by
 from scaling.core.modes import MODES
 
 S = TypeVar("S", bound="Subject")
@@ -74,12 +74,6 @@ def without_memory_setting(case: Case) -> Case:
 def method_of(case: Case) -> Method:
     """Return the differentiation method of a case."""
     return Method(*(getattr(case, field) for field in Method._fields))
-
-
-def interleave_groups(items: Iterable[T], key: Callable[[T], Hashable]) -> list[T]:
-    """Return the first item of each group (items with equal `key`), then the second of each, and so on."""
-    ranked_items = [pair for group in group_by(items, key).values() for pair in enumerate(group)]
-    return [item for _, item in sorted(ranked_items, key=lambda pair: pair[0])]
 
 
 def size_name(case: Case) -> str:

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterable, Sequence
 
-from scaling.analysis.cases import ENOUGH_COUNTS, interleave_groups, join_words
+from scaling.analysis.cases import ENOUGH_COUNTS, S, join_words
 from scaling.analysis.curves import Curve, curves_of_largest_problems
 from scaling.analysis.estimate import format_exponent, format_ratio
 from scaling.analysis.findings import Findings
@@ -213,14 +213,20 @@ def rank_sweeps(sweeps: Iterable[SizeSweep]) -> list[SizeSweep]:
     best_first = sorted(
         sweeps, key=lambda s: (-len(s.lines), -sum(map(len, s.lines.values())), s.case.devices, -s.volume)
     )
-    interleaved = interleave_groups(best_first, lambda sweep: sweep.family_key)
-    return sorted(interleaved, key=lambda sweep: sweep.case.ad_mode.is_value)
+    return sorted(_interleave_families(best_first), key=lambda sweep: sweep.case.ad_mode.is_value)
+
+
+def _interleave_families(subjects: Iterable[S]) -> list[S]:
+    """Return the first of `subjects` of each function, then the second of each function, and so on."""
+    groups = group_by(subjects, lambda subject: subject.family_key).values()
+    ranked = [pair for group in groups for pair in enumerate(group)]
+    return [subject for _, subject in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def draw_crossover(findings: Findings) -> Figure | None:
     """Draw maps of the fastest AD mode per size and device count. Return None if no size was varied."""
     maps = sorted(findings.fastest_mode_maps, key=lambda mode_map: -len(mode_map.cells))
-    drawn_maps = interleave_groups(maps, lambda mode_map: mode_map.family_key)[: marks.MAX_PANELS]
+    drawn_maps = _interleave_families(maps)[: marks.MAX_PANELS]
     cases = {cell.method.name: cell.case for mode_map in drawn_maps for cell in mode_map.cells.values()}
     styles = [style._replace(shape=None, dash=None) for style in line_styles(cases)]
     panels = []
