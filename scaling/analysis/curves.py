@@ -110,7 +110,7 @@ def select_series(timings: Sequence[Timing], kinds: Sequence[str]) -> list[tuple
     The timings of a curve are in ascending order of device count. A curve of one timing has the kind
     `kinds[0]`. It is omitted if the timing is on several devices and also belongs to a longer curve.
     """
-    kinds_and_series = [(kind, series) for kind in kinds for series in series_of_kind(timings, kind)]
+    kinds_and_series = [(kind, series) for kind in kinds for series in _series_of_kind(timings, kind)]
     longer_series = (series for _, series in kinds_and_series if len(series) > 1)
     longer = {id(timing) for series in longer_series for timing in series if timing.case.devices > 1}
     return [
@@ -132,17 +132,18 @@ def weak_refusals(timings: Iterable[Timing], kinds: Sequence[str] = ("weak",)) -
 
     If `kinds` contains "strong", a series is not weak if all its timings are on strong scaling curves.
     """
-    honest = [timing for timing in timings if timing.honest]
-    strong = series_of_kind(honest, "strong") if "strong" in kinds else []
-    on_strong_curves = {id(timing) for series in strong if len(series) > 1 for timing in series}
+    selected = select_series([timing for timing in timings if timing.honest], kinds)
+    strong = [series for kind, series in selected if kind == "strong" and len(series) > 1]
+    on_strong_curves = {id(timing) for series in strong for timing in series}
     return [
         f"Not weak scaling: {curve_name('weak', series[0].case)}: {reason}."
-        for series in series_of_kind(honest, "weak")
-        if not on_strong_curves.issuperset(map(id, series)) and (reason := _describe_unequal_work(series))
+        for kind, series in selected
+        if kind == "weak" and not on_strong_curves.issuperset(map(id, series))
+        if (reason := _describe_unequal_work(series))
     ]
 
 
-def series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
+def _series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
     """Return the timings of each scaling curve of one kind, in ascending order of device count.
 
     `kind` is "strong" or "weak". If several meshes were measured on a device count, only the fastest is

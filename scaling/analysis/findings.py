@@ -73,7 +73,7 @@ class Findings:
             # The smallest count comes last and replaces the others.
             for record in sorted(too_large, key=lambda record: -record.case.devices)
             for kind in curves.KINDS
-            # Other cases are on no weak curve; see `curves.series_of_kind`.
+            # Other cases are on no weak curve.
             if kind == "strong" or record.case.points % record.case.devices == 0
         }
 
@@ -163,7 +163,7 @@ def read(
         size_sweeps=size_series.size_sweeps(studied),
         fastest_mode_maps=size_series.fastest_mode_maps(fastest),
         baselines=ranking.find_baselines(timings),
-        weak_refusals=curves.weak_refusals(studied, kinds) if "weak" in kinds else [],
+        weak_refusals=curves.weak_refusals(studied, kinds),
         forecasts=forecast.forecasts(loaded.plans, plan_files),
         plan_scores=forecast.plan_scores(loaded.plans, timings),
         efficiency=efficiency,
