@@ -355,7 +355,6 @@ def _describe_planned_memory(forecast: Forecast) -> list[str]:
     return [f"Every compiled case fits; the most memory takes {label(fullest)}: {share}."]
 
 
-
 def describe_score(score: PlanScore) -> list[str]:
     """Return sentences that state the errors of predicted times, and how often their order was correct."""
     worst = max(score.ratios, key=lambda ratio: abs(math.log(ratio)))
@@ -396,4 +395,3 @@ def count_unmeasured(findings: Findings) -> list[str]:
         if reasons:
             sentences.append(f"{format_count(len(records), 'case')} {status}{replicated}: {counts}.")
     return sentences
-

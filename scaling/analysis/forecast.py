@@ -68,7 +68,6 @@ def _predicted_curves(records: Sequence[Record], kinds: Sequence[str]) -> list[C
     return [build_curve(kind, curve_timings, {}) for kind, curve_timings in series]
 
 
-
 class PlanScore(NamedTuple):
     """The accuracy of the predicted times on one type of hardware, compared with the measured times."""
 

@@ -172,7 +172,6 @@ def compare_settings(timings: Iterable[Timing]) -> list[list[Timing]]:
     return [sorted(group, key=lambda t: t.median) for group in groups.values() if len(group) > 1]
 
 
-
 class Bound(NamedTuple):
     """The peak rate that limits a program most, and the fraction of this rate that the program reaches."""
 

@@ -19,8 +19,8 @@ from scaling.analysis.timings import format_time, nodes_of
 from scaling.core.formatting import format_count, format_interval, format_number, list_first
 from scaling.core.grouping import group_by
 from scaling.report.figures import charts, files
-from scaling.report.text import render_markdown
 from scaling.report.tables import environment_table
+from scaling.report.text import render_markdown
 from scaling.results import store
 from scaling.results.store import replace_file
 

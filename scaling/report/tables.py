@@ -33,7 +33,7 @@ from scaling.core.formatting import (
     list_first,
 )
 from scaling.core.grouping import group_by
-from scaling.core.record import REASONS, STATUSES, Record
+from scaling.core.record import REASONS, Record
 from scaling.options import machine_peaks
 from scaling.report.text import Table, file_stem, make_table
 from scaling.results.store import sort_by_start

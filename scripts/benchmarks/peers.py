@@ -10,8 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from scaling.analysis.ranking import Baseline, find_baselines
 from scaling.analysis.estimate import format_ratio
+from scaling.analysis.ranking import Baseline, find_baselines
 from scaling.analysis.timings import Timing, format_time, pool_processes
 from scaling.results.store import load
 

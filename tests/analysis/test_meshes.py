@@ -2,8 +2,8 @@
 
 import pytest
 
-from scaling.analysis import dataframe as one_table
 from scaling.analysis import answers, findings
+from scaling.analysis import dataframe as one_table
 from scaling.report import tables as report_tables
 from tests.support import made_up
 from tests.support.records import curves_of, only, record, sweeps_of
