@@ -122,7 +122,7 @@ class Findings:
         return f" [{', '.join(remarks)}]" if remarks else ""
 
     def problem_name(self, subject: Subject) -> str:
-        """Return the name of a problem as text, such as 'mlp width=8 points=64 [unbound or oversubscribed]'."""
+        """Return the name of a problem, such as 'mlp width=8 points=64 [unbound or oversubscribed]'."""
         return f"{subject.family} {subject.size}{self.suffix(subject.environment, subject.honest)}"
 
 

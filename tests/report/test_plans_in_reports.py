@@ -12,7 +12,7 @@ from scaling.analysis import answers, findings
 from scaling.analysis import dataframe as one_table
 from scaling.analysis.answers import plan_answers
 from scaling.core.record import Record, to_line
-from scaling.report import export, proposal
+from scaling.report import export, proposal, terminal
 from scaling.report import tables as report_tables
 from scaling.report.figures import charts, files, marks
 from scaling.results.store import write_json
@@ -117,7 +117,7 @@ def test_folder_with_only_plans_is_answered_from_the_plan(plans_only, page):
     assert "with libxyz 1.2, JAX 0.10.2" in first and "predicted and not measured" in first
     assert any("the fastest planned method" in sentence for sentence in rest)
     assert "Nothing has been measured" not in page and "9 planned" in page
-    assert report_tables.describe_totals(study) == "0 ok, 0 skipped, 0 failed, 9 planned"
+    assert terminal.describe_totals(study) == "0 ok, 0 skipped, 0 failed, 9 planned"
 
 
 def test_plan_answers_appear_once_in_an_open_section(plans_only, page):

@@ -1,4 +1,4 @@
-"""Build the parts of a figure (`Figure`, `Panel`): axes, lines, markers, error bars, labels and line styles."""
+"""Build the parts of a figure (`Figure`, `Panel`): axes, lines, markers, error bars, labels, line styles."""
 
 import math
 import re
