@@ -29,7 +29,8 @@ from jax.experimental import jet as taylor
 from scaling.core.case import Refusal
 from scaling.core.modes import LinearMap, Mode, jvp_map, ravel
 from scaling.core.reductions import ReferenceTerms, SizedEntries
-from scaling.options.program_stats import CUSTOM_CALLS, TRANSCENDENTAL, bind, evaluate_inlined
+from scaling.options.jaxpr_interpreter import CUSTOM_CALLS, bind, evaluate_inlined
+from scaling.options.program_stats import TRANSCENDENTAL
 
 # Names of primitives of JAX. The linear operations include piecewise linear operations, such as max.
 _ELEMENTWISE = TRANSCENDENTAL | {"integer_pow", "square"}  # used only for operations with one operand

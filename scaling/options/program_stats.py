@@ -1,4 +1,4 @@
-"""Count the flops of a jaxpr, evaluate a jaxpr with inlined calls, and check the collectives of a program.
+"""Count the flops of a jaxpr, find the jaxprs that it calls, and check the collectives of a program.
 
 Flops are counted in the equations of the jaxpr, before XLA optimizes the program. Equations with unused
 results are not counted. The body of a loop is counted once per iteration. plan/kernel_work.py counts the
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.dtypes import issubdtype
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from scaling.core.case import CEILING, Case
@@ -41,7 +41,6 @@ _PRIMITIVES_OF_RULE = {  # name of a counting rule -> the JAX primitives it appl
 }
 _RULE_OF = {primitive: rule for rule, names in _PRIMITIVES_OF_RULE.items() for primitive in names.split()}
 TRANSCENDENTAL = frozenset(_PRIMITIVES_OF_RULE["transcendental"].split())
-CUSTOM_CALLS = "custom_jvp_call", "custom_vjp_call"  # calls of a function with custom derivative rules
 # All primitives that are not a product or a factorization of matrices.
 NON_MATRIX_PRIMITIVES = {*_RULE_OF, "integer_pow", "one_minus_square", "polynomial"}
 
@@ -238,35 +237,3 @@ def subjaxprs(equation: Any) -> list[Any]:
         return [jax.make_jaxpr(primitive.expand)(*primitive.in_avals)]
     groups = (value if isinstance(value, tuple) else (value,) for value in equation.params.values())
     return [value for group in groups for value in group if isinstance(value, ClosedJaxpr | Jaxpr)]
-
-
-def evaluate_inlined(
-    jaxpr: Any,
-    inputs: Sequence[Any],
-    apply: Callable[[Any, list[Any]], list[Any]],
-    not_inlined: Sequence[str] = (),
-) -> list[Any]:
-    """Evaluate a jaxpr at `inputs`, with calls inlined (replaced by the equations of the called function).
-
-    `apply(equation, operands)` evaluates an equation that is not inlined, and returns a list of its results.
-    It also evaluates calls whose primitive is in `not_inlined`. `jaxpr` is a `ClosedJaxpr`, or a `Jaxpr`
-    without constants.
-    """
-    constants, jaxpr = getattr(jaxpr, "consts", ()), getattr(jaxpr, "jaxpr", jaxpr)
-    value_of_variable = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *inputs], strict=True))
-    read_atom = lambda atom: atom.val if isinstance(atom, Literal) else value_of_variable[atom]  # noqa: E731
-    for equation in jaxpr.eqns:
-        operands = [read_atom(atom) for atom in equation.invars]
-        if equation.primitive.name in not_inlined or (called := called_jaxpr(equation)) is None:
-            results = apply(equation, operands)
-        else:
-            results = evaluate_inlined(called, operands, apply, not_inlined)
-        value_of_variable.update(zip(equation.outvars, results, strict=True))
-    return [read_atom(atom) for atom in jaxpr.outvars]
-
-
-def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """Evaluate a jaxpr equation at `operands` (JAX arrays or tracers), and return a list of its results."""
-    primitive = equation.primitive
-    results = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
-    return list(results) if primitive.multiple_results else [results]

@@ -19,8 +19,8 @@ from jax.sharding import PartitionSpec as P
 from scaling.core import layout, workload
 from scaling.core.case import Case
 from scaling.options import hlo, program_stats
+from scaling.options.jaxpr_properties import rounding_properties
 from scaling.options.program_stats import OperationCounts
-from scaling.options.reference.jaxpr_rounding import rounding_properties
 from scaling.study import completion, preflight_process
 
 pytestmark = pytest.mark.thin(3, "thorough")

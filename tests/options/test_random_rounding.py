@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scaling.options.reference.jaxpr_rounding import with_random_rounding
+from scaling.options.jaxpr_interpreter import with_random_rounding
 
 SEEDS = range(1, 9)
 X = np.linspace(0.3, 2.0, 7).astype(np.float32)

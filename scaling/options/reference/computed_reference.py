@@ -27,9 +27,10 @@ from scaling.core.inputs import InputArrays, point_structs
 from scaling.core.reference import ROUNDOFF
 from scaling.core.timing import time_once
 from scaling.core.workload import Workload, cached
-from scaling.options.reference import evaluations, fd_check, fixed_constants
+from scaling.options import jaxpr_interpreter
+from scaling.options.jaxpr_properties import RoundingProperties, has_custom_rules, rounding_properties
+from scaling.options.reference import evaluations, fd_check
 from scaling.options.reference.evaluations import Evaluation
-from scaling.options.reference.jaxpr_rounding import RoundingProperties, has_custom_rules, rounding_properties
 
 _VERIFIED_POINTS = 16  # the number of sample points, and of the most suspicious points, that are verified
 _MAX_VERIFIED_ELEMENTS = 2**18  # limit on the size of an intermediate result at the less suspicious points
@@ -119,9 +120,9 @@ def make_verified_reference(case: Case, workload: Workload) -> ComputedReference
             return _verify_reference(reference, case, workload, arrays)
     native = dataclasses.replace(native, float64_obstacle=reference.float64_obstacle)
     with evaluations.evaluation_context(case.dtype):
-        constants = fixed_constants.computed_constants(workload.function, point_structs(case, workload))
+        constants = jaxpr_interpreter.computed_constants(workload.function, point_structs(case, workload))
     if constants:
-        fixed = fixed_constants.with_constants(workload.function, constants)
+        fixed = jaxpr_interpreter.with_constants(workload.function, constants)
         with_fixed = dataclasses.replace(workload, function=fixed)
         with evaluations.evaluation_context("float64"):
             reference = dataclasses.replace(make_float64_reference(with_fixed), fixed=fixed)

@@ -21,7 +21,7 @@ from jax.flatten_util import ravel_pytree
 
 from scaling.core import environment
 from scaling.core.inputs import InputArrays
-from scaling.options.reference.jaxpr_rounding import with_random_rounding
+from scaling.options.jaxpr_interpreter import with_random_rounding
 
 ArrayFunction = Callable[[Any], jax.Array]
 

@@ -1,7 +1,7 @@
 """Decide whether rounding explains the errors of a result that exceed the tolerance (`_Suspect`).
 
 The entries with these errors are evaluated several times in the dtype of the case, with different random
-rounding errors in all intermediate results (jaxpr_rounding.py). An entry passes if its error is at most the
+rounding errors in all intermediate results (jaxpr_interpreter.py). An entry passes if its error is at most the
 tolerance plus a multiple of the range of these values. Otherwise, the entry is wrong.
 """
 
@@ -22,7 +22,7 @@ from scaling.core.reference import ReferenceSpec, closed_form, reduce_reference,
 from scaling.options.reference import evaluations
 from scaling.options.reference.computed_reference import native_evaluation
 from scaling.options.reference.evaluations import Evaluation
-from scaling.options.reference.jaxpr_rounding import has_custom_rules
+from scaling.options.jaxpr_properties import has_custom_rules
 
 _REEVALUATIONS = 16  # the number of evaluations with random rounding errors
 _FEW_REEVALUATIONS = 4  # the number of evaluations at points where they explain all errors
