@@ -4,6 +4,7 @@ The `RoundingProperties` of a function determine the tolerance of the check. jax
 jaxpr, and program_stats.py counts its operations.
 """
 
+import dataclasses
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -67,17 +68,41 @@ class RoundingProperties:
     needs_transpose: bool  # whether the jaxpr is a JVP that JAX can only transpose, as of `custom_vjp`
 
 
+def jvp_properties(
+    function: Callable[..., Any], names: Sequence[str], structs: Mapping[str, Any]
+) -> RoundingProperties:
+    """Return the `RoundingProperties` of the JVP of a function with respect to the inputs `names`.
+
+    If JAX cannot trace the JVP, it is assumed to sum twice as many terms as the function. `structs` maps the
+    names of all inputs to abstract arrays.
+    """
+    x = {name: structs[name] for name in names}
+    constants = {name: struct for name, struct in structs.items() if name not in names}
+
+    def jvp(constants: dict[str, Any], x: dict[str, Any], tangents: dict[str, Any]) -> Any:
+        return jax.jvp(lambda z: function(**constants, **z), (x,), (tangents,))
+
+    try:
+        return rounding_properties(jvp, constants, x, x)
+    except Exception:  # no rule for forward mode; a JVP is assumed to sum twice as many terms
+        properties = rounding_properties(lambda named: function(**named), structs)
+        return dataclasses.replace(properties, terms=2 * properties.terms)
+
+
 def rounding_properties(function: Callable[..., Any], *arguments: Any) -> RoundingProperties:
     """Return the properties of the jaxpr of `function(*arguments)` that determine rounding errors.
 
     The arguments are arrays or abstract arrays.
     """
     analysis = _JaxprAnalysis()
-    longest = analysis.longest_path(jax.make_jaxpr(function)(*arguments))
-    terms = max(1, math.ceil(longest))
-    names = analysis.primitives
-    has_batching_rule, needs_transpose = "custom_vmap_call" in names, "custom_lin" in names
-    return RoundingProperties(terms, analysis.bits, analysis.width, has_batching_rule, needs_transpose)
+    terms = max(1, math.ceil(analysis.longest_path(jax.make_jaxpr(function)(*arguments))))
+    return RoundingProperties(
+        terms,
+        analysis.bits,
+        analysis.width,
+        has_batching_rule="custom_vmap_call" in analysis.primitives,
+        needs_transpose="custom_lin" in analysis.primitives,
+    )
 
 
 def has_custom_rules(function: Callable[..., Any], arguments: Mapping[str, Any]) -> bool:

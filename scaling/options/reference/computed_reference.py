@@ -14,29 +14,25 @@ Each reference is verified by finite differences, once for each function and siz
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
-from scaling.core import inputs, modes
+from scaling.core import modes
 from scaling.core.case import SECOND, Case
 from scaling.core.inputs import InputArrays, point_structs
 from scaling.core.reference import ROUNDOFF
 from scaling.core.timing import time_once
 from scaling.core.workload import Workload, cached
 from scaling.options import jaxpr_interpreter
-from scaling.options.jaxpr_properties import RoundingProperties, has_custom_rules, rounding_properties
-from scaling.options.reference import evaluations, fd_check
+from scaling.options.jaxpr_properties import has_custom_rules, jvp_properties
+from scaling.options.reference import evaluations, verification
 from scaling.options.reference.evaluations import Evaluation
+from scaling.options.reference.verification import MIN_CONFIRMED_SHARE, Confirmation, sample_inputs
 
-_VERIFIED_POINTS = 16  # the number of sample points, and of the most suspicious points, that are verified
-_MAX_VERIFIED_ELEMENTS = 2**18  # limit on the size of an intermediate result at the less suspicious points
-_MAX_ELEMENTS_PER_CALL = 2**20  # limit on the size of an intermediate result at all points of a call
-_MAX_SCREENED_ELEMENTS = 2**26  # limit on the sum of these sizes over all calls that screen points
-_MIN_CONFIRMED_SHARE = 0.1  # the minimum fraction of confirmed derivatives; tiny ones are not confirmed
 _NATIVE_EVALUATIONS = 2  # the number of evaluations from which the rounding error of values is estimated
 _MAX_DTYPE_DIFFERENCE = 2.0  # relative to the rounding error; a larger difference has another cause
 
@@ -165,23 +161,6 @@ def native_evaluation(case: Case, workload: Workload) -> Evaluation:
         return _make_unverified_reference(case, workload, case.dtype, sample_inputs(case, workload)).native
 
 
-def _sample_points(case: Case) -> np.ndarray:
-    return np.unique(np.linspace(0, case.points - 1, min(case.points, _VERIFIED_POINTS)).astype(int))
-
-
-def sample_inputs(case: Case, workload: Workload) -> dict[str, np.ndarray]:
-    """Return the inputs at a few points of a case, as float64 arrays."""
-    return _inputs_at(case, workload, _sample_points(case))
-
-
-def _inputs_at(case: Case, workload: Workload, points: np.ndarray) -> dict[str, np.ndarray]:
-    input_dicts = [inputs.exact_inputs(case, workload, int(i), int(i) + 1) for i in points]
-    return {
-        name: np.concatenate([point[name] for point in input_dicts]) if name in workload.points else first
-        for name, first in input_dicts[0].items()
-    }
-
-
 @functools.lru_cache(maxsize=8)  # the cache of compiled programs compares functions by identity
 def gradient_of_sum(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
     """Return a function that computes the gradient of the sum of the outputs of `function`.
@@ -212,7 +191,7 @@ def _make_unverified_reference(
     if case.target in SECOND:
         function = gradient_of_sum(function, names)
     structs = point_structs(dataclasses.replace(case, dtype=dtype), workload)
-    properties = _rounding_properties_with_jvp(function, names, structs)
+    properties = jvp_properties(function, names, structs)
     elements = sum(structs[name].size for name in names)
     width = max(properties.width, elements)
     integers = frozenset(name for name, spec in workload.inputs.items() if spec.integer)
@@ -240,27 +219,6 @@ def _make_unverified_reference(
     return dataclasses.replace(
         computed, evaluation=differentiable, native=differentiable, has_reverse_mode=has_reverse_mode
     )
-
-
-def _rounding_properties_with_jvp(
-    function: Callable[..., Any], names: Sequence[str], structs: Mapping[str, Any]
-) -> RoundingProperties:
-    """Return the `RoundingProperties` of the JVP of a function with respect to the inputs `names`.
-
-    If JAX cannot trace the JVP, it is assumed to sum twice as many terms as the function. `structs` maps the
-    names of all inputs to abstract arrays.
-    """
-    x = {name: structs[name] for name in names}
-    constants = {name: struct for name, struct in structs.items() if name not in names}
-
-    def jvp(constants: dict[str, Any], x: dict[str, Any], tangents: dict[str, Any]) -> Any:
-        return jax.jvp(lambda z: function(**constants, **z), (x,), (tangents,))
-
-    try:
-        return rounding_properties(jvp, constants, x, x)
-    except Exception:  # no rule for forward mode; a JVP is assumed to sum twice as many terms
-        properties = rounding_properties(lambda named: function(**named), structs)
-        return dataclasses.replace(properties, terms=2 * properties.terms)
 
 
 @np.errstate(invalid="ignore")  # at infinite values
@@ -306,14 +264,14 @@ def _verify_reference(
         function = dataclasses.replace(evaluation, function=workload.function, transposed=True)
         differentiated = [evaluations.with_pushforward(function, arrays) or function, evaluation]
     for differentiable, output_name in zip(differentiated, ("output", "gradient element"), strict=False):
-        result = _confirm_at_points(differentiable, case, workload, arrays, output_name)
+        result = verification.confirm(differentiable, case, workload, arrays, output_name)
         if objection := _describe_objection(computed, case, workload, result):
             return dataclasses.replace(computed, **objection)
     return dataclasses.replace(computed, seconds=_estimate_seconds(evaluation, case, arrays))
 
 
 def _describe_objection(
-    computed: ComputedReference, case: Case, workload: Workload, result: fd_check.Confirmation
+    computed: ComputedReference, case: Case, workload: Workload, result: Confirmation
 ) -> dict[str, Any]:
     """Return {"wrong": message} or {"unsure": message} if the derivative is or may be wrong, else {}.
 
@@ -326,7 +284,7 @@ def _describe_objection(
     refuted                         {"unsure": message}    {"wrong": message}
     """
     evaluation, is_wrong = computed.evaluation, result.is_wrong.any()
-    is_unsure = result.confirmed_share < _MIN_CONFIRMED_SHARE or (
+    is_unsure = result.confirmed_share < MIN_CONFIRMED_SHARE or (
         result.unresolved is not None and not is_wrong
     )
     if not (is_unsure or is_wrong):
@@ -349,59 +307,6 @@ def _describe_objection(
         differences += f" at point {result.unresolved}, where they depend on the step, {cause}"
     obstacle = f"{computed.float64_obstacle}, and " if computed.float64_obstacle else ""
     return {"unsure": f"{obstacle}{differences}; add a reference to the workload"}
-
-
-def _confirm_at_points(
-    evaluation: Evaluation, case: Case, workload: Workload, sampled: InputArrays, output_name: str
-) -> fd_check.Confirmation:
-    """Return a comparison of a derivative with finite differences at some points.
-
-    `sampled` contains the inputs at the sampled points. The points that `_screen_points` returns are also
-    compared. `output_name` names the differentiated quantity in error messages, such as "output".
-    """
-    generator = np.random.default_rng(case.data_seed)
-    confirm = functools.partial(fd_check.confirm, evaluation, generator, output_name)
-    result = confirm(_sample_points(case), sampled)
-    is_settled = result.is_wrong.any() or result.confirmed_share < _MIN_CONFIRMED_SHARE
-    if is_settled or case.points <= _VERIFIED_POINTS:
-        return result
-    suspicious = _screen_points(evaluation, case, workload, sampled, generator)
-    if not suspicious.size:
-        return result
-    # The sampled points are included, because the step lengths depend on the typical size of the inputs.
-    points = np.union1d(_sample_points(case), suspicious[:_VERIFIED_POINTS])
-    suspicious_result = confirm(points, _inputs_at(case, workload, points))
-    # Cancellation also makes points suspicious, so that many points may rank before a wrong derivative.
-    other_points = suspicious[_VERIFIED_POINTS:][: _MAX_VERIFIED_ELEMENTS // evaluation.width]
-    if other_points.size and not suspicious_result.is_wrong.any():
-        other_result = confirm(other_points, _inputs_at(case, workload, other_points))
-        suspicious_result = other_result if other_result.is_wrong.any() else suspicious_result
-    # The suspicious points are not a random sample, so that the share of the sampled points is kept.
-    return dataclasses.replace(suspicious_result, confirmed_share=result.confirmed_share)
-
-
-def _screen_points(
-    evaluation: Evaluation,
-    case: Case,
-    workload: Workload,
-    sampled: InputArrays,
-    generator: np.random.Generator,
-) -> np.ndarray:
-    """Return the indices of the points where the derivative seems to be wrong, worst first.
-
-    At these points, its relative difference from finite differences exceeds `fd_check.SCREENING_THRESHOLD`.
-    `sampled` contains the inputs at some points.
-    """
-    count = min(case.points, max(1, _MAX_SCREENED_ELEMENTS // (evaluation.width * len(evaluation.names))))
-    block_size = max(1, min(count, _MAX_ELEMENTS_PER_CALL // evaluation.width))
-    starts = np.linspace(0, case.points - block_size, -(-count // block_size)).astype(int)
-    blocks = (inputs.exact_inputs(case, workload, int(start), int(start) + block_size) for start in starts)
-    groups = fd_check.group_inputs(evaluation, sampled, generator)
-    by_block = [fd_check.screen(evaluation, generator, arrays, groups) for arrays in blocks]
-    difference, points = np.concatenate(by_block, axis=1), (starts[:, None] + np.arange(block_size)).ravel()
-    order = np.argsort(-difference, axis=1, kind="stable")
-    is_suspicious = np.take_along_axis(difference, order, axis=1) > fd_check.SCREENING_THRESHOLD
-    return np.array(list(dict.fromkeys(points[order].T[is_suspicious.T])), int)
 
 
 def _estimate_seconds(evaluation: Evaluation, case: Case, arrays: InputArrays) -> float:

@@ -2,7 +2,8 @@
 
 Derivatives are computed in forward mode. If a function has only a rule for reverse mode (`jax.custom_vjp`),
 its JVP is computed by transposing its VJP. The argument `arrays` of most functions is a dict from input name
-to array. The first axis of a per-point input is the axis of points (batch elements).
+to array. The first axis of a per-point input is the axis of points (batch elements). `random_direction` chooses
+tangents, and `rounding_range` estimates the rounding errors of a quantity.
 """
 
 import contextlib
@@ -24,6 +25,7 @@ from scaling.core.inputs import InputArrays
 from scaling.options.jaxpr_interpreter import with_random_rounding
 
 ArrayFunction = Callable[[Any], jax.Array]
+Groups = list[list[str]]  # groups of input names
 
 _MAX_ELEMENTS = 2**22  # limit on the size of an intermediate result for all points and seeds of a call
 _SLOW_COMPILATION_SECONDS = 0.3  # seconds of processor time to compile the function without optimization
@@ -32,7 +34,8 @@ _LONG_RUN_SECONDS = 1.0  # seconds of processor time for one evaluation per inpu
 _UNOPTIMIZED: dict[str, Any] = {"xla_backend_optimization_level": 0}
 if metadata.version("jaxlib").startswith("0.10."):
     _UNOPTIMIZED["xla_cpu_use_fusion_emitters"] = False
-_MIN_INPUTS_PER_OUTPUT = 8  # the minimum ratio for computing a Jacobian by rows
+_MAX_GROUPS = 32  # the maximum number of inputs, or groups of inputs, that are also changed one at a time
+_LEAST_RELATIVE_SIZE = 1e-3  # the minimum size of an element, relative to the root mean square of its input
 
 
 @dataclass(frozen=True)
@@ -124,22 +127,6 @@ def jacobian(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
     return slices(evaluation, arrays, "columns", np.arange(evaluation.inputs))
 
 
-def jacobian_in_few_passes(evaluation: Evaluation, arrays: InputArrays, outputs: int) -> np.ndarray:
-    """Return the Jacobians as an array of shape (points, outputs, inputs).
-
-    Reverse mode is used if JAX supports it for the function and there are far fewer outputs than inputs.
-    Otherwise, forward mode is used.
-    """
-    if has_few_rows(outputs, evaluation.inputs) and is_traceable(evaluation, arrays, "rows"):
-        return slices(evaluation, arrays, "rows", np.arange(outputs))
-    return jacobian(evaluation, arrays)
-
-
-def has_few_rows(outputs: int, inputs: int) -> bool:
-    """Return whether a Jacobian has so few rows that reverse mode is much faster than forward mode."""
-    return _MIN_INPUTS_PER_OUTPUT * outputs <= inputs
-
-
 def seeds_per_call(evaluation: Evaluation, points: int) -> int:
     """Return the maximum number of seeds of one call. It is limited by memory, and at least 1."""
     return max(1, _MAX_ELEMENTS // (points * evaluation.width))
@@ -195,6 +182,72 @@ def rounding_range(
                 rounded[name] = x * (1 + relative * np.sign(np.cos(frequency * np.frexp(x)[0])))
         results.append(measure(dataclasses.replace(evaluation, rounding_key=seed), rounded))
     return np.asarray(np.ptp(results, axis=0))
+
+
+def random_direction(
+    evaluation: Evaluation,
+    arrays: InputArrays,
+    generator: np.random.Generator,
+    is_relative: bool = False,
+) -> dict[str, np.ndarray]:
+    """Return a random direction as {input name: array} for the differentiated inputs.
+
+    Each element of the direction is the size of the input element, multiplied by a random number with a
+    random sign and an absolute value in [0.5, 1). `element_sizes` defines the size. If `is_relative` is true,
+    the size of a nonzero element is its absolute value instead, however small it is.
+    """
+    direction = {}
+    for name in evaluation.names:
+        x = np.asarray(arrays[name], np.float64)
+        size = np.where(is_relative & (x != 0), np.abs(x), element_sizes(x))
+        signs = generator.choice([-1.0, 1.0], size.shape)
+        direction[name] = size * signs * generator.uniform(0.5, 1.0, size.shape)
+    return direction
+
+
+def keep_small_elements(direction: InputArrays, arrays: InputArrays) -> dict[str, np.ndarray]:
+    """Return a copy of `direction` that changes only small inputs. All its other elements are zero.
+
+    An input x is small if |x| is less than its size from `element_sizes`. Along a direction that also changes
+    large inputs, an error in a derivative with respect to a small input could be too small to detect.
+    """
+    is_small = {name: np.abs(arrays[name]) < element_sizes(arrays[name]) for name in direction}
+    return {name: np.where(is_small[name], x, 0.0) for name, x in direction.items()}
+
+
+def element_sizes(x: np.ndarray, axes: tuple[int, ...] | None = None) -> np.ndarray:
+    """Return the size max(|x|, 0.001 r) of each element of x, where r is the root mean square over `axes`.
+
+    By default, `axes` are all axes. If r is 0, the size is 1.
+    """
+    if not x.size:
+        return x
+    smallest_size = _LEAST_RELATIVE_SIZE * np.sqrt(np.mean(x**2, axis=axes, keepdims=True))
+    return np.where(np.abs(x) > smallest_size, np.abs(x), np.where(smallest_size > 0, smallest_size, 1.0))
+
+
+def group_inputs(evaluation: Evaluation, arrays: InputArrays, generator: np.random.Generator) -> Groups:
+    """Return the names of the differentiated inputs, divided into at most `_MAX_GROUPS` groups.
+
+    Inputs with derivatives of similar magnitude are in the same group.
+    """
+    names = [[name] for name in evaluation.names]
+    if len(names) <= _MAX_GROUPS:
+        return names
+    # A group contains derivatives of similar size, because a large one could hide an error in a small one.
+    directions = split_direction(random_direction(evaluation, arrays, generator), names)
+    derivatives = (directional_derivative(evaluation, arrays, direction) for direction in directions)
+    sizes = np.array(list(map(np.linalg.norm, derivatives)))
+    order = np.argsort(sizes)
+    ratios = np.diff(np.log(np.maximum(sizes[order], 1e-300)))
+    groups = np.split(np.array(evaluation.names)[order], np.sort(np.argsort(ratios)[1 - _MAX_GROUPS :]) + 1)
+    return [group.tolist() for group in groups]
+
+
+def split_direction(direction: dict[str, np.ndarray], groups: Groups) -> list[dict[str, np.ndarray]]:
+    """Return one copy of `direction` for each group. All inputs outside the group are zero in the copy."""
+    zeros = {name: np.zeros_like(x) for name, x in direction.items()}
+    return [zeros | {name: direction[name] for name in group} for group in groups]
 
 
 def _evaluate(evaluation: Evaluation, arrays: InputArrays, quantity: str, *seeds: Any) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Decide whether rounding explains the errors of a result that exceed the tolerance (`_Suspect`).
+"""Evaluate entries with large errors again, and decide whether rounding explains the errors (`_Suspect`).
 
 The entries with these errors are evaluated several times in the dtype of the case, with different random
 rounding errors in all intermediate results (jaxpr_interpreter.py). An entry passes if its error is at most the
@@ -19,10 +19,10 @@ from scaling.core.check import CheckProgress, EntryComparison, PointsComparison
 from scaling.core.inputs import InputArrays, point_structs
 from scaling.core.reductions import WHOLE, Jacobians
 from scaling.core.reference import ReferenceSpec, closed_form, reduce_reference, relative_error
+from scaling.options.jaxpr_properties import has_custom_rules
 from scaling.options.reference import evaluations
 from scaling.options.reference.computed_reference import native_evaluation
 from scaling.options.reference.evaluations import Evaluation
-from scaling.options.jaxpr_properties import has_custom_rules
 
 _REEVALUATIONS = 16  # the number of evaluations with random rounding errors
 _FEW_REEVALUATIONS = 4  # the number of evaluations at points where they explain all errors
@@ -33,6 +33,7 @@ _MIN_POINTS = 8  # a block may have this number of points even with more than _M
 _MAX_ENTRIES = 2**18  # limit on the number of entries of a block of more than _MIN_POINTS points
 _MIN_LARGE_BLOCK = 2**10  # the number of points of a larger block is a power of 4, to need no padding
 _BUDGET_SECONDS = 60.0  # after this time (`_seconds_since`), no further block is evaluated
+_MIN_INPUTS_PER_OUTPUT = 8  # the minimum ratio for computing a Jacobian by rows, in reverse mode
 
 Columns = np.ndarray | slice
 
@@ -232,7 +233,7 @@ def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray
     spec, comparison = suspect.spec, suspect.comparison
     has_columns = comparison.measure is None and spec.case.target != "hvp" and not spec.case.ad_mode.is_value
     has_columns &= spec.reduction.linear_in_inputs and not spec.reduction.sums_points
-    has_columns &= not evaluations.has_few_rows(spec.derivative.outputs, spec.derivative.inputs)
+    has_columns &= _MIN_INPUTS_PER_OUTPUT * spec.derivative.outputs > spec.derivative.inputs
     entries_per_point = is_pending[0, ..., : _MAX_COLUMNS if has_columns else None].size
     points = np.flatnonzero(is_pending.reshape(len(is_pending), -1).any(axis=1))
     points = points[: max(_MIN_POINTS, _MAX_ENTRIES // entries_per_point)]
@@ -300,13 +301,26 @@ def _evaluate_columns(
         return evaluations.values(evaluation, arrays)[:, :, None]
     if spec.reduction.sums_points:
         summed = dataclasses.replace(evaluation, summed=True)
-        gradients = evaluations.jacobian_in_few_passes(summed, arrays, outputs=1)
+        gradients = _jacobian_in_few_passes(summed, arrays, outputs=1)
         # The rounding error of a sum grows with the square root of the number of terms.
         return np.asarray(gradients.sum(axis=0, keepdims=True) * np.sqrt(spec.case.points / len(gradients)))
     if not isinstance(columns, slice):
         evaluation = dataclasses.replace(evaluation, summed=spec.reduction.sums_outputs)
         return evaluations.slices(evaluation, arrays, "columns", columns)
-    J = evaluations.jacobian_in_few_passes(evaluation, arrays, spec.derivative.outputs)
+    J = _jacobian_in_few_passes(evaluation, arrays, spec.derivative.outputs)
     if spec.derivative.summed and spec.workload.reduce is not None:
         J = J.sum(axis=1, keepdims=True)
     return reduce_reference(spec, Jacobians(J), None, lambda: arrays)[0]
+
+
+def _jacobian_in_few_passes(evaluation: Evaluation, arrays: InputArrays, outputs: int) -> np.ndarray:
+    """Return the Jacobians as an array of shape (points, outputs, inputs).
+
+    Reverse mode is used if JAX supports it for the function and there are far fewer outputs than inputs.
+    Otherwise, forward mode is used.
+    """
+    has_few_rows = _MIN_INPUTS_PER_OUTPUT * outputs <= evaluation.inputs
+    if has_few_rows and evaluations.is_traceable(evaluation, arrays, "rows"):
+        return evaluations.slices(evaluation, arrays, "rows", np.arange(outputs))
+    return evaluations.jacobian(evaluation, arrays)
+

@@ -18,10 +18,10 @@ from scaling.core.check import EntryComparison, PointsComparison, compare_points
 from scaling.core.inputs import InputArrays
 from scaling.core.reductions import Jacobians
 from scaling.core.reference import ReferenceSpec, flatten_inputs, point_ranges, relative_error
-from scaling.options.reference import evaluations, fd_check
-from scaling.options.reference.computed_reference import sample_inputs
+from scaling.options.reference import evaluations
 from scaling.options.reference.evaluations import Evaluation
 from scaling.options.reference.finite_step_bound import result_bounds
+from scaling.options.reference.verification import sample_inputs
 from scaling.options.sparse_jacobians import SparseJacobians
 
 Draw = Callable[[str, int], np.ndarray]  # (input name, index of a random vector) -> random numbers
@@ -41,7 +41,7 @@ def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
     generator = np.random.default_rng([spec.case.data_seed, 1])
     complete_points = _sample_indices(_count_complete_points(spec), spec.case.points, generator)
     typical_inputs = sample_inputs(spec.case, spec.workload)
-    groups = fd_check.group_inputs(spec.computed.evaluation, typical_inputs, generator)
+    groups = evaluations.group_inputs(spec.computed.evaluation, typical_inputs, generator)
     for start, stop in point_ranges(spec):
         yield _compare_block(spec, result[start:stop], start, stop, groups)
         for point in map(int, complete_points[(start <= complete_points) & (complete_points < stop)]):
@@ -90,7 +90,7 @@ def _sample_columns_and_rows(spec: ReferenceSpec) -> tuple[np.ndarray, np.ndarra
 
 
 def _compare_block(
-    spec: ReferenceSpec, result: np.ndarray, start: int, stop: int, groups: fd_check.Groups
+    spec: ReferenceSpec, result: np.ndarray, start: int, stop: int, groups: evaluations.Groups
 ) -> PointsComparison:
     arrays, result = inputs.exact_inputs(spec.case, spec.workload, start, stop), result.astype(np.float64)
     draw = functools.partial(_draw_numbers, spec, start, stop)
@@ -124,7 +124,7 @@ def _draw_numbers(spec: ReferenceSpec, start: int, stop: int, name: str, index: 
 
 
 def _compare_jacobians(
-    spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray, draw: Draw, groups: fd_check.Groups
+    spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray, draw: Draw, groups: evaluations.Groups
 ) -> Iterator[EntryComparison]:
     """Yield comparisons of Jacobians with the reference.
 
@@ -141,9 +141,9 @@ def _compare_jacobians(
         J, rows, cols = SparseJacobians(result[:, 0], pattern), pattern.rows, pattern.cols
     names, per_point = evaluation.names, evaluation.per_point
     axes = {name: tuple(range(1, arrays[name].ndim)) if name in per_point else None for name in names}
-    sizes = {name: fd_check.element_sizes(arrays[name], axes[name]) for name in names}
+    sizes = {name: evaluations.element_sizes(arrays[name], axes[name]) for name in names}
     vectors = [{name: sizes[name] * draw(name, k) for name in names} for k in range(_RANDOM_VECTORS)]
-    directions = [direction for v in vectors for direction in fd_check.split_direction(v, groups)]
+    directions = [direction for v in vectors for direction in evaluations.split_direction(v, groups)]
     measure = _make_measure("jvp", directions, is_summed)
     expected = measure(evaluation, arrays)
     scale = np.sqrt(np.mean(np.split(expected**2, _RANDOM_VECTORS, axis=2), axis=0))

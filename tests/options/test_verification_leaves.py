@@ -14,7 +14,7 @@ from scaling.core import reference as references
 from scaling.core.case import Case
 from scaling.core.derivative import describe_derivative
 from scaling.core.workload import InputSpec, Workload, normal, uniform
-from scaling.options.reference import computed_reference, evaluations, fd_check
+from scaling.options.reference import computed_reference, evaluations, verification
 from scaling.study import completion
 
 
@@ -69,7 +69,7 @@ def test_a_derivative_by_rules_of_jax_that_differences_refute_is_neither_right_n
 def test_a_wrong_rule_for_any_of_many_inputs_of_small_influence_is_found(
     factor, is_wrong, groups, monkeypatch
 ):
-    monkeypatch.setattr(fd_check, "_MAX_GROUPS", groups)
+    monkeypatch.setattr(evaluations, "_MAX_GROUPS", groups)
     ruled = with_rule(jnp.sin, lambda x: factor * jnp.cos(x))
     names = [f"a{k}" for k in range(11)]
 
@@ -99,8 +99,8 @@ def test_rounding_errors_that_grow_as_steps_shrink_are_not_taken_for_a_kink(fact
     )
     x = np.linspace(0.3, 1.2, 100)[:, None]
     with evaluations.evaluation_context("float64"):
-        errors = fd_check.screen(evaluation, np.random.default_rng(1), {"x": x}, [["x"]]).max(axis=0)
-    assert ((errors > fd_check.SCREENING_THRESHOLD) == is_suspicious).all()
+        errors = verification._screen(evaluation, np.random.default_rng(1), {"x": x}, [["x"]]).max(axis=0)
+    assert ((errors > verification._SCREENING_THRESHOLD) == is_suspicious).all()
 
 
 @pytest.mark.parametrize(("factor", "is_wrong"), [(1.0, False), (2.0, True)])
@@ -109,8 +109,8 @@ def test_points_are_screened_in_every_part_of_the_batch(factor, is_wrong, monkey
         is_late = (rows[:, None] > 870) & (rows[:, None] < 930)  # no sampled point
         return np.where(is_late, 5.5, generator.uniform(-1, 1, (len(rows), 2)))
 
-    monkeypatch.setattr(computed_reference, "_MAX_SCREENED_ELEMENTS", 2 * 200)
-    monkeypatch.setattr(computed_reference, "_MAX_ELEMENTS_PER_CALL", 2 * 4)
+    monkeypatch.setattr(verification, "_MAX_SCREENED_ELEMENTS", 2 * 200)
+    monkeypatch.setattr(verification, "_MAX_ELEMENTS_PER_CALL", 2 * 4)
     ruled = with_rule(jnp.sin, lambda x: jnp.where(x > 5, factor, 1.0) * jnp.cos(x))
     assert bool(verify(lambda x: ruled(x), {"x": InputSpec((2,), draw)}, points=1000).wrong) == is_wrong
 
@@ -194,9 +194,9 @@ def test_outputs_that_rounding_hides_at_all_points_do_not_hide_a_wrong_rule(fact
 
 @pytest.mark.parametrize("value", [1.0, 1e-5])
 def test_each_direction_that_confirms_a_derivative_changes_an_input(value, monkeypatch):
-    compared, compare = [], fd_check._compare_along_all
+    compared, compare = [], verification._compare_along_all
     monkeypatch.setattr(
-        fd_check, "_compare_along_all", lambda *words: compared.extend(words[1]) or compare(*words)
+        verification, "_compare_along_all", lambda *words: compared.extend(words[1]) or compare(*words)
     )
     x = InputSpec((3,), lambda _, rows: np.full((len(rows), 3), [1.0, 1.0, value]))
     assert not verify(lambda x: jnp.sin(x), {"x": x}, points=2).wrong
@@ -208,7 +208,7 @@ def test_a_derivative_that_is_mere_rounding_errors_is_not_confirmed(monkeypatch)
         noise = evaluations.rounding_range(measured, evaluation, arrays, *rest)
         return noise if noise.ndim == 2 else np.abs(measured(evaluation, arrays))
 
-    monkeypatch.setattr(fd_check, "rounding_range", measure)
+    monkeypatch.setattr(verification, "rounding_range", measure)
     sine = with_rule(jnp.sin, lambda x: 1.3 * jnp.cos(x))
     assert verify(lambda x: sine(x), {"x": normal(3)}).unsure
 
@@ -266,7 +266,7 @@ def test_a_sample_detects_an_error_by_an_input_of_small_influence(factor, reason
     monkeypatch.setattr(workload, "module", lambda name: mine if name == "mine" else module(name))
     monkeypatch.setattr(references, "BUDGET_SECONDS", 0.0)
     case = completion.complete(Case("mine", api="jit", points=3, mode="jacfwd", wrt="a+b"))
-    arrays = computed_reference.inputs.exact_inputs(case, built, 0, 3)
+    arrays = verification.inputs.exact_inputs(case, built, 0, 3)
     by_a, by_b = (np.cos(arrays[name])[:, None].repeat(5, axis=1) for name in ("a", "b"))
     result = np.concatenate([by_a, factor * 1e-6 * weights[:, None] * by_b], axis=2).astype(np.float32)
     assert check.verdict(describe_derivative(case, built), result, "cpu").reason == reason
@@ -274,4 +274,4 @@ def test_a_sample_detects_an_error_by_an_input_of_small_influence(factor, reason
 
 @pytest.mark.filterwarnings("error")
 def test_an_input_without_elements_has_no_size_to_average():
-    assert fd_check.element_sizes(np.zeros((5, 0))).shape == (5, 0)
+    assert evaluations.element_sizes(np.zeros((5, 0))).shape == (5, 0)

@@ -1,11 +1,13 @@
-"""Compare derivatives with finite differences of a function that may have rounding errors and kinks.
+"""Verify the derivatives of computed references by finite differences at some points of a case (`confirm`).
 
-`confirm` confirms or refutes derivatives at a few points, with fourth-order central differences along random
-directions. `screen` estimates the errors at many points, with second-order differences, to find suspicious
-points. A wrong derivative rule of the function (`jax.custom_jvp`, `jax.custom_vjp`, `stop_gradient`) yields
-the same wrong derivative in every dtype and AD mode. Only the function values can reveal the error.
+`_confirm_at` confirms or refutes derivatives at a few points, with fourth-order central differences along
+random directions. `_screen` estimates the errors at many points, with second-order differences, to find
+suspicious points. The function may have rounding errors and kinks. A wrong derivative rule of the function
+(`jax.custom_jvp`, `jax.custom_vjp`, `stop_gradient`) yields the same wrong derivative in every dtype and AD
+mode. Only the function values can reveal the error. core/check.py compares the results of cases instead.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,20 +16,32 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from scaling.core import inputs
+from scaling.core.case import Case
 from scaling.core.formatting import list_first
 from scaling.core.inputs import InputArrays
 from scaling.core.reference import flatten_inputs
+from scaling.core.workload import Workload
 from scaling.options.reference.evaluations import (
     Evaluation,
+    Groups,
     directional_derivative,
+    group_inputs,
     jacobian,
+    keep_small_elements,
+    random_direction,
     rounding_range,
+    split_direction,
     values,
 )
 
+MIN_CONFIRMED_SHARE = 0.1  # the minimum fraction of confirmed derivatives; tiny ones are not confirmed
+_VERIFIED_POINTS = 16  # the number of sample points, and of the most suspicious points, that are verified
+_MAX_VERIFIED_ELEMENTS = 2**18  # limit on the size of an intermediate result at the less suspicious points
+_MAX_ELEMENTS_PER_CALL = 2**20  # limit on the size of an intermediate result at all points of a call
+_MAX_SCREENED_ELEMENTS = 2**26  # limit on the sum of these sizes over all calls that screen points
 _DIRECTIONS = 4  # the number of random directions
 _MAX_COLUMNS = 32  # limit on the number of columns of a Jacobian whose columns are confirmed
-_MAX_GROUPS = 32  # the maximum number of inputs, or groups of inputs, that are also changed one at a time
 _NOISE_RUNS = 3  # evaluations with random rounding errors; a single one may change nothing by chance
 # Step lengths relative to the size of an input, along the first axis of the arrays of differences.
 _STEPS = np.reshape([2.0**-k for k in (4, 7, 10, 13, 16, 20, 24, 28, 32)], (-1, 1, 1))
@@ -40,13 +54,11 @@ _HIDING_ERROR = 0.01  # relative to the largest value at a point; a larger error
 # An output with at least this number of nonzero derivatives has a confirmed share of its own.
 _LEAST_NONZEROS = 10
 _ROUNDINGS_OF_VALUE = 64  # the error of a derivative from rounding the value, in unit roundoffs of the value
-SCREENING_THRESHOLD = 1e-5  # a larger result of `screen` is examined by `confirm`
+_SCREENING_THRESHOLD = 1e-5  # a larger result of `_screen` is examined by `_confirm_at`
 _SCREENING_STEPS = (2.0**-9, 2.0**-15, 2.0**-21)
 _SHIFT = 2.0**-19  # the distance to a nearby point, relative to the size of an input
 _SHIFTS = 3  # the number of nearby points; where three elements tie, two points may have the same slopes
-_LEAST_RELATIVE_SIZE = 1e-3  # the minimum size of an element, relative to the root mean square of its input
 
-Groups = list[list[str]]  # groups of input names
 ValuesAtStep = Callable[[float], np.ndarray]  # f(step along a direction) returns values (points, outputs)
 
 
@@ -86,8 +98,78 @@ class _MeasuredValues(NamedTuple):
     noise: np.ndarray
 
 
-@np.errstate(invalid="ignore", over="ignore")  # at infinite values
+def _sample_points(case: Case) -> np.ndarray:
+    return np.unique(np.linspace(0, case.points - 1, min(case.points, _VERIFIED_POINTS)).astype(int))
+
+
+def sample_inputs(case: Case, workload: Workload) -> dict[str, np.ndarray]:
+    """Return the inputs at a few points of a case, as float64 arrays."""
+    return _inputs_at(case, workload, _sample_points(case))
+
+
+def _inputs_at(case: Case, workload: Workload, points: np.ndarray) -> dict[str, np.ndarray]:
+    input_dicts = [inputs.exact_inputs(case, workload, int(i), int(i) + 1) for i in points]
+    return {
+        name: np.concatenate([point[name] for point in input_dicts]) if name in workload.points else first
+        for name, first in input_dicts[0].items()
+    }
+
+
 def confirm(
+    evaluation: Evaluation, case: Case, workload: Workload, sampled: InputArrays, output_name: str
+) -> Confirmation:
+    """Return a comparison of a derivative with finite differences at some points.
+
+    `sampled` contains the inputs at the sampled points. The points that `_screen_points` returns are also
+    compared. `output_name` names the differentiated quantity in error messages, such as "output".
+    """
+    generator = np.random.default_rng(case.data_seed)
+    confirm = functools.partial(_confirm_at, evaluation, generator, output_name)
+    result = confirm(_sample_points(case), sampled)
+    is_settled = result.is_wrong.any() or result.confirmed_share < MIN_CONFIRMED_SHARE
+    if is_settled or case.points <= _VERIFIED_POINTS:
+        return result
+    suspicious = _screen_points(evaluation, case, workload, sampled, generator)
+    if not suspicious.size:
+        return result
+    # The sampled points are included, because the step lengths depend on the typical size of the inputs.
+    points = np.union1d(_sample_points(case), suspicious[:_VERIFIED_POINTS])
+    suspicious_result = confirm(points, _inputs_at(case, workload, points))
+    # Cancellation also makes points suspicious, so that many points may rank before a wrong derivative.
+    other_points = suspicious[_VERIFIED_POINTS:][: _MAX_VERIFIED_ELEMENTS // evaluation.width]
+    if other_points.size and not suspicious_result.is_wrong.any():
+        other_result = confirm(other_points, _inputs_at(case, workload, other_points))
+        suspicious_result = other_result if other_result.is_wrong.any() else suspicious_result
+    # The suspicious points are not a random sample, so that the share of the sampled points is kept.
+    return dataclasses.replace(suspicious_result, confirmed_share=result.confirmed_share)
+
+
+def _screen_points(
+    evaluation: Evaluation,
+    case: Case,
+    workload: Workload,
+    sampled: InputArrays,
+    generator: np.random.Generator,
+) -> np.ndarray:
+    """Return the indices of the points where the derivative seems to be wrong, worst first.
+
+    At these points, its relative difference from finite differences exceeds `_SCREENING_THRESHOLD`.
+    `sampled` contains the inputs at some points.
+    """
+    count = min(case.points, max(1, _MAX_SCREENED_ELEMENTS // (evaluation.width * len(evaluation.names))))
+    block_size = max(1, min(count, _MAX_ELEMENTS_PER_CALL // evaluation.width))
+    starts = np.linspace(0, case.points - block_size, -(-count // block_size)).astype(int)
+    blocks = (inputs.exact_inputs(case, workload, int(start), int(start) + block_size) for start in starts)
+    groups = group_inputs(evaluation, sampled, generator)
+    by_block = [_screen(evaluation, generator, arrays, groups) for arrays in blocks]
+    difference, points = np.concatenate(by_block, axis=1), (starts[:, None] + np.arange(block_size)).ravel()
+    order = np.argsort(-difference, axis=1, kind="stable")
+    is_suspicious = np.take_along_axis(difference, order, axis=1) > _SCREENING_THRESHOLD
+    return np.array(list(dict.fromkeys(points[order].T[is_suspicious.T])), int)
+
+
+@np.errstate(invalid="ignore", over="ignore")  # at infinite values
+def _confirm_at(
     evaluation: Evaluation,
     generator: np.random.Generator,
     output_name: str,
@@ -103,7 +185,7 @@ def confirm(
     if len(evaluation.names) > 1:
         groups = group_inputs(evaluation, arrays, generator)
         directions += split_direction(directions[0], groups)
-    small = _keep_small_elements(directions[0], arrays)
+    small = keep_small_elements(directions[0], arrays)
     directions += [small] if any(x.any() for x in small.values()) else []
     directions.append(random_direction(evaluation, arrays, generator, is_relative=True))
     compare = functools.partial(_compare_along_all, evaluation, directions)
@@ -266,7 +348,7 @@ def _compare_along(
     return _Comparison(is_wrong, is_confirmed, unresolved, is_nonzero, difference, size, allowed)
 
 
-def screen(
+def _screen(
     evaluation: Evaluation, generator: np.random.Generator, arrays: InputArrays, groups: Groups
 ) -> np.ndarray:
     """Return estimates of the relative errors of directional derivatives, of shape (groups + 2, points).
@@ -282,7 +364,7 @@ def screen(
     center, errors_by_group = values(evaluation, arrays), []
     noise = _ROUNDINGS_OF_VALUE * evaluation.roundoff * np.abs(center)
     random = random_direction(evaluation, arrays, generator)
-    directions = [*split_direction(random, groups), _keep_small_elements(random, arrays)]
+    directions = [*split_direction(random, groups), keep_small_elements(random, arrays)]
     for direction in [*directions, random_direction(evaluation, arrays, generator, is_relative=True)]:
         derivative = directional_derivative(evaluation, arrays, direction)
         smallest_error, error_at_kink, distance = np.full((3, *derivative.shape), np.inf)
@@ -298,79 +380,13 @@ def screen(
                 error, error_to_slopes = np.where(np.isfinite(errors), errors, np.inf)
                 # At a kink, the distance between the one-sided slopes hardly depends on the step.
                 is_kink = (distance > previous / 2) & (distance < 2 * previous)
-                is_precise = (step == _SCREENING_STEPS[0]) | (noise / step <= SCREENING_THRESHOLD * size)
+                is_precise = (step == _SCREENING_STEPS[0]) | (noise / step <= _SCREENING_THRESHOLD * size)
             smallest_error = np.where(is_precise, np.minimum(smallest_error, error), smallest_error)
             error_at_kink = np.where(is_precise, np.where(is_kink, error_to_slopes, np.inf), error_at_kink)
         error = np.minimum(smallest_error, error_at_kink)
         # An output without a precise step is ignored.
         errors_by_group.append(np.max(error, axis=1, initial=0.0, where=np.isfinite(error)))
     return np.array(errors_by_group)
-
-
-def random_direction(
-    evaluation: Evaluation,
-    arrays: InputArrays,
-    generator: np.random.Generator,
-    is_relative: bool = False,
-) -> dict[str, np.ndarray]:
-    """Return a random direction as {input name: array} for the differentiated inputs.
-
-    Each element of the direction is the size of the input element, multiplied by a random number with a
-    random sign and an absolute value in [0.5, 1). `element_sizes` defines the size. If `is_relative` is true,
-    the size of a nonzero element is its absolute value instead, however small it is.
-    """
-    direction = {}
-    for name in evaluation.names:
-        x = np.asarray(arrays[name], np.float64)
-        size = np.where(is_relative & (x != 0), np.abs(x), element_sizes(x))
-        signs = generator.choice([-1.0, 1.0], size.shape)
-        direction[name] = size * signs * generator.uniform(0.5, 1.0, size.shape)
-    return direction
-
-
-def _keep_small_elements(direction: InputArrays, arrays: InputArrays) -> dict[str, np.ndarray]:
-    """Return a copy of `direction` that changes only small inputs. All its other elements are zero.
-
-    An input x is small if |x| is less than its size from `element_sizes`. Along a direction that also changes
-    large inputs, an error in a derivative with respect to a small input could be too small to detect.
-    """
-    is_small = {name: np.abs(arrays[name]) < element_sizes(arrays[name]) for name in direction}
-    return {name: np.where(is_small[name], x, 0.0) for name, x in direction.items()}
-
-
-def element_sizes(x: np.ndarray, axes: tuple[int, ...] | None = None) -> np.ndarray:
-    """Return the size max(|x|, 0.001 r) of each element of x, where r is the root mean square over `axes`.
-
-    By default, `axes` are all axes. If r is 0, the size is 1.
-    """
-    if not x.size:
-        return x
-    smallest_size = _LEAST_RELATIVE_SIZE * np.sqrt(np.mean(x**2, axis=axes, keepdims=True))
-    return np.where(np.abs(x) > smallest_size, np.abs(x), np.where(smallest_size > 0, smallest_size, 1.0))
-
-
-def group_inputs(evaluation: Evaluation, arrays: InputArrays, generator: np.random.Generator) -> Groups:
-    """Return the names of the differentiated inputs, divided into at most `_MAX_GROUPS` groups.
-
-    Inputs with derivatives of similar magnitude are in the same group.
-    """
-    names = [[name] for name in evaluation.names]
-    if len(names) <= _MAX_GROUPS:
-        return names
-    # A group contains derivatives of similar size, because a large one could hide an error in a small one.
-    directions = split_direction(random_direction(evaluation, arrays, generator), names)
-    derivatives = (directional_derivative(evaluation, arrays, direction) for direction in directions)
-    sizes = np.array(list(map(np.linalg.norm, derivatives)))
-    order = np.argsort(sizes)
-    ratios = np.diff(np.log(np.maximum(sizes[order], 1e-300)))
-    groups = np.split(np.array(evaluation.names)[order], np.sort(np.argsort(ratios)[1 - _MAX_GROUPS :]) + 1)
-    return [group.tolist() for group in groups]
-
-
-def split_direction(direction: dict[str, np.ndarray], groups: Groups) -> list[dict[str, np.ndarray]]:
-    """Return one copy of `direction` for each group. All inputs outside the group are zero in the copy."""
-    zeros = {name: np.zeros_like(x) for name, x in direction.items()}
-    return [zeros | {name: direction[name] for name in group} for group in groups]
 
 
 def _measure_values(evaluation: Evaluation, arrays: InputArrays, direction: InputArrays) -> _MeasuredValues:
