@@ -1,4 +1,4 @@
-"""Define the functions of four workloads for libraries like NumPy, and compute their Jacobians (`Batch`).
+"""Define the functions of four workloads for libraries like NumPy, with the inputs of a case (`Batch`).
 
 The workloads are `rbf`, `linear`, `residual` and `poisson`. The functions accept a single point, or a batch
 with a leading axis of points. The argument `np` is the array library, such as numpy or torch. A `Batch`
@@ -7,7 +7,7 @@ function. It contains the same unit vector for every point. Because the points a
 with this seed yields one column or row of the Jacobian of every point.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ import numpy
 
 from scaling.core.case import Case
 from scaling.core.modes import TANGENT
-from scaling.peers.interface import Prepared, first_reason
+from scaling.peers.interface import first_reason
 
 _WORKLOADS = ("rbf", "linear", "residual", "poisson")
 
@@ -35,18 +35,9 @@ def reason_to_skip(case: Case, modes: Iterable[str], *checks: tuple[bool, str]) 
     )
 
 
-def reason_to_skip_numpy(case: Case, modes: Iterable[str]) -> str | None:
-    """Return the result of `reason_to_skip` for a peer that supports neither bfloat16 nor `chunk`."""
-    return reason_to_skip(
-        case, modes,
-        (case.dtype == "bfloat16", f"{case.engine} has no bfloat16"),
-        (case.chunk is not None, f"{case.engine} computes one seed at a time; omit chunk"),
-    )  # fmt: skip
-
-
 @dataclass(frozen=True)
 class Batch:
-    """The function of a case, vectorized over its points, with its inputs and methods for the Jacobian."""
+    """The function of a case, vectorized over its points, with its inputs and the number of its seeds."""
 
     case: Case
     workload: Any
@@ -73,44 +64,8 @@ class Batch:
         is_per_point = self.workload.names[index] in self.workload.points
         return self.case.points if is_per_point and not self.sizes.summed else 1
 
-    def columns(
-        self, compute_jvp: Callable[[int, numpy.ndarray], numpy.ndarray], scale: float = 1.0
-    ) -> list[numpy.ndarray]:
-        """Return the columns of the Jacobian with respect to each input, as one array for each input.
-
-        An array has the shape (columns, *shape of the outputs). If the workload has reduce="outputs", each
-        column is summed over the last axis, the outputs of a point. `compute_jvp(index, v)` returns the JVP
-        with the tangent v of the input `x[index]`. At each point, v is a unit vector times `scale`.
-        """
-        columns_by_input = []
-        for index, array in enumerate(self.x):
-            seeds = unit_seeds(array, self.points_per_tangent(index), scale)
-            columns = (compute_jvp(index, seed) for seed in seeds)
-            if self.workload.reduce:
-                columns = (column.sum(axis=-1) for column in columns)
-            columns_by_input.append(numpy.stack(list(columns)))
-        return columns_by_input
-
-    def rows(
-        self, compute_vjp: Callable[[numpy.ndarray], tuple[numpy.ndarray, ...]], like: numpy.ndarray
-    ) -> list[numpy.ndarray]:
-        """Return the rows of the Jacobian with respect to each input, as one array for each input.
-
-        An array has the shape (rows, *shape of the input). If the workload has reduce="outputs", the rows are
-        summed over the outputs of a point. `compute_vjp` maps a cotangent of the outputs to a cotangent of
-        each input. `like` is an array with the shape and dtype of the outputs.
-        """
-        rows_per_sum = self.sizes.outputs if self.workload.reduce else 1
-        sums: list[list[numpy.ndarray]] = []
-        for row_number, seed in enumerate(unit_seeds(like, self.points_per_cotangent)):
-            if row_number % rows_per_sum == 0:
-                sums.append(list(compute_vjp(seed)))
-            else:
-                sums[-1] = [total + row for total, row in zip(sums[-1], compute_vjp(seed), strict=True)]
-        return [numpy.stack(rows) for rows in zip(*sums, strict=True)]
-
     def collect(self, by_input: Iterable[Any]) -> numpy.ndarray:
-        """Return the result of `columns` or `rows` as one array of shape (points, outputs, inputs)."""
+        """Return columns or rows with respect to each input as one array of shape (points, outputs, inputs)."""
         outputs = 1 if self.sizes.summed or self.workload.reduce else self.sizes.outputs
         if self.case.ad_mode.seed == TANGENT:
             by_input = [numpy.moveaxis(columns, 0, -1) for columns in by_input]
@@ -138,43 +93,6 @@ def make_batch(
         return np.sum(y) if sizes.summed else y
 
     return Batch(case, workload, sizes, function, tuple(arrays[name] for name in workload.names))
-
-
-def prepare(
-    case: Case,
-    workload: Any,
-    sizes: Any,
-    arrays: Mapping[str, numpy.ndarray],
-    np: Any,
-    log_gamma: Any,
-    differentiate: Callable[[Batch], list[numpy.ndarray]],
-) -> Prepared:
-    """Return functions that compute the value or derivative of a case with the array library `np`.
-
-    `sizes` is the `Derivative` of the case, and `arrays` are its inputs by name. `log_gamma` is the function
-    log(Gamma(x)) of the library. `differentiate` computes the derivative with `Batch.columns` or
-    `Batch.rows`.
-    """
-    # Integers are cast as well, because NumPy promotes int32 * float32 to float64.
-    inputs = {name: array.astype(case.dtype) for name, array in arrays.items()}
-    batch = make_batch(case, workload, sizes, inputs, np, log_gamma)
-    if case.ad_mode.is_value:
-        return Prepared(lambda: batch.function(*batch.x), numpy.asarray)
-    return Prepared(lambda: differentiate(batch), batch.collect, passes=sizes.passes)
-
-
-def unit_seeds(like: numpy.ndarray, points: int, scale: float = 1.0) -> Iterator[numpy.ndarray]:
-    """Yield one seed for each element of a point.
-
-    A seed is an array with the shape and dtype of `like`, which contains `points` points of equal size. The
-    seed is `scale` at the same element of every point, and 0 elsewhere. The next seed overwrites the array.
-    """
-    seed = numpy.zeros(like.shape, like.dtype)
-    seed_by_point = seed.reshape(points, -1)
-    for element in range(seed_by_point.shape[1]):
-        seed_by_point[:, element] = scale
-        yield seed
-        seed_by_point[:, element] = 0
 
 
 def formula_of(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable[..., Any]:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from scaling.core.derivative import Derivative
     from scaling.core.run_case import Attempt, PlacedProgram
 
-ENGINES = ("autograd", "casadi", "numpy", "torch")  # the peers in this folder
+ENGINES = ("autograd", "casadi", "torch")  # the peers in this folder
 
 
 @dataclass(frozen=True)

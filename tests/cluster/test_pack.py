@@ -29,7 +29,7 @@ def make_plan():
             for n in (1, 2, 3)
             for mode in ("jacfwd", "jacrev", "linearize")
             for devices in (1, 2, 8)
-            for dtype, engine in (("float32", "jax"), ("float64", "jax"), ("float32", "numpy"))
+            for dtype, engine in (("float32", "jax"), ("float64", "jax"), ("float32", "autograd"))
             if engine == "jax" or devices == 1
         ]
         settings = RunSettings(replicates=replicates, attempts=3)

@@ -24,12 +24,12 @@ for fields in json.loads(sys.argv[1]):
 LOADED_BY_ALL = {f"scaling.options.{name}" for name in ("host_monitor", "hlo", "program_stats")}
 
 
-CASES = {  # the module of options or peers that only this case loads
+CASES = {  # the module of options that only this case loads
     None: {},
     "scaling.options.autochunk": {"chunk": "auto"},
     "scaling.options.host_offload": {"storage": "host", "block": 2},
     "scaling.options.coloring": {"seeds": "colored", "reduce": "whole"},
-    "scaling.peers.numpy": {"engine": "numpy", "mode": "finite_difference"},
+    "scaling.options.gram": {"reduce": "gram", "mode": "jacfwd"},
 }
 
 

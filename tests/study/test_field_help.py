@@ -36,7 +36,7 @@ def test_a_field_of_a_case_is_shown_with_its_default_and_valid_values():
             rf"Values: {', '.join(values)}\. Default: {getattr(case, name) or 'null'}\.", entries[name]
         ), name
     assert entries["jit"].endswith("Values: true, false. Default: true.")
-    assert "casadi, numpy, torch" in entries["engine"] and "stencil" in entries["workload"]
+    assert "autograd, casadi, torch" in entries["engine"] and "stencil" in entries["workload"]
     assert "ceiling" not in entries["workload"]
     assert "interface" not in entries["engine"] and "formulas" not in entries["engine"]
 

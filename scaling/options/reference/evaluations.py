@@ -2,8 +2,8 @@
 
 Derivatives are computed in forward mode. If a function has only a rule for reverse mode (`jax.custom_vjp`),
 its JVP is computed by transposing its VJP. The argument `arrays` of most functions is a dict from input name
-to array. The first axis of a per-point input is the axis of points (batch elements). `random_direction` chooses
-tangents, and `rounding_range` estimates the rounding errors of a quantity.
+to array. The first axis of a per-point input is the axis of points (batch elements). `random_direction`
+chooses tangents, and `rounding_range` estimates the rounding errors of a quantity.
 """
 
 import contextlib
