@@ -5,6 +5,7 @@ order of `jax.tree.leaves`.
 """
 
 import dataclasses
+import reprlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -93,17 +94,10 @@ def _flatten_tree(workload: str, name: str, value: Any) -> dict[str, InputSpec]:
 
 
 def describe(value: Any) -> str:
-    """Return a short description of a value for an error message, such as "the number 3"."""
-    kind = type(value).__name__
-    if value is None or isinstance(value, bool):
-        return repr(value)
-    if isinstance(value, int | float | complex | str):
-        return f"the {'text' if isinstance(value, str) else 'number'} {value!r}"
-    if isinstance(shape := getattr(value, "shape", None), tuple) and hasattr(value, "dtype"):
-        return f"an array of shape {tuple(shape)} and dtype {value.dtype}"
-    if isinstance(value, Mapping | Sequence) and not value:
-        return f"an empty {kind}"
-    return f"the {kind} {value.__name__}" if hasattr(value, "__name__") else f"an instance of {kind}"
+    """Return a short text of a value and its type for an error message, such as "3 (int)"."""
+    if isinstance(getattr(value, "shape", None), tuple) and hasattr(value, "dtype"):
+        return f"an array of shape {value.shape} and dtype {value.dtype}"
+    return f"{' '.join(reprlib.repr(value).split())} ({type(value).__name__})"
 
 
 def concatenate_leaves(result: Any, function_name: str, leading: int = 0) -> Any:
