@@ -1,4 +1,4 @@
-"""Compute and verify references (expected derivatives) of workloads that have no closed form.
+"""Compute the reference (expected derivative) of a workload that has no closed form, in float64 if possible.
 
 JAX computes a reference in the first of these three ways that is valid:
 
@@ -8,13 +8,13 @@ JAX computes a reference in the first of these three ways that is valid:
    of the case. Values can still differ because of a cast, or a loop carry with a fixed dtype.
 3. Differentiate the function in the dtype of the case.
 
-Each reference is verified by finite differences, once for each function and size.
+Each reference is verified by finite differences (verification.py), once for each function and size.
 """
 
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,10 +41,10 @@ _MAX_DTYPE_DIFFERENCE = 2.0  # relative to the rounding error; a larger differen
 class ComputedReference:
     """A reference (expected derivative) that JAX computes, and the result of its verification."""
 
+    function: Callable[..., Any]  # that of the workload; its constants may have the dtype of the case
     evaluation: Evaluation  # computes the reference
     native: Evaluation  # evaluates the function in the dtype of the case
     terms: int  # the number of terms whose sum is one entry of the derivative
-    fixed: Callable[..., Any] | None = None  # the function with constants computed in the dtype of the case
     float64_obstacle: str | None = None  # the reason why the reference is not computed in float64
     wrong: str | None = None  # an error message if a differentiation rule of the function is wrong
     unsure: str | None = None  # an error message if the reference cannot prove a result correct
@@ -84,8 +84,8 @@ def add_reference(
     """
     make_reference = functools.partial(make_verified_reference, case, workload)
     computed: ComputedReference = cached("computed reference", (case, workload_key), make_reference, 8)
-    function = dataclasses.replace(computed.evaluation, function=computed.fixed or workload.function)
-    reference: Any = functools.partial(LazyReference, computed.evaluation, function)
+    of_value = dataclasses.replace(computed.evaluation, function=computed.function)
+    reference: Any = functools.partial(LazyReference, computed.evaluation, of_value)
     terms = max(workload.terms, computed.terms)
     return dataclasses.replace(workload, reference=reference, terms=terms), computed
 
@@ -101,40 +101,42 @@ def make_verified_reference(case: Case, workload: Workload) -> ComputedReference
         native = _make_unverified_reference(case, workload, case.dtype, arrays)
         if case.dtype == "float64":
             return _verify_reference(native, case, workload, arrays)
-        measured, relative = native.native, 4 * ROUNDOFF[case.dtype]
-        native_values = evaluations.values(measured, arrays)
+        native_values, relative = evaluations.values(native.native, arrays), 4 * ROUNDOFF[case.dtype]
         # The unrounded values are part of the range, because the others may agree by chance.
         noise = evaluations.rounding_range(
-            evaluations.values, measured, arrays, relative, _NATIVE_EVALUATIONS, native_values
+            evaluations.values, native.native, arrays, relative, _NATIVE_EVALUATIONS, native_values
         )
-    make_float64_reference = functools.partial(
-        _make_float64_reference, case, native, arrays, native_values, noise
-    )
-    with evaluations.evaluation_context("float64"):
-        reference = make_float64_reference(workload)
-        if not reference.float64_obstacle:
-            return _verify_reference(reference, case, workload, arrays)
-    native = dataclasses.replace(native, float64_obstacle=reference.float64_obstacle)
-    with evaluations.evaluation_context(case.dtype):
-        constants = jaxpr_interpreter.computed_constants(workload.function, point_structs(case, workload))
-    if constants:
-        fixed = jaxpr_interpreter.with_constants(workload.function, constants)
-        with_fixed = dataclasses.replace(workload, function=fixed)
+    for variant in _float64_variants(case, workload):
         with evaluations.evaluation_context("float64"):
-            reference = dataclasses.replace(make_float64_reference(with_fixed), fixed=fixed)
+            reference = _make_float64_reference(case, variant, native, arrays, native_values, noise)
             if not reference.float64_obstacle:
-                return _verify_reference(reference, case, with_fixed, arrays)
+                return _verify_reference(reference, case, variant, arrays)
+        obstacle = native.float64_obstacle or reference.float64_obstacle  # the first one
+        native = dataclasses.replace(native, float64_obstacle=obstacle)
     with evaluations.evaluation_context(case.dtype):
         return _verify_reference(native, case, workload, arrays)
 
 
+def _float64_variants(case: Case, workload: Workload) -> Iterator[Workload]:
+    """Yield a workload, then a copy whose function uses constants that are computed in the dtype of the case.
+
+    There is no copy if the function computes no constants, such as random numbers.
+    """
+    yield workload
+    with evaluations.evaluation_context(case.dtype):
+        constants = jaxpr_interpreter.computed_constants(workload.function, point_structs(case, workload))
+    if constants:
+        function = jaxpr_interpreter.with_constants(workload.function, constants)
+        yield dataclasses.replace(workload, function=function)
+
+
 def _make_float64_reference(
     case: Case,
+    workload: Workload,
     native: ComputedReference,
     arrays: InputArrays,
     native_values: np.ndarray,
     noise: np.ndarray,
-    workload: Workload,
 ) -> ComputedReference:
     """Return an unverified reference in float64, or a copy of `native` if the function fails in float64.
 
@@ -205,7 +207,7 @@ def _make_unverified_reference(
     )  # fmt: skip
     if dtype != case.dtype:  # a program in the dtype of the case has to round like the program of the case
         evaluation = evaluations.choose_optimization(evaluation, arrays)
-    computed = ComputedReference(evaluation, evaluation, properties.terms)
+    computed = ComputedReference(workload.function, evaluation, evaluation, properties.terms)
     if case.ad_mode.is_value:
         return computed
     differentiable = evaluations.with_pushforward(evaluation, arrays)
