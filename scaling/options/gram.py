@@ -1,4 +1,4 @@
-"""Implement `reduce=gram`: compute J^T J of a Jacobian J, its expected value and a bound on its errors."""
+"""Implement `reduce=gram`: multiply the columns or rows of a Jacobian J to J^T J, and bound its errors."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Read the nonzeros of sparse Jacobians from compressed slices, and match them with a workload's `Pattern`.
+"""Read the nonzeros of sparse Jacobians on each device, gather them on the host, and compare their patterns.
 
 With seeds=colored, the colors are divided among the devices. Each device computes the compressed slices (sums
 of columns or rows) of its colors, and reads the nonzeros from these slices. The devices do not communicate:

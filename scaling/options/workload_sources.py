@@ -1,4 +1,4 @@
-"""Read the source code of the user's modules that a workload imports, so that changes can be detected.
+"""Find the source files of the user's modules that a workload imports, so that changes can be detected.
 
 Modules are found from the `import` statements in the sources, including those inside functions. No module is
 imported. Therefore the result does not depend on the modules that a process has loaded. Installed packages

@@ -1,4 +1,4 @@
-"""Import, check and prepare peers (AD libraries other than JAX), and define their interface (`Prepared`).
+"""Import and check peers (AD libraries other than JAX), find their versions, and prepare cases (`Prepared`).
 
 A peer runs the same cases as JAX, with the same inputs and checks. The field `engine` of a case is the name
 of a module in this folder, such as `torch`, or the import path of a user's module. A peer must define two
