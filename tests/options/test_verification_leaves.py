@@ -266,7 +266,7 @@ def test_a_sample_detects_an_error_by_an_input_of_small_influence(factor, reason
     monkeypatch.setattr(workload, "module", lambda name: mine if name == "mine" else module(name))
     monkeypatch.setattr(references, "BUDGET_SECONDS", 0.0)
     case = completion.complete(Case("mine", api="jit", points=3, mode="jacfwd", wrt="a+b"))
-    arrays = verification.inputs.exact_inputs(case, built, 0, 3)
+    arrays = evaluations.inputs.exact_inputs(case, built, 0, 3)
     by_a, by_b = (np.cos(arrays[name])[:, None].repeat(5, axis=1) for name in ("a", "b"))
     result = np.concatenate([by_a, factor * 1e-6 * weights[:, None] * by_b], axis=2).astype(np.float32)
     assert check.verdict(describe_derivative(case, built), result, "cpu").reason == reason

@@ -28,10 +28,9 @@ from scaling.core.reference import ROUNDOFF
 from scaling.core.timing import time_once
 from scaling.core.workload import Workload, cached
 from scaling.options import jaxpr_interpreter
-from scaling.options.jaxpr_properties import has_custom_rules, jvp_properties
+from scaling.options.jaxpr_properties import jvp_properties
 from scaling.options.reference import evaluations, verification
 from scaling.options.reference.evaluations import Evaluation
-from scaling.options.reference.verification import MIN_CONFIRMED_SHARE, Confirmation, sample_inputs
 
 _NATIVE_EVALUATIONS = 2  # the number of evaluations from which the rounding error of values is estimated
 _MAX_DTYPE_DIFFERENCE = 2.0  # relative to the rounding error; a larger difference has another cause
@@ -96,7 +95,7 @@ def make_verified_reference(case: Case, workload: Workload) -> ComputedReference
     The dtype is float64 if possible, otherwise the dtype of the case. If the verification fails, the field
     `wrong` or `unsure` contains an error message.
     """
-    arrays = sample_inputs(case, workload)
+    arrays = evaluations.sample_inputs(case, workload)
     with evaluations.evaluation_context(case.dtype):
         native = _make_unverified_reference(case, workload, case.dtype, arrays)
         if case.dtype == "float64":
@@ -160,7 +159,7 @@ def _make_float64_reference(
 def native_evaluation(case: Case, workload: Workload) -> Evaluation:
     """Return an `Evaluation` that computes the derivative of a workload in the dtype of the case."""
     with evaluations.evaluation_context(case.dtype):
-        return _make_unverified_reference(case, workload, case.dtype, sample_inputs(case, workload)).native
+        return _make_unverified_reference(case, workload, case.dtype, evaluations.sample_inputs(case, workload)).native
 
 
 @functools.lru_cache(maxsize=8)  # the cache of compiled programs compares functions by identity
@@ -266,49 +265,12 @@ def _verify_reference(
         function = dataclasses.replace(evaluation, function=workload.function, transposed=True)
         differentiated = [evaluations.with_pushforward(function, arrays) or function, evaluation]
     for differentiable, output_name in zip(differentiated, ("output", "gradient element"), strict=False):
-        result = verification.confirm(differentiable, case, workload, arrays, output_name)
-        if objection := _describe_objection(computed, case, workload, result):
+        objection = verification.find_objection(
+            differentiable, case, workload, arrays, output_name, computed.float64_obstacle
+        )
+        if objection:
             return dataclasses.replace(computed, **objection)
     return dataclasses.replace(computed, seconds=_estimate_seconds(evaluation, case, arrays))
-
-
-def _describe_objection(
-    computed: ComputedReference, case: Case, workload: Workload, result: Confirmation
-) -> dict[str, Any]:
-    """Return {"wrong": message} or {"unsure": message} if the derivative is or may be wrong, else {}.
-
-    `result` compares the derivative with finite differences. A derivative is trusted if it is computed in
-    float64 and the function has no custom derivative rules, such as `jax.custom_jvp`.
-
-    result                          trusted derivative     other derivative
-    confirmed                       {}                     {}
-    neither confirmed nor refuted   {}                     {"unsure": message}
-    refuted                         {"unsure": message}    {"wrong": message}
-    """
-    evaluation, is_wrong = computed.evaluation, result.is_wrong.any()
-    is_unsure = result.confirmed_share < MIN_CONFIRMED_SHARE or (
-        result.unresolved is not None and not is_wrong
-    )
-    if not (is_unsure or is_wrong):
-        return {}
-    # In low precision, rounding can make finite differences wrong at some points.
-    max_wrong_share = 0.0 if evaluation.roundoff <= ROUNDOFF["float64"] else 0.5
-    is_refuted = not is_unsure and np.mean(result.is_wrong) > max_wrong_share
-    structs = point_structs(dataclasses.replace(case, dtype=evaluation.dtype), workload)
-    may_be_wrong = evaluation.dtype != "float64" or has_custom_rules(workload.function, structs)
-    if is_refuted and may_be_wrong:
-        rule = "a derivative rule of the function (custom_jvp, custom_vjp, stop_gradient, primitive) is wrong"
-        others = "it uses more than its inputs (such as a counter), or a solver in it stops at a tolerance"
-        return {"wrong": f"{rule}, {others}: {result.worst}"}
-    if not (is_refuted or may_be_wrong):  # only a custom rule can be wrong, and the function has none
-        return {}
-    outcome = "refute" if is_refuted else "do not confirm"
-    differences = f"finite differences in {evaluation.dtype} {outcome} the derivative that JAX computes"
-    if result.unresolved is not None and not is_refuted:
-        cause = "as at a kink or a jump, or because of rounding errors"
-        differences += f" at point {result.unresolved}, where they depend on the step, {cause}"
-    obstacle = f"{computed.float64_obstacle}, and " if computed.float64_obstacle else ""
-    return {"unsure": f"{obstacle}{differences}; add a reference to the workload"}
 
 
 def _estimate_seconds(evaluation: Evaluation, case: Case, arrays: InputArrays) -> float:

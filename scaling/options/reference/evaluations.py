@@ -20,13 +20,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from scaling.core import environment
+from scaling.core import environment, inputs
+from scaling.core.case import Case
 from scaling.core.inputs import InputArrays
+from scaling.core.workload import Workload
 from scaling.options.jaxpr_interpreter import with_random_rounding
 
 ArrayFunction = Callable[[Any], jax.Array]
 Groups = list[list[str]]  # groups of input names
 
+SAMPLED_POINTS = 16  # the number of sample points
 _MAX_ELEMENTS = 2**22  # limit on the size of an intermediate result for all points and seeds of a call
 _SLOW_COMPILATION_SECONDS = 0.3  # seconds of processor time to compile the function without optimization
 _LONG_RUN_SECONDS = 1.0  # seconds of processor time for one evaluation per input, without optimization
@@ -182,6 +185,23 @@ def rounding_range(
                 rounded[name] = x * (1 + relative * np.sign(np.cos(frequency * np.frexp(x)[0])))
         results.append(measure(dataclasses.replace(evaluation, rounding_key=seed), rounded))
     return np.asarray(np.ptp(results, axis=0))
+
+
+def sample_points(case: Case) -> np.ndarray:
+    return np.unique(np.linspace(0, case.points - 1, min(case.points, SAMPLED_POINTS)).astype(int))
+
+
+def sample_inputs(case: Case, workload: Workload) -> dict[str, np.ndarray]:
+    """Return the inputs at a few points of a case, as float64 arrays."""
+    return inputs_at(case, workload, sample_points(case))
+
+
+def inputs_at(case: Case, workload: Workload, points: np.ndarray) -> dict[str, np.ndarray]:
+    input_dicts = [inputs.exact_inputs(case, workload, int(i), int(i) + 1) for i in points]
+    return {
+        name: np.concatenate([point[name] for point in input_dicts]) if name in workload.points else first
+        for name, first in input_dicts[0].items()
+    }
 
 
 def random_direction(

@@ -21,7 +21,6 @@ from scaling.core.reference import ReferenceSpec, flatten_inputs, point_ranges, 
 from scaling.options.reference import evaluations
 from scaling.options.reference.evaluations import Evaluation
 from scaling.options.reference.finite_step_bound import result_bounds
-from scaling.options.reference.verification import sample_inputs
 from scaling.options.sparse_jacobians import SparseJacobians
 
 Draw = Callable[[str, int], np.ndarray]  # (input name, index of a random vector) -> random numbers
@@ -40,7 +39,7 @@ def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
     """
     generator = np.random.default_rng([spec.case.data_seed, 1])
     complete_points = _sample_indices(_count_complete_points(spec), spec.case.points, generator)
-    typical_inputs = sample_inputs(spec.case, spec.workload)
+    typical_inputs = evaluations.sample_inputs(spec.case, spec.workload)
     groups = evaluations.group_inputs(spec.computed.evaluation, typical_inputs, generator)
     for start, stop in point_ranges(spec):
         yield _compare_block(spec, result[start:stop], start, stop, groups)

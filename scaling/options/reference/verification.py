@@ -1,4 +1,4 @@
-"""Verify the derivatives of computed references by finite differences at some points of a case (`confirm`).
+"""Verify the derivative of a computed reference by finite differences of the function (`find_objection`).
 
 `_confirm_at` confirms or refutes derivatives at a few points, with fourth-order central differences along
 random directions. `_screen` estimates the errors at many points, with second-order differences, to find
@@ -19,24 +19,14 @@ import numpy as np
 from scaling.core import inputs
 from scaling.core.case import Case
 from scaling.core.formatting import list_first
-from scaling.core.inputs import InputArrays
-from scaling.core.reference import flatten_inputs
+from scaling.core.inputs import InputArrays, point_structs
+from scaling.core.reference import ROUNDOFF, flatten_inputs
 from scaling.core.workload import Workload
-from scaling.options.reference.evaluations import (
-    Evaluation,
-    Groups,
-    directional_derivative,
-    group_inputs,
-    jacobian,
-    keep_small_elements,
-    random_direction,
-    rounding_range,
-    split_direction,
-    values,
-)
+from scaling.options.jaxpr_properties import has_custom_rules
+from scaling.options.reference import evaluations
+from scaling.options.reference.evaluations import Evaluation, Groups, rounding_range, values
 
-MIN_CONFIRMED_SHARE = 0.1  # the minimum fraction of confirmed derivatives; tiny ones are not confirmed
-_VERIFIED_POINTS = 16  # the number of sample points, and of the most suspicious points, that are verified
+_MIN_CONFIRMED_SHARE = 0.1  # the minimum fraction of confirmed derivatives; tiny ones are not confirmed
 _MAX_VERIFIED_ELEMENTS = 2**18  # limit on the size of an intermediate result at the less suspicious points
 _MAX_ELEMENTS_PER_CALL = 2**20  # limit on the size of an intermediate result at all points of a call
 _MAX_SCREENED_ELEMENTS = 2**26  # limit on the sum of these sizes over all calls that screen points
@@ -63,7 +53,7 @@ ValuesAtStep = Callable[[float], np.ndarray]  # f(step along a direction) return
 
 
 @dataclass(frozen=True)
-class Confirmation:
+class _Confirmation:
     """The result of comparing a derivative with finite differences at several points."""
 
     is_wrong: np.ndarray  # shape (points,): whether an output differs by more than rounding errors
@@ -98,26 +88,57 @@ class _MeasuredValues(NamedTuple):
     noise: np.ndarray
 
 
-def _sample_points(case: Case) -> np.ndarray:
-    return np.unique(np.linspace(0, case.points - 1, min(case.points, _VERIFIED_POINTS)).astype(int))
+def find_objection(
+    evaluation: Evaluation,
+    case: Case,
+    workload: Workload,
+    sampled: InputArrays,
+    output_name: str,
+    float64_obstacle: str | None,
+) -> dict[str, str]:
+    """Return {"wrong": message} or {"unsure": message} if a derivative is or may be wrong, else {}.
+
+    The derivative is compared with finite differences at some points of a case. It is trusted if it is
+    computed in float64 and the function has no custom derivative rules, such as `jax.custom_jvp`.
+
+    result                          trusted derivative     other derivative
+    confirmed                       {}                     {}
+    neither confirmed nor refuted   {}                     {"unsure": message}
+    refuted                         {"unsure": message}    {"wrong": message}
+
+    `sampled` contains the inputs at the sampled points. `output_name` names the differentiated quantity in
+    the message, such as "output". `float64_obstacle` is the reason why the dtype is not float64, or None.
+    """
+    result = _confirm(evaluation, case, workload, sampled, output_name)
+    is_wrong = result.is_wrong.any()
+    is_unsure = result.confirmed_share < _MIN_CONFIRMED_SHARE or (
+        result.unresolved is not None and not is_wrong
+    )
+    if not (is_unsure or is_wrong):
+        return {}
+    # In low precision, rounding can make finite differences wrong at some points.
+    max_wrong_share = 0.0 if evaluation.roundoff <= ROUNDOFF["float64"] else 0.5
+    is_refuted = not is_unsure and np.mean(result.is_wrong) > max_wrong_share
+    structs = point_structs(dataclasses.replace(case, dtype=evaluation.dtype), workload)
+    may_be_wrong = evaluation.dtype != "float64" or has_custom_rules(workload.function, structs)
+    if is_refuted and may_be_wrong:
+        rule = "a derivative rule of the function (custom_jvp, custom_vjp, stop_gradient, primitive) is wrong"
+        others = "it uses more than its inputs (such as a counter), or a solver in it stops at a tolerance"
+        return {"wrong": f"{rule}, {others}: {result.worst}"}
+    if not (is_refuted or may_be_wrong):  # only a custom rule can be wrong, and the function has none
+        return {}
+    outcome = "refute" if is_refuted else "do not confirm"
+    differences = f"finite differences in {evaluation.dtype} {outcome} the derivative that JAX computes"
+    if result.unresolved is not None and not is_refuted:
+        cause = "as at a kink or a jump, or because of rounding errors"
+        differences += f" at point {result.unresolved}, where they depend on the step, {cause}"
+    obstacle = f"{float64_obstacle}, and " if float64_obstacle else ""
+    return {"unsure": f"{obstacle}{differences}; add a reference to the workload"}
 
 
-def sample_inputs(case: Case, workload: Workload) -> dict[str, np.ndarray]:
-    """Return the inputs at a few points of a case, as float64 arrays."""
-    return _inputs_at(case, workload, _sample_points(case))
-
-
-def _inputs_at(case: Case, workload: Workload, points: np.ndarray) -> dict[str, np.ndarray]:
-    input_dicts = [inputs.exact_inputs(case, workload, int(i), int(i) + 1) for i in points]
-    return {
-        name: np.concatenate([point[name] for point in input_dicts]) if name in workload.points else first
-        for name, first in input_dicts[0].items()
-    }
-
-
-def confirm(
+def _confirm(
     evaluation: Evaluation, case: Case, workload: Workload, sampled: InputArrays, output_name: str
-) -> Confirmation:
+) -> _Confirmation:
     """Return a comparison of a derivative with finite differences at some points.
 
     `sampled` contains the inputs at the sampled points. The points that `_screen_points` returns are also
@@ -125,20 +146,20 @@ def confirm(
     """
     generator = np.random.default_rng(case.data_seed)
     confirm = functools.partial(_confirm_at, evaluation, generator, output_name)
-    result = confirm(_sample_points(case), sampled)
-    is_settled = result.is_wrong.any() or result.confirmed_share < MIN_CONFIRMED_SHARE
-    if is_settled or case.points <= _VERIFIED_POINTS:
+    result = confirm(evaluations.sample_points(case), sampled)
+    is_settled = result.is_wrong.any() or result.confirmed_share < _MIN_CONFIRMED_SHARE
+    if is_settled or case.points <= evaluations.SAMPLED_POINTS:
         return result
     suspicious = _screen_points(evaluation, case, workload, sampled, generator)
     if not suspicious.size:
         return result
     # The sampled points are included, because the step lengths depend on the typical size of the inputs.
-    points = np.union1d(_sample_points(case), suspicious[:_VERIFIED_POINTS])
-    suspicious_result = confirm(points, _inputs_at(case, workload, points))
+    points = np.union1d(evaluations.sample_points(case), suspicious[:evaluations.SAMPLED_POINTS])
+    suspicious_result = confirm(points, evaluations.inputs_at(case, workload, points))
     # Cancellation also makes points suspicious, so that many points may rank before a wrong derivative.
-    other_points = suspicious[_VERIFIED_POINTS:][: _MAX_VERIFIED_ELEMENTS // evaluation.width]
+    other_points = suspicious[evaluations.SAMPLED_POINTS:][: _MAX_VERIFIED_ELEMENTS // evaluation.width]
     if other_points.size and not suspicious_result.is_wrong.any():
-        other_result = confirm(other_points, _inputs_at(case, workload, other_points))
+        other_result = confirm(other_points, evaluations.inputs_at(case, workload, other_points))
         suspicious_result = other_result if other_result.is_wrong.any() else suspicious_result
     # The suspicious points are not a random sample, so that the share of the sampled points is kept.
     return dataclasses.replace(suspicious_result, confirmed_share=result.confirmed_share)
@@ -160,7 +181,7 @@ def _screen_points(
     block_size = max(1, min(count, _MAX_ELEMENTS_PER_CALL // evaluation.width))
     starts = np.linspace(0, case.points - block_size, -(-count // block_size)).astype(int)
     blocks = (inputs.exact_inputs(case, workload, int(start), int(start) + block_size) for start in starts)
-    groups = group_inputs(evaluation, sampled, generator)
+    groups = evaluations.group_inputs(evaluation, sampled, generator)
     by_block = [_screen(evaluation, generator, arrays, groups) for arrays in blocks]
     difference, points = np.concatenate(by_block, axis=1), (starts[:, None] + np.arange(block_size)).ravel()
     order = np.argsort(-difference, axis=1, kind="stable")
@@ -175,23 +196,23 @@ def _confirm_at(
     output_name: str,
     points: np.ndarray,
     arrays: InputArrays,
-) -> Confirmation:
+) -> _Confirmation:
     """Return a comparison of derivatives along random directions with finite differences.
 
     `output_name` names the differentiated quantity in error messages, such as "output". `arrays` contains the
     inputs at some points. `points` contains the indices of these points in the batch.
     """
-    directions = [random_direction(evaluation, arrays, generator) for _ in range(_DIRECTIONS)]
+    directions = [evaluations.random_direction(evaluation, arrays, generator) for _ in range(_DIRECTIONS)]
     if len(evaluation.names) > 1:
-        groups = group_inputs(evaluation, arrays, generator)
-        directions += split_direction(directions[0], groups)
-    small = keep_small_elements(directions[0], arrays)
+        groups = evaluations.group_inputs(evaluation, arrays, generator)
+        directions += evaluations.split_direction(directions[0], groups)
+    small = evaluations.keep_small_elements(directions[0], arrays)
     directions += [small] if any(x.any() for x in small.values()) else []
-    directions.append(random_direction(evaluation, arrays, generator, is_relative=True))
+    directions.append(evaluations.random_direction(evaluation, arrays, generator, is_relative=True))
     compare = functools.partial(_compare_along_all, evaluation, directions)
     derivatives, comparison, is_nonzero = compare(arrays)
     if comparison.is_wrong.any():
-        shifts = [random_direction(evaluation, arrays, generator, is_relative=True) for _ in range(_SHIFTS)]
+        shifts = [evaluations.random_direction(evaluation, arrays, generator, is_relative=True) for _ in range(_SHIFTS)]
         nearby = [{**arrays, **{x: arrays[x] + _SHIFT * shift[x] for x in shift}} for shift in shifts]
         comparison = _exempt_ties(comparison, [compare(shifted)[:2] for shifted in nearby])
     is_confirmed = np.asarray(comparison.is_confirmed.any(axis=0))
@@ -208,7 +229,7 @@ def _confirm_at(
     worst = _describe_worst(output_name, names, points, derivatives, comparison) if is_wrong.any() else ""
     is_unresolved = comparison.is_unresolved.any(axis=(0, 2))
     unresolved = int(points[np.argmax(is_unresolved)]) if is_unresolved.any() else None
-    return Confirmation(is_wrong, share, worst, unresolved)
+    return _Confirmation(is_wrong, share, worst, unresolved)
 
 
 def _exempt_ties(comparison: _Comparison, nearby: Sequence[tuple[np.ndarray, _Comparison]]) -> _Comparison:
@@ -270,9 +291,9 @@ def _differentiate_along(
     They are JVPs. If the Jacobian has few columns, the first one is the product of the Jacobian and the first
     direction. It reveals a rule for tangents that is wrong only for unit vectors.
     """
-    derivatives = [directional_derivative(evaluation, arrays, direction) for direction in directions]
+    derivatives = [evaluations.directional_derivative(evaluation, arrays, direction) for direction in directions]
     if evaluation.inputs <= _MAX_COLUMNS and not evaluation.rounding_key:
-        J = jacobian(evaluation, arrays)
+        J = evaluations.jacobian(evaluation, arrays)
         flat = flatten_inputs(evaluation.names, evaluation.per_point, directions[0], len(J))
         derivatives[0] = (J @ flat[:, :, None])[:, :, 0]
     return np.array(derivatives)
@@ -363,10 +384,10 @@ def _screen(
     """
     center, errors_by_group = values(evaluation, arrays), []
     noise = _ROUNDINGS_OF_VALUE * evaluation.roundoff * np.abs(center)
-    random = random_direction(evaluation, arrays, generator)
-    directions = [*split_direction(random, groups), keep_small_elements(random, arrays)]
-    for direction in [*directions, random_direction(evaluation, arrays, generator, is_relative=True)]:
-        derivative = directional_derivative(evaluation, arrays, direction)
+    random = evaluations.random_direction(evaluation, arrays, generator)
+    directions = [*evaluations.split_direction(random, groups), evaluations.keep_small_elements(random, arrays)]
+    for direction in [*directions, evaluations.random_direction(evaluation, arrays, generator, is_relative=True)]:
+        derivative = evaluations.directional_derivative(evaluation, arrays, direction)
         smallest_error, error_at_kink, distance = np.full((3, *derivative.shape), np.inf)
         for step in _SCREENING_STEPS:
             near, far = (_values_at(evaluation, arrays, direction, k) for k in (step, -step))
