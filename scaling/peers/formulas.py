@@ -65,7 +65,7 @@ class Batch:
         return self.case.points if is_per_point and not self.sizes.summed else 1
 
     def collect(self, by_input: Iterable[Any]) -> numpy.ndarray:
-        """Return columns or rows with respect to each input as one array of shape (points, outputs, inputs)."""
+        """Return the columns or rows of all inputs as one array of shape (points, outputs, inputs)."""
         outputs = 1 if self.sizes.summed or self.workload.reduce else self.sizes.outputs
         if self.case.ad_mode.seed == TANGENT:
             by_input = [numpy.moveaxis(columns, 0, -1) for columns in by_input]

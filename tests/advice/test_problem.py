@@ -108,7 +108,7 @@ class OtherArray:
             ["points contains no pytree of JAX", "sorting", "strings as"],
         ),
         ((force, {"x": X}, {"k": BrokenTree()}), ["shared contains no pytree of JAX (no leaves here)"]),
-        ((np, {"x": X}), ["the module numpy: give a function"]),
+        ((np, {"x": X}), ["(module): give a function"]),
         ((force, {"x": X}, {"k": K}, "x", "hesian"), ["unknown target 'hesian'", "did you mean 'hessian'"]),
     ],
 )

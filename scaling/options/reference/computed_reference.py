@@ -159,7 +159,9 @@ def _make_float64_reference(
 def native_evaluation(case: Case, workload: Workload) -> Evaluation:
     """Return an `Evaluation` that computes the derivative of a workload in the dtype of the case."""
     with evaluations.evaluation_context(case.dtype):
-        return _make_unverified_reference(case, workload, case.dtype, evaluations.sample_inputs(case, workload)).native
+        return _make_unverified_reference(
+            case, workload, case.dtype, evaluations.sample_inputs(case, workload)
+        ).native
 
 
 @functools.lru_cache(maxsize=8)  # the cache of compiled programs compares functions by identity

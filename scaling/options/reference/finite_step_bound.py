@@ -1,7 +1,7 @@
 """Bound the errors of results of `mode=finite_difference` by the slopes and curvatures of the function.
 
-Slopes and curvatures are estimated from central differences of the function values in float64. The bounds also
-contain the rounding errors of the inputs and of the function values.
+Slopes and curvatures are estimated from central differences of the function values in float64. The bounds
+also contain the rounding errors of the inputs and of the function values.
 """
 
 import functools

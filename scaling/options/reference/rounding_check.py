@@ -1,8 +1,8 @@
 """Evaluate entries with large errors again, and decide whether rounding explains the errors (`_Suspect`).
 
 The entries with these errors are evaluated several times in the dtype of the case, with different random
-rounding errors in all intermediate results (jaxpr_interpreter.py). An entry passes if its error is at most the
-tolerance plus a multiple of the range of these values. Otherwise, the entry is wrong.
+rounding errors in all intermediate results (jaxpr_interpreter.py). An entry passes if its error is at most
+the tolerance plus a multiple of the range of these values. Otherwise, the entry is wrong.
 """
 
 import dataclasses
@@ -323,4 +323,3 @@ def _jacobian_in_few_passes(evaluation: Evaluation, arrays: InputArrays, outputs
     if has_few_rows and evaluations.is_traceable(evaluation, arrays, "rows"):
         return evaluations.slices(evaluation, arrays, "rows", np.arange(outputs))
     return evaluations.jacobian(evaluation, arrays)
-

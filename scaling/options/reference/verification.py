@@ -11,7 +11,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -95,7 +95,7 @@ def find_objection(
     sampled: InputArrays,
     output_name: str,
     float64_obstacle: str | None,
-) -> dict[str, str]:
+) -> dict[str, Any]:
     """Return {"wrong": message} or {"unsure": message} if a derivative is or may be wrong, else {}.
 
     The derivative is compared with finite differences at some points of a case. It is trusted if it is
@@ -154,10 +154,10 @@ def _confirm(
     if not suspicious.size:
         return result
     # The sampled points are included, because the step lengths depend on the typical size of the inputs.
-    points = np.union1d(evaluations.sample_points(case), suspicious[:evaluations.SAMPLED_POINTS])
+    points = np.union1d(evaluations.sample_points(case), suspicious[: evaluations.SAMPLED_POINTS])
     suspicious_result = confirm(points, evaluations.inputs_at(case, workload, points))
     # Cancellation also makes points suspicious, so that many points may rank before a wrong derivative.
-    other_points = suspicious[evaluations.SAMPLED_POINTS:][: _MAX_VERIFIED_ELEMENTS // evaluation.width]
+    other_points = suspicious[evaluations.SAMPLED_POINTS :][: _MAX_VERIFIED_ELEMENTS // evaluation.width]
     if other_points.size and not suspicious_result.is_wrong.any():
         other_result = confirm(other_points, evaluations.inputs_at(case, workload, other_points))
         suspicious_result = other_result if other_result.is_wrong.any() else suspicious_result
@@ -212,7 +212,10 @@ def _confirm_at(
     compare = functools.partial(_compare_along_all, evaluation, directions)
     derivatives, comparison, is_nonzero = compare(arrays)
     if comparison.is_wrong.any():
-        shifts = [evaluations.random_direction(evaluation, arrays, generator, is_relative=True) for _ in range(_SHIFTS)]
+        shifts = [
+            evaluations.random_direction(evaluation, arrays, generator, is_relative=True)
+            for _ in range(_SHIFTS)
+        ]
         nearby = [{**arrays, **{x: arrays[x] + _SHIFT * shift[x] for x in shift}} for shift in shifts]
         comparison = _exempt_ties(comparison, [compare(shifted)[:2] for shifted in nearby])
     is_confirmed = np.asarray(comparison.is_confirmed.any(axis=0))
@@ -291,7 +294,9 @@ def _differentiate_along(
     They are JVPs. If the Jacobian has few columns, the first one is the product of the Jacobian and the first
     direction. It reveals a rule for tangents that is wrong only for unit vectors.
     """
-    derivatives = [evaluations.directional_derivative(evaluation, arrays, direction) for direction in directions]
+    derivatives = [
+        evaluations.directional_derivative(evaluation, arrays, direction) for direction in directions
+    ]
     if evaluation.inputs <= _MAX_COLUMNS and not evaluation.rounding_key:
         J = evaluations.jacobian(evaluation, arrays)
         flat = flatten_inputs(evaluation.names, evaluation.per_point, directions[0], len(J))
@@ -385,8 +390,14 @@ def _screen(
     center, errors_by_group = values(evaluation, arrays), []
     noise = _ROUNDINGS_OF_VALUE * evaluation.roundoff * np.abs(center)
     random = evaluations.random_direction(evaluation, arrays, generator)
-    directions = [*evaluations.split_direction(random, groups), evaluations.keep_small_elements(random, arrays)]
-    for direction in [*directions, evaluations.random_direction(evaluation, arrays, generator, is_relative=True)]:
+    directions = [
+        *evaluations.split_direction(random, groups),
+        evaluations.keep_small_elements(random, arrays),
+    ]
+    for direction in [
+        *directions,
+        evaluations.random_direction(evaluation, arrays, generator, is_relative=True),
+    ]:
         derivative = evaluations.directional_derivative(evaluation, arrays, direction)
         smallest_error, error_at_kink, distance = np.full((3, *derivative.shape), np.inf)
         for step in _SCREENING_STEPS:
