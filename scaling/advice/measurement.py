@@ -47,8 +47,7 @@ _TURN_SAMPLING = Sampling(width=0.0, least=9, most=10**6, seconds=0.5, warm_up=0
 _MAX_PEAK_MEASUREMENTS = 4  # maximum number of measurements of a peak while other processes use the CPU
 _PEAK_SAMPLING = Sampling(width=0.1, least=5, most=20, seconds=0.03, warm_up=0.005, turns=1)
 _PEAK_OF_WORK = {  # kind of work of a library kernel -> target of the benchmark of its peak rate
-    "products": "matmul", "divisions": "division", "transcendentals": "transcendental",
-    "reductions": "reduction", "turned": "transpose",
+    "products": "matmul", "divisions": "transcendental", "transcendentals": "transcendental",
 }  # fmt: skip
 
 

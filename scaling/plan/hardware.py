@@ -50,10 +50,7 @@ class Rates:
     bandwidth: tuple[tuple[float, float], ...]  # (bytes that a kernel moves, bytes per second), ascending
     products: Mapping[str, Mapping[str, float | None]]  # dtype -> precision -> rate, None if unknown
     arithmetic: Mapping[str, float | None]  # dtype -> rate of the operations that have no rate of their own
-    divisions: Mapping[str, float | None]
-    transcendental: Mapping[str, float | None]
-    reductions: Mapping[str, float | None]
-    turned: float  # bytes per second of arrays that a kernel transposes
+    transcendental: Mapping[str, float | None]  # the rate of divisions, too
     kernel_seconds: float  # the launch latency of a kernel
     call_seconds: Mapping[str, float]  # API, or "" for other APIs -> dispatch latency of an empty function
     network: tuple[Level, ...]  # the levels of the network, innermost first
@@ -214,9 +211,7 @@ def _read_rates(config: Mapping[str, Any]) -> Rates:
     names = ("products", "arithmetic", "transcendental", "kernel_seconds")
     return Rates(
         **{name: config[name] for name in names}, devices=1, bandwidth=((0.0, config["bandwidth"]),),
-        divisions=config.get("divisions") or config["transcendental"],
-        reductions=config.get("reductions") or config["arithmetic"],
-        turned=config.get("turned") or config["bandwidth"], call_seconds={"": config["call_seconds"]},
+        call_seconds={"": config["call_seconds"]},
         network=tuple(Level(**level) for level in config["network"]),
     )  # fmt: skip
 
@@ -313,8 +308,6 @@ _ACCELERATOR_RULES: _Rules = {
         dict.fromkeys(DTYPES, dict.fromkeys(PRECISIONS, _OR_NULL)),
     ),
     **dict.fromkeys(("arithmetic", "transcendental"), (_NUMBERS_BY_DTYPE, _BY_DTYPE)),
-    **dict.fromkeys(("divisions", "reductions"), (_NUMBERS_BY_DTYPE, (_BY_DTYPE, None))),
-    "turned": (f"{_NUMBER} or null", _OR_NULL),
     "network": (
         "a list of levels such as {shape: tree, devices: null, bandwidth: 5.0e+10, latency: 5.0e-6}, "
         "with ascending devices and null for the last level only, each with a shape of "

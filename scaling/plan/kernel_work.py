@@ -76,14 +76,12 @@ _ROUTINE_TARGET = re.compile(r'custom_call_target="(?:lapack_[sdcz](\w+)_ffi|(To
 KernelWork = dict[str, Any]  # the work of a kernel on one device: {one of `FIELDS`: value per execution}
 FIELDS = (  # a missing field is 0 or ""
     "bytes",  # bytes that are read and written
-    "turned",  # bytes that transposes move if they change the minor-most axis
     "products",  # multiplications and additions in matrix products and convolutions
-    "arithmetic",  # other operations, including comparisons, selections and conversions
+    "arithmetic",  # other operations, including sums, comparisons, selections and conversions
     "divisions",  # floating-point divisions
     "transcendentals",  # evaluations of transcendental functions
     "operations",  # instructions that a CPU executes (llvm_instructions.py), if known
     "overhead",  # additional time on a CPU, in picoseconds
-    "reductions",  # terms of sums along the minor-most axis; other sums are arithmetic
     "library",  # an opcode or a library function whose operations are unknown
     "times",  # the number of executions, or infinity if it is unknown
 )
@@ -108,7 +106,7 @@ def program_fields(
     return {
         "kernels": list(map(_without_single_times, merged)),
         "messages": [_without_single_times(vars(message)) for message in program.messages or ()],
-        "program_flops": total("products", "arithmetic", "divisions", "reductions"),
+        "program_flops": total("products", "arithmetic", "divisions"),
         "program_transcendentals": total("transcendentals"),
     }
 
@@ -176,8 +174,6 @@ def _count_instruction(instruction: HloInstruction, instructions: Instructions) 
     """
     operands = [instructions[x] for x in instruction.operands if x in instructions]
     opcode = instruction.opcode
-    if opcode in ("transpose", "copy") and operands and _is_transposing(instruction, operands[0]):
-        return "turned", 2 * instruction.bytes  # read and written
     if opcode in _OPCODES_WITHOUT_OPERATIONS or opcode.endswith(("-done", "-start")):
         return "", 0
     if operands and _routine_name(instruction):  # at least one operation for each element
@@ -187,7 +183,7 @@ def _count_instruction(instruction: HloInstruction, instructions: Instructions) 
     if opcode in ("dot", "convolution", "custom-call"):
         return _count_product(instruction, operands)
     if opcode in ("reduce", "reduce-window"):
-        return _count_sums(instruction, operands[0])
+        return "arithmetic", _count_terms(instruction, operands[0])
     if opcode == "scatter":
         return "arithmetic", operands[-1].size
     is_floating = instruction.dtype.startswith(("f", "bf"))
@@ -195,17 +191,12 @@ def _count_instruction(instruction: HloInstruction, instructions: Instructions) 
     return kind, instruction.size
 
 
-def _count_sums(instruction: HloInstruction, summed: HloInstruction) -> tuple[str, int]:
-    """Return (one of `FIELDS`, number of terms) for a reduction over the array `summed`."""
+def _count_terms(instruction: HloInstruction, summed: HloInstruction) -> int:
+    """Return the number of terms of a reduction over the array `summed`."""
     if instruction.opcode == "reduce":
-        axes, terms = instruction.axes("dimensions"), summed.size
-    else:
-        window = _WINDOW_SIZE.search(instruction.attributes)
-        sizes = hlo.parse_integers(window[1]) if window else summed.dims
-        axes = tuple(axis for axis, size in enumerate(sizes) if size > 1)
-        terms = instruction.size * math.prod(sizes)
-    is_along_minor_axis = axes is None or summed.minor_axis in axes
-    return ("reductions" if is_along_minor_axis else "arithmetic"), terms
+        return summed.size
+    window = _WINDOW_SIZE.search(instruction.attributes)
+    return instruction.size * math.prod(hlo.parse_integers(window[1]) if window else summed.dims)
 
 
 def _count_routine(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> int:
@@ -252,13 +243,6 @@ def _count_convolution(
     for axis in filter(str.isdigit, image_labels):
         count *= min(kernel.dims[kernel_labels.index(axis)], image.dims[image_labels.index(axis)])
     return count // math.prod(hlo.parse_integers(dilation[1]) if dilation else ())
-
-
-def _is_transposing(instruction: HloInstruction, operand: HloInstruction) -> bool:
-    if instruction.minor_axis is None or operand.minor_axis is None:
-        return False
-    order = instruction.axes("dimensions") if instruction.opcode == "transpose" else None
-    return (order[instruction.minor_axis] if order else instruction.minor_axis) != operand.minor_axis
 
 
 def _library_name(instruction: HloInstruction) -> str:

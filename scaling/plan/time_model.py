@@ -44,10 +44,6 @@ _PERCENTILES = (2.5, 50, 97.5)
 _PICOSECONDS = 1e12  # picoseconds in a second; the unit of the overhead of a CPU kernel
 _CACHE_BYTES = 2**19  # bytes of a kernel that a CPU core keeps in its cache
 _MIN_LATENCY = 1e-9  # seconds per step; noise can make the measured difference negative
-_TARGET_OF_RATE = {  # field of `Rates` -> target of the peak benchmark
-    "arithmetic": "arithmetic", "divisions": "division", "transcendental": "transcendental",
-    "reductions": "reduction",
-}  # fmt: skip
 
 # An all-reduce is a reduce-scatter followed by an all-gather.
 PARTS_OF_ALL_REDUCE = {"all-reduce": 1.0, "reduce-scatter": 0.5, "all-gather": 0.5}
@@ -169,8 +165,8 @@ def _kernel_seconds(
     single = rates.arithmetic["float32"] or (double and 2 * double)
     speeds: dict[str, float | None] = {
         "products": rates.products[dtype][case.precision], "arithmetic": rates.arithmetic[dtype],
-        "divisions": rates.divisions[dtype], "transcendentals": rates.transcendental[dtype],
-        "reductions": rates.reductions[dtype], "operations": single, "overhead": _PICOSECONDS,
+        "divisions": rates.transcendental[dtype], "transcendentals": rates.transcendental[dtype],
+        "operations": single, "overhead": _PICOSECONDS,
     }  # fmt: skip
     seconds = {name: np.zeros(len(kernels)) for name in ("memory", *speeds)}
     for k, kernel in enumerate(kernels):
@@ -194,11 +190,7 @@ def _memory_seconds(kernel: Work, rates: Rates) -> float:
         return 0.0
     sizes, speeds = (np.log(np.maximum(values, 1.0)) for values in zip(*rates.bandwidth, strict=True))
     # Interpolate between the measured sizes, with both axes logarithmic.
-    bandwidth = float(np.exp(np.interp(math.log(max(kernel_bytes, 1.0)), sizes, speeds)))
-    if kernel.get("operations"):  # the operations include the loads and stores of transposes
-        return kernel_bytes / bandwidth
-    transposed = min(kernel.get("turned", 0), kernel_bytes)
-    return (kernel_bytes - transposed) / bandwidth + transposed / min(rates.turned, bandwidth)
+    return kernel_bytes / float(np.exp(np.interp(math.log(max(kernel_bytes, 1.0)), sizes, speeds)))
 
 
 def collective_cost(
@@ -313,8 +305,8 @@ def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
     if not copies or not calls:
         return None
     by_dtype = {  # bfloat16 has the rates of float32, to which it is converted
-        rate: {dtype: fastest(target, "float64" if dtype == "float64" else "float32") for dtype in DTYPES}
-        for rate, target in _TARGET_OF_RATE.items()
+        rate: {dtype: fastest(rate, "float64" if dtype == "float64" else "float32") for dtype in DTYPES}
+        for rate in ("arithmetic", "transcendental")
     }
     call_seconds = min(calls.values())
     network: tuple[Level, ...] = ()  # between CPU cores
@@ -325,6 +317,5 @@ def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
     return Rates(
         devices=devices, bandwidth=copies, **by_dtype,
         products={dtype: dict.fromkeys(PRECISIONS, fastest("matmul", dtype)) for dtype in DTYPES},
-        turned=fastest("transpose") or copies[-1][1], kernel_seconds=0.0,
-        call_seconds=calls | {"": call_seconds}, network=network,
+        kernel_seconds=0.0, call_seconds=calls | {"": call_seconds}, network=network,
     )  # fmt: skip

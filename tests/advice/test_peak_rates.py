@@ -103,7 +103,7 @@ def test_a_process_is_bound_if_it_has_one_core_for_each_device(monkeypatch):
 
 
 @pytest.mark.parametrize("most_bytes", [1e3, 1e7, 1e9])
-@pytest.mark.parametrize("work", [{"products": 1e6}, {"divisions": 1e6, "turned": 1e3}, {"operations": 1e6}])
+@pytest.mark.parametrize("work", [{"products": 1e6}, {"divisions": 1e6}, {"operations": 1e6}])
 def test_the_peaks_that_are_not_measured_change_no_prediction(most_bytes, work):
     kernels = [{"bytes": most_bytes, "arithmetic": 1e5, **work}, {"bytes": 10}]
     needed = measurement._needed_peaks({CASE: {"kernels": kernels, "messages": []}})

@@ -29,14 +29,12 @@ def test_rates_are_work_per_second_of_the_ceilings_without_dispatch_latency():
     assert rates.products["float32"] == pytest.approx(
         dict.fromkeys(("highest", "high", "default"), SPEEDS["matmul"])
     )
-    for field, target in (("arithmetic", "arithmetic"), ("divisions", "division"), ("transcendental", "transcendental"),
-                          ("reductions", "reduction")):  # fmt: skip
-        assert getattr(rates, field)["float32"] == pytest.approx(SPEEDS[target])
-        assert getattr(rates, field)["bfloat16"] == pytest.approx(SPEEDS[target]), (
+    for name in ("arithmetic", "transcendental"):
+        assert getattr(rates, name)["float32"] == pytest.approx(SPEEDS[name])
+        assert getattr(rates, name)["bfloat16"] == pytest.approx(SPEEDS[name]), (
             "bfloat16 is converted to float32"
         )
-        assert getattr(rates, field)["float64"] is None
-    assert rates.turned == pytest.approx(SPEEDS["transpose"])
+        assert getattr(rates, name)["float64"] is None
     assert set(rates.call_seconds.values()) == {CALL}
     assert rates.kernel_seconds == 0 and rates.network == ()
 
@@ -72,7 +70,9 @@ def test_every_device_count_has_its_own_rates_and_network():
     hardware = calibrate(*all_of(), *all_of(2, 0.8), *all_of(8, 0.5))
     assert [rates.devices for rates in hardware.rates] == [1, 2, 8]
     assert [hardware.rates_at(n).devices for n in (1, 2, 3, 7, 8, 64)] == [1, 2, 2, 2, 8, 8]
-    assert [rates.turned / SPEEDS["transpose"] for rates in hardware.rates] == pytest.approx([1, 0.8, 0.5])
+    assert [rates.arithmetic["float32"] / SPEEDS["arithmetic"] for rates in hardware.rates] == pytest.approx(
+        [1, 0.8, 0.5]
+    )
     sum_of_two = collective_cost("all-reduce", 2048, 2, hardware.rates_at(2).network)
     # An all-reduce over two devices takes the measured time.
     assert sum_of_two.sum() == pytest.approx(2048 / (0.8 * SPEEDS["all_reduce"]) + COLLECTIVE - CALL)
@@ -86,7 +86,7 @@ def test_predicting_the_ceilings_gives_their_measured_times():
     case = case_of("linear", api="jit")
     for kernel, target, amount in (
         ({"products": 10**9}, "matmul", 10**9),
-        ({"divisions": 10**7}, "division", 10**7),
+        ({"divisions": 10**7}, "transcendental", 10**7),
     ):
         prediction = time_model.estimate(case, hardware, [kernel], [])
         assert prediction.seconds == pytest.approx(CALL + amount / SPEEDS[target], rel=1e-4)
@@ -115,7 +115,7 @@ def test_calibration_without_a_copy_or_an_empty_call_is_rejected(missing):
 def test_without_matmul_and_all_reduce_only_their_rates_are_unknown():
     records = [record for record in all_of(2) if record.case.target not in ("matmul", "all_reduce")]
     (rates,) = calibrate(*records).rates
-    assert rates.products["float32"]["high"] is None and rates.network == () and rates.turned
+    assert rates.products["float32"]["high"] is None and rates.network == ()
 
 
 def test_oversubscribed_records_are_not_ceilings():
@@ -129,7 +129,7 @@ def test_the_ceilings_of_the_latest_environment_are_used():
     old, new = all_of(share=2.0, digest="old"), all_of(digest="new", started="2026-02-01T00:00:00Z")
     for records in ([*old, *new], [*new, *old]):
         hardware = calibrate(*records)
-        assert hardware.rates[0].turned == pytest.approx(SPEEDS["transpose"])
+        assert hardware.rates[0].arithmetic["float32"] == pytest.approx(SPEEDS["arithmetic"])
         assert hardware.device_kind == "A processor of new"
 
 

@@ -111,12 +111,6 @@ def test_rates_are_those_of_the_next_smaller_measured_device_count():
     assert hardware.rates_at(1) is hardware.rates_at(4096) is hardware.rates[0]
 
 
-def test_missing_rates_default_to_related_ones():
-    rates = machine(divisions=None, reductions=None, turned=None).rates[0]
-    assert rates.divisions == rates.transcendental and rates.reductions == rates.arithmetic
-    assert rates.turned == rates.bandwidth[0][1]
-
-
 def test_the_digest_depends_on_rates_but_not_on_title_or_sources():
     assert machine(title="Another", sources={"bandwidth": "here"}).digest == machine().digest
     for change in (
@@ -133,7 +127,7 @@ INVALID = {"missing": None, "text": "many", "negative": -1, "zero": 0, "true": T
        "list": [[1, "x"]], "mapping": {"a": -1}}  # fmt: skip
 FIELDS = [name for name in machine_config() if name != "sources"]
 VALID = {
-    ("missing", name) for name in ("slices", "device_kind", "title", "divisions", "reductions", "turned")
+    ("missing", name) for name in ("slices", "device_kind", "title")
 } | {("text", name) for name in ("name", "title", "device_kind")} | {("mapping", "target")}  # fmt: skip
 
 

@@ -126,17 +126,9 @@ WORK = {  # instruction, operands, operations by kind
     "an exponential": ("bf16[15]{0} exponential(%a)", ["bf16[15]{0}"], {"transcendentals": 15}),
     "a root": ("f64[15]{0} rsqrt(%a)", ["f64[15]{0}"], {"transcendentals": 15}),
     "a whole power": ("s32[15]{0} power(%a, %b)", ["s32[15]{0}", "s32[15]{0}"], {"arithmetic": 15}),
-    "a sum of rows": ("f32[3]{0} reduce(%a, %b), dimensions={1}, to_apply=%add", ["f32[3,5]{1,0}", "f32[]"], {"reductions": 15}),
-    "a sum of columns": ("f32[5]{0} reduce(%a, %b), dimensions={0}, to_apply=%add", ["f32[3,5]{1,0}", "f32[]"],
-                         {"arithmetic": 15}),
-    "a sum of strided rows": ("f32[3]{0} reduce(%a, %b), dimensions={1}, to_apply=%add", ["f32[3,5]{0,1}", "f32[]"],
-                                     {"arithmetic": 15}),
-    "a sum along an axis next to an axis of size 1": ("f32[3]{0} reduce(%a, %b), dimensions={1}, to_apply=%add",
-                                          ["f32[3,5,1]{2,1,0}", "f32[]"], {"reductions": 15}),
+    "a sum of rows": ("f32[3]{0} reduce(%a, %b), dimensions={1}, to_apply=%add", ["f32[3,5]{1,0}", "f32[]"], {"arithmetic": 15}),
     "running sums": ("f32[3,5]{1,0} reduce-window(%a, %b), window={size=1x5 pad=0_0x4_0}, to_apply=%add",
-                     ["f32[3,5]{1,0}", "f32[]"], {"reductions": 15 * 5}),
-    "running sums of columns": ("f32[3,5]{1,0} reduce-window(%a, %b), window={size=3x1 pad=2_0x0_0}, to_apply=%add",
-                                ["f32[3,5]{1,0}", "f32[]"], {"arithmetic": 15 * 3}),
+                     ["f32[3,5]{1,0}", "f32[]"], {"arithmetic": 15 * 5}),
     "a sort": ("f32[3,5]{1,0} sort(%a), dimensions={1}, to_apply=%add", ["f32[3,5]{1,0}"], {"arithmetic": 15 * (1 + 2 + 3)}),
     "a Fourier transform": ("c64[3,8]{1,0} fft(%a), fft_type=IFFT, fft_length={8}", ["c64[3,8]{1,0}"], {"arithmetic": 3 * 5 * 8 * 3}),
     "a Fourier transform of real numbers": ("c64[3,5]{1,0} fft(%a), fft_type=RFFT, fft_length={8}", ["f32[3,8]{1,0}"],
@@ -151,11 +143,7 @@ WORK = {  # instruction, operands, operations by kind
     "random bits": ("(u64[2]{0}, u32[9]{0}) rng-bit-generator(%a)", ["u64[2]{0}"], {"library": "rng-bit-generator"}),
     "a broadcast": ("f32[3,5]{1,0} broadcast(%a), dimensions={0}", ["f32[3]{0}"], {}),
     "a copy": ("f32[3,5]{1,0} copy(%a)", ["f32[3,5]{1,0}"], {}),
-    "a copy that transposes": ("f32[3,5]{0,1} copy(%a)", ["f32[3,5]{1,0}"], {"turned": 2 * 60}),
-    "a transposition": ("f32[5,3]{1,0} transpose(%a), dimensions={1,0}", ["f32[3,5]{1,0}"], {"turned": 2 * 60}),
-    "a transposition that only changes the layout": ("f32[5,3]{0,1} transpose(%a), dimensions={1,0}", ["f32[3,5]{1,0}"], {}),
-    "a transposition of slow axes": ("f32[4,3,5]{2,1,0} transpose(%a), dimensions={1,0,2}", ["f32[3,4,5]{2,1,0}"], {}),
-    "a transposition of an axis of size 1": ("f32[1,5]{1,0} transpose(%a), dimensions={1,0}", ["f32[5,1]{1,0}"], {}),
+    "a transposition": ("f32[5,3]{1,0} transpose(%a), dimensions={1,0}", ["f32[3,5]{1,0}"], {}),
 }  # fmt: skip
 
 
@@ -202,7 +190,7 @@ def test_a_fusion_is_one_kernel_that_moves_its_inputs_and_output():
         %f = f32[50]{0} fusion(%a, %b), kind=kInput, calls=%fused""",
         FUSION,
     )
-    work = {"arithmetic": 2000, "transcendentals": 2000, "reductions": 2000}
+    work = {"arithmetic": 4000, "transcendentals": 2000}
     assert kernel == {"bytes": 4 * (2000 + 40 + 50), **work, "times": 1}
 
 
@@ -449,13 +437,8 @@ def test_a_compiled_matrix_product_has_its_operations_and_bytes():
 def test_compiled_exponentials_divisions_and_sums_are_counted_separately():
     stats = compile_and_read(lambda x: (jnp.exp(x) / (1 + x)).sum(1), array(48, 512))
     assert total(stats, "transcendentals") == total(stats, "divisions") == 48 * 512
-    assert total(stats, "reductions") + total(stats, "arithmetic") >= 48 * 512
+    assert total(stats, "arithmetic") >= 2 * 48 * 512
     assert 4 * 48 * 512 < stats.hbm_bytes < 3 * 4 * 48 * 512 + 10**4
-
-
-def test_a_compiled_transposition_transposes_all_bytes():
-    stats = compile_and_read(lambda x: x.T.copy(), array(320, 192))
-    assert total(stats, "turned") == stats.hbm_bytes == 2 * 4 * 320 * 192
 
 
 def test_trips_of_compiled_loops_are_multiplied_and_unknown_for_while_loops():

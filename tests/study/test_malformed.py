@@ -809,7 +809,7 @@ TABLES["plans"] = {
         (("study=plan", "hardware=v5p", "hardware.hue=1"), "unknown key of hardware 'hue': .*per_host"),
         (("study=plan", "hardware=cpu", "hardware.bandwidth=1e9"), "unknown key of hardware 'bandwidth': .* asking, attained, ceil"),
         (("study=plan", "hardware=v5p", "+hardware.ceilings=results/linear"), "unknown key of hardware 'ceilings'"),
-        (("study=plan", "hardware=h100", "hardware.turned=0"), "hardware.turned must be a positive number or null, not 0"),
+        (("study=plan", "hardware=h100", "hardware.memory=0"), "hardware.memory must be a positive number, not 0"),
         (("study=plan", "hardware=v5p", "hardware.products.float16=3e12"), "hardware.products must be .* number or null for each of"),
         (("study=plan", "hardware.memory=3"), "a key of hardware has no effect without a choice such as hardware=v5p"),
         (("study=plan", "hardware=cpu", "hardware.ceilings=nowhere"), "no results in 'nowhere'"),

@@ -6,8 +6,7 @@ from scaling.core.case import DTYPES, PRECISIONS
 from scaling.plan import hardware
 from tests.support import tiers
 
-BANDWIDTH, PRODUCTS, ARITHMETIC, DIVISIONS = 1e9, 8e9, 2e9, 5e8
-TRANSCENDENTAL, REDUCTIONS, TURNED = 2.5e8, 1e9, 2.5e8
+BANDWIDTH, PRODUCTS, ARITHMETIC, TRANSCENDENTAL = 1e9, 8e9, 2e9, 2.5e8
 KERNEL, CALL = 1e-6, 1e-5
 
 
@@ -27,8 +26,7 @@ def machine_config(**fields):
     return {
         "name": "mine", "title": "A machine", "platform": "gpu", "device_kind": "Mine", "memory": 1e9, "bandwidth": BANDWIDTH,
         "products": {dtype: dict.fromkeys(PRECISIONS, value) for dtype, value in for_each_dtype(PRODUCTS).items()},
-        "arithmetic": for_each_dtype(ARITHMETIC), "divisions": for_each_dtype(DIVISIONS),
-        "transcendental": for_each_dtype(TRANSCENDENTAL), "reductions": for_each_dtype(REDUCTIONS), "turned": TURNED,
+        "arithmetic": for_each_dtype(ARITHMETIC), "transcendental": for_each_dtype(TRANSCENDENTAL),
         "kernel_seconds": KERNEL, "call_seconds": CALL,
         "attained": [1.0, 1.0], "asking": [1.0, 1.0], "jitter": 1e-9, "stragglers": {"share": 1e-12, "slowdown": 1.5},
         "per_chip": 1, "per_host": 8, "slices": None, "most": 4096,
