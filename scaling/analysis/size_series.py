@@ -81,8 +81,8 @@ class FastestModeMap(_SizeSeries):
         """Return the reasons why the fastest modes on a device count may be wrong."""
         named = [r for (_, count), r in self.cells.items() if count == devices and r.fastest_mode]
         doubts = dict.fromkeys(doubt for ranking in named for doubt in ranking.doubts)
-        pairs = [(ranking.runner_up, ranking.fastest) for ranking in named if ranking.runner_up]
-        p_values = [p_value(estimate_ratio(slow.records, fast.records)) or 0.0 for slow, fast in pairs]
+        ratios = (estimate_ratio(slow.records, r.fastest.records) for r in named for slow in r.others)
+        p_values = [p_value(ratio) or 0.0 for ratio in ratios]
         if max(p_values, default=0.0) * len(self.cells) > _FALSE_MODES:  # Bonferroni
             doubts[f"chance may explain one of {format_count(len(self.cells), 'comparison')}"] = None
         return list(doubts)

@@ -155,3 +155,17 @@ def test_chance_differences_among_many_comparisons_are_doubted(make_record):
             if {"jacfwd", "jacrev"} <= {mode for mode, *_ in modes(result.runs(n))}
         ]
     assert doubts and all(each == ["chance may explain one of 24 comparisons"] for each in doubts)
+
+
+def test_a_mode_that_chance_may_distinguish_from_a_noisy_third_one_has_a_doubt(make_record):
+    """The runner-up is certainly slower, but the times of a third mode vary between its processes."""
+    noise = {"jacfwd": (1.0, 0.001), "jacrev": (1.5, 0.001), "linearize": (2.0, 0.3)}
+    records = [
+        make_record(mode=mode, points=n, devices=1, api="jit", seconds=[level] * 7, replicate=i)
+        for n in (16, 32, 64, 128)
+        for mode, (seconds, spread) in noise.items()
+        for i, level in enumerate(n * seconds * np.exp(spread * np.array([-1, 1, -1, 1])))
+    ]
+    (result,) = maps_of(records)
+    assert [mode for mode, *_ in modes(result.runs(1))] == ["jacfwd"]
+    assert result.doubts(1) == ["chance may explain one of 4 comparisons"]
