@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling.analysis.answers import count_unmeasured
-from scaling.analysis.cases import method_of, without_memory_setting
+from scaling.analysis.cases import method_of, with_fields, without_memory_setting
 from scaling.analysis.curves import fastest_curves, format_relative, format_serial_part
 from scaling.analysis.estimate import format_percentage, format_ratio
 from scaling.analysis.findings import Findings
@@ -67,6 +67,7 @@ def _count_measurements(findings: Findings) -> dict[str, Any] | None:
     records = [r for r in findings.records if r.status == "ok" and r.case.kind == "case"]
     if not records:
         return None
+    programs = group_by(records, lambda r: (r.setting, with_fields(r.case, mesh=None))).values()
     return {
         "cases": len({record.key for record in records}),
         "workloads": list(dict.fromkeys(record.case.workload for record in records)),
@@ -74,7 +75,8 @@ def _count_measurements(findings: Findings) -> dict[str, Any] | None:
         "precisions": list(dict.fromkeys(f"{r.case.dtype} at {r.case.precision} precision" for r in records)),
         "methods": list(dict.fromkeys(method_of(without_memory_setting(r.case)).name for r in records)),
         "bound": any(r.environment.get("bound") for r in records if r.environment.get("platform") == "cpu"),
-        "meshes": any(record.case.mesh for record in records),
+        "meshes": any(len({record.case.mesh for record in program}) > 1 for program in programs),
+        "checked": all(record.error is not None for record in records),
         "samples": sum(len(record.seconds) for record in records),
         # percent, rounded down
         "compared": math.floor(1e4 * min((r.checked or {}).get("entries", 1.0) for r in records)) / 100,

@@ -131,14 +131,23 @@ def test_methods_state_the_smallest_share_of_entries_that_was_compared(tmp_path)
         assert ("one by one" in methods) == (text is not None) and (text or "") in methods
 
 
+def test_methods_state_that_times_were_checked_only_if_each_record_has_an_error(tmp_path, make_record):
+    for error in (1e-7, None):
+        records = [make_record(), make_record(devices=2, error=error)]
+        text = methods_of(write_proposal(made_up.write(tmp_path / str(error), records)))
+        assert ("agrees with a reference" in text) is (error is not None)
+
+
 def test_methods_name_each_mode_once_and_describe_the_choice_of_mesh(tmp_path, make_record):
     records = [make_record(chunk=chunk) for chunk in (None, 2, "auto")]
     records += [make_record(devices=2, split="both", mesh=mesh) for mesh in ("1x2", "2x1")]
     text = methods_of(write_proposal(made_up.write(tmp_path / "made", records)))
     assert "Methods: jacfwd (vmap). " in text
     assert "the fastest mesh on each number of devices. It is chosen by the same times" in text
-    text = methods_of(write_proposal(made_up.write(tmp_path / "plain", [make_record()])))
-    assert "mesh" not in text
+    one_mesh = [make_record(devices=n, split="both", mesh=mesh) for n, mesh in ((2, "1x2"), (4, "2x2"))]
+    for name, records in (("plain", [make_record()]), ("one", one_mesh)):
+        text = methods_of(write_proposal(made_up.write(tmp_path / name, records)))
+        assert "mesh" not in text
 
 
 def test_cpu_devices_are_described_as_cores(tmp_path, make_record):
