@@ -21,7 +21,7 @@ from scaling.core.case import Refusal
 from scaling.report import export, tables
 from scaling.report.figures import charts, files, marks
 from scaling.report.proposal import write_proposal
-from tests.support import made_up
+from tests.support import made_up, reports
 from tests.support.paths import TOP
 from tests.support.records import record
 
@@ -231,6 +231,13 @@ def test_sizes_beyond_64_bits_are_drawn(tmp_path):
         figure.name
         for figure in charts.make_figures(findings.read(made_up.write(tmp_path / "made", records)))
     }
+
+
+def test_a_size_beyond_the_range_of_a_float_is_in_the_tables_but_in_no_figure(tmp_path):
+    records = [record(1, float(1 + at), sizes={"p": 10 ** (200 * at)}) for at in range(3)]
+    folder = made_up.write(tmp_path / "made", records)
+    assert charts.draw_sizes(findings.read(folder)) is None
+    assert f"p={10**400}" in reports.write_report(folder).read_text()
 
 
 def axis_of(drawing, name, panel=0):

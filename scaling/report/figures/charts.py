@@ -34,6 +34,7 @@ _SELECTION = (
     f"Of each function the largest problem on {ENOUGH_COUNTS} numbers of devices or more is drawn, or else "
     "the largest one."
 )
+_LARGEST_SIZE = 10**200  # an axis for a larger size would exceed the range of a float
 _CELL_WIDTH, _CELL_HEIGHT = 74, 42  # of a map of the fastest modes, in pixels
 _MAX_ROWS = 30  # a map with more sizes has lower cells without text
 _SURE_OPACITY, _UNSURE_OPACITY = 0.42, 0.12  # of a cell whose fastest mode is or is not distinguished
@@ -180,7 +181,7 @@ def _value_axis(curve: Curve, field: str, values: Sequence[float], device_counts
 
 def draw_sizes(findings: Findings) -> Figure | None:
     """Draw time against problem size. Return None if no size was varied."""
-    sweeps = rank_sweeps(findings.size_sweeps)
+    sweeps = rank_sweeps(s for s in findings.size_sweeps if max(s.all_sizes.values()) <= _LARGEST_SIZE)
     drawn_sweeps = sweeps[: marks.MAX_PANELS]
     cases = {method.name: line[0][1].case for sweep in drawn_sweeps for method, line in sweep.lines.items()}
     styles, panels = line_styles(cases), []
