@@ -29,7 +29,7 @@ from scaling.options.coloring import Coloring, detect_coloring, why_unavailable
 from scaling.plan import time_model
 from scaling.plan.compile_worker import BuiltCase, describe_failure
 from scaling.plan.hardware import Hardware
-from scaling.study import applicability, completion
+from scaling.study import completion
 from scaling.study.user_workload import ADVISED
 from scaling.workers.cores import usable_cores
 
@@ -78,7 +78,7 @@ def list_candidates(
         case = simplified.case
         if case.split != "both" and case.points % case.mesh_shape[0]:
             indivisible[case] = f"{case.points} points do not divide evenly over {case.mesh_shape[0]} devices"
-        elif reason := applicability.why_inapplicable(simplified):
+        elif reason := completion.why_inapplicable(simplified):
             inapplicable[case] = reason[1]
         else:
             cases[case] = None

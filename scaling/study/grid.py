@@ -13,7 +13,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from scaling.core.case import ALIASES, FIELDS, LARGEST, SCALINGS, Case, Refusal, check_names, from_dict
 from scaling.core.formatting import format_value
@@ -26,17 +26,10 @@ _BYTES = {  # unit in lower case -> number of bytes
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
 EVERY = "all"  # mesh=all: all meshes of the devices; devices=all: all device counts of the planned hardware
-_COMMAND_LINE = "on the command line"
+COMMAND_LINE = "on the command line"
 _GRID = "grids"  # key of `_Sources` whose value is the source of the grid itself
 _Fields = dict[str, Any]  # field -> value, or list of values to sweep
 _Sources = dict[str, str]  # field -> its source: the command line, the study, or one of its grids
-
-
-class UnusedField(NamedTuple):
-    """The reason why a field of a case has no effect."""
-
-    reason: str  # the text after "mesh=2x4 has no effect", such as "without split=both"
-    causes: tuple[str, ...]  # the names of the fields that make it ineffective, such as "api"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +70,7 @@ def expand_study(
         if value is not None and (field, value) != ("sizes", {})
     }
     location = f"in study/{name}.yaml" if name else "in the study"
-    sources = dict.fromkeys(command_line, _COMMAND_LINE)
+    sources = dict.fromkeys(command_line, COMMAND_LINE)
     grids = list(_expand_grids(study, command_line, location, sources))
     count = 0
     for fields, sources in grids:
@@ -118,7 +111,7 @@ def _expand_grids(
         check_names("study key", shared, FIELDS + _GRID_KEYS + _STUDY_KEYS)
     study_sources = dict.fromkeys(shared, location) | sources
     for name, part in parts.items():
-        replaced = {field for field in part if study_sources.get(field) != _COMMAND_LINE}
+        replaced = {field for field in part if study_sources.get(field) != COMMAND_LINE}
         part_sources = {field: study_sources[field] for field in study_sources if field not in replaced}
         part_location = f"in part {name} of {location.removeprefix('in ')}"
         # Another workload has other sizes.
@@ -165,10 +158,10 @@ def add_source(text: str, sources: _Sources) -> str:
     """
     names = re.findall(r"[a-z_]+", text.partition(":")[0].replace("unknown size", "unknown sizes"))
     workload = sources.get("workload")
-    grid = workload if workload == _COMMAND_LINE else sources.get(_GRID)
+    grid = workload if workload == COMMAND_LINE else sources.get(_GRID)
     source = next((sources[name] for name in names if name in sources), grid)
-    alone = "; study=function runs it alone" if workload == _COMMAND_LINE else ""
-    return text if source in (None, _COMMAND_LINE) else f"{text} ({source}{alone})"
+    alone = "; study=function runs it alone" if workload == COMMAND_LINE else ""
+    return text if source in (None, COMMAND_LINE) else f"{text} ({source}{alone})"
 
 
 def _merge(fields: Mapping[str, Any], replacements: Mapping[str, Any]) -> _Fields:
@@ -274,28 +267,6 @@ def _parse_bytes(text: str) -> int:
     if match is None or unit is None or float(match[1]) * unit > LARGEST:
         raise Refusal(f"memory_limit must be bytes, such as 2GB, 512MiB or 2000000000, not {text!r}")
     return int(float(match[1]) * unit)
-
-
-def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, UnusedField]]) -> None:
-    """Raise `Refusal` if a value on the command line or in a YAML file affects none of the cases.
-
-    A value in a YAML file is permitted if the command line makes it ineffective. `unused[i]` contains the
-    fields that have no effect in `cells[i]`.
-    """
-    unused_by_value: dict[tuple[str, str, Any], list[UnusedField | None]] = defaultdict(list)
-    for cell, without_effect in zip(cells, unused, strict=True):
-        for sources in cell.sources:
-            overridden = {name for name, source in sources.items() if source == _COMMAND_LINE}
-            for name in sources.keys() & {*FIELDS} - {"sizes"}:
-                unused_field = without_effect.get(name)
-                if unused_field and name not in overridden and overridden.intersection(unused_field.causes):
-                    unused_field = None  # the command line makes a value of a YAML file ineffective
-                unused_by_value[sources[name], name, getattr(cell.case, name)].append(unused_field)
-    for (source, name, value), reasons in unused_by_value.items():
-        if reasons[0] and all(reasons):
-            fix = f"leave it out, or change {' or '.join(reasons[0].causes)}"
-            given = format_setting(name, value)
-            raise Refusal(f"{given} has no effect {reasons[0].reason}: {fix} (it is stated {source})")
 
 
 def format_setting(name: str, value: Any) -> str:

@@ -11,15 +11,16 @@ import hashlib
 import importlib.metadata
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from scaling.core import environment
-from scaling.core.case import VIEWS, Case, Refusal, defaults, from_dict, to_dict, user_modules
+from scaling.core.case import FIELDS, VIEWS, Case, Refusal, defaults, from_dict, to_dict, user_modules
 from scaling.core.grouping import group_by
 from scaling.results import store
-from scaling.study.grid import GridCell, UnusedField, add_source, refuse_unused
+from scaling.study.grid import COMMAND_LINE, GridCell, add_source, format_setting
 from scaling.workers.child_process import Event, rejects_variable
 from scaling.workers.machine import ProcessShape
 from scaling.workers.schedule import PreflightResult
@@ -97,9 +98,7 @@ def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -
 
     Raise `Refusal` if a field has no effect.
     """
-    refuse_unused(cells, [
-        {name: UnusedField(*why) for name, why in answer.get("unused", {}).items()} for answer in answers
-    ])  # fmt: skip
+    refuse_unused(cells, [answer.get("unused", {}) for answer in answers])
     results: dict[Case, PreflightResult] = {}
     for cell, answer in zip(cells, answers, strict=True):
         if "failure" in answer:
@@ -110,6 +109,29 @@ def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -
             outcome = ("skipped", *answer["unfit"]) if answer["unfit"] else None
             results[case] = PreflightResult(case, outcome, answer["workload_digest"], engine)
     return list(results.values())
+
+
+def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, Any]]) -> None:
+    """Raise `Refusal` if a value on the command line or in a YAML file affects none of the cases.
+
+    A value in a YAML file is permitted if the command line makes it ineffective. `unused[i]` contains the
+    fields that have no effect in `cells[i]`, as `completion.unused_fields` returns them.
+    """
+    reasons_by_value: dict[tuple[str, str, Any], list[Any]] = defaultdict(list)
+    for cell, without_effect in zip(cells, unused, strict=True):
+        for sources in cell.sources:
+            overridden = {name for name, source in sources.items() if source == COMMAND_LINE}
+            for name in sources.keys() & {*FIELDS} - {"sizes"}:
+                reason = without_effect.get(name)
+                if reason and name not in overridden and overridden.intersection(reason[1]):
+                    reason = None  # the command line makes a value of a YAML file ineffective
+                reasons_by_value[sources[name], name, getattr(cell.case, name)].append(reason)
+    for (source, name, value), reasons in reasons_by_value.items():
+        if all(reasons):
+            text, causes = reasons[0]
+            problem = f"{format_setting(name, value)} has no effect {text}"
+            fix = f"leave it out, or change {' or '.join(causes)}"
+            raise Refusal(f"{problem}: {fix} (it is stated {source})")
 
 
 def without_layout(case: Case) -> Case:

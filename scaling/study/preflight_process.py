@@ -26,9 +26,8 @@ from scaling.core.inputs import exact_inputs, input_structs, point_structs
 from scaling.options.program_stats import NON_MATRIX_PRIMITIVES, subjaxprs
 from scaling.options.sparse_jacobians import validated_pattern
 from scaling.peers import interface
-from scaling.study.applicability import why_inapplicable
-from scaling.study.completion import complete, unused_fields, without_trivial_blocks
-from scaling.study.grid import GridCell, UnusedField
+from scaling.study.completion import complete, unused_fields, why_inapplicable, without_trivial_blocks
+from scaling.study.grid import GridCell
 from scaling.study.preflight import without_layout
 from scaling.study.user_workload import MAX_CHECKED_ELEMENTS, check_inputs, find_module
 from scaling.worker import Channel, die_with_parent
@@ -81,8 +80,7 @@ def check_cell(cell: GridCell) -> dict[str, Any]:
     """Fill in the defaults of a case as given in a study, and check whether the case can run.
 
     Return a dict. Its entry "case" is the completed case. "unfit" is (reason, text) if the case cannot run,
-    and otherwise None. "unused" is {name: `UnusedField`} for each field that is set but has no effect. Raise
-    `Refusal` if the case is invalid.
+    and otherwise None. "unused" is the result of `unused_fields`. Raise `Refusal` if the case is invalid.
     """
     is_jitted = cell.case.jit and cell.case.engine == interface.JAX
     if is_jitted and jax.config.jax_disable_jit:  # type: ignore[attr-defined]
@@ -99,7 +97,7 @@ def check_cell(cell: GridCell) -> dict[str, Any]:
         derivative = without_trivial_blocks(describe_derivative(completed, built))
         if is_lower and not has_matrix_product(completed, built):
             causes = "workload", "variant", "formulation", "batch"
-            unused["precision"] = UnusedField("for a function without matrix products", causes)
+            unused["precision"] = "for a function without matrix products", causes
         completed = derivative.case
         inapplicable = why_inapplicable(derivative) or _why_indivisible(completed)
         if inapplicable is None and completed.workload not in built_in("workloads"):

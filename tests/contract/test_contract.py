@@ -15,7 +15,7 @@ from scaling.core.case import Case
 from scaling.core.derivative import describe_derivative
 from scaling.core.modes import HESSIAN
 from scaling.core.record import SKIPPED
-from scaling.study import applicability, completion
+from scaling.study import completion
 from tests.support import pairs
 from tests.support.devices import run_once
 from tests.support.problems import AXES, PROBLEMS, can_run, case_of, has_second_derivatives
@@ -67,7 +67,7 @@ def test_the_reasons_to_skip_a_case_are_from_the_closed_list():
     for row in random.Random(5).sample(list(itertools.product(*AXES.values())), 1000):
         case = case_of(row)
         built = workload.build(case)
-        if reason := applicability.why_inapplicable(describe_derivative(case, built)):
+        if reason := completion.why_inapplicable(describe_derivative(case, built)):
             reasons.add(reason[0])
     assert reasons == {"not_defined", "not_offered", "indivisible"} <= set(SKIPPED)
 

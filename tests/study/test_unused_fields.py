@@ -9,7 +9,8 @@ import pytest
 
 from scaling.core.case import Case, Refusal
 from scaling.study import completion
-from scaling.study.grid import expand_study, refuse_unused
+from scaling.study.grid import expand_study
+from scaling.study.preflight import refuse_unused
 
 LINEAR = {"workload": "linear", "points": 6}
 

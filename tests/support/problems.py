@@ -6,7 +6,7 @@ from scaling.core import workload
 from scaling.core.case import APIS, BATCHES, SECOND, Case
 from scaling.core.derivative import describe_derivative
 from scaling.core.modes import MODES
-from scaling.study import applicability, completion
+from scaling.study import completion
 
 PROBLEMS = {
     "rbf": {"workload": "rbf", "points": 12},
@@ -57,7 +57,7 @@ def can_run(row: tuple) -> bool:
     remainder = case.points % case.mesh_shape[0]
     if remainder:
         return False
-    return applicability.why_inapplicable(describe_derivative(case, built)) is None
+    return completion.why_inapplicable(describe_derivative(case, built)) is None
 
 
 def find_rows() -> list[tuple]:

@@ -14,7 +14,7 @@ from scaling.core.case import Case
 from scaling.core.derivative import Derivative, describe_derivative
 from scaling.core.record import Record
 from scaling.core.timing import Sampling
-from scaling.study import applicability, completion
+from scaling.study import completion
 
 HERE = {"digest": "planted", "platform": "cpu"}
 ONCE = Sampling(least=2, most=2, warm_up=0.0, turns=1)
@@ -64,7 +64,7 @@ def complete(case: Case) -> Case | None:
     with configure_as_worker(case):
         case = completion.complete(case)
         built = workload.build(case)
-        reason = applicability.why_inapplicable(describe_derivative(case, built))
+        reason = completion.why_inapplicable(describe_derivative(case, built))
         return None if reason else case
 
 
