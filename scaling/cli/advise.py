@@ -19,6 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from scaling.cli import streams
+from scaling.cli.commands import Parser
 from scaling.cli.streams import print_lines
 from scaling.core import environment
 from scaling.core.case import DTYPES, VIEWS, Case, Refusal, check_names, unknown_name
@@ -26,8 +27,7 @@ from scaling.core.formatting import format_bytes, format_count, format_duration
 from scaling.core.workload import import_named
 from scaling.report.terminal import print_table
 from scaling.report.text import make_table
-from scaling.study.arguments import Parser
-from scaling.study.compose import compose
+from scaling.study.configuration import compose
 from scaling.study.grid import expand_study
 from scaling.worker import die_with_parent
 from scaling.workers import cores

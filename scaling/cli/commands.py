@@ -2,9 +2,9 @@
 
 import argparse
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
-from scaling.study.arguments import Parser, StoreOnce
+from scaling.core.case import Refusal
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130  # exit statuses
 
@@ -20,8 +20,25 @@ class Command:
     arguments: tuple[Argument, ...] = ()  # empty if the module of the command parses its arguments itself
 
 
+class Parser(argparse.ArgumentParser):
+    """An `argparse.ArgumentParser` that raises `Refusal` for invalid arguments, instead of exiting."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise `Refusal` with the error `message`."""
+        raise Refusal(f"{self.prog}: {message}; `{self.prog} --help` lists what it takes")
+
+
+class _StoreOnce(argparse.Action):
+    """An action that stores the value of an option, and raises `Refusal` if the option is given twice."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if option_string and getattr(namespace, self.dest) is not self.default:
+            raise Refusal(f"{self.option_strings[0]} is given twice: write it once")
+        setattr(namespace, self.dest, values)
+
+
 def _argument(*names: str, **options: Any) -> Argument:
-    return names, {"action": StoreOnce} | options
+    return names, {"action": _StoreOnce} | options
 
 
 _FOLDER_ARGUMENT = _argument("folder", metavar="DIR", help="a results folder, such as results/smoke")

@@ -25,7 +25,6 @@ from scaling.cli import streams
 from scaling.cli.commands import BAD_INPUT, COMMANDS, FAILED, INTERRUPTED, OK, overview, parse
 from scaling.core.case import Refusal, unknown_name
 from scaling.core.environment import hide_secrets, source
-from scaling.study.arguments import refuse_flags_file
 from scaling.workers.worker_group import AllocationLost
 
 _MAX_ERROR_LENGTH = 1400  # maximum length of an error message, in characters
@@ -101,8 +100,8 @@ def _run_command(words: list[str], console: Console) -> int:
     if command in ("run", "plan", "advise"):
         _refuse_other_package()
         flags = os.environ.get("XLA_FLAGS", "").strip()
-        if flags and not {"-h", "--help", "--cfg"} & set(arguments):
-            refuse_flags_file(f"XLA_FLAGS={flags}", flags)
+        if flags and not flags.startswith("-") and not {"-h", "--help", "--cfg"} & set(arguments):
+            raise Refusal(f"XLA_FLAGS={flags} names a file: write the flags that it contains")
     parsed_arguments = parse(command, arguments) if COMMANDS[command].arguments else arguments
     status: int | None = importlib.import_module(f"scaling.cli.{command}").execute(parsed_arguments, console)
     return status or OK

@@ -9,7 +9,7 @@ from scaling.cli.streams import print_lines
 from scaling.core.case import label
 from scaling.plan import plan_study
 from scaling.report.text import clean_text
-from scaling.study.compose import compose
+from scaling.study.configuration import compose
 
 HELP = """\
 Compile a study for other hardware and predict its run times, without running it.

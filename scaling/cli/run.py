@@ -6,7 +6,6 @@ With cluster=slurm or cluster=local, submit.py submits the cases as jobs.
 import contextlib
 import dataclasses
 import functools
-from pathlib import Path
 
 from rich.console import Console
 
@@ -18,8 +17,8 @@ from scaling.cluster.cluster_settings import NONE, SLURM
 from scaling.core.case import built_in, label
 from scaling.core.formatting import format_count
 from scaling.results import store
-from scaling.study import arguments, preflight, user_workload
-from scaling.study.compose import compose, configuration_folder, known_keys
+from scaling.study import preflight, user_workload
+from scaling.study.configuration import compose, describe_fields, describe_groups
 from scaling.workers import schedule as scheduling
 from scaling.workers.schedule import Schedule, find_identities
 
@@ -56,11 +55,7 @@ def execute(words: list[str], console: Console) -> int:
     """Run the study that the command-line arguments select, and return the exit status."""
     overrides = [word for word in words if word not in ("-h", "--help")]
     if overrides != words:
-        from scaling.study import field_help
-
-        conf, users = configuration_folder(), arguments.parse(overrides, known_keys()).config_dir
-        groups = field_help.describe_groups([conf, *([Path(users)] if users else [])])
-        text = HELP.format(groups=groups, fields=field_help.describe(conf))
+        text = HELP.format(groups=describe_groups(overrides), fields=describe_fields())
         console.print(text, soft_wrap=True, markup=False)
         return OK
     return _run_and_report(_examine(read_study(*compose(words)), console), console)

@@ -2,7 +2,7 @@
 
 The way from a study in conf/ to a scaling curve:
 
-    study/compose.py, study/grid.py      make a `Case` of each combination of values
+    study/configuration.py, grid.py      make a `Case` of each combination of values
     workers/schedule.py, supervise.py    send the cases without a result to worker processes
     jax_worker.py                        calls prepare_case, take_turn and finish_case of run_case.py
     analysis/timings.py, curves.py       pool the records of a case, and join cases that differ in devices

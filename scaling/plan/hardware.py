@@ -18,7 +18,7 @@ from typing import Any
 
 from scaling.core.case import DTYPES, PRECISIONS, Refusal, check_names
 from scaling.core.formatting import format_value
-from scaling.study.compose import configuration_folder
+from scaling.study.configuration import configuration_folder
 
 SHAPES = ("torus", "switch", "tree")  # topologies of a network level
 PLATFORMS = ("cpu", "gpu", "tpu")

@@ -14,7 +14,6 @@ from pathlib import Path
 from scaling.core.case import Refusal
 from scaling.core.environment import git
 from scaling.core.formatting import last_line
-from scaling.study.arguments import refuse_flags_file
 from scaling.worker import PROTOCOL
 from scaling.workers.child_process import last_informative_line
 from scaling.workers.worker_group import Variant
@@ -36,8 +35,8 @@ def name_variant(text: str) -> Variant:
         raise Refusal(f"versus=jax:{value} is not a version: use one on PyPI, such as versus=jax:0.10.0")
     if kind == "python" and not (Path(value).is_file() and os.access(value, os.X_OK)):
         raise Refusal(f"versus={text}: no such program; name a Python interpreter that has JAX")
-    if kind == "xla":
-        refuse_flags_file(f"versus={text}", value)
+    if kind == "xla" and not value.lstrip().startswith("-"):  # XLA reads a file, which records do not contain
+        raise Refusal(f"versus={text} names a file: write the flags that it contains")
     if kind == "commit":
         value = _find_revision(value)[1][:10]
     elif kind in ("python", "xla"):

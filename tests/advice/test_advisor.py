@@ -19,7 +19,7 @@ from scaling.core.case import FIELDS, Case, Refusal
 from scaling.core.record import Record
 from scaling.plan import kernel_work
 from scaling.study import completion
-from scaling.study.compose import compose
+from scaling.study.configuration import compose
 from scaling.study.grid import expand_study
 from tests.support import ceilings, devices  # noqa: F401
 from tests.support.paths import TOP

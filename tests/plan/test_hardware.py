@@ -7,7 +7,7 @@ import pytest
 
 from scaling.core.case import DTYPES, Refusal
 from scaling.plan.hardware import from_config, read_hardware
-from scaling.study.compose import compose
+from scaling.study.configuration import compose
 from tests.support.machines import machine, machine_config
 from tests.support.paths import CONF
 

@@ -5,7 +5,7 @@ import re
 import yaml
 
 from scaling.core.case import CHOICES, OPTIONS, Case
-from scaling.study import field_help
+from scaling.study import configuration
 from tests.support.paths import CONF
 
 
@@ -16,7 +16,7 @@ def parse_entries(text):
 
 
 def test_every_configuration_key_is_shown_with_its_meaning_and_default():
-    entries = parse_entries(field_help.describe(CONF))
+    entries = parse_entries(configuration.describe_fields())
     config = yaml.safe_load((CONF / "config.yaml").read_text())
     del config["defaults"]
     config |= {f"sampling.{name}": value for name, value in config.pop("sampling").items()}
@@ -29,7 +29,7 @@ def test_every_configuration_key_is_shown_with_its_meaning_and_default():
 
 
 def test_a_field_of_a_case_is_shown_with_its_default_and_valid_values():
-    entries = parse_entries(field_help.describe(CONF))
+    entries = parse_entries(configuration.describe_fields())
     case = Case("linear")
     for name, values in (CHOICES | OPTIONS).items():
         assert re.search(

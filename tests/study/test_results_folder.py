@@ -4,7 +4,7 @@ import pytest
 
 from scaling.core.case import Refusal
 from scaling.results.store import parse_results, refuse_other_files
-from scaling.study.compose import compose
+from scaling.study.configuration import compose
 
 FOREIGN = [["thesis.tex"], ["report/index.html"], ["wandb/settings"], ["a/study.json", "a/b.jsonl"]]
 ACCEPTED = [[], [".lock"], ["study.json", "thesis.tex"], ["a.jsonl", "notes"], ["versus-self/study.json"]]

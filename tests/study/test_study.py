@@ -6,8 +6,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from scaling.core.case import FIELDS, SCALINGS, Refusal, to_dict
-from scaling.study import arguments, grid
-from scaling.study.compose import compose as compose_words
+from scaling.study import grid
+from scaling.study.configuration import compose as compose_words
 from scaling.study.grid import GridCell, expand_study, list_meshes
 from tests.support.composed import compose, configuration
 from tests.support.paths import CONF
@@ -451,4 +451,4 @@ def test_sizes_may_be_given_as_one_mapping(compose_file):
 def test_a_configuration_folder_that_cannot_be_read_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(Refusal, match="--config-dir takes a folder that can be read"):
-        arguments.parse(["--config-dir", str(tmp_path)], [])
+        compose_words(["--config-dir", str(tmp_path)])

@@ -74,7 +74,7 @@ def case_keys() -> dict[str, list[str]]:
     from scaling.core.case import FIELDS
     from scaling.options import machine_peaks
     from scaling.study import completion, grid
-    from scaling.study.compose import compose
+    from scaling.study.configuration import compose
 
     found: dict[str, list[str]] = {}
 

@@ -1,16 +1,35 @@
-"""Compose study configurations with Hydra from conf/ and overrides, check YAML files, explain errors."""
+"""Compose the configuration of a study: parse the arguments, read conf/ with Hydra, check keys, write help.
 
+`compose` checks the names of keys and files, and explains errors of Hydra and YAML in one line. grid.py
+checks the values of the fields, and expands them into cases.
+"""
+
+import argparse
 import functools
 import os
 import re
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from scaling.core.case import FIELDS, Refusal, check_names, unknown_name
-from scaling.study import arguments
+from scaling.core.case import (
+    CEILING,
+    CHOICES,
+    FIELDS,
+    OPTIONS,
+    SCALINGS,
+    Case,
+    Refusal,
+    built_in,
+    check_names,
+    unknown_name,
+)
+from scaling.core.formatting import format_value
+from scaling.core.grouping import group_by
+from scaling.peers import interface
 
 _GROUPS = {"study": "smoke", "cluster": "none", "tracking": "none", "hardware": "v5p"}  # group -> example
 # The integers and booleans of YAML 1.2. YAML 1.1 has also 010 (octal), 2:00:00 (base 60), yes, no, on, off.
@@ -20,6 +39,10 @@ _PLAIN_SCALARS = {
 }
 _MAX_BYTES = 256 * 1024  # maximum size of a YAML file
 _MAX_VALUES = 10_000  # maximum number of values of a YAML file; the values of an alias count at each use
+_BOOLEAN_FIELDS = ("dry_run", "oversubscribe", "bind", "nested", "retry", "overlap", "jit")
+_WIDTH, _NAME_WIDTH = 79, 22  # characters in a line of the help text and in its first column
+# A key, its default, and its comment, which may continue on the following lines.
+_KEY = re.compile(r"^( *)([a-z_]+):[ ]*([^#\n]*?)[ ]*(?:#[ ]*(.*(?:\n +#.*)*))?$", re.MULTILINE)
 # Pattern of an error message of Hydra or OmegaConf -> explanation, in which {0} is the first group of the
 # pattern, and {words} are the arguments of the command.
 _EXPLANATIONS = {
@@ -59,11 +82,11 @@ def compose(words: Sequence[str], command: str = "run") -> tuple[dict[str, Any],
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf, open_dict
 
-    options = arguments.parse(words, known_keys(), command)
-    overrides = [_keep_null(_in_hydra_syntax(word)) for word in options.overrides]
-    if options.config_dir:
-        _refuse_same_names(Path(options.config_dir))
-        overrides.append(f"hydra.searchpath={[f'file://{Path(options.config_dir).absolute()}']}")
+    given, users_folder, prints_config = _parse_arguments(words, command)
+    overrides = [_keep_null(_in_hydra_syntax(word)) for word in given]
+    if users_folder:
+        _refuse_same_names(users_folder)
+        overrides.append(f"hydra.searchpath={[f'file://{users_folder.absolute()}']}")
     _configure_yaml()
     try:
         with initialize_config_dir(str(configuration_folder()), version_base=None):
@@ -74,7 +97,7 @@ def compose(words: Sequence[str], command: str = "run") -> tuple[dict[str, Any],
             resolved_config: Any = OmegaConf.to_container(config, resolve=True)
     except Exception as error:
         raise _explain_hydra_error(error, words) from None
-    if options.cfg:
+    if prints_config:
         print(OmegaConf.to_yaml(config), flush=True)
         raise SystemExit(0)
     plain_config = {str(name): value for name, value in resolved_config.items()}
@@ -82,6 +105,47 @@ def compose(words: Sequence[str], command: str = "run") -> tuple[dict[str, Any],
     for group in ("cluster", "tracking"):
         _check_group(group, plain_config[group])
     return plain_config, choices["study"]
+
+
+def _parse_arguments(words: Sequence[str], command: str) -> tuple[list[str], Path | None, bool]:
+    """Return (overrides such as "devices=2", the folder of --config-dir or None, whether --cfg is given).
+
+    `words` contains the arguments after the command name. Raise `Refusal` if an argument is invalid.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--cfg", choices=["job"], action="append", default=[])
+    parser.add_argument("--config-dir", metavar="DIR", action="append", default=[])
+    try:
+        options, overrides = parser.parse_known_args(list(words))
+    except argparse.ArgumentError as error:
+        raise Refusal(f"scaling {command}: {error}; `scaling {command} --help` lists what it takes") from None
+    for folder in options.config_dir:
+        if not (os.path.isdir(folder) and os.access(folder, os.R_OK | os.X_OK)):
+            example = "such as --config-dir my_conf"
+            raise Refusal(f"--config-dir takes a folder that can be read, {example}, not {folder!r}")
+    if {"--multirun", "-m"} & set(overrides):
+        fix = f"write `for s in rbf linear; do scaling {command} study=$s; done`"
+        raise Refusal(f"--multirun is not an option, one command takes one study: {fix}")
+    names = ["--cfg"] * len(options.cfg) + ["--config-dir"] * len(options.config_dir)
+    names += [name for word in overrides for name in _read_names(word)]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise Refusal(f"{repeated[0]} is given twice: write it once")
+    return overrides, next(map(Path, options.config_dir), None), bool(options.cfg)
+
+
+def _read_names(word: str) -> list[str]:
+    """Return the names that an override sets, such as ["sizes", "sizes.p"] for sizes={p: 8}.
+
+    Raise `Refusal` if `word` is not an override of a field or group.
+    """
+    name, equals_sign, value = word.lstrip("+").partition("=")
+    if len(name) == 1 and equals_sign:
+        raise Refusal(f"unknown key {name!r}: a size is written sizes.{word}")
+    check_names("key", [name.partition(".")[0]], [*_known_keys(), "--help", "--cfg", "--config-dir"])
+    if not equals_sign:
+        raise Refusal(f"{word!r} is not an override: write {name}=VALUE")
+    keys = re.findall(r"[{,]\s*(\w+)\s*:", value) if name in ("sizes", "sampling") else []
+    return [name, *(f"{name}.{key}" for key in keys)]
 
 
 def _refuse_same_names(folder: Path) -> None:
@@ -100,7 +164,7 @@ def configuration_folder() -> Path:
     return next(folder for folder in (package / "conf", package.parent / "conf") if folder.is_dir())
 
 
-def known_keys() -> list[str]:
+def _known_keys() -> list[str]:
     """Return the names of all fields and groups of the configuration, such as "devices" and "cluster"."""
     return [*_read_keys(configuration_folder() / "config.yaml"), *_GROUPS]
 
@@ -116,7 +180,7 @@ def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
 
     `choices` maps each group, such as "cluster", to its selected file. The group "hardware" needs no file.
     """
-    known_names = known_keys()
+    known_names = _known_keys()
     check_names("key", config, known_names)
     for group, example in _GROUPS.items():
         name = choices.get(group)
@@ -249,3 +313,53 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
             return Refusal(explanation.format(*match.groups(), words=" ".join(words)[:200]))
     fix = "`scaling run --help` lists every field and its values"
     return Refusal(f"cannot compose {' '.join(words)[:200]}: {text[:300]}; {fix}")
+
+
+def describe_groups(words: Sequence[str]) -> str:
+    """Return text with a line such as "cluster: local, none, slurm" for each folder of configuration files.
+
+    `words` are the arguments of `scaling run`. The files in the folder of --config-dir are included.
+    """
+    _, users_folder, _ = _parse_arguments(words, "run")
+    folders = [configuration_folder(), *([users_folder] if users_folder else [])]
+    files = [path.relative_to(folder) for folder in folders for path in folder.glob("*/**/*.yaml")]
+    groups = sorted(group_by(files, lambda path: str(path.parent)).items())
+    lines = [f"{group}: {', '.join(sorted({path.stem for path in paths}))}" for group, paths in groups]
+    return "\n".join(
+        textwrap.fill(line, _WIDTH, subsequent_indent="  ", break_on_hyphens=False) for line in lines
+    )
+
+
+def describe_fields() -> str:
+    """Return text with the name, meaning, allowed values and default of each field in conf/config.yaml."""
+    valid_values: dict[str, Collection[Any]] = {
+        **CHOICES, **OPTIONS, **dict.fromkeys(_BOOLEAN_FIELDS, (True, False)), "wait": (True, False, None),
+        "scaling": SCALINGS,
+        "workload": [*sorted(built_in("workloads") - {CEILING}), "an import path of your own"],
+        "engine": [interface.JAX, *interface.ENGINES, "an import path of your own"],
+    }  # fmt: skip
+    text = (configuration_folder() / "config.yaml").read_text(encoding="utf-8")
+    fields = [
+        (f"sampling.{key}" if indent else key, default, comment)
+        for indent, key, default, comment in _KEY.findall(text)
+        if key not in ("defaults", "sampling")
+    ]
+    return "\n".join(_format_field(*field, valid_values.get(field[0], ())) for field in fields)
+
+
+def _format_field(name: str, default: str, comment: str, valid_values: Collection[Any]) -> str:
+    default = re.sub(r"\$\{.*?\}", "<study>", default)
+    if default == "null":
+        default = _in_yaml("strong" if name == "scaling" else getattr(Case, name, None))
+    meaning = re.sub(r"\n +# ?", " ", comment).strip().removesuffix(".")
+    values = f" Values: {', '.join(map(_in_yaml, valid_values))}." if valid_values else ""
+    first = f"  {name}".ljust(_NAME_WIDTH)
+    return textwrap.fill(
+        f"{meaning}.{values} Default: {default or 'none'}.", _WIDTH, break_long_words=False,
+        break_on_hyphens=False, initial_indent=first if len(first) <= _NAME_WIDTH else f"{first} ",
+        subsequent_indent=" " * _NAME_WIDTH,
+    )  # fmt: skip
+
+
+def _in_yaml(value: Any) -> str:
+    return value if isinstance(value, str) else format_value(value)
