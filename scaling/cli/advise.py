@@ -18,9 +18,8 @@ from typing import Any
 
 from rich.console import Console
 
-from scaling.cli import streams
 from scaling.cli.commands import Parser
-from scaling.cli.streams import print_lines
+from scaling.cli.output import prepare_streams, print_lines
 from scaling.core import environment
 from scaling.core.case import DTYPES, VIEWS, Case, Refusal, check_names, unknown_name
 from scaling.core.formatting import format_bytes, format_count, format_duration
@@ -266,7 +265,7 @@ def main() -> None:
     folder = Path(sys.argv.pop())  # a module that parses the arguments of its program finds none
     name, problem, options, is_bound, parent = pickle.loads((folder / "request").read_bytes())
     die_with_parent(parent)
-    streams.prepare()
+    prepare_streams()
     output = sys.stdout  # a function or its module may replace `sys.stdout` or call `sys.stdout.close()`
     output.close = output.flush  # type: ignore[method-assign]
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent sends it for any signal

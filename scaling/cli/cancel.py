@@ -4,7 +4,7 @@ import argparse
 
 from rich.console import Console
 
-from scaling.cli.streams import print_lines
+from scaling.cli.output import print_lines
 from scaling.cluster import task_state
 from scaling.cluster.cluster_settings import LOCAL
 from scaling.core.case import Refusal

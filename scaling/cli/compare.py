@@ -7,7 +7,7 @@ from rich.console import Console
 
 from scaling.analysis import folder_comparison
 from scaling.cli.commands import FAILED, OK
-from scaling.cli.streams import print_lines
+from scaling.cli.output import print_lines
 from scaling.core.case import Refusal
 from scaling.report import comparison as report
 from scaling.report.terminal import print_table

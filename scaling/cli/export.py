@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from scaling.cli.streams import damaged_notes, print_lines
+from scaling.cli.output import damaged_notes, print_lines
 from scaling.core.case import Refusal
 from scaling.report import export as exporting
 from scaling.results import store

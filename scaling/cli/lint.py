@@ -9,7 +9,7 @@ from scaling.analysis import findings
 from scaling.analysis import lint as linting
 from scaling.cli import report
 from scaling.cli.commands import FAILED, OK
-from scaling.cli.streams import make_printable, print_lines
+from scaling.cli.output import make_printable, print_lines
 from scaling.results import store
 
 _SEVERITY_COLORS = {linting.ERROR: "red", linting.WARNING: "yellow"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from scaling.cli import streams
+from scaling.cli.output import make_printable, print_lines
 from scaling.cli.status import StudyStatus, load_status
 from scaling.cluster.task_state import TaskState, find_cause
 from scaling.core.case import Refusal, label
@@ -24,14 +24,14 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     if "" in args.key:
         raise Refusal("a key is empty: give the beginning of a key or label, or no key for the failed cases")
     keys = select_keys(study, " ".join(args.key))
-    streams.print_lines(console, study.notes, "yellow")
+    print_lines(console, study.notes, "yellow")
     shown_keys = keys if args.all else keys[:_MAX_CASES]
     sections = dict.fromkeys(section for key in shown_keys for section in logs_of_case(study, key, args.all))
     for title, text in sections:
-        streams.print_lines(console, [title], "bold")
-        print(streams.make_printable(text, "\n\t"), end="\n\n", file=console.file)  # no markup, no wrapping
+        print_lines(console, [title], "bold")
+        print(make_printable(text, "\n\t"), end="\n\n", file=console.file)  # no markup, no wrapping
     if len(keys) > len(shown_keys):
-        streams.print_lines(console, [f"{len(keys) - len(shown_keys)} more: give the key of one, or --all"])
+        print_lines(console, [f"{len(keys) - len(shown_keys)} more: give the key of one, or --all"])
 
 
 def select_keys(study: StudyStatus, query: str) -> list[str]:

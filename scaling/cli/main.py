@@ -21,8 +21,8 @@ from typing import Any
 from rich.console import Console
 
 import scaling
-from scaling.cli import streams
 from scaling.cli.commands import BAD_INPUT, COMMANDS, FAILED, INTERRUPTED, OK, overview, parse
+from scaling.cli.output import prepare_streams, print_lines
 from scaling.core.case import Refusal, unknown_name
 from scaling.core.environment import hide_secrets, source
 from scaling.workers.worker_group import AllocationLost
@@ -35,7 +35,7 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 def entry() -> None:
     """Prepare the standard streams, run `main`, and exit with the status that it returns."""
-    streams.prepare()
+    prepare_streams()
     atexit.register(_ignore_signals)
     sys.exit(main())
 
@@ -126,7 +126,7 @@ def _print_error(text: str, status: int) -> int:
     if len(line) > _MAX_ERROR_LENGTH:
         line = f"{line[: _MAX_ERROR_LENGTH // 2]} ... {line[-_MAX_ERROR_LENGTH // 2 :]}"
     style = None if status == INTERRUPTED else "red"
-    streams.print_lines(Console(stderr=True, emoji=False), [f"scaling: {line}"], style)
+    print_lines(Console(stderr=True, emoji=False), [f"scaling: {line}"], style)
     return status
 
 

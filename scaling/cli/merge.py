@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from scaling.cli.streams import print_lines
+from scaling.cli.output import print_lines
 from scaling.core.case import Refusal
 from scaling.core.formatting import format_count
 from scaling.results import store

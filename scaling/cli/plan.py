@@ -3,9 +3,8 @@
 from rich.console import Console
 
 from scaling.analysis import findings
-from scaling.cli import progress
 from scaling.cli.commands import FAILED, OK
-from scaling.cli.streams import print_lines
+from scaling.cli.output import print_lines, show_preflight, show_run
 from scaling.core.case import label
 from scaling.plan import plan_study
 from scaling.report.text import clean_text
@@ -31,13 +30,13 @@ def execute(words: list[str], console: Console) -> int:
         console.print(HELP, markup=False)
         return OK
     config, name = compose(words, "plan")
-    with progress.show_preflight(console) as note:
+    with show_preflight(console) as note:
         study = plan_study.prepare_plan(config, name, note)
     from scaling.report.page import write_report
 
     print_lines(console, [plan_study.describe_work(study)])
     labels = {checked.case.key: label(checked.case) for checked in study.cases}
-    with progress.show_run(console, labels, len(study.cases)) as (listen, counts):
+    with show_run(console, labels, len(study.cases)) as (listen, counts):
         plan_study.run_plan(study, listen)
     study_findings = findings.read(study.folder)
     index = write_report(study.folder, study_findings)

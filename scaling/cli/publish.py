@@ -5,7 +5,7 @@ import argparse
 from rich.console import Console
 
 from scaling.cli.commands import FAILED, OK
-from scaling.cli.streams import damaged_notes, print_lines
+from scaling.cli.output import damaged_notes, print_lines
 from scaling.results import store
 from scaling.wandb.job import TrackingSettings
 from scaling.wandb.publish import publish

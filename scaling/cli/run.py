@@ -9,9 +9,8 @@ import functools
 
 from rich.console import Console
 
-from scaling.cli import progress
 from scaling.cli.commands import FAILED, OK
-from scaling.cli.streams import print_lines
+from scaling.cli.output import print_lines, show_preflight, show_run
 from scaling.cli.study_run import StudyRun, plan_run, read_study
 from scaling.cluster.cluster_settings import NONE, SLURM
 from scaling.core.case import built_in, label
@@ -71,7 +70,7 @@ def _examine(run: StudyRun, console: Console) -> StudyRun:
     for name in built_in("workloads").intersection(cell.case.workload for cell in run.cells):
         user_workload.check_not_shadowed(name)  # cached answers may predate a user's module of this name
     key, seconds = preflight.cache_key(run.cells), run.settings.case_seconds
-    with progress.show_preflight(console) as note:
+    with show_preflight(console) as note:
         answers = preflight.load_answers(run.folder, key) or preflight.check_cells(run.cells, seconds, note)
     preflight_results = preflight.results_from_answers(run.cells, answers)
     checked = [scheduling.skip_peers_off_cpu(run.machine.platform, result) for result in preflight_results]
@@ -147,7 +146,7 @@ def _run_directly(run: StudyRun, console: Console) -> tuple[Schedule, store.Load
 
             options = task.make_worker_options(run.cluster, nested=run.nested)
         labels = {result.case.key: label(result.case) for result in run.checked}
-        with progress.show_run(console, labels, total) as (listen, _):
+        with show_run(console, labels, total) as (listen, _):
             supervise.run_schedule(schedule, run.settings, run.folder, lock, listen, run.baseline, options)
     return schedule, store.load(run.folder)
 

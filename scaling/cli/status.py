@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from scaling.cli import streams
 from scaling.cli.commands import FAILED, INTERRUPTED, OK
+from scaling.cli.output import damaged_notes, make_printable, print_lines
 from scaling.cluster import task_state
 from scaling.cluster.cluster_settings import SUBMISSIONS
 from scaling.cluster.task_state import TaskState
@@ -73,7 +73,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """
     folder, last_progress = store.require_results_folder(args.folder), None
     if args.watch:
-        streams.raise_on_broken_pipe()
         try:
             for tasks in task_state.poll(folder):
                 status, progress = summarize_status(folder, tasks), task_state.progress_line(tasks)
@@ -117,7 +116,7 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
     # Later lines replace earlier ones.
     lines = {(line.case.key, line.replicate): line for line in status_lines}
     notes = [*notes, *filter(None, [study.problem])]
-    notes += streams.damaged_notes(loaded.damaged)
+    notes += damaged_notes(loaded.damaged)
     if tasks and not notes and any(line.state == "missing" for line in lines.values()):
         notes.append("repeat the `scaling run` command to submit the missing cases; finished ones are kept")
     if loaded.plans:
@@ -265,7 +264,7 @@ def print_status(status: StudyStatus, console: Console, show_all: bool) -> None:
         title = escape(str(status.folder)) + (", each replicate counted" if replicated else "")
         table = Table("workload", *states, title=title)
         for workload, counts in status.counts.items():
-            table.add_row(escape(streams.make_printable(workload)), *(str(counts[state]) for state in states))
+            table.add_row(escape(make_printable(workload)), *(str(counts[state]) for state in states))
         console.print(table)
-    streams.print_lines(console, case_lines(status, show_all))
-    streams.print_lines(console, status.notes, "yellow")
+    print_lines(console, case_lines(status, show_all))
+    print_lines(console, status.notes, "yellow")

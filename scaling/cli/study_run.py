@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from scaling.cli.streams import damaged_notes, print_lines
+from scaling.cli.output import damaged_notes, print_lines
 from scaling.cluster import cluster_settings, slurm
 from scaling.cluster.cluster_settings import LOCAL, NONE, SLURM, SUBMISSIONS, ClusterSettings
 from scaling.core.case import CEILING, FIELDS, Refusal

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from scaling.cli.streams import print_lines
+from scaling.cli.output import print_lines
 from scaling.cli.study_run import StudyRun, plan_run
 from scaling.cluster import pack, sbatch, task_state
 from scaling.cluster.cluster_settings import LOCAL

@@ -5,14 +5,14 @@ import re
 
 from rich.console import Console
 
-from scaling.cli import progress
+from scaling.cli import output
 
 
 def test_all_counts_of_a_large_run_are_visible_in_80_columns(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")  # rich shows no progress in a dumb terminal
     shown = io.StringIO()
     console = Console(file=shown, width=80, force_terminal=True)
-    with progress.show_run(console, {"k": "a case"}, 12_345) as (listen, counts):
+    with output.show_run(console, {"k": "a case"}, 12_345) as (listen, counts):
         counts.update(ok=10_000, skipped=1_000, failed=123)
         listen({"event": "begin", "key": "k"})
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.getvalue())

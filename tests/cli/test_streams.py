@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from scaling.cli import streams
+from scaling.cli import output
 from tests.support.commands import COMMAND, COMMAND_TIMEOUT, command_environment
 from tests.support.verbs import RUN, VERBS, verb_arguments
 
@@ -78,8 +78,8 @@ def test_a_run_completes_after_the_reader_of_its_output_exits(tmp_path):
 def test_a_file_never_gets_the_descriptor_of_a_closed_stream_not_even_in_a_child(tmp_path):
     code = f"""
 import os
-from scaling.cli import streams
-streams.prepare()
+from scaling.cli import output
+output.prepare_streams()
 number = open({str(tmp_path / "a")!r}, "w").fileno()
 print(number > 2 and all(map(os.get_inheritable, range(3))), file=open("b", "w"))
 """
@@ -101,7 +101,7 @@ def test_a_full_output_device_is_reported_in_one_line(arguments, folders):
 
 def test_output_to_a_closed_terminal_is_discarded_like_output_to_a_closed_pipe():
     controller, terminal = pty.openpty()
-    stream = streams._open_text_stream(terminal, None)
+    stream = output._open_text_stream(terminal, None)
     os.close(controller)  # as when a window or an ssh session ends and `disown` kept the command alive
     print("progress", file=stream, flush=True)
     print("more", file=stream, flush=True)

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from scaling.analysis import findings
-from scaling.cli import progress
+from scaling.cli import output
 from scaling.report import export, proposal
 from scaling.report.figures import charts, files
 from scaling.report.text import clean_text
@@ -81,7 +81,7 @@ def test_records_cannot_control_the_terminal(folder, scaling_command, verb):
 
 
 def test_progress_of_a_run_shows_control_characters_as_question_marks(capsys):
-    with progress.show_run(Console(width=140), {}, 1) as (listen, _):
+    with output.show_run(Console(width=140), {}, 1) as (listen, _):
         text = "\x1b]0;PWNED\x07\n\x1b[31mred\u202e[bold]"
         listen(
             {"event": "end", "key": "k", "status": "failed", "reason": "error", "text": text, "seconds": []}

@@ -1,0 +1,145 @@
+"""Print the output of commands: standard streams, lines of text, notes on damaged files, live progress."""
+
+import contextlib
+import errno
+import io
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from scaling.core.formatting import format_count, format_duration
+
+_STATUS_COLORS = {"ok": "green", "planned": "green", "skipped": "yellow", "failed": "red"}
+
+
+def prepare_streams() -> None:
+    """Replace the standard streams of `sys`, so that output to a closed stream or pipe is discarded."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            devnull = os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor, which is `descriptor`
+            os.set_inheritable(devnull, True)  # like a standard stream
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115
+    sys.stdout, sys.stderr = _open_text_stream(1, sys.stdout), _open_text_stream(2, sys.stderr)
+
+
+def _open_text_stream(number: int, stream: TextIO | None) -> io.TextIOWrapper:
+    raw = _DiscardingOutput(number, "w", closefd=False)
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw), encoding, errors="replace", line_buffering=number == 2 or raw.isatty()
+    )
+
+
+class _DiscardingOutput(io.FileIO):
+    """A raw output stream that discards all output after the first write that fails with `OSError`."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data) or 0
+        except OSError as error:
+            devnull = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(devnull, self.fileno())
+            os.close(devnull)
+            # EIO: the terminal was closed. `scaling status --watch` ends when nobody reads its output.
+            if error.errno in (errno.EPIPE, errno.EIO) and "--watch" not in sys.argv:
+                return len(data)
+            raise
+
+
+def make_printable(text: str, allowed: str = "") -> str:
+    """Replace whitespace with spaces, and other characters that are not printable with question marks.
+
+    The characters in `allowed` are not replaced.
+    """
+    return "".join(
+        char if char.isprintable() or char in allowed else " " if char.isspace() else "?" for char in text
+    )
+
+
+def print_lines(console: Console, lines: Iterable[str], style: str | None = None) -> None:
+    """Print lines of text in a rich `style`, without line wrapping, markup or control characters."""
+    for line in lines:
+        console.print(make_printable(line), style=style, soft_wrap=True, highlight=False, markup=False)
+
+
+def damaged_notes(damaged: Sequence[str]) -> list[str]:
+    """Return notes on `damaged`: on each plan, on unreadable files of records, and on damaged lines."""
+    files = [text for text in damaged if text.split(": ")[0].endswith(".jsonl")]  # without a line number
+    plans = [text for text in damaged if text.split(": ")[0].endswith(".json")]
+    lines = [text for text in damaged if text not in (*files, *plans)]
+    fix = "repeat the `scaling run` command to run their cases, and delete the lines to end this note"
+    notes = (
+        ("cannot be read", files, "more file", "make it readable, or move it away"),
+        ("damaged, ignored", lines, "more line", fix),
+    )
+    return plans + [
+        f"{problem}: {texts[0]}{f' and {format_count(len(texts) - 1, noun)}' if texts[1:] else ''}; {fix}"
+        for problem, texts, noun, fix in notes
+        if texts
+    ]
+
+
+@contextlib.contextmanager
+def show_preflight(console: Console) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function f(done, total) that shows on a terminal how many cases have been checked."""
+    with console.status("examining cases") as status:
+        yield lambda done, total: status.update(f"examining: {done} of {format_count(total, 'case')}")
+
+
+@contextlib.contextmanager
+def show_run(
+    console: Console, labels: dict[str, str], total: int
+) -> Iterator[tuple[Callable[[dict[str, Any]], None], Counter]]:
+    """Show the progress of a run within this context, and yield (listen, counts).
+
+    `listen(event)` shows an event, such as the end of a case. `counts[status]` is the number of cases that
+    ended with this status. `labels` maps case keys to labels. `total` is the number of cases, including cases
+    that are skipped or fail without a run.
+    """
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    counts = Counter[str]()
+    bar = Progress(
+        SpinnerColumn(), BarColumn(bar_width=12), MofNCompleteColumn(), TimeRemainingColumn(),
+        TextColumn("{task.fields[state]}", markup=False),
+        console=console, transient=True, disable=not console.is_terminal,
+    )  # fmt: skip
+    task = bar.add_task("", total=total, state="starting")
+
+    def listen(event: dict[str, Any]) -> None:
+        if event["event"] == "waiting":
+            print_lines(console, [event["text"]], "yellow")
+            return
+        case_label = labels.get(event["key"], event["key"])
+        if event["event"] == "end":
+            counts[event["status"]] += 1
+            position = f"[{counts.total()}/{total}]"
+            result = make_printable(": ".join(filter(None, (event["reason"], event["text"]))))
+            if event["seconds"]:
+                result = format_duration(event["seconds"][0])
+            if event["status"] not in ("ok", "planned") or not console.is_terminal:
+                status = f"{event['status']:7}", _STATUS_COLORS[event["status"]]
+                line = Text.assemble(f"{position} ", status, f" {case_label}  {result}")
+                console.print(line, soft_wrap=True, highlight=False)
+            bar.advance(task)
+        done = "planned" if counts["planned"] else "ok"
+        state = f"{counts[done]} {done}, {counts['skipped']} skipped, {counts['failed']} failed"
+        state += f" · {case_label}" if event["event"] == "begin" else ""
+        bar.update(task, state=state[: max(20, console.width - 36)])
+
+    with bar:
+        yield listen, counts
