@@ -1,25 +1,35 @@
-"""Implement `scaling run`: read a study, run or submit its missing cases, and report the results.
-
-With cluster=slurm or cluster=local, submit.py submits the cases as jobs.
-"""
+"""Implement `scaling run`: read a study (`StudyRun`), run or submit its missing cases, report the results."""
 
 import contextlib
 import dataclasses
-import functools
+import math
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
+from scaling.cli import report
 from scaling.cli.commands import FAILED, OK
-from scaling.cli.output import print_lines, show_preflight, show_run
-from scaling.cli.study_run import StudyRun, plan_run, read_study
-from scaling.cluster.cluster_settings import NONE, SLURM
-from scaling.core.case import built_in, label
-from scaling.core.formatting import format_count
+from scaling.cli.output import damaged_notes, print_lines, show_preflight, show_run
+from scaling.cluster import cluster_settings, pack, sbatch, slurm, task_state
+from scaling.cluster.cluster_settings import LOCAL, NONE, SLURM, SUBMISSIONS, ClusterSettings
+from scaling.cluster.task import make_worker_options
+from scaling.core.case import CEILING, FIELDS, Refusal, built_in, label
+from scaling.core.formatting import format_count, format_wait
+from scaling.options import machine_peaks
 from scaling.results import store
-from scaling.study import preflight, user_workload
+from scaling.study import grid, preflight, user_workload, variants
 from scaling.study.configuration import compose, describe_fields, describe_groups
+from scaling.wandb.job import TrackingSettings
 from scaling.workers import schedule as scheduling
-from scaling.workers.schedule import Schedule, find_identities
+from scaling.workers import supervise
+from scaling.workers.machine import Machine
+from scaling.workers.run_settings import RunSettings
+from scaling.workers.schedule import PreflightResult, Schedule, find_identities
+from scaling.workers.worker_group import Variant
 
 HELP = """\
 Run the missing cases of a scaling study.
@@ -49,6 +59,31 @@ Results go to results/<study> unless results=PATH says otherwise.
 Exit status: 0 when every case is ok, skipped or in the queue, 1 when some
 failed or have no record, 2 for bad input, 130 after Ctrl-C."""
 
+@dataclass(frozen=True)
+class StudyRun:
+    """A validated study with its settings, cluster, devices and results folder."""
+
+    name: str  # name of its YAML file, such as "rbf"
+    title: str | None
+    settings: RunSettings
+    cluster: ClusterSettings
+    machine: Machine  # available nodes and devices
+    folder: Path  # the results folder
+    cells: list[grid.GridCell]  # the cases as given in the study
+    nested: bool  # whether all device counts run in one allocation
+    wait: bool  # whether to wait for submitted jobs
+    retry: bool  # whether cases that have no attempts left run once more
+    dry_run: bool  # whether to print the cases only
+    versus: object  # the program to compare with, such as "commit:main"
+    baseline: tuple[Variant, Path] | None  # the program `versus`, and its results folder
+    tracking: TrackingSettings | None  # None if nothing is published
+    checked: Sequence[PreflightResult] = ()  # the cases after their preflight check
+
+    @property
+    def folders(self) -> list[Path]:
+        """Return the results folder and, if `baseline` is set, the results folder of the baseline."""
+        return [self.folder, *([self.baseline[1]] if self.baseline else [])]
+
 
 def execute(words: list[str], console: Console) -> int:
     """Run the study that the command-line arguments select, and return the exit status."""
@@ -57,11 +92,54 @@ def execute(words: list[str], console: Console) -> int:
         text = HELP.format(groups=describe_groups(overrides), fields=describe_fields())
         console.print(text, soft_wrap=True, markup=False)
         return OK
-    return _run_and_report(_examine(read_study(*compose(words)), console), console)
+    return _run_and_report(*_check_cases(_read_study(*compose(words)), console), console)
 
 
-def _examine(run: StudyRun, console: Console) -> StudyRun:
-    """Check the cases of a study, and return a copy of `run` with the results in its field `checked`.
+def _read_study(config: dict[str, Any], name: str) -> StudyRun:
+    """Return the study that a composed configuration describes, or raise `Refusal` if it is invalid."""
+    cluster = cluster_settings.from_config(config["cluster"])
+    settings = RunSettings.from_config(config, cluster.attempts if cluster.submits else None)
+    _check_options(config, cluster)
+    is_tracked = config["tracking"].get("name") != "none"
+    tracking = TrackingSettings.from_config(config["tracking"]) if is_tracked else None
+    folder = store.parse_results(config["results"])
+    if cluster.submits:
+        sbatch.resolve_results(folder, cluster)  # refuses a path that no job can use
+    study = config["study"]
+    overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
+    cells = grid.expand_study(study, overrides, settings.max_cases, name=name)
+    machine = slurm.find_machine(cluster, config["dry_run"])
+    if machine_peaks.enables_peaks(study):
+        peaks = machine_peaks.peak_cases([cell.case for cell in cells], machine.platform)
+        cells += map(grid.GridCell, peaks)
+    device_counts = [cell.case.devices for cell in cells]
+    machine.check_device_counts(device_counts, settings.processes, settings.oversubscribe)
+    baseline = None
+    if config["versus"] is not None:
+        variant = variants.name_variant(str(config["versus"]))
+        baseline = variant, folder / f"versus-{variant.name}"
+    return StudyRun(
+        name, study.get("title"), settings, cluster, machine, folder, cells, config["nested"],
+        cluster.name == LOCAL if config["wait"] is None else config["wait"], config["retry"],
+        config["dry_run"], config["versus"], baseline, tracking,
+    )  # fmt: skip
+
+
+def _check_options(config: dict[str, Any], cluster: ClusterSettings) -> None:
+    """Raise `Refusal` if an option in `config` cannot be used with `scaling run` or with this cluster."""
+    versus = config["versus"]
+    if config.get("hardware") is not None:
+        raise Refusal("hardware is an option of `scaling plan` and has no effect here: leave it out")
+    for option, value in (("wait", False), ("retry", True)):
+        if config[option] is value and not cluster.submits:
+            text = f"{grid.format_setting(option, value)} has no effect with cluster={cluster.name}"
+            raise Refusal(f"{text}, which runs the study here; leave it out")
+    if versus is not None and cluster.name != NONE:
+        raise Refusal(f"versus={versus} runs on this machine only: leave out cluster={cluster.name}")
+
+
+def _check_cases(run: StudyRun, console: Console) -> tuple[StudyRun, str | None, list[preflight.Answer]]:
+    """Check the cases of a study. Return (`run` with the results in `checked`, cache key, answers to cache).
 
     Raise `Refusal` if a case is invalid.
     """
@@ -72,37 +150,198 @@ def _examine(run: StudyRun, console: Console) -> StudyRun:
     key, seconds = preflight.cache_key(run.cells), run.settings.case_seconds
     with show_preflight(console) as note:
         answers = preflight.load_answers(run.folder, key) or preflight.check_cells(run.cells, seconds, note)
-    preflight_results = preflight.results_from_answers(run.cells, answers)
-    checked = [scheduling.skip_peers_off_cpu(run.machine.platform, result) for result in preflight_results]
-    save_answers = functools.partial(preflight.save_answers, run.folder, key, answers)
-    return dataclasses.replace(run, checked=checked, save_answers=save_answers)
+    results = preflight.results_from_answers(run.cells, answers)
+    checked = [scheduling.skip_peers_off_cpu(run.machine.platform, result) for result in results]
+    return dataclasses.replace(run, checked=checked), key, answers
 
 
-def _run_and_report(run: StudyRun, console: Console) -> int:
-    """Run the cases of a study that have no result, write its report, and return the exit status."""
-    submitted = False
+def _run_and_report(
+    run: StudyRun, key: str | None, answers: Sequence[preflight.Answer], console: Console
+) -> int:
+    """Run the cases of a study that have no result, write its report, and return the exit status.
+
+    `answers` are the answers of the preflight check, which are cached under `key`.
+    """
+    if run.dry_run:
+        return _print_dry_run(run, console)
     with contextlib.ExitStack() as stack:
-        if run.dry_run:
-            return _print_dry_run(run, console)
         if run.baseline:
-            from scaling.study import variants
-
             variant = stack.enter_context(variants.open_variant(str(run.versus)))
             run = dataclasses.replace(run, baseline=(variant, run.baseline[1]))
         for folder in run.folders:
             store.create_results(folder)
-        run.save_answers()
-        if run.cluster.submits:
-            from scaling.cli import submit
+        preflight.save_answers(run.folder, key, answers)
+        outcome = _submit_and_wait(run, console) if run.cluster.submits else _run_directly(run, console)
+    if outcome is not None:
+        return _report_and_publish(run, *outcome, console)
+    if run.tracking is not None:
+        print_lines(console, [f"publish later with `{store.format_command('publish', run.folder)}`"])
+    return OK
 
-            schedule, loaded, submitted = submit.submit_and_wait(run, console)
-        else:
-            schedule, loaded = _run_directly(run, console)
-    if submitted:
-        if run.tracking is not None:
-            print_lines(console, [f"publish later with `{store.format_command('publish', run.folder)}`"])
-        return OK
-    return _report_and_publish(run, schedule, loaded, console)
+
+def _print_dry_run(run: StudyRun, console: Console) -> int:
+    """Print which cases would run, be skipped or fail. Return 1 if any case would fail, otherwise 0."""
+    schedule, loaded = _plan_run(run, console)
+    for session in schedule.sessions:
+        shape = scheduling.process_shape(session[0].case, schedule.machine, run.settings)
+        devices = format_count(shape.devices, f"{schedule.machine.platform} device")
+        processes = "a process" if shape.processes == 1 else f"{shape.processes} processes"
+        print_lines(console, [f"{processes} with {devices} on {format_count(shape.nodes, 'node')}"], "bold")
+        print_lines(console, [f"  run   {label(item.case)}" for item in session])
+    for item in (*schedule.skips, *schedule.failures):
+        status, *reason = item.preflight.outcome or ("",)
+        mark, style = ("fail", "red") if status == "failed" else ("skip", "yellow")
+        print_lines(console, [f"  {mark}  {label(item.case)}  {': '.join(reason)}"], style)
+    failed = f"{len(schedule.failures)} that cannot be examined, " if schedule.failures else ""
+    counts = f"{schedule.missing} to run, {len(schedule.skips)} to skip, {failed}{schedule.done} already done"
+    console.print(f"{counts}; nothing was started")
+    if run.cluster.name == SLURM:
+        tasks = _pack_tasks(run, schedule, loaded) if schedule.sessions else []
+        for text in sbatch.format_scripts(run.folder, run.cluster, tasks, schedule.machine):
+            console.print(f"\n{text}", markup=False, soft_wrap=True)
+    return FAILED if schedule.failures else OK
+
+
+def _run_directly(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
+    """Run the missing cases without submitting jobs, and return (schedule, all records of the folder)."""
+    with store.locked(run.folder) as lock:
+        schedule, loaded = _plan_run(run, console)
+        total = schedule.missing + len(schedule.skips) + len(schedule.failures)
+        if not total:
+            return schedule, loaded
+        is_bare = run.cluster.name == NONE
+        options = None if is_bare else make_worker_options(run.cluster, nested=run.nested)
+        labels = {result.case.key: label(result.case) for result in run.checked}
+        with show_run(console, labels, total) as (listen, _):
+            supervise.run_schedule(schedule, run.settings, run.folder, lock, listen, run.baseline, options)
+    return schedule, store.load(run.folder)
+
+
+def _submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded] | None:
+    """Submit the cases that have no result as cluster tasks. Return (schedule, all records of the folder).
+
+    If `run.wait` is true, wait until the tasks end, and write a "failed" record for each case that was lost.
+    Return None if tasks are queued, and this process does not wait for them.
+    """
+    with store.locked(run.folder):
+        schedule, loaded = _plan_run(run, console)
+        submitted = _submit(run, schedule, loaded, console)
+    if not submitted:
+        return schedule, store.load(run.folder)
+    if not run.wait:
+        return None
+    _wait_until_done(run.folder, console)
+    with store.locked(run.folder):
+        schedule, loaded = _plan_run(dataclasses.replace(run, retry=False), console)
+    if schedule.missing:
+        print_lines(console, ["repeat the command to run these cases; finished records are kept"])
+    return schedule, loaded
+
+
+def _wait_until_done(folder: Path, console: Console) -> None:
+    """Show the progress of all submitted tasks until no task is pending or running.
+
+    After Ctrl-C, raise `KeyboardInterrupt`. Its message names the commands that show and cancel the tasks.
+    """
+    last_line = ""
+    try:
+        with console.status("") as status:
+            for tasks in task_state.poll(folder):
+                line = task_state.progress_line(tasks)
+                status.update(line)
+                if line not in ("", last_line) and not console.is_terminal:
+                    console.print(line, soft_wrap=True, highlight=False)
+                last_line = line
+    except KeyboardInterrupt:
+        status_command, cancel_command = (store.format_command(verb, folder) for verb in ("status", "cancel"))
+        commands = f"`{status_command}` shows the jobs, `{cancel_command}` ends them"
+        raise KeyboardInterrupt(f"no longer waiting; {commands}") from None
+
+
+def _submit(run: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Console) -> bool:
+    """Submit the cases of a schedule that can run, and write records of its skipped and failed cases.
+
+    Return whether any case is queued, including the cases of earlier submissions.
+    """
+    without_runs = dataclasses.replace(schedule, sessions=())
+    supervise.run_schedule(without_runs, run.settings, run.folder, None, lambda _: None)
+    if not schedule.sessions:
+        return bool(schedule.queued)
+    tasks = _pack_tasks(run, schedule, loaded)
+    submission = sbatch.submit(run.folder, run.cluster, tasks, run.settings, schedule, run.nested)
+    jobs = list(dict.fromkeys((entry.job or "").partition("_")[0] for entry in submission.entries))
+    job_names = f"{'jobs' if len(jobs) > 1 else 'job'} {', '.join(jobs)}"
+    longest, limit = max(task.seconds for task in tasks), run.cluster.time
+    sizes = format_count(len({task.shape for task in tasks}), "allocation size")
+    counts = f"{format_count(len(tasks), 'task')} with {sizes}"
+    duration = f"each about {format_wait(longest)} or less"
+    progress_advice = f"`{store.format_command('status', run.folder)}` shows their progress"
+    print_lines(console, [f"submitted {counts} as {job_names}, {duration}; {progress_advice}"])
+    if longest > 60 * limit:
+        warning = f"one of them may take {format_wait(longest)}, longer than cluster.time={limit:g} minutes"
+        print_lines(console, [f"{warning}: cluster.time={math.ceil(1.5 * longest / 60)} is enough"], "yellow")
+    return True
+
+
+def _pack_tasks(run: StudyRun, schedule: Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
+    is_local = run.cluster.name == LOCAL  # a single task
+    budget = math.inf if is_local else 60 * run.cluster.time * run.cluster.fill
+    return pack.pack(schedule, run.settings, loaded.records, budget, run.nested or is_local)
+
+
+def _plan_run(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
+    """Schedule the cases of a study that have no result. Return (schedule, all earlier records).
+
+    If `run.dry_run` is false, also write study.json, and a "failed" record for each case that an ended job
+    did not finish.
+    """
+    queued = set[tuple[str, int]]()
+    if run.cluster.submits or (run.folder / SUBMISSIONS).exists():
+        queued = _settle_submissions(run, console)  # writes records unless `run.dry_run` is true
+    loaded, *baselines = [store.load(folder) for folder in run.folders]
+    baseline = baselines[0].records if baselines else None
+    schedule = scheduling.make_schedule(
+        run.checked, run.settings, run.machine, loaded.records, baseline, queued, run.retry
+    )
+    if run.dry_run:
+        return schedule, loaded
+    print_lines(console, damaged_notes(loaded.damaged), "yellow")
+    scalings = [cell.scaling for cell in run.cells if cell.case.workload != CEILING]
+    manifest = scheduling.study_manifest(run.name, run.title, scalings, run.checked, run.settings)
+    for folder in run.folders:
+        store.write_json(folder / "study.json", manifest)
+    _print_counts(run, schedule, console)
+    return schedule, loaded
+
+
+def _print_counts(run: StudyRun, schedule: Schedule, console: Console) -> None:
+    finally_failed = f"{schedule.lost} failed permanently or {run.settings.attempts} times (cluster.attempts)"
+    skipped = f"{len(schedule.skips)} skipped"
+    counts = (
+        (True, f"{format_count(schedule.missing, 'case')} to run, {schedule.done} already done, {skipped}"),
+        (schedule.failures, f"{len(schedule.failures)} failed before the start"),
+        (schedule.queued, f"{schedule.queued} in the queue already"),
+        (schedule.lost, f"{finally_failed}: retry=true runs them once more"),
+    )
+    text = ", ".join(count_text for shown, count_text in counts if shown)
+    device_kind = next(iter(schedule.environments.values()))["device_kind"]
+    device_name = device_kind or f"{schedule.machine.platform} devices {schedule.machine.name}"
+    print_lines(console, [f"{run.name}: {text}; on {device_name}; results in {run.folder}"])
+
+
+def _settle_submissions(run: StudyRun, console: Console) -> set[tuple[str, int]]:
+    """Return {(case key, replicate number)} for the cases that submitted tasks may still run.
+
+    If `run.dry_run` is false, first write a "failed" record for each case that an ended job did not finish.
+    """
+    query = (run.cluster.name == SLURM and not run.dry_run) or shutil.which("squeue") is not None
+    tasks = task_state.find_tasks(run.folder, query)
+    if not run.dry_run and (lost := task_state.record_lost_cases(run.folder, tasks)):
+        console.print(f"{format_count(lost, 'case')} of earlier jobs did not finish; the records say why")
+    if unknown := sum(task.state.name == task_state.UNKNOWN for task in tasks):
+        text = f"{format_count(unknown, 'task')} cannot be queried by you on this host, and may still run"
+        print_lines(console, [f"{text}; if they have ended, remove {run.folder / SUBMISSIONS}"])
+    return task_state.queued_cases(tasks)
 
 
 def _report_and_publish(run: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Console) -> int:
@@ -110,8 +349,6 @@ def _report_and_publish(run: StudyRun, schedule: Schedule, loaded: store.Loaded,
 
     The exit status is 1 if a case failed, or if a case is neither recorded nor queued. Otherwise, it is 0.
     """
-    from scaling.cli import report
-
     planned = schedule.environments
     settings = {record.setting for record in loaded.records if find_identities(record, planned)}
     study_findings = report.write_and_print(run.folder, console, settings, brief=True, loaded=loaded)
@@ -129,46 +366,3 @@ def _report_and_publish(run: StudyRun, schedule: Schedule, loaded: store.Loaded,
     expected = {(key, replicate) for key, count in counts.items() for replicate in range(count)}
     missing = expected - {(record.key, record.replicate) for record in study_findings.records}
     return FAILED if has_failed or len(missing) > schedule.queued else OK
-
-
-def _run_directly(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
-    """Run the missing cases without submitting jobs, and return (schedule, all records of the folder)."""
-    with store.locked(run.folder) as lock:
-        schedule, loaded = plan_run(run, console)
-        total = schedule.missing + len(schedule.skips) + len(schedule.failures)
-        if not total:
-            return schedule, loaded
-        from scaling.workers import supervise
-
-        options = None
-        if run.cluster.name != NONE:
-            from scaling.cluster import task
-
-            options = task.make_worker_options(run.cluster, nested=run.nested)
-        labels = {result.case.key: label(result.case) for result in run.checked}
-        with show_run(console, labels, total) as (listen, _):
-            supervise.run_schedule(schedule, run.settings, run.folder, lock, listen, run.baseline, options)
-    return schedule, store.load(run.folder)
-
-
-def _print_dry_run(run: StudyRun, console: Console) -> int:
-    """Print which cases would run, be skipped or fail. Return 1 if any case would fail, otherwise 0."""
-    schedule, loaded = plan_run(run, console)
-    for session in schedule.sessions:
-        shape = scheduling.process_shape(session[0].case, schedule.machine, run.settings)
-        devices = format_count(shape.devices, f"{schedule.machine.platform} device")
-        processes = "a process" if shape.processes == 1 else f"{shape.processes} processes"
-        print_lines(console, [f"{processes} with {devices} on {format_count(shape.nodes, 'node')}"], "bold")
-        print_lines(console, [f"  run   {label(item.case)}" for item in session])
-    for item in (*schedule.skips, *schedule.failures):
-        status, *reason = item.preflight.outcome or ("",)
-        mark, style = ("fail", "red") if status == "failed" else ("skip", "yellow")
-        print_lines(console, [f"  {mark}  {label(item.case)}  {': '.join(reason)}"], style)
-    failed = f"{len(schedule.failures)} that cannot be examined, " if schedule.failures else ""
-    counts = f"{schedule.missing} to run, {len(schedule.skips)} to skip, {failed}{schedule.done} already done"
-    console.print(f"{counts}; nothing was started")
-    if run.cluster.name == SLURM:
-        from scaling.cli import submit
-
-        submit.print_scripts(run, schedule, loaded, console)
-    return FAILED if schedule.failures else OK

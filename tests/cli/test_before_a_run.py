@@ -5,7 +5,6 @@ import subprocess
 import pytest
 
 from scaling.cli import run as running
-from scaling.cli import submit
 from scaling.core.case import Refusal
 from scaling.study import preflight, variants
 
@@ -30,7 +29,7 @@ def test_a_study_is_checked_before_it_runs(bad, call_main, write_study, monkeypa
 def test_a_run_that_leaves_its_cases_in_the_queue_says_how_to_publish_them(
     tracking, call_main, write_study, monkeypatch
 ):
-    monkeypatch.setattr(submit, "submit_and_wait", lambda *_: (None, None, True))
+    monkeypatch.setattr(running, "_submit_and_wait", lambda *_: None)
     words = write_study("{workload: linear, points: 6}")
     done = call_main([*words, "cluster=local", "wait=false", f"tracking={tracking}"])
     is_named = "publish later with `scaling publish results/mine`" in done.stdout

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.cli import submit
+from scaling.cli import run
 from scaling.core.case import CHOICES, OPTIONS
 from scaling.core.record import to_line
 from scaling.plan import plan_study
@@ -960,7 +960,7 @@ def call(tmp_path, monkeypatch, call_main, make_record):
 
     def call(arguments, files):
         prepare(files)
-        for module, function in ((supervise, "run_schedule"), (submit, "_submit"), (plan_study, "run_plan")):
+        for module, function in ((supervise, "run_schedule"), (run, "_submit"), (plan_study, "run_plan")):
             monkeypatch.setattr(module, function, fail)
         before = {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")}
         done = call_main(list(arguments))
