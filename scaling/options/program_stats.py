@@ -41,8 +41,6 @@ _PRIMITIVES_OF_RULE = {  # name of a counting rule -> the JAX primitives it appl
 }
 _RULE_OF = {primitive: rule for rule, names in _PRIMITIVES_OF_RULE.items() for primitive in names.split()}
 TRANSCENDENTAL = frozenset(_PRIMITIVES_OF_RULE["transcendental"].split())
-# All primitives that are not a product or a factorization of matrices.
-NON_MATRIX_PRIMITIVES = {*_RULE_OF, "integer_pow", "one_minus_square", "polynomial"}
 
 
 class OperationCounts(NamedTuple):

@@ -22,8 +22,7 @@ from scaling.core.case import SECOND, Case, Refusal, TooLarge, built_in, from_di
 from scaling.core.derivative import Derivative, describe_derivative
 from scaling.core.environment import PROGRAM_VARIABLES, hide_secrets, scrub
 from scaling.core.formatting import format_location
-from scaling.core.inputs import exact_inputs, input_structs, point_structs
-from scaling.options.program_stats import NON_MATRIX_PRIMITIVES, subjaxprs
+from scaling.core.inputs import exact_inputs, input_structs
 from scaling.options.sparse_jacobians import validated_pattern
 from scaling.peers import interface
 from scaling.study.completion import complete, unused_fields, why_inapplicable, without_trivial_blocks
@@ -91,13 +90,8 @@ def check_cell(cell: GridCell) -> dict[str, Any]:
     built = workload.build(completed, _make_workload)
     if completed.workload not in built_in("workloads"):
         _check_inputs_once(without_layout(completed))
-    unused = unused_fields(cell.case)
-    is_lower = completed.engine == interface.JAX and completed.precision != "highest"
     try:
         derivative = without_trivial_blocks(describe_derivative(completed, built))
-        if is_lower and not has_matrix_product(completed, built):
-            causes = "workload", "variant", "formulation", "batch"
-            unused["precision"] = "for a function without matrix products", causes
         completed = derivative.case
         inapplicable = why_inapplicable(derivative) or _why_indivisible(completed)
         if inapplicable is None and completed.workload not in built_in("workloads"):
@@ -109,30 +103,9 @@ def check_cell(cell: GridCell) -> dict[str, Any]:
         inapplicable = "too_large", scrub(str(error))[:_MAX_TEXT]
     return {
         "event": "answer", "case": to_dict(completed), "unfit": inapplicable,
-        "workload_digest": workload.digest(completed.workload),
-        "engine": list(interface.package_versions(completed.engine).items()), "unused": unused,
+        "unused": unused_fields(cell.case), "workload_digest": workload.digest(completed.workload),
+        "engine": list(interface.package_versions(completed.engine).items()),
     }  # fmt: skip
-
-
-def has_matrix_product(case: Case, built: workload.Workload) -> bool:
-    """Return whether a case may compute a matrix product, so that its field `precision` has an effect."""
-    if built.reduction.products or case.ad_mode.by_workload:
-        return True  # a derivative written by hand is not traced here
-    function, inputs = built.function, point_structs(case, built)
-    if case.batch == "whole" and built.whole is not None:
-        points, shared = input_structs(case, built)
-        function, inputs = built.whole, {**points, **shared}
-    return _may_multiply(jax.make_jaxpr(lambda inputs: function(**inputs))(inputs).jaxpr)
-
-
-def _may_multiply(jaxpr: Any) -> bool:
-    """Return whether a jaxpr, or a jaxpr inside it, contains a primitive that may multiply matrices."""
-    for equation in jaxpr.eqns:
-        name, inner = equation.primitive.name, subjaxprs(equation)
-        is_opaque = name not in NON_MATRIX_PRIMITIVES and (not inner or name.startswith("custom"))
-        if is_opaque or any(map(_may_multiply, inner)):
-            return True
-    return False
 
 
 def _why_indivisible(case: Case) -> tuple[str, str] | None:

@@ -1,7 +1,6 @@
 """Tests of fields without effect: rejected if no case of the grid uses the value, otherwise normalised in the others."""
 
 import json
-import re
 import subprocess
 import sys
 
@@ -91,16 +90,6 @@ def test_every_field_that_complete_resets_has_a_reason():
                 api,
                 split,
             )
-
-
-@pytest.mark.process
-def test_precision_is_rejected_only_for_a_function_without_matrix_products(scaling_command, write_study):
-    text = "{{workload: rbf, points: 6, mode: jacfwd, precision: high, api: jit, formulation: {}}}"
-    done = scaling_command([*write_study(text.format("rowwise")), "dry_run=true"])
-    assert done.returncode == 2 and re.search(
-        "precision=high has no effect for a function without mat", done.stderr
-    )
-    assert scaling_command([*write_study(text.format("product")), "dry_run=true"]).returncode == 0
 
 
 POISSON = "from scaling.workloads.poisson import workload\nSIZES = {}\n"
