@@ -1,8 +1,8 @@
-"""Expand the grids of a study into a `GridCell` for each combination of swept values (`expand_study`).
+"""Expand the grids of a study into cases (`GridCell`), without the cases that its `where` condition excludes.
 
 The value of a field comes from the command line, from the grid, or from the fields that all grids share. A
-list is swept over its elements, and a `where` condition, such as "api != 'jit' or devices == 1", excludes
-cases. With weak scaling, the number of points is multiplied by the number of devices.
+list is swept over its elements. A condition, such as "api != 'jit' or devices == 1", compares fields and
+sizes of a case with constants. With weak scaling, the number of points is multiplied by the number of devices.
 """
 
 import ast
@@ -148,7 +148,7 @@ def _expand_grids(
 
 
 def _check_study(study: Mapping[str, Any], parts: Any) -> None:
-    """Raise `Refusal` if `parts`, or the entry grids, ceilings or title of `study`, has an invalid value."""
+    """Raise `Refusal` if `parts`, or the entry grids, ceilings, title or sizes of `study`, is invalid."""
     if not isinstance(parts, Mapping) or not all(isinstance(part, Mapping) for part in parts.values()):
         raise Refusal(f"parts must be a mapping of studies by name, not {format_value(parts)}")
     grids = study.get("grids", [{}])
@@ -159,6 +159,7 @@ def _check_study(study: Mapping[str, Any], parts: Any) -> None:
         raise Refusal(f"ceilings must be true or false, not {format_value(study['ceilings'])}")
     if not isinstance(study.get("title"), str | None):
         raise Refusal(f"title must be a text, not {format_value(study['title'])}")
+    _read_sizes(study)
 
 
 @contextlib.contextmanager
@@ -193,13 +194,18 @@ def _merge(fields: Mapping[str, Any], replacements: Mapping[str, Any]) -> _Field
     return merged
 
 
-def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
-    """Return {name: list of values} for the fields and sizes of a grid, such as "mode" and "sizes.p"."""
+def _read_sizes(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the value of `sizes`, or {} if it is not given. Raise `Refusal` if it is not a mapping."""
     sizes = {} if fields.get("sizes") is None else fields["sizes"]
     if not isinstance(sizes, Mapping):
         raise Refusal(f"sizes must be a mapping such as {{p: [8, 64]}}, not {format_value(sizes)}")
+    return sizes
+
+
+def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
+    """Return {name: list of values} for the fields and sizes of a grid, such as "mode" and "sizes.p"."""
     swept = {name: value for name, value in fields.items() if name not in ("where", "sizes")}
-    swept |= {f"sizes.{name}": value for name, value in sizes.items()}
+    swept |= {f"sizes.{name}": value for name, value in _read_sizes(fields).items()}
     if empty := next((name for name, value in swept.items() if value == []), None):
         fix = f"write one or more values, or leave {empty} out"
         raise Refusal(f"the study has no cases with {empty}=[]: {fix}")

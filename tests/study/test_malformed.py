@@ -297,6 +297,9 @@ TABLES["study files"] = {
             "{workload: rbf, sampling: {seconds: 1}}", "sampling, which is not a field: leave it out, .* on the command line",
         ),
         "a study of its own": ("{study: {workload: rbf}}", "sets study, which is not a field: leave it out"),
+        "a list of sizes that a grid replaces": (
+            "{workload: linear, sizes: [1], grids: [{sizes: {p: 4}}]}", r"sizes must be a mapping.*\[1\] \(in study/mine.yaml\)"
+        ),
         "a where without quotes": ("{workload: rbf, where: mode == jacfwd}", "write a text in quotes, 'jacfwd'"),
         "a list of no grid": ("{workload: rbf, grids: []}", r"grids must be a list .*, not \[\]: .*in study/mine.yaml"),
         "an empty list of values": (
