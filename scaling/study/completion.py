@@ -269,11 +269,7 @@ def _list_target_rules(derivative: Derivative) -> list[_SkipRule]:
 
 
 def _list_reduction_rules(derivative: Derivative) -> list[_SkipRule]:
-    """Return (reason, is_violated, explanation) for each rule on reduce=points and batch=whole.
-
-    With reduce=points, the result is summed over the points. With batch=whole, the case differentiates one
-    function of all points (`Workload.whole`).
-    """
+    """Return (reason, is_violated, explanation) for each rule on reduce=points and batch=whole."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     reduction, on_host = workload.reduction, case.storage == "host"
     sums_points, point_devices = reduction.sums_points, case.mesh_shape[0]
@@ -331,11 +327,7 @@ def _list_seed_rules(derivative: Derivative) -> list[_SkipRule]:
 
 
 def _list_workload_rules(derivative: Derivative) -> list[_SkipRule]:
-    """Return (reason, is_violated, explanation) for each rule on what the workload of a case supports.
-
-    The rules concern the fields `mode` and `batch`. With batch=whole, the case differentiates one function of
-    all points (`Workload.whole`).
-    """
+    """Return (reason, is_violated, explanation) for each rule on the modes and batches of a workload."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     name, whole_batch, sums_points = case.workload, case.batch == "whole", workload.reduction.sums_points
     suffix = f" of reduce={case.reduce}" if case.reduce else " of nonzeros" if case.seeds == "colored" else ""

@@ -83,7 +83,7 @@ def compose(words: Sequence[str], command: str = "run") -> tuple[dict[str, Any],
     from omegaconf import OmegaConf, open_dict
 
     given, users_folder, prints_config = _parse_arguments(words, command)
-    overrides = [_keep_null(_in_hydra_syntax(word)) for word in given]
+    overrides = [_in_hydra_syntax(word) for word in given]
     if users_folder:
         _refuse_same_names(users_folder)
         overrides.append(f"hydra.searchpath={[f'file://{users_folder.absolute()}']}")
@@ -184,7 +184,7 @@ def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
     check_names("key", config, known_names)
     for group, example in _GROUPS.items():
         name = choices.get(group)
-        has_name = isinstance(name, str) and ".." not in name.split("/")
+        has_name = isinstance(name, str) and ".." not in name.split("/") and not name.endswith(".yaml")
         if not has_name and not (group == "hardware" and group in choices and name is None):
             raise Refusal(f"name one {group} by the name of its file, such as {group}={example}")
         if choices[group] and not isinstance(config.get(group), dict):
@@ -254,9 +254,13 @@ def _in_hydra_syntax(word: str) -> str:
 
     The prefix ++ is added to a key that may be absent from the configuration files. A value with special
     characters is quoted. "~" in results=~/PATH is expanded. ".yaml" is removed from the name of a
-    configuration file, as in study=rbf.yaml.
+    configuration file, as in study=rbf.yaml. chunk=null becomes chunk=[null], because null would mean that the
+    field is not set. where=null becomes where=true.
     """
     name, _, value = word.partition("=")
+    field = name.lstrip("+")
+    if value.strip().lower() == "null" and field in (*FIELDS, "scaling", "where"):
+        return f"{field}={'true' if field == 'where' else '[null]'}"
     # Keys that a YAML file may omit.
     if word.startswith(("sizes.", "sizes=", "cluster.", "tracking.", "hardware.")):
         return f"++{word}"
@@ -267,20 +271,8 @@ def _in_hydra_syntax(word: str) -> str:
     if is_text and value not in ("", "null") and value[0] not in "'\"~[{":
         return "{}='{}'".format(name, value.replace("'", "\\'"))
     if name in _GROUPS:
-        return re.sub(r"\.yaml\b", "", word)
+        return re.sub(r"\.yaml(?=['\"]?$)", "", word)
     return word
-
-
-def _keep_null(override: str) -> str:
-    """Replace null by [null] in an override, so that chunk=null becomes chunk=[null].
-
-    Without brackets, null would mean that the field is not set. where=null becomes where=true. All other
-    overrides are returned unchanged.
-    """
-    name, _, value = override.lstrip("+").partition("=")
-    # A plain null means "not given".
-    is_null = value.strip().lower() == "null" and name in (*FIELDS, "scaling", "where")
-    return f"{name}={'true' if name == 'where' else '[null]'}" if is_null else override
 
 
 def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:

@@ -18,7 +18,7 @@ from scaling.worker import PROTOCOL
 from scaling.workers.child_process import last_informative_line
 from scaling.workers.worker_group import Variant
 
-FORMS = ("self", "commit:REV", "jax:VERSION", "python:PATH", "xla:FLAGS")
+_FORMS = ("self", "commit:REV", "jax:VERSION", "python:PATH", "xla:FLAGS")
 _PACKAGE = Path(__file__).parents[1]
 
 
@@ -26,11 +26,11 @@ def name_variant(text: str) -> Variant:
     """Return a `Variant` that has only a name, such as "jax-0.10.0", for the baseline of a comparison.
 
     `text` is the value of `versus=`, such as "jax:0.10.0". Raise `Refusal` if `text` has none of the forms in
-    `FORMS`, or if its revision, version or interpreter is invalid.
+    `_FORMS`, or if its revision, version or interpreter is invalid.
     """
     kind, _, value = text.partition(":")
-    if (kind, bool(value)) not in [(form.partition(":")[0], ":" in form) for form in FORMS]:
-        raise Refusal(f"unknown versus={text!r}: choose from {', '.join(FORMS)}")
+    if (kind, bool(value)) not in [(form.partition(":")[0], ":" in form) for form in _FORMS]:
+        raise Refusal(f"unknown versus={text!r}: choose from {', '.join(_FORMS)}")
     if kind == "jax" and not re.fullmatch(r"[0-9][0-9A-Za-z.+]{0,30}", value):
         raise Refusal(f"versus=jax:{value} is not a version: use one on PyPI, such as versus=jax:0.10.0")
     if kind == "python" and not (Path(value).is_file() and os.access(value, os.X_OK)):
@@ -49,7 +49,7 @@ def name_variant(text: str) -> Variant:
 def open_variant(text: str) -> Iterator[Variant]:
     """Prepare the baseline of a comparison, and yield it as a `Variant`. Delete temporary files at the end.
 
-    `text` is the value of `versus=`, such as "commit:main" or "jax:0.10.0". `FORMS` lists the valid forms.
+    `text` is the value of `versus=`, such as "commit:main" or "jax:0.10.0". `_FORMS` lists the valid forms.
     Raise `Refusal` if `text` is invalid, or if the baseline cannot be installed or run.
     """
     variant, (kind, _, value) = name_variant(text), text.partition(":")

@@ -445,6 +445,7 @@ TABLES["words"] = {
         ((*RBF, "engine=ergebnisse/größe"), "größe.*quote"),
         ((*RBF, "engine=结果"), "结果.*quote"),
         ((*RBF, "workload=[größe,rbf]"), "größe,rbf.*: quote a value with special characters"),
+        (("run", "study=rbf.yaml.yaml"), "name one study by the name of its file, such as study=smoke"),
         (("run", "study=../study/rbf"), "name one study by the name of its file, such as study=smoke"),
         (("run", "study='../study/rbf'"), "name one study by the name of its file"),
         (("run", f"study={Path(__file__).parents[2]}/conf/study/rbf"), "unknown study.*did you mean 'rbf'"),
