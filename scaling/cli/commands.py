@@ -1,4 +1,4 @@
-"""Define the commands (`Command`), help texts and exit statuses of `scaling`, and parse the arguments."""
+"""Define the commands of `scaling` (`Command`): summaries, arguments, exit statuses, help and the parser."""
 
 import argparse
 from dataclasses import dataclass

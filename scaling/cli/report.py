@@ -1,4 +1,4 @@
-"""Implement `scaling report`: parse its arguments, call report/page.py if needed, print a summary."""
+"""Implement `scaling report`: write the report if it is outdated, print a summary, find unrecorded cases."""
 
 import argparse
 import contextlib

@@ -59,6 +59,7 @@ Results go to results/<study> unless results=PATH says otherwise.
 Exit status: 0 when every case is ok, skipped or in the queue, 1 when some
 failed or have no record, 2 for bad input, 130 after Ctrl-C."""
 
+
 @dataclass(frozen=True)
 class StudyRun:
     """A validated study with its settings, cluster, devices and results folder."""

@@ -1,4 +1,4 @@
-"""Rules on the fields of a case: complete a case, find fields without effect, find why a case cannot run.
+"""Apply the rules on the fields of a case: complete it, find fields without effect, find why it cannot run.
 
 Cases that describe the same computation are equal after completion (`complete`). A completed case that cannot
 run is skipped, with a reason (`why_inapplicable`). For an invalid case, the functions raise `Refusal`.

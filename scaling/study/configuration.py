@@ -254,8 +254,8 @@ def _in_hydra_syntax(word: str) -> str:
 
     The prefix ++ is added to a key that may be absent from the configuration files. A value with special
     characters is quoted. "~" in results=~/PATH is expanded. ".yaml" is removed from the name of a
-    configuration file, as in study=rbf.yaml. chunk=null becomes chunk=[null], because null would mean that the
-    field is not set. where=null becomes where=true.
+    configuration file, as in study=rbf.yaml. chunk=null becomes chunk=[null], because null would mean that
+    the field is not set. where=null becomes where=true.
     """
     name, _, value = word.partition("=")
     field = name.lstrip("+")

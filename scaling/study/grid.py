@@ -2,7 +2,8 @@
 
 The value of a field comes from the command line, from the grid, or from the fields that all grids share. A
 list is swept over its elements. A condition, such as "api != 'jit' or devices == 1", compares fields and
-sizes of a case with constants. With weak scaling, the number of points is multiplied by the number of devices.
+sizes of a case with constants. With weak scaling, the number of points is multiplied by the number of
+devices.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""Check cases in child processes before a study runs, cache the answers, and make each `PreflightResult`.
+"""Start child processes that check the cases of a study, cache their answers, refuse values without effect.
 
 There is one process (preflight_process.py) for each set of user modules, so that a module that crashes or
 hangs affects only the cases that use it. Answers about built-in workloads are cached in the results folder.

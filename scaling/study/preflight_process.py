@@ -1,9 +1,9 @@
-"""Main program of a child process that completes the cases of a study and checks whether they can run.
+"""Main program of the child process that checks cases: call user code, explain its errors, check its results.
 
 Each line of standard input is a request in JSON about one cell (a case as given in a study), with the fields
-"case" and "scaling". The process imports the user's modules of the cell, and sends the event "begin". It then
-completes and checks the cell. The reply is the event "answer", with the completed case or an error message,
-or "refused" if the memory ran out.
+"case" and "scaling". The process imports the user's modules of the cell, and sends the event "begin". It
+completes the case by the rules of completion.py, and checks its inputs, shapes and reference. The reply is
+the event "answer", with the completed case or an error message, or "refused" if the memory ran out.
 """
 
 import functools
