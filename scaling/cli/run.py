@@ -16,7 +16,6 @@ from scaling.cli.commands import FAILED, OK
 from scaling.cli.output import damaged_notes, print_lines, show_preflight, show_run
 from scaling.cluster import cluster_settings, pack, sbatch, slurm, task_state
 from scaling.cluster.cluster_settings import LOCAL, NONE, SLURM, SUBMISSIONS, ClusterSettings
-from scaling.cluster.task import make_worker_options
 from scaling.core.case import CEILING, FIELDS, Refusal, built_in, label
 from scaling.core.formatting import format_count, format_wait
 from scaling.options import machine_peaks
@@ -210,8 +209,11 @@ def _run_directly(run: StudyRun, console: Console) -> tuple[Schedule, store.Load
         total = schedule.missing + len(schedule.skips) + len(schedule.failures)
         if not total:
             return schedule, loaded
-        is_bare = run.cluster.name == NONE
-        options = None if is_bare else make_worker_options(run.cluster, nested=run.nested)
+        options = None
+        if run.cluster.name != NONE:
+            from scaling.cluster.task import make_worker_options
+
+            options = make_worker_options(run.cluster, nested=run.nested)
         labels = {result.case.key: label(result.case) for result in run.checked}
         with show_run(console, labels, total) as (listen, _):
             supervise.run_schedule(schedule, run.settings, run.folder, lock, listen, run.baseline, options)
