@@ -85,16 +85,16 @@ def _run_missing_cases(path: Path, definition: TaskDefinition, journal: Journal,
     """
     results = path.parents[2]  # path is RESULTS/jobs/STAMP/0001.json
     records = store.load(results).records
-    text = "its job was requeued while it ran"
-    unfinished = task_state.make_failed_records_of_task(records, path, definition, "killed", text)
+    unfinished = task_state.make_failed_records_of_task(
+        records, path, definition, "killed", "its job was requeued while it ran"
+    )
     store.append_records(results, unfinished)
     planned = {
         key: schedule.planned_environment(definition.machine, definition.settings, key)
         for key in definition.environments
     }
     remaining = task_state.remaining_cases(definition, [*records, *unfinished])
-    sessions = schedule.group_by_process(remaining)
-    missing = Schedule(sessions, (), 0, definition.machine, planned)
+    missing = Schedule(schedule.group_by_process(remaining), (), 0, definition.machine, planned)
 
     def listen(event: dict[str, Any]) -> None:
         journal.write(event["event"], **{name: event[name] for name in _EVENT_FIELDS if name in event})
