@@ -10,7 +10,7 @@ import types
 
 import pytest
 
-from scaling.cli import main, report, run, submit
+from scaling.cli import main, report, run
 from scaling.cluster import sbatch, task_state
 from scaling.core.case import Case
 from scaling.core.record import Writer
@@ -73,7 +73,7 @@ def test_ctrl_c_while_a_run_waits_for_its_tasks_exits_with_status_130(
 ):
     monkeypatch.setattr(task_state, "find_tasks", lambda _: os.kill(os.getpid(), signal.SIGINT))
     monkeypatch.setattr(
-        main, "_run_command", lambda _, console: submit._wait_until_done(tmp_path / "here", console)
+        main, "_run_command", lambda _, console: run._wait_until_done(tmp_path / "here", console)
     )
     assert main.main([]) == 130
     error = capsys.readouterr().err
