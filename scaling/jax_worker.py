@@ -6,9 +6,9 @@ inherit the binding.
 
 import contextlib
 import os
+import socket
 import sys
 import time
-from collections.abc import Callable
 from json import dumps, loads  # bound here, because a user's module may replace them
 from typing import Any
 
@@ -25,14 +25,12 @@ _EXTRAS = {"gpu": "ad-scaling[cuda], or ad-scaling[cuda12] for an older driver",
 _PEER_EXIT_SECONDS = 2.0  # time for the launcher to learn that another process of the case has ended
 
 
-def start_jax(
-    header: dict[str, Any], rank: int, bound: list[int] | None, get_coordinator: Callable[[], str]
-) -> ProcessGroup:
+def start_jax(header: dict[str, Any], rank: int, bound: list[int] | None, channel: Any) -> ProcessGroup:
     """Start JAX in this process, connect it to the other workers of the case, and return the process group.
 
     `header` contains settings of the launcher. `bound` lists the CPU cores of this process, or is None if the
-    process is not bound. `get_coordinator` returns the "host:port" of the `jax.distributed` coordinator.
-    Raise `Refusal` if JAX has no backend for the platform, or too few devices.
+    process is not bound. `channel` is the `Channel` of worker.py. Raise `Refusal` if JAX has no backend for
+    the platform, or too few devices.
     """
     platform, shape = header["platform"], header["shape"]
     device_count, process_count = shape["devices"], shape["processes"]
@@ -47,7 +45,7 @@ def start_jax(
     jax.config.update("jax_enable_compilation_cache", False)
     jax.config.update("jax_enable_preemption_service", False)  # the service intercepts SIGTERM
     if process_count > 1:
-        _connect(shape, platform, rank, get_coordinator)
+        _connect(shape, platform, rank, channel)
     try:
         devices = jax.devices(platform)
     except RuntimeError as error:
@@ -65,10 +63,11 @@ def start_jax(
     return ProcessGroup(devices[:device_count], platform, gather, rank, process_count, bound, shape["nodes"])
 
 
-def _connect(shape: dict[str, int], platform: str, rank: int, get_coordinator: Callable[[], str]) -> None:
+def _connect(shape: dict[str, int], platform: str, rank: int, channel: Any) -> None:
     """Initialize `jax.distributed` in process `rank`, and wait until all processes have done so.
 
-    `shape` contains the numbers of devices, nodes and processes.
+    `shape` contains the numbers of devices, nodes and processes. Process 0 chooses the address of the
+    coordinator. The launcher, at the other end of `channel`, sends it to all processes.
     """
     devices_per_process = shape["devices"] // shape["processes"]
     processes_per_node = shape["processes"] // shape["nodes"]
@@ -77,8 +76,32 @@ def _connect(shape: dict[str, int], platform: str, rank: int, get_coordinator: C
     else:
         first_id = rank % processes_per_node * devices_per_process
         device_ids = None if platform == "cpu" else list(range(first_id, first_id + devices_per_process))
-        jax.distributed.initialize(get_coordinator(), shape["processes"], rank, device_ids)
+        if rank == 0:
+            channel.send_event(event="meet", address=_find_free_address(shape["nodes"]))
+        address = loads(channel.requests.readline())["coordinator"]
+        jax.distributed.initialize(address, shape["processes"], rank, device_ids)
     _all_gather([0.0])  # synchronize now, because the timeout of a first collective is only 30 seconds
+
+
+def _find_free_address(nodes: int) -> str:
+    """Return a free "host:port" for the `jax.distributed` coordinator (127.0.0.1 if there is one node)."""
+    with socket.socket() as port_socket:
+        port_socket.bind(("", 0))
+        host = "127.0.0.1" if nodes == 1 else os.environ.get("SLURMD_NODENAME") or _find_host_name()
+        return f"{host}:{port_socket.getsockname()[1]}"
+
+
+def _find_host_name() -> str:
+    """Return a name of this host at which other hosts can reach it.
+
+    The name is `environment.node_name()`, or `os.uname().nodename` if the first has no address or a loopback
+    address.
+    """
+    node = environment.node_name()
+    with contextlib.suppress(OSError, UnicodeError):
+        if not socket.gethostbyname(node).startswith("127."):
+            return node
+    return os.uname().nodename
 
 
 def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str, Any]:

@@ -12,7 +12,7 @@ each with the key of a case:
 The field "enough" of the reply "ready" states whether the case has enough samples. "end" means that the case
 has ended, and contains its record, which the launcher writes. If several processes share the devices of a
 case, all receive the same requests, and rank 0 replies. It also chooses the address of the `jax.distributed`
-coordinator, which the launcher sends to all processes.
+coordinator (jax_worker.py), which the launcher sends to all processes.
 """
 
 import contextlib
@@ -21,7 +21,6 @@ import gc
 import os
 import select
 import signal
-import socket
 import sys
 import threading
 import time
@@ -88,12 +87,6 @@ def main() -> int:
     rank = header.get("rank", int(os.environ.get("SLURM_PROCID", "0")))
     _end_with_launcher(header, channel.requests.fileno())
 
-    def get_coordinator() -> str:
-        if rank == 0:
-            address = _find_free_address(header["shape"]["nodes"])
-            channel.send_event(event="meet", address=address)
-        return loads(channel.requests.readline())["coordinator"]
-
     channel.send_event(event="here")
     with contextlib.ExitStack() as claims:
         try:
@@ -102,7 +95,7 @@ def main() -> int:
             os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
             from scaling import jax_worker
 
-            group = jax_worker.start_jax(header, rank, bound_cores, get_coordinator)
+            group = jax_worker.start_jax(header, rank, bound_cores, channel)
             group_fields = jax_worker.check_process_group(header, group)
         except (Refusal, TimeoutError) as error:
             channel.send_event(event="refused", text=str(error))
@@ -164,27 +157,6 @@ def _bind_to_cores(
     own_cores = claimed[first_core : first_core + per_process] or claimed
     os.sched_setaffinity(0, own_cores)
     return own_cores
-
-
-def _find_free_address(nodes: int) -> str:
-    """Return a free "host:port" for the `jax.distributed` coordinator (127.0.0.1 if there is one node)."""
-    with socket.socket() as port_socket:
-        port_socket.bind(("", 0))
-        host = "127.0.0.1" if nodes == 1 else os.environ.get("SLURMD_NODENAME") or _find_host_name()
-        return f"{host}:{port_socket.getsockname()[1]}"
-
-
-def _find_host_name() -> str:
-    """Return a name of this host at which other hosts can reach it.
-
-    The name is `environment.node_name()`, or `os.uname().nodename` if the first has no address or a loopback
-    address.
-    """
-    node = environment.node_name()
-    with contextlib.suppress(OSError, UnicodeError):
-        if not socket.gethostbyname(node).startswith("127."):
-            return node
-    return os.uname().nodename
 
 
 if __name__ == "__main__":

@@ -251,8 +251,8 @@ def test_the_coordinator_has_the_name_that_the_user_gave_to_its_node_if_others_c
         return address
 
     monkeypatch.delenv("SLURMD_NODENAME", raising=False)
-    monkeypatch.setattr(worker.environment, "node_name", lambda: name)
-    monkeypatch.setattr(worker.os, "uname", lambda: types.SimpleNamespace(nodename="me"))
-    monkeypatch.setattr(worker.socket, "gethostbyname", resolve)
-    assert worker._find_free_address(2).rpartition(":")[0] == host
-    assert worker._find_free_address(1).startswith("127.0.0.1:")
+    monkeypatch.setattr(jax_worker.environment, "node_name", lambda: name)
+    monkeypatch.setattr(jax_worker.os, "uname", lambda: types.SimpleNamespace(nodename="me"))
+    monkeypatch.setattr(jax_worker.socket, "gethostbyname", resolve)
+    assert jax_worker._find_free_address(2).rpartition(":")[0] == host
+    assert jax_worker._find_free_address(1).startswith("127.0.0.1:")
