@@ -1,4 +1,4 @@
-"""Define the functions of four workloads for libraries like NumPy, with the inputs of a case (`Batch`).
+"""Define the functions of four workloads for libraries like NumPy, with the inputs and seeds of a `Batch`.
 
 The workloads are `rbf`, `linear`, `residual` and `poisson`. The functions accept a single point, or a batch
 with a leading axis of points. The argument `np` is the array library, such as numpy or torch. A `Batch`

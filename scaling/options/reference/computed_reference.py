@@ -60,18 +60,19 @@ class LazyReference:
 
     value_terms = derivative_terms = None
 
-    def __init__(self, of_derivative: Evaluation, of_value: Evaluation, arrays: InputArrays) -> None:
-        self._of_derivative, self._of_value, self._arrays = of_derivative, of_value, arrays
+    def __init__(self, computed: ComputedReference, arrays: InputArrays) -> None:
+        self._computed, self._arrays = computed, arrays
 
     @functools.cached_property
     def value(self) -> np.ndarray:
         """Return the function values as an array of shape (points, outputs)."""
-        return evaluations.values(self._of_value, self._arrays)
+        evaluation = dataclasses.replace(self._computed.evaluation, function=self._computed.function)
+        return evaluations.values(evaluation, self._arrays)
 
     @functools.cached_property
     def derivative(self) -> np.ndarray:
         """Return the Jacobian at each point as an array of shape (points, outputs, inputs)."""
-        return evaluations.jacobian(self._of_derivative, self._arrays)
+        return evaluations.jacobian(self._computed.evaluation, self._arrays)
 
 
 def add_reference(
@@ -83,8 +84,7 @@ def add_reference(
     """
     make_reference = functools.partial(make_verified_reference, case, workload)
     computed: ComputedReference = cached("computed reference", (case, workload_key), make_reference, 8)
-    of_value = dataclasses.replace(computed.evaluation, function=computed.function)
-    reference: Any = functools.partial(LazyReference, computed.evaluation, of_value)
+    reference: Any = functools.partial(LazyReference, computed)
     terms = max(workload.terms, computed.terms)
     return dataclasses.replace(workload, reference=reference, terms=terms), computed
 
