@@ -75,7 +75,11 @@ def import_peer(engine: str) -> ModuleType:
     peer = import_named("engine", engine, path, [JAX, *ENGINES, "the import path of a peer of your own"])
     for function in ("reason_to_skip", "prepare"):
         if not callable(getattr(peer, function, None)):
-            raise Refusal(f"engine {engine!r} has no function {function}; see docs/adding_a_peer.md")
+            choices = ", ".join([JAX, *ENGINES])
+            raise Refusal(
+                f"engine {engine!r} has no function {function}: choose from {choices}, or add it to your peer "
+                "(docs/adding_a_peer.md)"
+            )
     packages = getattr(peer, "PACKAGES", ())
     if not isinstance(packages, list | tuple) or not all(isinstance(name, str) and name for name in packages):
         raise Refusal(f"PACKAGES of engine {engine!r} must be like ('numpy',) or (), not {packages!r}")

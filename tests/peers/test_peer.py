@@ -172,7 +172,10 @@ def test_a_peer_that_uses_one_core_is_skipped_on_two_devices(write_peer, run):
             "unknown engine 'trch': choose from jax, .*import path of a peer of your own; did you mean 'torch'",
         ),
         ("torch/fast", "unknown engine 'torch/fast': choose from jax, .*torch"),
-        ("json", "engine 'json' has no function reason_to_skip; see docs/adding_a_peer.md"),
+        (
+            "numpy",
+            "engine 'numpy' has no function reason_to_skip: choose from jax, autograd, casadi, torch, or add",
+        ),
         ("my.own.peer", "unknown engine 'my.own.peer'"),
     ],
 )
