@@ -77,8 +77,8 @@ def import_peer(engine: str) -> ModuleType:
         if not callable(getattr(peer, function, None)):
             choices = ", ".join([JAX, *ENGINES])
             raise Refusal(
-                f"engine {engine!r} has no function {function}: choose from {choices}, or add it to your peer "
-                "(docs/adding_a_peer.md)"
+                f"engine {engine!r} has no function {function}: choose from {choices}, or add it to your "
+                "peer (docs/adding_a_peer.md)"
             )
     packages = getattr(peer, "PACKAGES", ())
     if not isinstance(packages, list | tuple) or not all(isinstance(name, str) and name for name in packages):

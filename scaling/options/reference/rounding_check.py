@@ -188,7 +188,7 @@ def _rounding_of_block(
     spec = suspect.spec
     try:
         rounding = _estimate_rounding(suspect, points, columns, size, _FEW_REEVALUATIONS)
-        # More evaluations can only increase the estimate, by less than a factor of 2 if the errors are normal.
+        # More evaluations can only increase the estimate: by less than a factor of 2 if errors are normal.
         allowed = spec.tolerance + relative_error(2 * rounding, size)
         is_explained = (excess <= rounding) & (allowed <= spec.max_tolerance)
         if len(rest := np.flatnonzero(~is_explained.reshape(len(points), -1).all(axis=1))):
