@@ -332,8 +332,10 @@ class LlvmFunction:
                 ):
                     counts.append(trips)
                 counters = self._find_counters(comparison.value, header)
+                # Iterations that are left over from an unrolled loop are in another loop, before it.
+                round_trips = math.floor if comparison.predicate in ("eq", "ne") else math.ceil
                 for _, first_value, step in itertools.islice(counters, 1):
-                    counts.append(max(1, math.ceil((comparison.bound - first_value) / step) + 1))
+                    counts.append(max(1, round_trips((comparison.bound - first_value) / step) + 1))
         return min(counts, default=_UNKNOWN_TRIPS)
 
     def _find_counters(self, variable: str, header: str | None = None) -> Iterator[tuple[str, int, int]]:
@@ -427,7 +429,10 @@ class LlvmFunction:
             # The remainder of a vectorized loop can begin at several values.
             if constants := [int(value) for text in phis for value in _CONSTANT_INPUT.findall(text)]:
                 return max(constants)
-            pending = [x for text in phis for x in _VARIABLE_INPUT.findall(text) if x not in visited]
+            inputs = [name for text in phis for name in _VARIABLE_INPUT.findall(text)]
+            # An unrolled loop begins after a loop with the iterations that are left over.
+            sums = [_SUM_WITH_CONSTANT.match(self.definitions.get(name, "")) for name in inputs]
+            pending = [name for name in inputs + [x[1] for x in sums if x] if name not in visited]
         return 0
 
 

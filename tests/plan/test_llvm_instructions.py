@@ -289,6 +289,46 @@ def test_a_small_loop_that_starts_late_or_takes_large_steps_counts_its_iteration
     assert 0 < operations(-1000, -990, 1) < 1.01 * ten_trips
 
 
+UNROLLED = """
+define ptr @kernel(ptr %0, i1 %overlaps) {
+  br i1 %overlaps, label %rest, label %vector.body
+
+vector.body:
+  %v = phi i64 [ 0, %entry ], [ %v.next, %vector.body ]
+  %v.next = add i64 %v, 8
+  %v.last = icmp eq i64 %v.next, 56
+  br i1 %v.last, label %rest, label %vector.body
+
+rest:
+  %start = phi i64 [ 0, %entry ], [ 56, %vector.body ]
+  br label %one
+
+one:
+  %i = phi i64 [ %start, %rest ], [ %i.next, %one ]
+  %k = phi i64 [ 0, %rest ], [ %k.next, %one ]
+  %i.next = add i64 %i, 1
+  %k.next = add i64 %k, 1
+  %k.last = icmp eq i64 %k.next, 3
+  br i1 %k.last, label %four, label %one
+
+four:
+  %j = phi i64 [ %i.next, %one ], [ %j.next, %four ]
+  %j.next = add i64 %j, 4
+  %j.last = icmp eq i64 %j.next, 63
+  br i1 %j.last, label %exit, label %four
+
+exit:
+  ret ptr null
+}
+"""
+
+
+def test_an_unrolled_remainder_of_a_loop_begins_where_the_loop_before_it_ends():
+    ((_, blocks),) = llvm_instructions.parse_functions(UNROLLED)
+    executions = llvm_instructions.LlvmFunction(blocks).count_executions()
+    assert [executions[name] for name in ("%vector.body", "%one", "%four")] == [7, 3, 1]  # 63 = 7 x 8 + 3 + 4
+
+
 def test_a_kernel_is_executed_by_all_work_groups():
     text = """
 define ptr @kernel(ptr %0) {
