@@ -174,19 +174,14 @@ def compare_settings(timings: Iterable[Timing]) -> list[list[Timing]]:
     return [sorted(group, key=lambda t: t.median) for group in groups.values() if len(group) > 1]
 
 
-class Bound(NamedTuple):
-    """The peak rate that limits a program most, and the fraction of this rate that the program reaches."""
-
-    name: str  # "memory", "arithmetic", "transcendentals" or "communication"
-    fraction: float  # (lower bound on the time) / (measured time)
-
-
 class Baseline(NamedTuple):
     """A measured time, compared with handwritten code, with the fastest JAX method and with a peak rate."""
 
     timing: Timing
     by_hand: Estimate | None  # time divided by the time of the fastest handwritten derivative, if measured
-    bound: Bound | None  # None if no peak was measured or no work was counted
+    # the peak rate that limits the program most, such as "memory", and the fraction of it that is reached:
+    # (lower bound on the time) / (measured time); None if no peak was measured or no work was counted
+    bound: tuple[str, float] | None
     jax: Timing | None  # the timing of the fastest JAX method, if `timing` is from another AD system
     over_jax: Estimate | None  # time divided by the time of `jax`, if measured
 
@@ -214,12 +209,12 @@ def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
     return baselines
 
 
-def _limiting_peak(timing: Timing, rates: Rates) -> Bound | None:
+def _limiting_peak(timing: Timing, rates: Rates) -> tuple[str, float] | None:
     bounds = []
     for target, (name, field) in _PEAKS.items():
         if least := _least_seconds(target, getattr(timing.record, field), timing, rates):
-            bounds.append(Bound(name, least / timing.median))
-    return max(bounds, key=lambda bound: bound.fraction, default=None)
+            bounds.append((name, least / timing.median))
+    return max(bounds, key=lambda bound: bound[1], default=None)
 
 
 def _measured_rates(timings: Iterable[Timing]) -> Rates:

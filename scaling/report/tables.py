@@ -186,7 +186,7 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
             "serial part": _format_kinds(points, format_serial_part),
             "one-device program": next((point.against_jit for _, point in points.values()), None),
             "by hand": baselines[id(timing)].by_hand,
-            "of the roof": bound and f"{format_percentage(bound.fraction)}: {bound.name}",
+            "of the roof": bound and f"{format_percentage(bound[1])}: {bound[0]}",
             "memory": timing.record.peak_bytes or timing.requested_bytes or None,  # measured or by XLA
             "first call": timings.first_call_seconds(timing),
             "remarks": _describe_remarks(findings, timing),

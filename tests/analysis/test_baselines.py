@@ -133,7 +133,7 @@ def test_roof_measured_by_another_job_applies():
     case = record(seconds=4.0, argument_bytes=20, output_bytes=60, work=(None, None))
     in_other_job = dataclasses.replace(case, environment=case.environment | job)
     (baseline,) = baselines_of(in_other_job, peak("copy", k=10**9, seconds=[4.0] * 20)).values()
-    assert baseline.bound is not None and baseline.bound.name == "memory"
+    assert baseline.bound is not None and baseline.bound[0] == "memory"
 
 
 def test_environment_of_many_jobs_is_reported_in_one_line(tmp_path):
