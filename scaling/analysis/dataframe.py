@@ -12,8 +12,8 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from scaling.analysis import ratios
+from scaling.analysis.cases import environment_columns
 from scaling.analysis.curves import CurvePoint
-from scaling.analysis.environments import environment_columns
 from scaling.analysis.findings import Findings, read
 from scaling.analysis.timings import nodes_of
 from scaling.core.case import Case

@@ -12,8 +12,7 @@ from typing import NamedTuple
 from scipy.stats import false_discovery_control
 
 from scaling.analysis import ratios
-from scaling.analysis.cases import OUT_OF_MEMORY_REASONS
-from scaling.analysis.environments import environment_differences
+from scaling.analysis.cases import OUT_OF_MEMORY_REASONS, environment_differences
 from scaling.analysis.ratios import Ratio
 from scaling.core.case import Case, Refusal, label
 from scaling.core.formatting import format_count

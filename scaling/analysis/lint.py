@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from scaling.analysis import timings
+from scaling.analysis.cases import describe_environments
 from scaling.analysis.curves import Curve
-from scaling.analysis.environments import describe_environments
 from scaling.analysis.estimate import format_percentage
 from scaling.analysis.findings import Findings
 from scaling.analysis.ratios import trend

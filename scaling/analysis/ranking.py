@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from scaling.analysis.cases import MEMORY_FIELDS, Subject, is_candidate, with_fields
-from scaling.analysis.environments import OF_THE_CASE
+from scaling.analysis.cases import MEMORY_FIELDS, OF_THE_CASE, Subject, is_candidate, with_fields
 from scaling.analysis.estimate import Estimate
 from scaling.analysis.timings import (
     Timing,

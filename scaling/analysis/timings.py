@@ -15,7 +15,7 @@ from scaling.analysis.cases import MEMORY_FIELDS, Subject
 from scaling.analysis.estimate import Estimate, format_ratio
 from scaling.core.formatting import format_count, format_duration
 from scaling.core.grouping import group_by
-from scaling.core.record import COMPILING_STAGES, Record, bytes_while_running
+from scaling.core.record import COMPILING_STAGES, Record
 from scaling.results.store import latest
 
 _LEAST_EMPTY_CALLS = 10  # a time shorter than this many empty calls is mostly dispatch latency
@@ -57,11 +57,6 @@ class Timing(Subject):
     def replicates(self) -> int:
         """Return the number of replicates. A replicate is a process in which the case was measured."""
         return len(self.records)
-
-    @property
-    def requested_bytes(self) -> int:
-        """Return the memory per device in bytes that the compiler reports, or 0 if it is unknown."""
-        return bytes_while_running(vars(self.record)) or 0
 
 
 def nodes_of(record: Record) -> int | None:

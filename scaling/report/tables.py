@@ -10,14 +10,13 @@ from dataclasses import astuple
 from typing import Any
 
 from scaling.analysis import lint, timings
-from scaling.analysis.cases import join_words
+from scaling.analysis.cases import BOOLEAN_WORDS, environment_columns, join_words
 from scaling.analysis.curves import (
     Curve,
     CurvePoint,
     format_relative,
     format_serial_part,
 )
-from scaling.analysis.environments import BOOLEAN_WORDS, environment_columns
 from scaling.analysis.estimate import Estimate, format_percentage, format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast
@@ -33,7 +32,7 @@ from scaling.core.formatting import (
     list_first,
 )
 from scaling.core.grouping import group_by
-from scaling.core.record import REASONS, Record
+from scaling.core.record import REASONS, Record, bytes_while_running
 from scaling.options import machine_peaks
 from scaling.report.text import Table, file_stem, make_table
 from scaling.results.store import sort_by_start
@@ -187,7 +186,7 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
             "one-device program": next((point.against_jit for _, point in points.values()), None),
             "by hand": baselines[id(timing)].by_hand,
             "of the roof": bound and f"{format_percentage(bound[1])}: {bound[0]}",
-            "memory": timing.record.peak_bytes or timing.requested_bytes or None,  # measured or by XLA
+            "memory": timing.record.peak_bytes or bytes_while_running(vars(timing.record)) or None,
             "first call": timings.first_call_seconds(timing),
             "remarks": _describe_remarks(findings, timing),
         }
@@ -281,7 +280,7 @@ def _settings_rows(findings: Findings) -> Iterator[Row]:
                 "case": label(timing.case) + findings.suffix(timing.environment, timing.honest),
                 "time": format_time(timing),
                 "times as long": None if timing is program[0] else timings.time_ratio(timing, program[0]),
-                "memory": timing.requested_bytes or None,
+                "memory": bytes_while_running(vars(timing.record)) or None,
                 "nonzeros": timing.record.nonzeros,
                 "seeds": sum(count or 0 for count in (timing.record.colors or {}).values()) or None,
                 "detecting and coloring": timings.stage_seconds(timing, *timings.SPARSITY_STAGES),
