@@ -54,7 +54,7 @@ def answer_sentences(findings: Findings) -> list[str]:
 
 def _describe_fastest(findings: Findings) -> list[str]:
     if answers := measured_answers(findings):
-        return [answer.sentence for answer in answers]
+        return [f"{'. '.join([answer.headline, *answer.details])}." for answer in answers]
     if findings.timings:
         unranked = "mode=auto, values, handwritten derivatives and other AD systems are not ranked"
         return [f"No mode that is ranked was measured: {unranked}."]
@@ -82,11 +82,6 @@ class FastestAnswer(NamedTuple):
         time = f"{modes}, {self.time} on {ranking.devices_text}, {ranking.call}"
         clauses = filter(None, [time, self.ratio, self.recommendation.certainties])
         return f"{self.problem}: {'; '.join(clauses)}"
-
-    @property
-    def sentence(self) -> str:
-        """Return `headline` and the sentences in `details` as one paragraph."""
-        return f"{'. '.join([self.headline, *self.details])}."
 
 
 def measured_answers(findings: Findings) -> list[FastestAnswer]:

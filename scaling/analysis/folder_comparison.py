@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from scipy.stats import false_discovery_control
 
-from scaling.analysis import ratios
 from scaling.analysis.cases import OUT_OF_MEMORY_REASONS, environment_differences
-from scaling.analysis.ratios import Ratio
+from scaling.analysis.ratios import Ratio, estimate_ratio, moderate_variances, p_value
 from scaling.core.case import Case, Refusal, label
 from scaling.core.formatting import format_count
 from scaling.core.grouping import group_by
@@ -143,7 +142,7 @@ def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase 
         verdict = "skipped in B" if new else "only in A"
     else:
         verdict = "skipped in A" if old else "only in B"
-    ratio = ratios.estimate_ratio(b, a) if verdict == UNDECIDED else None
+    ratio = estimate_ratio(b, a) if verdict == UNDECIDED else None
     return ComparedCase((old or new)[0].case, verdict, a, b, ratio, text="; ".join(reasons))
 
 
@@ -151,8 +150,8 @@ def _decide_verdicts(compared_cases: Sequence[ComparedCase], margin: float) -> l
     moderated = {index: compared.ratio for index, compared in enumerate(compared_cases) if compared.ratio}
     for paired in (True, False):  # ratios from unpaired processes have a larger variance
         group = {index: ratio for index, ratio in moderated.items() if (ratio.pairs > 1) is paired}
-        moderated |= zip(group, ratios.moderate_variances(list(group.values())), strict=True)
-    uncorrected = {index: ratios.p_value(ratio, margin) for index, ratio in moderated.items() if ratio.count}
+        moderated |= zip(group, moderate_variances(list(group.values())), strict=True)
+    uncorrected = {index: p_value(ratio, margin) for index, ratio in moderated.items() if ratio.count}
     corrected = map(float, false_discovery_control(list(uncorrected.values())))
     p_values = dict(zip(uncorrected, corrected, strict=True))
     decided_cases = list(compared_cases)

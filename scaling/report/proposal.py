@@ -22,7 +22,6 @@ from scaling.report.figures import charts, files
 from scaling.report.tables import environment_table
 from scaling.report.text import render_markdown
 from scaling.results import store
-from scaling.results.store import replace_file
 
 CALLS = 10**6  # number of calls of the derivative for which time is requested
 _TEMPLATE_FUNCTIONS = (  # functions that the template calls
@@ -58,7 +57,7 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
         limitations=[*findings.weak_refusals, *count_unmeasured(findings), *remarks], verdict=verdict(lint),
         environments=environment_table(findings), commands=_list_commands(findings),
     )  # fmt: skip
-    replace_file(proposal_folder / "proposal.md", text.encode())
+    store.replace_file(proposal_folder / "proposal.md", text.encode())
     return proposal_folder / "proposal.md"
 
 

@@ -157,4 +157,3 @@ def test_an_answer_compares_the_device_counts_and_states_each_number_once(second
     assert answer.recommendation.ranking.devices_text == f"{fastest} device{'s' * (fastest > 1)}"
     assert bool(answer.recommendation.certainty) is (len(seconds) > 1)
     assert list(answer.details) == expected
-    assert answer.sentence == f"{answer.headline}. {'. '.join(expected)}."
