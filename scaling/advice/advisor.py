@@ -121,8 +121,9 @@ class Advice:
         """Return Python code of the derivative, or a `scaling run` command if `problem` is None."""
         if self.problem is not None:
             return plain_code.write_code(self.problem, self.best, self.coloring, self.xla_options)
-        stated = ("points", "mode", "api", "devices")  # study=function has other values of these fields
-        fields = {name: getattr(self.best, name) for name in stated} | non_default_fields(self.best)
+        # study=function has other values of these fields than a case by default.
+        fields = {name: getattr(self.best, name) for name in ("points", "mode", "api", "devices")}
+        fields |= non_default_fields(self.best)
         fields |= {f"sizes.{name}": size for name, size in fields.pop("sizes", {}).items()}
         return " ".join(
             ["scaling run study=function", *(f"{name}={value}" for name, value in fields.items())]

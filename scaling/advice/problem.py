@@ -148,12 +148,11 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
             f"{group} must be a dict such as {{'x': x}} by names of parameters, not {describe(inputs)}"
         )
     try:
-        arrays: dict[str, Any] = jax.tree_util.tree_map_with_path(_read_leaf, dict(inputs))
-    except Refusal:
-        raise
+        jax.tree.structure(dict(inputs))
     except ValueError as error:  # such as keys that JAX cannot sort
         fix = "use strings as the keys of dicts"
         raise Refusal(f"{group} contains no pytree of JAX ({error}): {fix}") from None
+    arrays = jax.tree_util.tree_map_with_path(_read_leaf, dict(inputs))
     for name in inputs:
         if not jax.tree.leaves(arrays[name]):
             text = f"input {name!r} is {describe(inputs[name])}"
@@ -163,26 +162,26 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
 
 def _read_leaf(path: Any, leaf: Any) -> Any:
     """Convert a leaf of an input to an array of a JAX dtype. Raise `Refusal` if this is not possible."""
+    subject = f"input {_leaf_name(path)!r}"
     for kind, fix in _UNREADABLE.items():
         if isinstance(leaf, kind):
-            raise Refusal(f"input {_leaf_name(path)!r} is a {kind.__name__}: {fix}")
+            raise Refusal(f"{subject} is a {kind.__name__}: {fix}")
     is_abstract = isinstance(leaf, jax.ShapeDtypeStruct)
     is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
     try:
         array = leaf if is_abstract or is_key else np.asarray(leaf)
     except Exception as error:  # such as a tensor of PyTorch that requires a gradient
-        name = _leaf_name(path)
-        raise Refusal(f"input {name!r} cannot be converted to an array of NumPy ({error})") from None
+        raise Refusal(f"{subject} cannot be converted to an array of NumPy ({error})") from None
     if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
         raise Refusal(
-            f"input {_leaf_name(path)!r} is {describe(leaf)}: inputs are arrays of real numbers; "
+            f"{subject} is {describe(leaf)}: inputs are arrays of real numbers; "
             "bind other values by functools.partial; a dataclass must be registered with "
             "jax.tree_util.register_dataclass"
         )
     is_wide = not is_abstract and array.size and array.dtype in (np.int64, np.uint64)
     if is_wide and not -(2**31) <= int(array.min()) <= int(array.max()) < 2**31:
         excess = f"has integers from {array.min()} to {array.max()}, but integers have 32 bits here"
-        raise Refusal(f"input {_leaf_name(path)!r} {excess}: use smaller ones, or floating point")
+        raise Refusal(f"{subject} {excess}: use smaller ones, or floating point")
     dtype = jax.dtypes.canonicalize_dtype(array.dtype)
     return jax.ShapeDtypeStruct(array.shape, dtype) if is_abstract else array.astype(dtype)
 
