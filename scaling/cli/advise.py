@@ -1,9 +1,7 @@
 """Implement `scaling advise`: parse FILE.py:NAME and --points, and start the process in which JAX runs."""
 
-import contextlib
 import inspect
 import keyword
-import math
 import os
 import pickle
 import re
@@ -55,7 +53,6 @@ function, the arguments are fields of one case, as for `scaling run`.
 
 Every derivative is checked before its time is kept. Ctrl-C prints the advice so far.
 Exit status: 0, or 2 for bad input."""
-_FUNCTION_SYNTAX = "FILE.py:NAME, such as spring.py:force"
 _SHAPE = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*)=(scalar|\d{1,15}(?:,\d{1,15})*)(?::(\w+))?")
 _DTYPES = (*DTYPES, "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "bool")
 _FIELDS_OF_FUNCTION = ("wrt", "target", "devices", "hardware")
@@ -138,7 +135,9 @@ def _parse_words(words: Sequence[str]) -> tuple[str, _Problem, _Options]:
         raise Refusal(f"give one function with --points ({example}), or workload=NAME and its fields")
     if shared and not functions:
         raise Refusal("--shared has no effect with workload=, whose sizes give the shapes: omit --shared")
-    budget = _parse_budget(fields.pop("budget", "30"))
+    budget = fields.pop("budget", "30")
+    if not re.fullmatch(r"\d{0,9}\.?\d{1,9}", budget):
+        raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
     allowed = _FIELDS_OF_FUNCTION if functions else _FIELDS_OF_WORKLOAD
     # A dotted name has an effect only if it is a size, such as sizes.p.
     if unused := [name for name in fields if re.sub(r"^sizes\..*", "sizes", name) not in allowed]:
@@ -149,7 +148,7 @@ def _parse_words(words: Sequence[str]) -> tuple[str, _Problem, _Options]:
     if not devices or any(type(count) is not int for count in devices):
         raise Refusal(f"devices={devices}: give a number of devices, or several, such as [1,2]")
     options = {
-        "budget": budget, "devices": list(dict.fromkeys(devices)),
+        "budget": float(budget), "devices": list(dict.fromkeys(devices)),
         "hardware": hardware["name"] if hardware and hardware["platform"] != "cpu" else None,
     }  # fmt: skip
     if not functions:
@@ -158,21 +157,14 @@ def _parse_words(words: Sequence[str]) -> tuple[str, _Problem, _Options]:
     return functions[0], (points, shared), options
 
 
-def _parse_budget(text: str) -> float:
-    """Convert the value of `budget=` to seconds. Raise `Refusal` if it is negative or not a number."""
-    with contextlib.suppress(ValueError):
-        if 0 <= (seconds := float(text)) < math.inf:
-            return seconds
-    raise Refusal(f"budget must be a number of seconds, zero or more, not {text!r}")
-
-
 def _read_case(config: dict[str, Any]) -> Case:
     """Return the case that a configuration describes. Raise `Refusal` if it describes several cases."""
     case_fields = {name: config[name] for name in _FIELDS_OF_WORKLOAD[:-2] if config[name] is not None}
     cells = expand_study({}, {"points": 1024} | case_fields | {"devices": 1})
     if len(cells) > 1:
-        problem = f"advice is for one problem, and these fields describe {len(cells)}"
-        raise Refusal(f"{problem}: only devices takes a list")
+        raise Refusal(
+            f"advice is for one problem, and these fields describe {len(cells)}: only devices takes a list"
+        )
     return cells[0].case
 
 
@@ -381,7 +373,8 @@ def _split_location(text: str) -> tuple[str, str]:
     """Split "FILE.py:NAME" at the colon. Raise `Refusal` if the text or file is invalid."""
     where, _, name = text.rpartition(":")
     if not (name.isidentifier() and where.endswith(".py") and os.path.isfile(where)):
-        raise Refusal(f"{text!r} does not name a function in an existing file: write {_FUNCTION_SYNTAX}")
+        fix = "write FILE.py:NAME, such as spring.py:force"
+        raise Refusal(f"{text!r} does not name a function in an existing file: {fix}")
     module_name = Path(where).stem
     # The code to paste imports the module by a statement, which takes no keyword.
     if not module_name.isidentifier() or keyword.iskeyword(module_name):
