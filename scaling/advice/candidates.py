@@ -193,9 +193,7 @@ def _compile_candidates(
     note: Callable[[str], None],
     seconds: float,
 ) -> tuple[dict[Case, RecordFields], dict[Case, Stages]]:
-    fields: dict[Case, RecordFields] = {}
-    built: dict[Case, BuiltCase] = {}
-    work: dict[Case, float] = {}
+    fields, built, work = dict[Case, RecordFields](), dict[Case, BuiltCase](), dict[Case, float]()
     free = environment.available_bytes()
     for case in cases:
         available = model.memory or (free and free / case.devices)  # the devices of a CPU share its memory

@@ -21,7 +21,6 @@ from scaling.core.formatting import format_value
 from scaling.study.configuration import configuration_folder
 
 SHAPES = ("torus", "switch", "tree")  # topologies of a network level
-PLATFORMS = ("cpu", "gpu", "tpu")
 # Packages by platform. One of them must be installed to compile for the platform.
 _COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin"), "cpu": ("jaxlib",)}
 _ASSEMBLERS = ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc")  # for GPUs, unless CUDA is installed
@@ -185,11 +184,10 @@ def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
 def from_config(config: Mapping[str, Any]) -> Hardware:
     """Convert the content of conf/hardware/NAME.yaml to a `Hardware`. Raise `Refusal` if it is invalid."""
     platform: Any = config.get("platform")
-    check_names("hardware.platform", [platform], PLATFORMS)
-    valid_keys = {*_RULES, *_PLATFORM_RULES[platform], "platform"}
-    valid_keys |= {"ceilings"} if platform == "cpu" else set()
-    check_names("key of hardware", config, sorted(valid_keys))
-    for name, (description, *patterns) in (_RULES | _PLATFORM_RULES[platform]).items():
+    check_names("hardware.platform", [platform], [*_PLATFORM_RULES])
+    rules = _RULES | _PLATFORM_RULES[platform]
+    check_names("key of hardware", config, sorted([*rules, "platform"]))
+    for name, (description, *patterns) in rules.items():
         if not all(_matches(config.get(name), pattern) for pattern in patterns):
             raise Refusal(f"hardware.{name} must be {description}, not {format_value(config.get(name))}")
     slices, per_chip, per_host = config.get("slices") or (), config["per_chip"], config["per_host"]
@@ -321,7 +319,7 @@ _ACCELERATOR_RULES: _Rules = {
 _TPUS = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "tpu7x")  # the names that libtpu 0.0.42 accepts
 _GPU_TARGET = "a mapping of the fields of XLA's GpuTargetConfigProto to numbers, texts or such mappings"
 _PLATFORM_RULES: dict[str, _Rules] = {
-    "cpu": {"memory": (f"{_NUMBER} or null", _OR_NULL)},
+    "cpu": {"memory": (f"{_NUMBER} or null", _OR_NULL), "ceilings": ("the path of a results folder",)},
     "gpu": _ACCELERATOR_RULES | {"target": (_GPU_TARGET, _is_gpu_target)},
     "tpu": _ACCELERATOR_RULES
     | {
