@@ -120,6 +120,4 @@ def parse(name: str, words: list[str]) -> argparse.Namespace:
     parser = Parser(prog=f"scaling {name}", description=command.summary)
     for names, options in command.arguments:
         parser.add_argument(*names, **options)
-    if "--" in words:  # which `parse_intermixed_args` of Python 3.11 ignores
-        return parser.parse_args(words)
     return parser.parse_intermixed_args(words)  # such as: merge A --output C B

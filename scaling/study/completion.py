@@ -70,9 +70,8 @@ def unused_fields(case: Case) -> dict[str, Unused]:
     completed = defaults(unused) | _reset_values(resolved)
     peer_fields = {} if case.engine == JAX else peers.complete_case(resolved) | {"cache": None}
     target, one_point = f"with target={resolved.target}", resolved.points != case.points
-    # `_resolve_names` resets a formulation already, so that the comparison does not find it.
-    reset_fields = {name for name in completed if getattr(resolved, name) != completed[name]}
-    reset_fields |= {"formulation"} if case.formulation and not resolved.formulation else set()
+    # `_resolve_names` resets a formulation already, so that `case` is compared, not `resolved`.
+    reset_fields = {name for name in completed if getattr(case, name) != completed[name]}
     by_engine = f"with engine={case.engine}, which ignores it", ("engine",)
     uncompiled = "with jit=false, which compiles nothing", ("jit",)
     compile_fields = [name for name in ("cache", "memory_limit") if getattr(case, name) is not None]

@@ -9,6 +9,7 @@ import functools
 import os
 import re
 import textwrap
+import traceback
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ _WIDTH, _NAME_WIDTH = 79, 22  # characters in a line of the help text and in its
 # A key, its default, and its comment, which may continue on the following lines.
 _KEY = re.compile(r"^( *)([a-z_]+):[ ]*([^#\n]*?)[ ]*(?:#[ ]*(.*(?:\n +#.*)*))?$", re.MULTILINE)
 # Pattern of an error message of Hydra or OmegaConf -> explanation, in which {0} is the first group of the
-# pattern, and {words} are the arguments of the command.
+# pattern, {words} are the arguments of the command, and {file} is the file that Hydra reads.
 _EXPLANATIONS = {
     r"is not in struct full_key: (\S+)":
         "unknown key {0!r}: `scaling run --help` and the files in conf list every key",
@@ -57,11 +58,11 @@ _EXPLANATIONS = {
     r"Incompatible key type 'NoneType'":
         "the key of a value is null or ~: write the name of a field or a size",
     r"Invalid loaded object type":
-        "cannot compose {words}: a file is not a mapping, such as `workload: linear`",
+        "cannot compose {words}: {file} is not a mapping, such as `workload: linear`",
     r"codec can't decode":
-        "cannot compose {words}: a file is not UTF-8: save it as UTF-8",
+        "cannot compose {words}: {file} is not UTF-8: save it as UTF-8",
     r"maximum recursion depth":
-        "cannot compose {words}: a file or value refers to itself, or has too many levels: write values",
+        "cannot compose {words}: {file} or a value refers to itself, or has too many levels: write values",
     r"onfig group override|not iterable|can only concat|nsupported .* in defaults|possible interpolation":
         "cannot compose {words}: study, cluster, tracking and hardware name one file each, as in study=rbf",
     r"Sweep parameters '\+*([^=']+)=(.*)' requires":
@@ -191,6 +192,9 @@ def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
             fix = f"write a mapping in its file, or name another, such as {group}={example}"
             raise Refusal(f"{group}={choices[group]} is not a mapping: {fix}")
     for name in config["study"]:
+        if not name:
+            problem = f"study/{choices['study']}.yaml names a file of another folder in `defaults`"
+            raise Refusal(f"{problem}: leave it out, and write such as cluster=slurm on the command line")
         if name in known_names and name not in (*FIELDS, "scaling", "where"):
             fix = f"leave it out, and write {name}=VALUE on the command line"
             raise Refusal(f"study/{choices['study']}.yaml sets {name}, which is not a field: {fix}")
@@ -280,6 +284,9 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
     from hydra.errors import MissingConfigException, OverrideParseException
 
     text = " ".join(str(error.__cause__ or error).split())
+    # The function of Hydra that reads a file has its path in this variable.
+    frames = [frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__)]
+    file = next((os.path.relpath(names["full_path"]) for names in frames if "full_path" in names), "a file")
     if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):
         return Refusal(
             f"{os.path.relpath(mark.name)}, line {mark.line + 1}: {error.problem}; correct this file"
@@ -302,8 +309,8 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
         )
     for pattern, explanation in _EXPLANATIONS.items():
         if match := re.search(pattern, text):
-            return Refusal(explanation.format(*match.groups(), words=" ".join(words)[:200]))
-    fix = "`scaling run --help` lists every field and its values"
+            return Refusal(explanation.format(*match.groups(), words=" ".join(words)[:200], file=file))
+    fix = "`scaling run --help` lists every field and its values" if file == "a file" else f"correct {file}"
     return Refusal(f"cannot compose {' '.join(words)[:200]}: {text[:300]}; {fix}")
 
 

@@ -133,8 +133,11 @@ def _expand_grids(
         check_names("study key", shared, FIELDS + _GRID_KEYS + _STUDY_KEYS)
     study_sources = dict.fromkeys(shared, location) | sources
     for name, part in parts.items():
-        replaced = {field for field in part if study_sources.get(field) != COMMAND_LINE}
-        part_sources = {field: study_sources[field] for field in study_sources if field not in replaced}
+        part_sources = {
+            field: source
+            for field, source in study_sources.items()
+            if field not in part or source == COMMAND_LINE
+        }
         part_location = f"in part {name} of {location.removeprefix('in ')}"
         # Another workload has other sizes.
         has_sizes_of_study = shared.get("workload") in (None, part.get("workload", shared.get("workload")))

@@ -33,12 +33,11 @@ def test_the_help_of_export_names_every_format():
         ("logs", ["a", "3f", "--all"]), ("report", ["a", "efficiency=0.6", "--proposal"]),
     ],
 )  # fmt: skip
-def test_an_option_may_stand_anywhere_and_a_double_dash_ends_the_options(name, words):
+def test_an_option_may_stand_anywhere(name, words):
     first, second, *option = words
     assert (
         parse(name, [first, *option, second]) == parse(name, [*option, first, second]) == parse(name, words)
     )
-    assert parse("status", ["--all", "--", "-r"]).folder == "-r"
 
 
 @pytest.mark.parametrize("words", [["run", "study=smoke"], ["status", "results"]])
