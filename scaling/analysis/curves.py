@@ -1,4 +1,4 @@
-"""Build scaling curves (`Curve`, `CurvePoint`), check weak scaling, and select the largest problems."""
+"""Build scaling curves (`Curve`, `CurvePoint`), check the work of weak scaling, and choose curves to show."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Define `Findings` (all results that a report shows), and derive them from a results folder (`read`)."""
+"""Read a results folder (`read`) as `Findings`: timings, curves, rankings, missing cases and more."""
 
 import functools
 from collections.abc import Collection, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Define `Forecast` (the planned cases of one type of hardware, with predicted curves) and its `PlanScore`.
+"""Define `Forecast` (planned cases, predicted curves), and score predicted by measured times (`PlanScore`).
 
 answers.py describes both in sentences.
 """

@@ -1,4 +1,4 @@
-"""Rank the timings of a problem (`Ranking`), and compare each with handwritten code and peaks (`Baseline`).
+"""Rank timings (`Ranking`), recommend device counts, compare with handwritten code and peaks (`Baseline`).
 
 A ranking is between modes, between settings or between device counts. The work of a program (bytes and
 operations) is counted, and the peak rates of the machine are measured. Only the inputs and the result count

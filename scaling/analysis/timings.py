@@ -1,4 +1,4 @@
-"""Define `Timing` (the pooled records of a case), compare timings, and find what disturbed them.
+"""Define `Timing` (the pooled records of a case), compare timings, and describe doubts, stages and blocks.
 
 An empty call is a call of a compiled program that computes nothing. Its time is the dispatch latency.
 """

@@ -1,4 +1,4 @@
-"""Write the HTML page of a report (`write_report`), or render that of a comparison (`render_page`).
+"""Write the page of a report (`write_report`), or render that of a comparison: sections, cards, case panels.
 
 A page consists of badges, answers, `Section`s and a panel for each case. It works offline. Its template
 page.html.jinja includes page.css and page.js. Text from records is escaped. In the browser, vega.min.js draws

@@ -1,4 +1,4 @@
-"""Make the tables of a report: fastest modes, cases, lint, plans, peers and more.
+"""Make the tables of a report: fastest modes, cases with or without a time, environments, lint, plans, peers.
 
 Each function *_rows yields the rows of one table. A row is a dict from column name to cell. The HTML page,
 table.md and the terminal show the same tables.
