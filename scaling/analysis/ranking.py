@@ -26,7 +26,7 @@ from scaling.options import machine_peaks
 
 _SETTINGS = (*MEMORY_FIELDS, "seeds", "mesh", "forward", "overlap")  # fields of a case
 # (target, dtype, precision, machine) -> (work, work per second) pairs
-Rates = Mapping[tuple, Sequence[tuple[int, float]]]
+_Rates = Mapping[tuple, Sequence[tuple[int, float]]]
 _PEAKS = {  # target -> (name in the output, record field with the counted work)
     "copy": ("memory", "compulsory"),
     "matmul": ("arithmetic", "flops"),
@@ -208,15 +208,25 @@ def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
     return baselines
 
 
-def _limiting_peak(timing: Timing, rates: Rates) -> tuple[str, float] | None:
+def _limiting_peak(timing: Timing, rates: _Rates) -> tuple[str, float] | None:
+    """Return the peak rate that limits a program most, and the fraction of it that the program reaches.
+
+    `rates` is the result of `_measured_rates`. A rate is ignored if it was not measured on the machine of
+    `timing`, or if the work that it limits was not counted.
+    """
     bounds = []
     for target, (name, field) in _PEAKS.items():
-        if least := _least_seconds(target, getattr(timing.record, field), timing, rates):
-            bounds.append((name, least / timing.median))
+        work = getattr(timing.record, field)
+        dtype_and_precision = machine_peaks.peak_dtype_and_precision(target, timing.case)
+        peak_rates = rates.get((target, *dtype_and_precision, _machine_key(timing)))
+        if work and peak_rates:
+            # Prefer the largest benchmark up to this work, because more data may not fit into the same cache.
+            _, rate = max([pair for pair in peak_rates if pair[0] <= work] or [min(peak_rates)])
+            bounds.append((name, work / rate / timing.median))
     return max(bounds, key=lambda bound: bound[1], default=None)
 
 
-def _measured_rates(timings: Iterable[Timing]) -> Rates:
+def _measured_rates(timings: Iterable[Timing]) -> _Rates:
     """Return {(target, dtype, precision, machine): list of (work, work per second)} for peak benchmarks.
 
     `target` is the name of a benchmark, such as "matmul". `machine_peaks.peak_work` defines its unit of work,
@@ -229,24 +239,6 @@ def _measured_rates(timings: Iterable[Timing]) -> Rates:
             key = (case.target, case.dtype, case.precision, _machine_key(timing))
             rates.setdefault(key, []).append((work, work / timing.median))
     return rates
-
-
-def _least_seconds(target: str, amount: float | None, timing: Timing, rates: Rates) -> float | None:
-    """Return the shortest time in seconds for an amount of work, at a measured peak rate of the machine.
-
-    `target` is the benchmark of the peak rate, such as "matmul". `amount` has the unit of
-    `machine_peaks.peak_work`. `timing` determines the machine, dtype and precision. `rates` is the result of
-    `_measured_rates`. Return None if the amount or the rate is unknown.
-    """
-    if not amount:
-        return amount  # no work takes no time, even if the rate is unknown
-    dtype_and_precision = machine_peaks.peak_dtype_and_precision(target, timing.case)
-    peak_rates = rates.get((target, *dtype_and_precision, _machine_key(timing)))
-    if not peak_rates:
-        return None
-    # Prefer the largest benchmark up to this amount, because more data may not fit into the same cache.
-    _, rate = max([pair for pair in peak_rates if pair[0] <= amount] or [min(peak_rates)])
-    return amount / rate
 
 
 def _machine_key(timing: Timing) -> tuple:
