@@ -71,11 +71,9 @@ class FastestModeMap(_SizeSeries):
         The mode is '' if no mode is significantly faster than all others.
         """
         line = [(size, self.cells[size, devices]) for size in self.sizes if (size, devices) in self.cells]
-        runs = []
-        for mode, group in itertools.groupby(line, lambda pair: pair[1].fastest_mode):
-            sizes = [size for size, _ in group]
-            runs.append((mode, sizes[0], sizes[-1]))
-        return runs
+        groups = itertools.groupby(line, lambda pair: pair[1].fastest_mode)
+        runs = [(mode, [size for size, _ in group]) for mode, group in groups]
+        return [(mode, sizes[0], sizes[-1]) for mode, sizes in runs]
 
     def doubts(self, devices: int) -> list[str]:
         """Return the reasons why the fastest modes on a device count may be wrong."""
