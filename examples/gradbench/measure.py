@@ -66,7 +66,8 @@ def measure_cell(cell: problems.Cell, programs: tuple[Path, Path], folder: Path,
         Case(f"examples.{cell.problem}", mode="jacfwd", **problems.COMMON | cell.fields)
     )
     began = time.monotonic()
-    advice = advisor.advise_case(base, budget=ADVICE_SECONDS * scale)
+    budget = ADVICE_SECONDS * scale
+    advice = advisor.advise_case(base, budget, devices=1, hardware=None, note=None)
     advice_seconds = time.monotonic() - began
     cases, by_compiling = choose_cases(advice, base, cell.modes)
     built = workload.build(base)

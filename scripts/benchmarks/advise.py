@@ -315,7 +315,7 @@ def measuring_all():
 
     No candidate is dropped as slow, because one that was disturbed by another process appears slow, too.
     """
-    limits = {(advisor.prediction, "_MAX_WORK_RATIO"): np.inf, (advisor.measurement, "_MAX_PREDICTED_RATIO"): np.inf,
+    limits = {(advisor.candidates, "_MAX_WORK_RATIO"): np.inf, (advisor.measurement, "_MAX_PREDICTED_RATIO"): np.inf,
               (advisor.measurement, "_CHECKING_SHARE"): 1.0, (advisor.measurement, "_MAX_FIRST_ROUND_RATIO"): np.inf,
               (advisor.measurement, "_may_be_as_fast"): lambda *_: True}  # fmt: skip
     before = {(module, name): getattr(module, name) for module, name in limits}
