@@ -5,9 +5,9 @@ Carlo arithmetic). The variation of a result among several evaluations estimates
 cancellation. For example, where tanh(x) is close to 1, 1 - tanh(x)^2 is small, but its rounding error is as
 large as that of the number 1.
 
-`with_constants` replaces the arrays that a function computes without its inputs. From the same key, JAX draws
-different random numbers in float64 and float32. A function that draws random numbers has the same values in
-both dtypes only if these arrays are computed in the same dtype.
+`with_fixed_constants` replaces the arrays that a function computes without its inputs. From the same key, JAX
+draws different random numbers in float64 and float32. A function that draws random numbers has the same
+values in both dtypes only if these arrays are computed in the same dtype.
 
 Source: D. S. Parker, Monte Carlo arithmetic, Technical Report CSD-970002, UCLA, 1997.
 """
@@ -191,28 +191,21 @@ def _select_batched(condition: jax.Array, new: jax.Array, old: jax.Array) -> jax
     return jnp.where(condition.reshape(*condition.shape, *[1] * (jnp.ndim(new) - condition.ndim)), new, old)
 
 
-def computed_constants(function: Callable[..., Any], structs: Mapping[str, Any]) -> list[np.ndarray]:
-    """Return the constant arrays that `function` computes, such as random numbers from a fixed key.
+def with_fixed_constants(
+    function: Callable[..., Any], structs: Mapping[str, Any]
+) -> Callable[..., Any] | None:
+    """Return a copy of `function` that uses the constant arrays which it computes now, or None without any.
 
-    A constant does not depend on the inputs. Constants that are never combined with an input, for example in
-    a product, are omitted. `structs` maps the name of each input to an abstract array.
+    A constant, such as random numbers from a fixed key, does not depend on the inputs. Constants that are
+    never combined with an input, for example in a product, are not fixed. `structs` maps the name of each
+    input to an abstract array. The copy raises `ValueError` if the function later computes a different number
+    of constants, or constants of different shapes.
     """
     constants: list[np.ndarray] = []
 
     def keep(constant: jax.Array) -> jax.Array:
         constants.append(np.asarray(constant))
         return constant
-
-    jax.eval_shape(lambda named: _evaluate_with(keep, function, named), dict(structs))
-    return constants
-
-
-def with_constants(function: Callable[..., Any], constants: Sequence[np.ndarray]) -> Callable[..., Any]:
-    """Return a copy of `function` that uses `constants` instead of the constants that it computes.
-
-    `constants` must have the order in which `computed_constants` returns them. The copy raises `ValueError`
-    if the function computes a different number of constants, or constants of different shapes.
-    """
 
     def fixed(**named: Any) -> Any:
         remaining = list(constants)
@@ -227,7 +220,8 @@ def with_constants(function: Callable[..., Any], constants: Sequence[np.ndarray]
             raise ValueError("it computes fewer constants")
         return result
 
-    return fixed
+    jax.eval_shape(lambda named: _evaluate_with(keep, function, named), dict(structs))
+    return fixed if constants else None
 
 
 def _evaluate_with(

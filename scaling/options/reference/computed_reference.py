@@ -123,9 +123,9 @@ def _float64_variants(case: Case, workload: Workload) -> Iterator[Workload]:
     """
     yield workload
     with evaluations.evaluation_context(case.dtype):
-        constants = jaxpr_interpreter.computed_constants(workload.function, point_structs(case, workload))
-    if constants:
-        function = jaxpr_interpreter.with_constants(workload.function, constants)
+        structs = point_structs(case, workload)
+        function = jaxpr_interpreter.with_fixed_constants(workload.function, structs)
+    if function is not None:
         yield dataclasses.replace(workload, function=function)
 
 
