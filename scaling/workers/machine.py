@@ -1,4 +1,4 @@
-"""Define `Machine` and `ProcessShape` (devices, nodes), check device counts, and find the JAX platform."""
+"""Define `Machine` and `ProcessShape` (devices, nodes), check device counts, and ask JAX for the platform."""
 
 import dataclasses
 import functools
