@@ -74,7 +74,7 @@ _COSTS = {"getelementptr": 0, "phi": 0, "zext": 0, "sext": 0, "trunc": 0, "load"
 _GATHER_COST = 1.5
 # The same if its cache line was evicted, because the lines that were loaded since then share the same few
 # sets of the cache, as in the transpose of a matrix with 128 columns: 0.5 to 1.2 ns on an AMD EPYC.
-_MISS_COST = 13
+_MISS_COST = 9
 _CACHE_SETS, _CACHE_WAYS, _LINE_BYTES = 64, 12, 64  # the cache of a core
 _MAX_LINES = 2**12  # a limit on the lines that are listed for a load
 # A mask of 64-bit comparisons that is converted to numbers, on an Intel CPU with AVX-512: 1.3 to 6.6 ns on a
