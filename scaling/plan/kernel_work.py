@@ -55,7 +55,8 @@ NARROW_COLUMNS = 7  # the largest number of columns of a narrow matrix
 CONFLICTING_ELEMENT = 1300
 CONVOLUTION_PATCH = 30_000  # an output position of a convolution: 15 to 80 ns
 SORT_COMPARISON = 9000  # a comparison of two elements: 5 to 14 ns
-FFT_OPERATION = 60  # the additional time of an operation of a Fourier transform: 20 to 100 ps
+FFT_START = 1_400_000  # the start of the library of Fourier transforms: 0.7 to 1.5 us
+FFT_OPERATION = 45  # the additional time of an operation of a Fourier transform: 20 to 100 ps
 # An element of the operands of a routine that a custom call executes, for matrices of 3 x 3 to 300 x 300:
 # 0.4 to 0.6 ns for trsm, 1 to 5 ns for gtsv and TopK.
 ROUTINE_ELEMENTS = {
@@ -317,7 +318,7 @@ def _library_overhead(kernel: hlo.Kernel, arithmetic: int) -> int:
     if instruction.opcode == "custom-call":
         return ROUTINE_ELEMENTS.get(_routine_name(instruction), 0) * operand_size
     if instruction.opcode == "fft":
-        return FFT_OPERATION * arithmetic
+        return FFT_START + FFT_OPERATION * arithmetic
     if instruction.opcode == "sort":
         sorted_elements = math.prod(operands[0].dims[axis] for axis in instruction.axes("dimensions") or ())
         return round(SORT_COMPARISON * operands[0].size * math.log2(max(2, sorted_elements)))

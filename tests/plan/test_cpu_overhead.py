@@ -104,7 +104,7 @@ PRODUCTS = {  # result, operands, attributes -> overhead
         "f32[5,8]{1,0}", "f32[5,8]{1,0}", "f32[5,8]{1,0}", "dimensions={1}, to_apply=%less", 5 * 8 * 3 * kernel_work.SORT_COMPARISON),
     "a Fourier transform": (
         "c64[5,8]{1,0}", "c64[5,8]{1,0}", "c64[5,8]{1,0}", "fft_type=FFT, fft_length={8}",
-        5 * 5 * 8 * 3 * kernel_work.FFT_OPERATION),
+        kernel_work.FFT_START + 5 * 5 * 8 * 3 * kernel_work.FFT_OPERATION),
     "random bits": ("u32[5,8]{1,0}", "u32[5,8]{1,0}", "u32[5,8]{1,0}", "algorithm=rng_default", 0),
 }  # fmt: skip
 OPCODES = {
