@@ -705,7 +705,7 @@ def test_the_command_accepts_pytrees_and_rejects_bad_inputs_in_one_line(scaling_
     for shift, module, message in (
         ("3.0", "arm7", "input 'params.b' of 'arm7' is 3.0 (float)"),
         ("normal(k - 9)", "arm7", "the sizes of normal(...) must be integers, zero or more, not -6"),
-        ("normal(k + 1)", "./arm7.py", "workload './arm7.py' is a file"),
+        ("normal(k + 1)", "./arm7.py", "workload './arm7.py' is not the import path of a module"),
     ):
         (tmp_path / "arm7.py").write_text(ARM.replace("SHIFT", shift))
         arguments = [word.replace("=arm7", f"={module}") for word in RUN_ARGUMENTS]
