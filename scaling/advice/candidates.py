@@ -49,9 +49,6 @@ _MAX_COLORED_OPERATIONS = 10**8  # the maximum number of operations of the funct
 # A case with a chunk or block is not compiled if it needs more than this many times the fewest operations.
 _MAX_WORK_RATIO = 10.0
 _ALWAYS_COMPILED = 3  # the number of candidates that are compiled without time limit
-# The CPU cores on which threads compile, also if the process is bound to others (`start_compile_threads`).
-# If it is empty, they compile on those of the process.
-_compile_cores = list[int]()
 
 
 def list_candidates(
@@ -234,7 +231,7 @@ def _compile_in_threads(built: Sequence[BuiltCase], seconds: float) -> Iterator[
         is_late = time.monotonic() > deadline and built_case not in built[:_ALWAYS_COMPILED]
         return skipped if is_late else built_case.compile()
 
-    cores = _compile_cores or usable_cores()
+    cores = _find_compile_cores()
     pool = ThreadPoolExecutor(len(cores), initializer=os.sched_setaffinity, initargs=(0, cores))
     uses_cache = jax.config.values["jax_enable_compilation_cache"]
     # A program that comes from the cache is not compiled, and XLA does not write its LLVM IR.
@@ -282,17 +279,25 @@ def find_case_of_mode(cases: Sequence[Case], mode: str) -> Case | None:
 
 
 def start_compile_threads(cores: Sequence[int]) -> None:
-    """Compile on the CPU cores `cores` from now on, and start the threads of XLA that do so.
+    """Start the threads in which XLA compiles, and bind them to the CPU cores `cores`.
 
     Other threads keep the cores of this process. Call `jax.devices()` first, so that the threads that execute
     programs already exist and are not bound.
     """
-    _compile_cores[:] = cores
     threads, bound = os.listdir("/proc/self/task"), os.sched_getaffinity(0)
     _bind(threads, cores)
     # XLA starts them at the first compilation, one for each core of the calling thread.
     jax.jit(lambda: jax.numpy.ones(1)).lower().compile()
     _bind(threads, bound)
+
+
+def _find_compile_cores() -> list[int]:
+    """Return the CPU cores of all threads of this process, those of `start_compile_threads` among them."""
+    cores = set(usable_cores())
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            cores |= os.sched_getaffinity(int(thread))
+    return sorted(cores)
 
 
 def _bind(threads: Iterable[str], cores: Iterable[int]) -> None:
