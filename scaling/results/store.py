@@ -30,6 +30,7 @@ _STATUS_RANK = {"failed": 0, "skipped": 1, "planned": 2, "ok": 2}
 MAX_REPLICATES = 10_000  # maximum number of replicates of a study
 NAME_SEPARATOR = " + "  # between the names of the studies of a merged folder
 _LOCK_SECONDS = 10.0  # maximum time to wait for another run that is about to end
+_MAX_NAME_BYTES = 255  # maximum length of a file name on Linux
 
 
 def parse_results(value: Any) -> Path:
@@ -57,6 +58,8 @@ def create_results(folder: Path, option: str = "results=") -> None:
     Raise `Refusal` if the folder is not writable or its results cannot be read. The message quotes `option`,
     the option that selects the folder, such as "results=".
     """
+    if any(len(os.fsencode(name)) > _MAX_NAME_BYTES for name in folder.parts):  # before a parent is created
+        raise _not_writable(folder, os.strerror(errno.ENAMETOOLONG), option)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()  # raises if it cannot be created
