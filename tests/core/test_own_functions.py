@@ -296,7 +296,7 @@ EMPTY = {"w": sines(6, 3), "none": InputSpec((0, 3), lambda rng, rows: np.zeros(
 @pytest.mark.parametrize("fields", [{}, {"reduce": "gram"}, {"wrt": "x+params.none"}], ids=str)
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev", "mixed", "analytic"])
 def test_a_leaf_without_elements_adds_no_columns_to_the_derivative(define, mode, fields):
-    function = lambda params, x: jnp.tanh(20 * params["w"] * x) * (1 + jnp.sum(params["none"]))  # noqa: E731
+    function = lambda params, x: jnp.tanh(2 * params["w"] * x) * (1 + jnp.sum(params["none"]))  # noqa: E731
     modes = {"analytic": jacobian_pytree(function, {"x"}, "params")}
     define("empty", Workload(function, {"x": X}, {"params": EMPTY}, "params", whole_modes=modes))
     if (mode == "analytic" and fields) or (mode == "mixed" and fields.get("reduce")):
