@@ -1,1 +1,1 @@
-"""Implement `scaling.advise`, which finds the fastest AD mode, chunk, block, coloring and device count."""
+"""List, predict, measure and choose ways to differentiate a function: `scaling.advise` and `mode=auto`."""

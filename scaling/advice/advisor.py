@@ -389,9 +389,9 @@ def _check_options(budget: Any, devices: Any, hardware: Any, note: Any) -> Hardw
 def choose_case(case: Case, group: ProcessGroup) -> Case:
     """Return a copy of `case` (mode=auto) with the AD mode and options that are predicted to be fastest.
 
-    Raise `CaseEnded` if conf/hardware has no model of the machine, or if no time can be predicted, for
-    example because no candidate fits into memory. In the second case, the exception has the status, reason
-    and text of the first candidate. The reason is "not_offered" if only its time is unknown.
+    Raise `CaseEnded` if conf/hardware has no model of the machine. Also raise it if no candidate has a
+    predicted time, with the status, reason and text of the first candidate, such as "too_large". If this
+    candidate was compiled, but its time cannot be predicted, the reason is "not_offered".
     """
     base = dataclasses.replace(case, mode=case.ad_mode.name)
     cases, excluded, derivative = candidates.list_candidates(base)

@@ -169,13 +169,13 @@ def predict_candidates(
 
     The field `predicted` contains the predicted time. If the field `status` is not "planned", the field
     `text` contains the reason, for example that the case does not fit into memory. If the machine is not a
-    CPU, the second dict is empty. Ctrl-C omits the cases that are not compiled yet. It raises
-    `KeyboardInterrupt` if no case is compiled.
+    CPU, the second dict is empty. If the user interrupts (Ctrl-C), the cases that are not compiled yet are
+    omitted. If no case is compiled yet, the function raises `KeyboardInterrupt`.
 
     Args:
         model: the machine. If it is this CPU, the peak rates that limit the programs are measured.
         note: a function that is called with each line of progress text.
-        seconds: the time after which no compilation begins. The first candidates are always compiled.
+        seconds: the time after which no compilation begins, except that the first three always do.
     """
     fields, stages = _compile_candidates(cases, model, note, seconds)
     if model.platform == "cpu" and any(each["status"] == "planned" for each in fields.values()):

@@ -156,7 +156,7 @@ def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> Estimate:
 
 
 def fastest_mode_maps(fastest: Iterable[Ranking]) -> list[FastestModeMap]:
-    """Return a map of the fastest AD mode for each group of problems that differ only in one size.
+    """Group problems that differ only in one size, and return a map of the fastest AD modes of each group.
 
     `fastest` contains a ranking for each problem and device count.
     """

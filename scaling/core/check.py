@@ -1,4 +1,4 @@
-"""Compare each entry of a result with its reference, collect the large errors, and return a `Verdict`.
+"""Compare each entry or nonzero of a result with its reference, collect errors, and return a `Verdict`.
 
 Each entry of a result may differ from the expected entry by tolerance * scale (reference.py). An entry with
 a larger error is a suspect: options/reference/rounding_check.py evaluates it again with random rounding

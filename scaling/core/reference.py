@@ -1,4 +1,4 @@
-"""Compute the expected result of a case at some points (`ReferenceSpec`), and the allowed rounding errors.
+"""Compute the expected result of a case (`ReferenceSpec`), and the `scale` and tolerance of its errors.
 
 The inputs of the reference are rounded to the dtype of the case. The reference does not depend on the AD mode
 or the devices under test. `reference_spec` selects the first method that applies:

@@ -77,7 +77,8 @@ def _result_dtype(derivative: Derivative) -> np.dtype:
 def iterate_steps(points: int, block: int, seeds: int, chunk: int) -> Iterator[tuple[int, int]]:
     """Yield (index of the first point, index of the first seed) for each step.
 
-    Every step has `block` points and `chunk` seeds. The last step may therefore repeat some points or seeds.
+    Every step has `block` points and `chunk` seeds. If the numbers do not divide evenly, the last step starts
+    earlier and repeats some points or seeds.
     """
     for point in range(0, points, block):
         for seed in range(0, seeds, chunk):

@@ -1,4 +1,4 @@
-"""Count the flops of a jaxpr, find the jaxprs that it calls, and check the collectives of a program.
+"""Walk over a jaxpr and the jaxprs that it calls to count flops, and check the collectives of a program.
 
 Flops are counted in the equations of the jaxpr, before XLA optimizes the program. Equations with unused
 results are not counted. The body of a loop is counted once per iteration. plan/kernel_work.py counts the

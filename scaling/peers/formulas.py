@@ -56,10 +56,9 @@ class Batch:
         return 1 if self.case.batch == "whole" else self.case.points
 
     def points_per_tangent(self, index: int) -> int:
-        """Return the number of unit vectors in a tangent of the input `x[index]`.
+        """Return the number of points at which a tangent of the input `x[index]` contains a unit vector.
 
-        A tangent contains one unit vector for each point. If the points share the input, or if the function
-        is a sum over the points, a tangent is a single unit vector.
+        This is the number of all points, or 1 if the points share the input or the function sums over them.
         """
         is_per_point = self.workload.names[index] in self.workload.points
         return self.case.points if is_per_point and not self.sizes.summed else 1

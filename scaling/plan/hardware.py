@@ -217,12 +217,13 @@ def _read_rates(config: Mapping[str, Any]) -> Rates:
 def _matches(value: Any, pattern: Any) -> bool:
     """Return whether a value of a configuration has the form that a pattern describes.
 
-    function                      the function returns true for the value
-    tuple of patterns             the value matches one of them
-    {key: pattern}                a mapping with the same keys and with values that match
-    [pattern, ...]                a list of one or more elements that match, where `...` is an ellipsis
-    [pattern, pattern]            a list of two elements that match
-    text or None                  the value is equal
+    pattern                       values that match
+    function                      those for which the function returns true
+    tuple of patterns             those that match one of the patterns
+    {key: pattern}                mappings with the same keys, each of whose values matches its pattern
+    [pattern, Ellipsis]           lists of one or more elements, all of which match the pattern
+    [pattern, pattern]            lists of two elements that match the patterns
+    text or None                  only this text, or only None
     """
     if isinstance(pattern, tuple):
         return any(_matches(value, each) for each in pattern)

@@ -265,9 +265,9 @@ def _compile_groups(
 def _compile_first(worker: WorkerGroup, equal_cases: list[Case], seconds: float, events: _Events) -> bool:
     """Compile the first of several cases with equal programs. Return whether the worker is still alive.
 
-    The result applies to all of `equal_cases`. If the compilation fails, it applies to the first case only.
-    For each case with a result, remove the case from `equal_cases`, and put (case, record fields) into the
-    queue `events`. `seconds` is the timeout of the compilation.
+    If the compilation succeeds, its record fields hold for all cases. If it fails, they hold for the first
+    case only. The function removes the cases for which they hold from `equal_cases`, and puts a tuple (case,
+    record fields) for each of them into the queue `events`. `seconds` is the timeout of the compilation.
     """
     case, is_alive = equal_cases.pop(0), True
     events.put((case, None))

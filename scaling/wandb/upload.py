@@ -186,7 +186,7 @@ def _is_complete(log: Path) -> bool:
 
 
 def _first_difference(run: TrackedRun, stored: Any) -> str:
-    """Return the first part of a W&B run that differs from `stored`, such as 'config', or '' if none does."""
+    """Return the first part of a run that differs from the run `stored` in W&B, such as 'config', or ''."""
     try:
         if stored.state != "finished":
             return "state"

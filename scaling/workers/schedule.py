@@ -1,4 +1,4 @@
-"""Find the cases of a study that have no result (`History`), and group them by worker process (`Schedule`).
+"""Find the cases without a result (`History`), group them by process, and order them (`Schedule`).
 
 A result is a record whose environment matches the planned environment. Its status is "ok", or "skipped" with
 a reason that still applies. A case that has a result is not executed again. The others run in random order.
