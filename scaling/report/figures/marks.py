@@ -146,7 +146,7 @@ def timing_row(line: str, timing: Timing, *remarks: str, **fields: Any) -> Row:
 
 
 def values_with_bounds(rows: Iterable[Row], field: str) -> list[float]:
-    """Return the values of `field` in all rows and the limits of their intervals, except those of None."""
+    """Return the values of `field` in all rows and the limits of their intervals, if they are not None."""
     fields = (field, f"{field}_low", f"{field}_high")
     values = (row[bound] for row in rows if row.get(field) is not None for bound in fields)
     return [value for value in values if value is not None]
