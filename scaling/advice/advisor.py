@@ -102,6 +102,8 @@ class Advice:
             text += "; budget=0 gives advice without a check"
         elif "not predicted" in text:
             text += "; `scaling advise` can measure it on this machine, such as budget=30"
+        if "a device has" in text:
+            text += "; use fewer points or smaller inputs"
         raise Refusal(f"{_NO_ADVICE}: {text}")
 
     @property
