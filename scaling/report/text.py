@@ -1,6 +1,7 @@
 """Define `Table`, clean and wrap text, and format text for Markdown and HTML (the *.jinja files).
 
-This module imports Jinja only when it loads a template, so that other commands start quickly.
+This module imports Jinja and MarkupSafe only where it formats text with them, so that other commands start
+quickly, and scripts/accelerator needs neither.
 """
 
 import functools
@@ -10,10 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from markupsafe import Markup, escape
-
 if TYPE_CHECKING:
     import jinja2
+    from markupsafe import Markup
 
 _CONTROL = re.compile(  # control characters except the line feed, line separators, text direction marks
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
@@ -93,8 +93,10 @@ def escape_markdown(text: str) -> str:
     return _LINE_START.sub(lambda match: f"{match[1] or ''}\\{match[2] or match[3]}", text)
 
 
-def to_markdown_table(table: Table) -> Markup:
+def to_markdown_table(table: Table) -> "Markup":
     """Return a table in Markdown, with a header of column names. The title of the table is omitted."""
+    from markupsafe import Markup
+
     header, *rows = (f"| {' | '.join(map(escape_markdown, row))} |" for row in (table.columns, *table.rows))
     return Markup("\n".join([header, f"|{' --- |' * len(table.columns)}", *rows]))
 
@@ -122,10 +124,14 @@ def load_template(name: str) -> "jinja2.Template":
     return environment.get_template(name)
 
 
-def _to_html(text: str) -> Markup:
+def _to_html(text: str) -> "Markup":
     """Convert text to HTML, with text in backticks as `<code>` elements and without breaks in quantities."""
+    from markupsafe import Markup, escape
+
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(keep_numbers_whole(text)))))
 
 
-def _to_markdown(value: Any) -> Markup:
+def _to_markdown(value: Any) -> "Markup":
+    from markupsafe import Markup
+
     return value if isinstance(value, Markup) else Markup(escape_markdown(str(value)))

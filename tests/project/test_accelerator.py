@@ -31,7 +31,7 @@ def run_script(tmp_path):
         shutil.copytree(TOP / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     (copy / "scaling" / "__init__.py").write_text('__version__ = "0.0.copy"\n')
     missing.mkdir()
-    for name in (*NOT_IN_THE_WORKER, "yaml", "pytest", "torch"):
+    for name in (*NOT_IN_THE_WORKER, "markupsafe", "yaml", "pytest", "torch"):
         (missing / f"{name}.py").write_text(f"raise ImportError('{name} is not installed')\n")
 
     def run(*options):
