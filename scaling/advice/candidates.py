@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -292,9 +293,11 @@ def start_compile_threads(cores: Sequence[int]) -> None:
 
 
 def _find_compile_cores() -> list[int]:
-    """Return the CPU cores of all threads of this process, those of `start_compile_threads` among them."""
+    """Return the CPU cores of this process and of its compile threads (`start_compile_threads`)."""
     cores = set(usable_cores())
-    for thread in os.listdir("/proc/self/task"):
+    # A thread of Python may have started before this process was bound, as in a worker of srun or ssh.
+    others = {str(thread.native_id) for thread in threading.enumerate()}
+    for thread in set(os.listdir("/proc/self/task")) - others:
         with contextlib.suppress(ProcessLookupError):  # it has ended
             cores |= os.sched_getaffinity(int(thread))
     return sorted(cores)

@@ -234,17 +234,20 @@ def test_a_setting_with_which_jax_cannot_start_is_one_line(scaling_command):
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_only_the_compile_threads_leave_the_core_that_is_measured():
     code = """
-import os
+import os, threading, time
 usable = sorted(os.sched_getaffinity(0))
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()  # like the one that waits for the launcher
 os.sched_setaffinity(0, usable[:1])
 import jax
 from scaling.advice import candidates
 jax.devices()
+assert candidates._find_compile_cores() == usable[:1]
 before = os.listdir("/proc/self/task")
 candidates.start_compile_threads(usable)
 cores = {thread: os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")}
 assert all(cores[thread] == {usable[0]} for thread in before)
 assert set(usable) in [cores[thread] for thread in set(cores) - set(before)]
+assert candidates._find_compile_cores() == usable
 """
     variables = os.environ | {"JAX_PLATFORMS": "cpu"}
     subprocess.run([sys.executable, "-c", code], env=variables, check=True, timeout=120)
