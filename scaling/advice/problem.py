@@ -112,6 +112,8 @@ def make_problem(
             "the function to advise on is defined by `async def`, which JAX cannot trace: use `def`"
         )
     check_names("target", [target], TARGETS)
+    if not re.fullmatch(r"(from [\w.]+ import \w+( as \w+)?)?", str(import_line)):
+        raise Refusal(f"import_line must be a line such as 'from my_model import f', not {import_line!r}")
     points = _read_inputs("points", points)
     shared = _read_inputs("shared", {} if shared is None else shared)
     if not points or set(points) & set(shared):

@@ -102,6 +102,11 @@ class OtherArray:
         ((force, {"x": X}, {"k": {"a": K}}, "k.a"), ["(wrt) 'k.a'", "x, k"]),
         ((force, {"x": X}, {"k": np.arange(2)}, "k"), ["wrt=k contains int"]),
         ((force, {"x": X}, {"k": K.astype(np.float64)}), ["float32, float64", "use one of"]),
+        (
+            (force, {"x": X}, {"k": K}, "x", "jacobian", "import springs"),
+            ["'from my_model import f', not 'import s"],
+        ),
+        ((force, {"x": X}, {"k": K}, "x", "jacobian", 3), ["'from my_model import f', not 3"]),
         ((force, {"x": np.ma.masked_less(X, 1)}, {"k": K}), ["'x' is a MaskedArray", "x.filled(0)"]),
         (
             (force, {"x": {"a": X, 1: X}}, {"k": K}),
