@@ -46,7 +46,7 @@ _CHUNK_SIZES = (16, 128)  # the numbers of seeds at a time
 _BLOCK_ELEMENTS = (2**14, 2**18)  # the numbers of elements of all Jacobians that are computed at a time
 _MAX_COLORED_ENTRIES = 10**7  # the maximum number of entries of a Jacobian whose pattern is detected
 _MIN_COLORED_SEEDS = 4  # with fewer seeds, a coloring saves too little
-_MAX_COLORED_OPERATIONS = 10**8  # the maximum number of operations of the function; detection takes 30 s
+_MAX_COLORED_OPERATIONS = 10**7  # the maximum number of operations of the function; detection takes 10 s
 # A case with a chunk or block is not compiled if it needs more than this many times the fewest operations.
 _MAX_WORK_RATIO = 10.0
 _ALWAYS_COMPILED = 3  # the number of candidates that are compiled without time limit
