@@ -233,7 +233,7 @@ def test_sizes_beyond_64_bits_are_drawn(tmp_path):
     }
 
 
-def test_a_size_beyond_the_range_of_a_float_is_in_the_tables_but_in_no_figure(tmp_path):
+def test_a_size_beyond_the_range_of_a_float_is_in_the_tables_but_not_in_the_figure_of_sizes(tmp_path):
     records = [record(1, float(1 + at), sizes={"p": 10 ** (200 * at)}) for at in range(3)]
     folder = made_up.write(tmp_path / "made", records)
     assert charts.draw_sizes(findings.read(folder)) is None
