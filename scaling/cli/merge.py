@@ -68,12 +68,12 @@ def _copy_files(folders: Sequence[Path], target: Path) -> Iterator[str]:
     """Copy the records, study.json and plans of `folders` to `target`, and yield the lines of a summary."""
     present, contents = _read_longest([target]), _read_longest([target, *folders])
     # An earlier version copied the lines to files with other names, merged-*.jsonl.
-    lines = {line for content in present.values() for line in content.split(b"\n")}
-    changed = [
-        name
-        for name, content in contents.items()
-        if content != present.get(name) and not lines.issuperset(content.split(b"\n"))
-    ]
+    lines, changed = {line for content in present.values() for line in content.split(b"\n")}, list[str]()
+    for name in sorted(contents, key=lambda name: -len(contents[name])):  # the file with the most lines first
+        new_lines = contents[name].split(b"\n")
+        if contents[name] != present.get(name) and not lines.issuperset(new_lines):
+            changed.append(name)
+            lines.update(new_lines)
     for name in changed:
         store.replace_file(target / name, contents[name])
     studies = {folder: store.read_study(folder) for folder in (target, *folders)}

@@ -92,6 +92,13 @@ def test_records_that_an_earlier_version_copied_to_other_files_are_not_doubled(m
     assert len(store.load(tmp_path / "c").records) == 5
 
 
+def test_an_input_folder_of_an_earlier_version_and_its_own_inputs_are_merged_once(merge, tmp_path):
+    lines = "".join(path.read_text() for path in sorted((tmp_path / "a").glob("*.jsonl")))
+    (tmp_path / "b" / "merged-0123456789ab.jsonl").write_text(lines)
+    assert ": 2 files of records copied, 2 in all" in merge()[-1]
+    assert len(store.load(tmp_path / "c").records) == 5
+
+
 def test_two_files_of_other_records_with_the_same_name_are_rejected(merge, sources, tmp_path):
     (tmp_path / "b" / "b.jsonl").rename(tmp_path / "b" / "a.jsonl")
     with pytest.raises(Refusal, match=r"a\.jsonl has the name of a file of another folder, .*: rename it"):
