@@ -48,7 +48,8 @@ class _DiscardingOutput(io.FileIO):
             os.dup2(devnull, self.fileno())
             os.close(devnull)
             # EIO: the terminal was closed. `scaling status --watch` ends when nobody reads its output.
-            if error.errno in (errno.EPIPE, errno.EIO) and "--watch" not in sys.argv:
+            is_watch = any(word.startswith("--w") for word in sys.argv)  # such as --wat
+            if error.errno in (errno.EPIPE, errno.EIO) and not is_watch:
                 return len(data)
             raise
 

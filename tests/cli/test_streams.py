@@ -107,3 +107,17 @@ def test_output_to_a_closed_terminal_is_discarded_like_output_to_a_closed_pipe()
     print("more", file=stream, flush=True)
     assert os.readlink(f"/proc/self/fd/{terminal}") == os.devnull
     os.close(terminal)
+
+
+@pytest.mark.parametrize("option", ["--watch", "--w"])
+def test_watch_ends_when_the_reader_of_its_output_has_ended_also_if_the_option_is_abbreviated(
+    option, monkeypatch
+):
+    reader, writer = os.pipe()
+    os.close(reader)
+    monkeypatch.setattr(sys, "argv", ["scaling", "status", "here", option])
+    stream = output._open_text_stream(writer, None)
+    with pytest.raises(BrokenPipeError):
+        print("progress", file=stream, flush=True)
+    stream.flush()
+    os.close(writer)
