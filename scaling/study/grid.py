@@ -148,6 +148,7 @@ def _expand_grids(
         grid_sources = dict.fromkeys({_GRID, *grid} - command_line.keys(), grid_location)
         with _with_source(grid_sources):
             check_names("study key", grid, FIELDS + _GRID_KEYS)
+            _read_sizes(grid)
         yield _merge(_merge(shared, grid), command_line), study_sources | grid_sources
 
 
@@ -357,7 +358,7 @@ def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
                 fix = "compare it, such as api == 'jit' or api == 'pmap'"
                 raise Refusal(f"where={text!r}: {ast.unparse(operand)} is not a condition; {fix}")
         for operand in ast.walk(node) if isinstance(node, ast.BinOp) else ():
-            is_other_field = getattr(operand, "id", None) in set(FIELDS).difference(_NUMBERS)
+            is_other_field = getattr(operand, "id", None) in {*FIELDS, "scaling"}.difference(_NUMBERS)
             if _is_text(operand) or is_other_field:
                 raise Refusal(f"where={text!r}: arithmetic takes numbers, not {ast.unparse(operand)}")
         if isinstance(node, ast.Compare):  # `is` becomes `==`, because Python warns of `is` with a text

@@ -216,6 +216,7 @@ TABLES["where"] = {
         "orders text and a number": ("workload < 3", "cannot be evaluated"),
         "contains a power": ("9 ** 9 ** 9 > 1", "Pow is not allowed"),
         "creates a text of 1 GB": ("'a' * 1000000000 == api", "numbers"),
+        "repeats a field that is a text": ("scaling * 1000000000 == api", "numbers, not scaling"),
         "makes a list of 1e8": ("[1] * 100000000 == 3", "numbers"),
         "formats a text of 1 GB": ("'%999999999d' % 3 == api", "numbers"),
         "is nested too deeply": ("(" * 150 + "1" + ")" * 150 + " < devices and " * 3 + "not " * 150 + "devices", "."),
@@ -373,6 +374,10 @@ TABLES["study files"] = {
     "a cluster that is a number": user_study(
         "workload: linear\n", "cluster=five is not a mapping: .*such as cluster=none", (*MINE, "cluster=five"),
         **{"my_conf/cluster/five.yaml": "# @package _global_\ncluster: 5\n"},
+    ),
+    "a list of sizes in a grid that the command line completes": user_study(
+        "{workload: linear, grids: [{sizes: [1]}]}", r"sizes must be a mapping.*\[1\] \(in study/mine.yaml, grid 1\)",
+        (*MINE, "sizes.p=8"),
     ),
     "a study that is a folder": Input(MINE, "mine", {"my_conf/study/mine.yaml/inside": ""}),
     "a study in a folder of another name": Input(MINE, "unknown study 'mine'", {"my_conf/studies/mine.yaml": "workload: linear"}),
