@@ -137,7 +137,7 @@ def _parse_words(words: Sequence[str]) -> tuple[str, _Problem, _Options]:
         raise Refusal("--shared has no effect with workload=, whose sizes give the shapes: omit --shared")
     budget = fields.pop("budget", "30")
     if not re.fullmatch(r"\d{0,9}\.?\d{1,9}", budget):
-        raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
+        raise Refusal(f"budget must be a number of seconds, such as 30 or 0.5, not {budget!r}")
     allowed = _FIELDS_OF_FUNCTION if functions else _FIELDS_OF_WORKLOAD
     # A dotted name has an effect only if it is a size, such as sizes.p.
     if unused := [name for name in fields if re.sub(r"^sizes\..*", "sizes", name) not in allowed]:

@@ -32,6 +32,10 @@ def force(x, stiffness):
         ("spring.py:force --points x=3,2 --shard k=2", "unrecognized arguments: --shard"),
         ("spring.py:force --points x=3,2 budget=soon", "budget must be a number of seconds"),
         ("spring.py:force --points x=3,2 budget=inf", "budget must be a number of seconds"),
+        (
+            "spring.py:force --points x=3,2 budget=1e1",
+            "budget must be a number of seconds, such as 30 or 0.5, not",
+        ),
         ("spring.py:force --points x=0,2", "--points x=0,2: the first size is the number of points"),
         ("spring.py:force --points x=scalar", "or --shared x=scalar if all points share it"),
         (
