@@ -192,7 +192,7 @@ def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
             fix = f"write a mapping in its file, or name another, such as {group}={example}"
             raise Refusal(f"{group}={choices[group]} is not a mapping: {fix}")
     for name in config["study"]:
-        if name == "":
+        if name == "" and isinstance(config["study"][name], dict):
             problem = f"study/{choices['study']}.yaml names a file of another folder in `defaults`"
             raise Refusal(f"{problem}: leave it out, and write such as cluster=slurm on the command line")
         if name in known_names and name not in (*FIELDS, "scaling", "where"):

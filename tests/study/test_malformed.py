@@ -292,6 +292,7 @@ TABLES["study files"] = {
         "a merge key of a word": ("workload: linear\n<<: points\n", "mine.yaml"),
         "keys that are numbers": ("workload: linear\n3: 4\n", "unknown study key '?3"),
         "a key that is a list": ("workload: linear\n? [1, 2]\n: 3\n", "mine.yaml"),
+        "an empty key": ("{workload: linear, '': 3}", "unknown study key '': choose from"),
         "a key that is null": ("workload: linear\nnull: 3\n", "the key of a value is null or ~: write"),
         "grids in a grid": ("{workload: rbf, grids: [{grids: []}]}", r"unknown study key 'grids': .*where \(in .*grid 1\)"),
         "an option of a run": (
