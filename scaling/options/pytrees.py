@@ -97,7 +97,8 @@ def describe(value: Any) -> str:
     """Return a short text of a value and its type for an error message, such as "3 (int)"."""
     if isinstance(getattr(value, "shape", None), tuple) and hasattr(value, "dtype"):
         return f"an array of shape {value.shape} and dtype {value.dtype}"
-    return f"{' '.join(reprlib.repr(value).split())} ({type(value).__name__})"
+    text = reprlib.aRepr.repr_instance(value, 1)  # not `reprlib.repr`, which fails for a class named array
+    return f"{' '.join(text.split())} ({type(value).__name__})"
 
 
 def concatenate_leaves(result: Any, function_name: str, leading: int = 0) -> Any:

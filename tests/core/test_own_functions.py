@@ -417,6 +417,10 @@ REJECTED = {
         {"shared": {"p": dataclasses.make_dataclass("Loose", ["w"])(X)}},
         r"input 'p' of 'mine' is .*\(Loose\).*register_dataclass",
     ),
+    "a dataclass with the name of a type of Python": (
+        {"shared": {"p": dataclasses.make_dataclass("array", ["w"])(X)}}, r"input 'p' of 'mine' is .*\(array\): write"
+    ),
+    "a number without a text": ({"shared": {"c": 10**5000}}, r"input 'c' of 'mine' is .*\(int\): write an InputSpec"),
     "not a mapping": ({"points": X}, "points of 'mine' must be a mapping from input names.*not InputSpec"),
     "a list": ({"points": [X]}, "points of 'mine' must be a mapping"),
     "no shared inputs": ({"shared": None}, "shared of 'mine' must be a mapping.*not None"),
