@@ -221,7 +221,7 @@ def _matches(value: Any, pattern: Any) -> bool:
     function                      those for which the function returns true
     tuple of patterns             those that match one of the patterns
     {key: pattern}                mappings with the same keys, each of whose values matches its pattern
-    [pattern, Ellipsis]           lists of one or more elements, all of which match the pattern
+    [pattern, Ellipsis]           lists of one or more elements that all match the pattern
     [pattern, pattern]            lists of two elements that match the patterns
     text or None                  only this text, or only None
     """

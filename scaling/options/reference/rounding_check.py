@@ -238,7 +238,7 @@ def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray
     points = np.flatnonzero(is_pending.reshape(len(is_pending), -1).any(axis=1))
     points = points[: max(_MIN_POINTS, _MAX_ENTRIES // entries_per_point)]
     if len(points) > _MIN_LARGE_BLOCK:
-        points = points[: 4 ** int(np.log(len(points)) / np.log(4) + 1e-9)]
+        points = points[: 4 ** ((len(points).bit_length() - 1) // 2)]
     if not has_columns:
         return points, slice(None)
     is_pending_column = is_pending[points].reshape(-1, is_pending.shape[-1]).any(axis=0)
@@ -250,7 +250,7 @@ def _pad_indices(indices: np.ndarray) -> np.ndarray:
 
     A program is compiled for each different number of indices. Padding reduces the number of compilations.
     """
-    return np.resize(indices, 4 ** int(np.ceil(np.log(len(indices)) / np.log(4) - 1e-9)))
+    return np.resize(indices, 4 ** (((len(indices) - 1).bit_length() + 1) // 2))
 
 
 def _select_points(suspect: _Suspect, points_of_block: np.ndarray) -> InputArrays:
