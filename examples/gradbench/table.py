@@ -15,7 +15,6 @@ from examples.gradbench.problems import CPP, CPP_FAST, CPP_FUNCTION, FUNCTION
 from examples.pages import Row, format_ratio, make_table, read_lines, replace_between
 from scaling.analysis.ratios import ratio_interval
 from scaling.core.formatting import format_duration, format_number
-from scaling.core.timing import median_interval
 
 PUBLISHED = Path(__file__).parent / "published.yaml"
 TITLES = {"gmm": "GMM", "bundle_adjustment": "BA", "lstm": "LSTM", "hand_tracking": "HT"}
@@ -41,12 +40,6 @@ def ratio(line: Row, top: str, bottom: str) -> tuple[float, float, float]:
 def best_of_jax(line: Row) -> str:
     """Return the name of the AD mode of JAX with the smallest median time in a measurement."""
     return min(line["candidates"], key=lambda name: statistics.median(line["seconds"][name]))
-
-
-def regret(line: Row, name: str) -> float:
-    """Return the median time of an AD mode over that of the fastest AD mode of JAX, minus one."""
-    seconds = line["seconds"]
-    return statistics.median(seconds[name]) / statistics.median(seconds[best_of_jax(line)]) - 1
 
 
 def measured_table(lines: Sequence[Row]) -> str:
@@ -81,65 +74,34 @@ def measured_table(lines: Sequence[Row]) -> str:
 
 
 def published_table(lines: Sequence[Row], published: dict[str, Any]) -> str:
-    """Return a Markdown table of the published times, each with our time and the ratio of both."""
-    ours = {(line["problem"], line["label"]): line for line in lines}
-    rows, without = [], 0
-    for cell in published["cells"]:
-        line = ours.get((cell["problem"], cell["label"]))
-        if line is None:
-            without += 1
-            continue
-        seconds = line["seconds"][best_of_jax(line)]
-        low, high = median_interval(seconds) or (float("nan"), float("nan"))
-        theirs, middle = cell["seconds"], statistics.median(seconds)
-        over = cell.get("over_function")
-        rows.append([
-            TITLES[cell["problem"]], cell["label"], cell["tool"], cell["source"], format_duration(theirs),
-            format_number(over) if over else "", format_duration(middle),
-            format_ratio(*ratio(line, best_of_jax(line), FUNCTION)),
-            format_ratio(theirs / middle, theirs / high, theirs / low),
-        ])  # fmt: skip
-    header = [
-        "problem", "size", "system", "source", "published", "over its function", "JAX here",
-        "over its function", "published / JAX here",
-    ]  # fmt: skip
-    missing = f" {without} further cells are of sizes that were not measured." if without else ""
+    """Return a Markdown table of the published times, with a row for each size and source.
+
+    A cell has the time of a system and, where published, that time over the one of the function.
+    """
+    systems = list(dict.fromkeys(cell["tool"] for cell in published["cells"]))
+    rows = []
+    for line in lines:
+        ours = format_number(ratio(line, best_of_jax(line), FUNCTION)[0])
+        for source in published["sources"]:
+            problem = {"problem": line["problem"], "label": line["label"], "source": source}
+            cells = {c["tool"]: _describe_cell(c) for c in published["cells"] if problem.items() <= c.items()}
+            if cells:
+                texts = [cells.get(system, "") for system in systems]
+                rows.append([_describe_size(line), source, ours, *texts])
     sources = [
         f"- `{name}`: {source['title']}, {source['files']} ({source['url']}). Machine: {source['machine']}."
         f" {' '.join(source['note'].split())}"
         for name, source in published["sources"].items()
     ]
-    return f"{make_table(header, rows)}\n\n{len(rows)} published cells.{missing}\n\n" + "\n".join(sources)
+    return f"{make_table(['size', 'source', 'JAX here / its function', *systems], rows)}\n\n" + "\n".join(
+        sources
+    )
 
 
-def advice_table(lines: Sequence[Row]) -> str:
-    """Return a Markdown table of the methods that `scaling advise` chose, with their regrets.
-
-    A method has no regret if no other candidate was measured.
-    """
-
-    def describe_regret(line: Row, name: str) -> str:
-        return f"{100 * regret(line, name):.1f} %" if len(line["candidates"]) > 1 else ""
-
-    rows = [
-        [
-            TITLES[line["problem"]], line["label"], line["advised"], describe_regret(line, line["advised"]),
-            line["advised_by_compiling"], describe_regret(line, line["advised_by_compiling"]),
-            f"{len(line['candidates'])}", f"{line['advice_seconds']:.0f} s",
-        ]
-        for line in lines
-    ]  # fmt: skip
-    header = [
-        "problem",
-        "size",
-        "advice",
-        "regret",
-        "by compiling alone",
-        "regret",
-        "compared",
-        "advice took",
-    ]
-    return make_table(header, rows)
+def _describe_cell(cell: dict[str, Any]) -> str:
+    """Return the time of a published cell, and in brackets its ratio to that of the function if known."""
+    over = cell.get("over_function")
+    return format_duration(cell["seconds"]) + (f" ({format_number(over)})" if over else "")
 
 
 def figure_rows(lines: Sequence[Row], published: dict[str, Any]) -> list[dict[str, Any]]:
@@ -207,7 +169,6 @@ def write_page(data: Path, page: Path) -> None:
     lines, published, text = read_lines(data), read_published(), page.read_text()
     parts = {
         "measured": measured_table(lines),
-        "advice": advice_table(lines),
         "published": published_table(lines, published),
     }
     for part, table in parts.items():
