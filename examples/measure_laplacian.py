@@ -29,7 +29,6 @@ from scaling.study import completion
 
 MODES = {"fwd_over_rev": "nested", "jet": "Taylor", "forward_laplacian": "collapsed", "analytic": "by hand"}
 COMPARED = tuple(MODES)[:3]
-UNITS = {"s": 1.0, "ms": 1e-3, "GiB": 2.0**30, "MiB": 2.0**20}
 BATCHES = (1, 228, 455, 2048)  # whose programs are compiled to read their memory
 STUDIES = {"laplacian": "time", "biharmonic": "time of the biharmonic"}  # study -> kind of its rows
 FIELDS = (
@@ -150,18 +149,16 @@ def ratio(a: tuple[float, ...] | None, b: tuple[float, ...] | None) -> tuple[flo
 def compare(rows: list[dict], published: list[dict]) -> list[dict]:
     """Return the published cells, each with our values added.
 
-    The new keys are "ours" (our value), "over_published" (its ratio to the published value), and "ratio" and
-    "our_ratio" (the ratios of the published value and of ours to nested differentiation).
+    The new keys are "ours" (our value), and "ratio" and "our_ratio" (the ratios of the published value and of
+    ours to nested differentiation).
     """
     compared = []
     for cell in published:
         problem = {name: cell[name] for name in ("source", "quantity", "points")}
         nested = next(c for c in published if problem.items() <= c.items() and c["mode"] == COMPARED[0])
-        our_value, published_value = ours(rows, cell), (UNITS[cell["unit"]] * cell["value"],) * 3
+        our_value = ours(rows, cell)
         ratios = {"ratio": cell["value"] / nested["value"], "our_ratio": ratio(our_value, ours(rows, nested))}
-        compared.append(
-            cell | ratios | {"ours": our_value, "over_published": ratio(our_value, published_value)}
-        )
+        compared.append(cell | ratios | {"ours": our_value})
     return compared
 
 
@@ -192,18 +189,18 @@ def tables(rows: list[dict], published: list[dict]) -> str:
 
 
 def comparison_table(rows: list[dict], published: list[dict]) -> str:
-    """Return a Markdown table of the published times and memories, each with ours and with their ratios."""
-    head = ("quantity", "batch", "mode", "published", "here", "here over published")
-    head += ("over nested: published", "over nested: here")
-    cells = []
+    """Return a Markdown table of the published and our ratios to nested differentiation, with nested itself."""
+    head = ["quantity", "batch", "nested: published", "nested: here"]
+    head += [f"{MODES[mode]} / nested: {where}" for mode in COMPARED[1:] for where in ("published", "here")]
+    lines: dict[tuple[str, str], list[str]] = {}
     for cell in compare(rows, published):
-        what = f"{cell['quantity']}, {cell['system']} ({cell['source']})"
-        over_nested = f"{cell['ratio']:.2f}", format_ratio(cell["our_ratio"])
-        over_nested = ("1", "1") if cell["mode"] == COMPARED[0] else over_nested
-        published_value, over = f"{cell['value']:g} {cell['unit']}", format_ratio(cell["over_published"])
-        problem = what, str(cell["points"]), MODES[cell["mode"]]
-        cells.append((*problem, published_value, format_value(cell), over, *over_nested))
-    return pages.make_table(head, cells)
+        what = f"{cell['quantity']}, {cell['system']} ({cell['source']})", str(cell["points"])
+        if cell["mode"] == COMPARED[0]:
+            lines[what] = [f"{cell['value']:g} {cell['unit']}", format_value(cell), *[""] * 4]
+        else:
+            column = 2 * COMPARED.index(cell["mode"])
+            lines[what][column : column + 2] = f"{cell['ratio']:.2f}", format_ratio(cell["our_ratio"])
+    return pages.make_table(head, [[*what, *texts] for what, texts in lines.items()])
 
 
 def times_table(rows: list[dict]) -> str:
@@ -281,11 +278,12 @@ def draw(rows: list[dict], published: list[dict], path: Path) -> None:
             points.append({"cell": names[-1], "by": "here", "ratio": middle, "low": low, "high": high})
     scale, title = alt.Scale(type="log", domain=[0.1, 10]), "over nested differentiation"
     y = alt.Y("cell:N", sort=names, title=None, axis=alt.Axis(labelLimit=400, grid=True))
-    color = alt.Color("by:N", title=None, scale=alt.Scale(range=["#d55e00", "#0072b2"]))
+    by = ["published", "here"]  # the same domain for both, so that they share one legend
+    color = alt.Color("by:N", title=None, scale=alt.Scale(domain=by, range=["#0072b2", "#d55e00"]))
+    shape = alt.Shape("by:N", title=None, scale=alt.Scale(domain=by))
     base = alt.Chart(alt.Data(values=points)).encode(y=y, color=color)
-    marks = base.mark_point(filled=True, size=60).encode(
-        x=alt.X("ratio:Q", scale=scale, title=title), shape=alt.Shape("by:N", title=None)
-    )
+    x = alt.X("ratio:Q", scale=scale, title=title)
+    marks = base.mark_point(filled=True, size=60).encode(x=x, shape=shape)
     bars = (
         base.transform_filter("isValid(datum.low)")
         .mark_rule()
@@ -296,7 +294,7 @@ def draw(rows: list[dict], published: list[dict], path: Path) -> None:
 
 
 def write_page() -> None:
-    """Write the tables between the markers of docs/laplacian.md, and the figure beside it."""
+    """Write the tables between the markers of docs/laplacian.md, and its figure."""
     rows, published, page = read("laplacian"), read("laplacian_published"), pages.DOCS / "laplacian.md"
     begin, end = "<!-- begin of the measured tables -->", "<!-- end of the measured tables -->"
     text = f"\n{tables(rows, published)}\n"

@@ -102,8 +102,9 @@ def test_the_increase_per_datum_is_that_between_the_two_largest_batches():
 def test_the_page_shows_every_published_cell_and_the_table_that_its_data_give():
     page, cells = (TOP / "docs" / "laplacian.md").read_text(), measure_laplacian.read("laplacian_published")
     tables = measure_laplacian.tables(measure_laplacian.read("laplacian"), cells)
-    assert tables in page and len(cells) == 59
-    assert len([line for line in tables.splitlines() if "(table" in line or "(csv" in line]) == len(cells)
+    problems = {(cell["quantity"], cell["system"], cell["source"], cell["points"]) for cell in cells}
+    assert tables in page and len(cells) == 47
+    assert len([line for line in tables.splitlines() if "(table" in line or "(csv" in line]) == len(problems)
 
 
 @pytest.mark.process
