@@ -20,9 +20,9 @@ from scaling.core.workload import InputSpec, Workload, normal, uniform
 from scaling.options.reference import (
     computed_reference,
     evaluations,
+    finite_differences,
     rounding_check,
     sampled_check,
-    verification,
 )
 from scaling.study import completion
 from tests.support.devices import run_once
@@ -664,7 +664,7 @@ def test_two_long_steps_that_agree_by_chance_give_no_accurate_difference():
     # Differences of the loss of a classifier with many rectifiers, whose kinks are denser than the long steps.
     by_step = [130807, 111087, 120612, 120636, 120790, 120817, 120836, 120836, 120719]
     by_step = 1e-8 * np.reshape(by_step, (-1, 1, 1))
-    difference, error = verification._select_difference(by_step, np.full((1, 1), 2.8e-13))
+    difference, error = finite_differences._select_difference(by_step, np.full((1, 1), 2.8e-13))
     assert abs(difference - 0.0012083655) <= 4 * error < 0.01 * abs(difference)
 
 

@@ -30,6 +30,7 @@ ArrayFunction = Callable[[Any], jax.Array]
 Groups = list[list[str]]  # groups of input names
 
 SAMPLED_POINTS = 16  # the number of sample points
+VALUE_ROUNDINGS = 64  # the error of a derivative from rounding the value, in unit roundoffs of the value
 _MAX_ELEMENTS = 2**22  # limit on the size of an intermediate result for all points and seeds of a call
 _SLOW_COMPILATION_SECONDS = 0.3  # seconds of processor time to compile the function without optimization
 _LONG_RUN_SECONDS = 1.0  # seconds of processor time for one evaluation per input, without optimization
@@ -79,6 +80,14 @@ def evaluation_context(dtype: str) -> Iterator[None]:
 def values(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
     """Return the function values at each point as a float64 array of shape (points, outputs)."""
     return _evaluate(evaluation, arrays, "values")
+
+
+def values_along(
+    evaluation: Evaluation, arrays: InputArrays, direction: InputArrays, step: float
+) -> np.ndarray:
+    """Return the function values at the inputs `arrays` + `step` * `direction`, as `values` does."""
+    shifted = {name: arrays[name] + step * direction[name] for name in evaluation.names}
+    return values(evaluation, {**arrays, **shifted})
 
 
 def choose_optimization(evaluation: Evaluation, arrays: InputArrays) -> Evaluation:
