@@ -158,8 +158,9 @@ def _describe_devices(
 def _describe_speedup(findings: Findings, curve: Curve, point: CurvePoint) -> tuple[str, str]:
     """Return a sentence that states the speed-up of a curve point, and one that states its efficiency."""
     too_large = findings.too_large_on(point.timing, "strong")
-    fewest = ", the fewest that it fits on" if too_large and too_large < point.baseline_devices else ""
-    same = f"{format_ratio(*point.speedup)} over the same program on {curve.baseline}{fewest}"
+    same = f"{format_ratio(*point.speedup)} over the same program on {curve.baseline}"
+    if too_large and too_large < point.baseline_devices:
+        same += f", as it did not fit on {format_count(too_large, 'device')}"
     efficiency = f"Efficiency: {format_ratio(*point.efficiency, sign='')}"
     if point.against_jit is None:
         return f"Speed-up: {same}", efficiency
@@ -339,7 +340,7 @@ def _describe_half_efficiency(curve: Curve) -> str:
 def _describe_planned_memory(forecast: Forecast) -> list[str]:
     if too_large := [record for record in forecast.records if record.reason in OUT_OF_MEMORY_REASONS]:
         largest = max(too_large, key=lambda record: (record.case.devices, record.peak_bytes or 0))
-        more = f"; {format_count(len(too_large), 'case')} do not fit in all" if len(too_large) > 1 else ""
+        more = f"; in all, {format_count(len(too_large), 'case')} do not fit" if len(too_large) > 1 else ""
         devices = format_count(largest.case.devices, "device")
         return [f"Out of memory on up to {devices}: {label(largest.case)}: {largest.text}{more}."]
     usages = [(r.peak_bytes or 0, r.capacity_bytes, r.case) for r in forecast.records if r.capacity_bytes]

@@ -231,7 +231,7 @@ def test_first_case_to_run_out_of_memory_is_reported_with_its_bytes():
     )[-1]
     assert two_cases.startswith("Out of memory on up to 4 devices: ") and "devices=4" in two_cases
     assert "needs 9.00 GB" in two_cases
-    assert two_cases.endswith("; 2 cases do not fit in all.")
+    assert two_cases.endswith("; in all, 2 cases do not fit.")
 
 
 def test_case_closest_to_the_memory_capacity_is_reported_if_all_fit():
