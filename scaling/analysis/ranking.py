@@ -119,6 +119,8 @@ def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
     not_slower = (timing for timing in timings if not time_ratio(timing, fastest).above_one)
     fewest = min(not_slower, key=lambda timing: timing.case.devices)
     ratio = time_ratio(fewest, fastest)
+    if is_empty_call(fastest):
+        return fastest, f"{fastest.devices_text} may take only the time of an empty call"
     if ratio.low is None:
         return fastest, f"too few samples to compare {fastest.devices_text} with {fewest.devices_text}"
     if not ratio.is_determined:
@@ -150,7 +152,7 @@ def recommend_ranking(rankings: Sequence[Ranking]) -> Recommendation:
     too uncertain, or if the shortest time may be that of an empty call.
     """
     fastest = min(rankings, key=lambda ranking: ranking.fastest.median)
-    if fastest.is_empty_call or not fastest.honest or len(rankings) == 1:
+    if not fastest.honest or len(rankings) == 1:
         return Recommendation(fastest, "", "")
     timings = [ranking.fastest for ranking in rankings]
     timing, doubt = recommend_devices(timings)

@@ -257,14 +257,24 @@ def test_recommended_mode_is_the_one_that_the_report_calls_the_fastest(tmp_path,
     assert re.findall(r"^\*\*Strong scaling of .*?, with (\w+)", text, re.MULTILINE) == ["jacrev"]
 
 
-def test_no_devices_are_recommended_if_the_ratio_of_their_times_is_not_determined(tmp_path, make_record):
+@pytest.mark.parametrize(
+    ("times", "floor", "doubt"),
+    [
+        (((1.0, 1.6), (0.3, 0.5)), 0.0, "the ratio"),
+        (((1.0, 1.0), (0.3, 0.3)), 0.4, "8 devices may take only"),
+    ],
+)
+def test_no_devices_are_recommended_if_their_ratio_is_not_determined_or_the_fastest_may_be_an_empty_call(
+    tmp_path, make_record, times, floor, doubt
+):
     records = [
-        make_record(devices=d, seconds=[s] * 7, replicate=i)
-        for d, times in ((1, (1.0, 1.6)), (8, (0.3, 0.5)))
-        for i, s in enumerate(times)
+        make_record(devices=d, seconds=[s] * 7, replicate=i, floor_seconds=floor)
+        for d, of_count in zip((1, 8), times, strict=True)
+        for i, s in enumerate(of_count)
     ]
     text = write_proposal(made_up.write(tmp_path, records))
-    assert "calls on 8 cores, with the shortest time (no number of devices can be recommended: the" in text
+    reason = f"(no number of devices can be recommended: {doubt}"
+    assert f"calls on 8 cores, with the shortest time {reason}" in text
 
 
 def test_compute_time_is_for_the_fewest_devices_not_distinguished_from_the_fastest(tmp_path, make_record):
