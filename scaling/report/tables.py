@@ -121,10 +121,13 @@ def _curve_cell(point: CurvePoint) -> str:
 
 
 def count_statuses(findings: Findings) -> Counter[str]:
-    """Return the number of replicates with each status. The statuses include "planned" and "missing"."""
-    planned = (r for forecast in findings.forecasts for r in forecast.records if r.status == "planned")
-    counts = Counter(record.status for record in (*findings.newest_records, *planned))
-    return counts + Counter(missing=len(findings.missing))
+    """Return the number of replicates with each status. The statuses include "planned" and "missing".
+
+    The skipped and failed cases of plans are counted if there is no other record.
+    """
+    plans = Counter(record.status for forecast in findings.forecasts for record in forecast.records)
+    counts = Counter(record.status for record in findings.newest_records) or plans
+    return counts | Counter(planned=plans["planned"], missing=len(findings.missing))
 
 
 def folded_tables(findings: Findings) -> list[Table]:

@@ -61,7 +61,7 @@ def describe_totals(findings: "Findings") -> str:
     from scaling.report.tables import count_statuses
 
     counts = count_statuses(findings)
-    has_only_plans = 0 < counts["planned"] == counts.total() - counts["missing"]
+    has_only_plans = bool(findings.forecasts) and not findings.newest_records
     statuses = [*(STATUSES if has_only_plans else STATUSES[:3]), *(["missing"] if counts["missing"] else [])]
     return ", ".join(f"{counts[name]:,} {name}" for name in statuses)
 
