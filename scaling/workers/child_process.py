@@ -34,6 +34,7 @@ _UNINFORMATIVE = re.compile(
     r"|\[Gloo\] Rank \d+ is connected"  # the library with which processes on CPUs exchange data
     rf"|{re.escape(formatting.TRACEBACK_MARK)}"
     r"|\*\*\* (Check failure|SIG)|PC: @| +@ +0x"  # the stack trace that follows an error message of XLA
+    r"| +\+-"  # a border in the traceback of an exception group
 )
 # Prefixes of messages of Slurm, and of the message of task.py at the time limit of a local task.
 _SLURM_PREFIXES = ("srun:", "slurmstepd", "scaling: CANCELLED")
@@ -183,7 +184,7 @@ def last_informative_line(lines: Sequence[str]) -> str:
     informative = [line for line in lines if line.strip() and not _UNINFORMATIVE.match(line)]
     rejected_flags = [line for line in informative if "Couldn't interpret value" in line]
     variable = "XLA_FLAGS: " if rejected_flags else ""  # other messages of XLA name the variable
-    last_line = formatting.last_line("\n".join(rejected_flags or informative), "")
+    last_line = formatting.last_line("\n".join(rejected_flags or informative), "").removeprefix("| ")
     return f"{variable}{last_line}"[:_MAX_SHOWN_CHARACTERS]
 
 

@@ -4,6 +4,7 @@ import contextlib
 import os
 import queue
 import shlex
+import traceback
 
 import pytest
 
@@ -209,6 +210,8 @@ def test_the_error_message_of_xla_explains_an_exit_and_the_stack_trace_that_foll
     assert child_process.last_informative_line([message, connected]) == message
     overflow = "*** stack smashing detected ***: terminated"
     assert child_process.last_informative_line([message, overflow]) == overflow
+    group = traceback.format_exception(BaseExceptionGroup("two", [ValueError("first"), KeyError("last")]))
+    assert child_process.last_informative_line("".join(group).splitlines()) == "KeyError: 'last'"
 
 
 def test_a_child_process_starts_without_a_folder_for_temporary_files(monkeypatch):
