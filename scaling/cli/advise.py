@@ -101,8 +101,11 @@ def _advise_on_devices(name: str, problem: _Problem, options: _Options, console:
             break
     refusals = {count: reply for count, reply in replies.items() if isinstance(reply, Refusal)}
     seconds = {count: reply for count, reply in replies.items() if isinstance(reply, float)}
+    if not seconds and is_stopped:
+        raise KeyboardInterrupt
     if not seconds:
-        raise next(iter(refusals.values())) if refusals and not is_stopped else KeyboardInterrupt
+        interrupt = Refusal(f"{name} raised KeyboardInterrupt without a signal; remove that code")
+        raise next(iter(refusals.values()), interrupt)
     print_lines(console, [f"devices={count} is left out: {text}" for count, text in refusals.items()])
     if len(seconds) > 1:
         shortest = min(seconds.values())

@@ -100,7 +100,7 @@ def test_a_file_that_its_name_does_not_import_is_refused(file, words, tmp_path, 
         ([(Refusal("no points"), False), (Refusal("few points"), False)], "[2,1]", 2, "scaling: no points"),
         ([(2.0, True)], "[1,2]", 0, ""),
         ([(None, True)], "[1,2]", 130, "stopped before there was any advice"),
-        ([(None, False)], "1", 130, "stopped before there was any advice"),  # the function raised KeyboardInterrupt
+        ([(None, False)], "1", 2, "linear raised KeyboardInterrupt"),  # without a signal
         ([(2.0, False)], "[1,1]", 0, ""),
     ],
     ids=["both", "one refused", "both refused", "stopped with advice", "stopped", "interrupted", "equal"],
