@@ -6,6 +6,7 @@ records of a run.
 
 import codecs
 import contextlib
+import dataclasses
 import errno
 import fcntl
 import json
@@ -168,7 +169,8 @@ def latest(records: Iterable[Record]) -> list[Record]:
     """Return one record for each combination of case, environment and replicate.
 
     Of several attempts, the last one with the best status is returned. The statuses "ok" and "planned" are
-    better than "skipped", which is better than "failed".
+    better than "skipped", which is better than "failed". A case whose preflight check failed is omitted if it
+    has a later record, whose key differs because its defaults are filled in.
     """
     latest_records: dict[tuple[str, str, int], Record] = {}
     for record in sort_by_start(records):
@@ -180,7 +182,25 @@ def latest(records: Iterable[Record]) -> list[Record]:
             replaces = record.reason != "not_installed"
         if replaces:
             latest_records[measurement] = record
-    return list(latest_records.values())
+    found = list(latest_records.values())
+    return [record for record in found if not (_is_unchecked(record) and _has_completed(record, found))]
+
+
+def _is_unchecked(record: Record) -> bool:
+    return record.status == "failed" and record.environment.get("workload_digest") is None
+
+
+def _has_completed(record: Record, others: Iterable[Record]) -> bool:
+    """Return whether `others` has a later record of the case of `record` with its defaults filled in."""
+    case, started_at = record.case, record.started_at or ""
+    for other in others:
+        if other.case.mode == case.mode and other.key != record.key and (other.started_at or "") > started_at:
+            names = [name for name in ("target", "variant", "wrt") if getattr(case, name) is None]
+            defaults = {name: getattr(other.case, name) for name in names}
+            sizes = {**other.case.sizes, **case.sizes}
+            if dataclasses.replace(case, sizes=sizes, **defaults) == other.case:
+                return True
+    return False
 
 
 def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Record]:

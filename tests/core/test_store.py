@@ -316,6 +316,16 @@ def test_without_an_ok_record_the_latest_failure_is_returned(make_record):
     assert store.latest([late, skipped, early]) == [skipped]
 
 
+def test_a_failed_preflight_check_is_omitted_after_its_case_has_a_later_record(make_record):
+    failed = make_record("failed", reason="killed", started_at="2026-11-21T08:00", sizes={"p": 5})
+    completed = {"target": "jacobian", "wrt": "W", "digest": "f" * 12}
+    later = make_record(**completed, started_at="2026-11-21T09:00")
+    earlier = make_record(**completed, started_at="2026-11-21T07:00")
+    other_size = make_record(**completed, started_at="2026-11-21T09:00", sizes={"p": 6, "o": 3})
+    assert store.latest([failed, later]) == [later]
+    assert store.latest([failed, earlier, other_size]) == [earlier, failed, other_size]
+
+
 def test_other_environments_and_replicates_are_separate_measurements(make_record):
     records = [make_record(), make_record(digest="f" * 12), make_record(replicate=1), make_record(points=9)]
     assert store.latest(records) == records
