@@ -183,7 +183,18 @@ def test_paths_in_xla_flags_are_not_recorded():
     assert "somebody" not in json.dumps(describe(flags="--xla_dump_to=/home/somebody/dump"))
 
 
-@pytest.mark.parametrize("name", ["JAX_DEBUG_NANS", "LIBTPU_INIT_ARGS", "NPROC", "NVIDIA_TF32_OVERRIDE"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "JAX_DEBUG_NANS",
+        "LIBTPU_INIT_ARGS",
+        "NPROC",
+        "NVIDIA_TF32_OVERRIDE",
+        "XLA_CLIENT_MEM_FRACTION",  # with another limit, a case may fit, and chunk=auto chooses other blocks
+        "XLA_PYTHON_CLIENT_ALLOCATOR",
+        "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    ],
+)
 def test_variables_that_change_programs_are_part_of_the_environment(name, monkeypatch):
     monkeypatch.delenv("JAX_DISABLE_MOST_OPTIMIZATIONS")  # conftest.py sets it
     monkeypatch.setenv("JAX_LOG_COMPILES", "1")
