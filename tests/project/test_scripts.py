@@ -172,6 +172,19 @@ def test_help_of_a_benchmark_needs_no_environment(clone):
     assert process.stdout.strip() and not (clone / ".venv").exists()
 
 
+@pytest.mark.parametrize("name", ["extrap", "peers", "plan", "vega"])
+def test_a_script_without_arguments_rejects_them_and_explains_itself_before_any_work(name, clone):
+    shutil.copy(TOP / "scripts" / name, clone / "scripts" / name)
+    shutil.rmtree(clone / ".venv")
+    script = clone / "scripts" / name
+    rejected = subprocess.run([script, "--bogus"], capture_output=True, text=True, check=False)
+    message = f"scripts/{name} takes no arguments, not '--bogus'\n"
+    assert (rejected.returncode, rejected.stdout, rejected.stderr) == (2, "", message)
+    explained = subprocess.run([script, "--help"], capture_output=True, text=True, check=True)
+    assert explained.stdout.strip() and not explained.stderr
+    assert not (clone / ".venv").exists() and not (clone / ".venv-extrap").exists()
+
+
 @pytest.mark.thorough
 def test_an_active_environment_that_is_out_of_date_is_made_anew(clone):
     shutil.rmtree(clone / ".venv")
