@@ -33,7 +33,8 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
     if not output.strip():
         raise Refusal(f"--output must be a folder, such as --output results/both, not {output!r}")
     store.refuse_other_files(target, "--output ")
-    _read_longest(folders)
+    files = list(_read_files(folders))
+    _keep_longest(files)  # refuses files that are not copies
     for folder in (*folders, target):
         store.load(folder)  # refuses results of a newer version
     store.create_results(target, "--output ")
@@ -41,21 +42,23 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
     if study.problem and not study.content:
         raise Refusal(f"{target}: {study.problem}, or remove it")
     with store.locked(target, seconds=_LOCK_SECONDS):
-        return list(_copy_files(folders, target))
+        return list(_copy_files(folders, files, target))
 
 
-def _read_longest(folders: Iterable[Path]) -> dict[str, bytes]:
-    """Return {name: content} of the files of records in `folders`, the longest one of each name.
-
-    Raise `Refusal` if a file cannot be read, or if two files with the same name are not copies.
-    """
-    contents: dict[str, bytes] = {}
+def _read_files(folders: Iterable[Path]) -> Iterator[tuple[Path, bytes]]:
+    """Yield the path and the content of each file of records. Raise `Refusal` if one cannot be read."""
     for path in (path for folder in folders for path in sorted(folder.glob("*.jsonl"))):
         try:
-            content = store.read_file(path)
+            yield path, store.read_file(path)
         except OSError as error:
             advice = "make it readable or move it away, and merge again"
             raise Refusal(f"cannot read {path}: {error.strerror}; {advice}") from None
+
+
+def _keep_longest(files: Iterable[tuple[Path, bytes]]) -> dict[str, bytes]:
+    """Return {name: longest content} of files. Raise `Refusal` if two of one name are not copies."""
+    contents: dict[str, bytes] = {}
+    for path, content in files:
         shorter, longer = sorted((contents.get(path.name, b""), content), key=len)
         if not longer.startswith(shorter):
             problem = "has the name of a file of another folder, with other records"
@@ -64,9 +67,13 @@ def _read_longest(folders: Iterable[Path]) -> dict[str, bytes]:
     return contents
 
 
-def _copy_files(folders: Sequence[Path], target: Path) -> Iterator[str]:
-    """Copy the records, study.json and plans of `folders` to `target`, and yield the lines of a summary."""
-    present, contents = _read_longest([target]), _read_longest([target, *folders])
+def _copy_files(folders: Sequence[Path], files: Sequence[tuple[Path, bytes]], target: Path) -> Iterator[str]:
+    """Copy the records, study.json and plans of `folders` to `target`, and yield the lines of a summary.
+
+    `files` contains the paths and contents of the files of records in `folders`.
+    """
+    target_files = list(_read_files([target]))
+    present, contents = _keep_longest(target_files), _keep_longest([*target_files, *files])
     # An earlier version copied the lines to files with other names, merged-*.jsonl.
     lines, changed = {line for content in present.values() for line in content.split(b"\n")}, list[str]()
     for name in sorted(contents, key=lambda name: -len(contents[name])):  # the file with the most lines first
