@@ -157,7 +157,7 @@ def _format_nodes(nodes: Iterable[str]) -> str:
     return f"on {names}, " if names else ""
 
 
-def case_lines(status: StudyStatus, show_all: bool = False) -> list[str]:
+def case_lines(status: StudyStatus, show_all: bool) -> list[str]:
     """Return a line for each failed, running, skipped or missing case, at most 20 lines for each state.
 
     If `show_all` is true, return all lines, and also a line for each queued case.

@@ -82,7 +82,7 @@ def compile_largest(
 
 
 def find_blocks(
-    derivative: Derivative, measure: Callable[[BlockSizes], MemoryNeed], earlier: BlockSizes | None = None
+    derivative: Derivative, measure: Callable[[BlockSizes], MemoryNeed], earlier: BlockSizes | None
 ) -> tuple[BlockSizes | None, dict[BlockSizes, MemoryNeed]]:
     """Find the largest `BlockSizes` that fit into memory. Return (sizes, {tried sizes: `MemoryNeed`}).
 

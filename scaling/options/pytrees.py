@@ -101,7 +101,7 @@ def describe(value: Any) -> str:
     return f"{' '.join(text.split())} ({type(value).__name__})"
 
 
-def concatenate_leaves(result: Any, function_name: str, leading: int = 0) -> Any:
+def concatenate_leaves(result: Any, function_name: str, leading: int) -> Any:
     """Concatenate the result of a function, an array or a pytree of arrays, into one array.
 
     If there are several leaves, all axes after the first `leading` axes are flattened. Raise `Refusal` if a

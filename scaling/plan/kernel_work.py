@@ -88,9 +88,7 @@ FIELDS = (  # a missing field is 0 or ""
 )
 
 
-def program_fields(
-    program: HloProgram, operations: Mapping[str, float] | None, steps: int = 1
-) -> RecordFields:
+def program_fields(program: HloProgram, operations: Mapping[str, float] | None, steps: int) -> RecordFields:
     """Return record fields with the kernels, collectives and operations of a call.
 
     The call runs the compiled program `steps` times. `operations` is the same as for `count_kernels`.
