@@ -116,6 +116,20 @@ def make_problem(
         raise Refusal(f"import_line must be a line such as 'from my_model import f', not {import_line!r}")
     points = _read_inputs("points", points)
     shared = _read_inputs("shared", {} if shared is None else shared)
+    _check_points(points, shared)
+    inputs = {**points, **shared}
+    names = _read_wrt(next(iter(points)) if wrt is None else wrt, inputs)
+    dtypes = {str(a.dtype) for a in jax.tree.leaves(inputs) if _is_floating(a)}
+    if len(dtypes) > 1 or not dtypes <= set(DTYPES):
+        raise Refusal(
+            f"the inputs have the dtypes {', '.join(sorted(dtypes))}: use one of {', '.join(DTYPES)} for all"
+        )
+    arguments = _order_arguments(function, inputs)
+    return Problem(function, arguments, points, shared, names, target, dtypes.pop(), import_line)
+
+
+def _check_points(points: Mapping[str, Any], shared: Mapping[str, Any]) -> None:
+    """Raise `Refusal` unless `points` has inputs, other than `shared`, with leading axes of one length."""
     if not points or set(points) & set(shared):
         both = ", ".join(sorted(set(points) & set(shared)))
         raise Refusal(
@@ -129,15 +143,6 @@ def make_problem(
             f"points must have leading axes of one length, at least 1: {text}; an input without one belongs "
             "in shared, and a list of numbers is no array: use np.array(list)"
         )
-    inputs = {**points, **shared}
-    names = _read_wrt(next(iter(points)) if wrt is None else wrt, inputs)
-    dtypes = {str(a.dtype) for a in jax.tree.leaves(inputs) if _is_floating(a)}
-    if len(dtypes) > 1 or not dtypes <= set(DTYPES):
-        raise Refusal(
-            f"the inputs have the dtypes {', '.join(sorted(dtypes))}: use one of {', '.join(DTYPES)} for all"
-        )
-    arguments = _order_arguments(function, inputs)
-    return Problem(function, arguments, points, shared, names, target, dtypes.pop(), import_line)
 
 
 def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:

@@ -135,12 +135,9 @@ def read(
 ) -> Findings:
     """Read a results folder, and derive all results that a report shows.
 
-    Args:
-        folder: The results folder.
-        only: The digests of the environments to include, or None for all environments.
-        unrecorded: Records for the cases of lost jobs. The folder does not contain these records.
-        loaded: The records of the folder. If None, they are read from the folder.
-        efficiency: The smallest acceptable parallel efficiency.
+    `only` contains the digests of the environments to include, or is None for all environments. `unrecorded`
+    contains records for the cases of lost jobs, which are not in the folder. `loaded` contains the records of
+    the folder, or is None to load them. `efficiency` is the smallest acceptable parallel efficiency.
     """
     loaded = loaded or store.load(folder)
     latest_records = store.latest([*loaded.records, *unrecorded])
@@ -148,8 +145,7 @@ def read(
     study = store.read_study(folder, {record.key: record.case for record in records})
     kinds = curves.stated_kinds(study.content)
     timings = pool_processes(records)
-    plan_paths = sorted(folder.glob("plan-*.json"))
-    plan_files = {path.stem.removeprefix("plan-"): store.read_json(path) for path in plan_paths}
+    plan_files = _read_plan_files(folder)
     studied = [timing for timing in timings if timing.case.kind == "case"]
     fastest = ranking.fastest_methods(studied)
     return Findings(
@@ -170,6 +166,12 @@ def read(
         study=study,
         plan_files=plan_files,
     )
+
+
+def _read_plan_files(folder: Path) -> dict[str, Any]:
+    """Return {hardware: content} of the plan files in a folder. The content may be invalid."""
+    paths = sorted(folder.glob("plan-*.json"))
+    return {path.stem.removeprefix("plan-"): store.read_json(path) for path in paths}
 
 
 def _list_missing(expected: Mapping[str, tuple[Case, int]], records: Sequence[Record]) -> list[str]:

@@ -128,11 +128,8 @@ def _parse_words(words: Sequence[str]) -> tuple[str, _Problem, _Options]:
         parser.add_argument(option, action="append", default=[])
     parsed = parser.parse_intermixed_args(words)
     points, shared = (_parse_shapes(name, getattr(parsed, name)) for name in ("points", "shared"))
-    functions, fields = [word for word in parsed.words if "=" not in word], dict[str, str]()
-    for name, value in (word.split("=", 1) for word in parsed.words if "=" in word):
-        if name in fields:
-            raise Refusal(f"{name}= is given twice: give each field once")
-        fields[name] = value
+    functions = [word for word in parsed.words if "=" not in word]
+    fields = _parse_fields([word for word in parsed.words if "=" in word])
     if [len(functions), bool(points), "workload" in fields] not in ([1, True, False], [0, False, True]):
         example = "scaling advise spring.py:force --points x=100000,17"
         raise Refusal(f"give one function with --points ({example}), or workload=NAME and its fields")
@@ -146,18 +143,33 @@ def _parse_words(words: Sequence[str]) -> tuple[str, _Problem, _Options]:
     if unused := [name for name in fields if re.sub(r"^sizes\..*", "sizes", name) not in allowed]:
         raise Refusal(f"{unused[0]}= has no effect on advice: use {', '.join(allowed)}, budget")
     config, _ = compose(["study=function", *(f"{name}={value}" for name, value in fields.items())])
-    devices, hardware = 1 if config["devices"] is None else config["devices"], config.get("hardware")
-    devices = devices if isinstance(devices, list) else [devices]
-    if not devices or any(type(count) is not int for count in devices):
-        raise Refusal(f"devices={devices}: give a number of devices, or several, such as [1,2]")
+    hardware = config.get("hardware")
     options = {
-        "budget": float(budget), "devices": list(dict.fromkeys(devices)),
+        "budget": float(budget), "devices": _read_devices(config["devices"]),
         "hardware": hardware["name"] if hardware and hardware["platform"] != "cpu" else None,
     }  # fmt: skip
     if not functions:
         return config["workload"], _read_case(config), options
     options |= {"wrt": config["wrt"], "target": "jacobian" if config["target"] is None else config["target"]}
     return functions[0], (points, shared), options
+
+
+def _parse_fields(words: Sequence[str]) -> dict[str, str]:
+    """Return {name: value} for words such as "wrt=x". Raise `Refusal` if two have the same name."""
+    fields: dict[str, str] = {}
+    for name, value in (word.split("=", 1) for word in words):
+        if name in fields:
+            raise Refusal(f"{name}= is given twice: give each field once")
+        fields[name] = value
+    return fields
+
+
+def _read_devices(value: Any) -> list[int]:
+    """Return the device counts in `value`: a number, a list of numbers, or None for a single device."""
+    devices = value if isinstance(value, list) else [1 if value is None else value]
+    if not devices or any(type(count) is not int for count in devices):
+        raise Refusal(f"devices={devices}: give a number of devices, or several, such as [1,2]")
+    return list(dict.fromkeys(devices))
 
 
 def _read_case(config: dict[str, Any]) -> Case:
@@ -302,13 +314,7 @@ def _advise(name: str, problem: _Problem, options: _Options, is_bound: bool) -> 
 
     `_parse_words` and `_run_in_process` explain the arguments.
     """
-    groups = () if isinstance(problem, Case) else problem
-    dtypes = (
-        [problem.dtype]
-        if isinstance(problem, Case)
-        else [dtype for group in groups for _, dtype in group.values()]
-    )
-    _start_jax(options["devices"][0] if is_bound else 0, "float64" in dtypes)
+    _start_jax(options["devices"][0] if is_bound else 0, _uses_float64(problem))
     import jax
 
     from scaling.advice import advisor
@@ -333,12 +339,18 @@ def _advise(name: str, problem: _Problem, options: _Options, is_bound: bool) -> 
         else:
             function, line = import_function(name)
             points, shared = (
-                _nest({key: jax.ShapeDtypeStruct(*spec) for key, spec in group.items()}) for group in groups
+                _nest({key: jax.ShapeDtypeStruct(*spec) for key, spec in group.items()}) for group in problem
             )
             advice = advisor.advise(function, points, shared, import_line=line, **options)
     print_table(make_table("", "The methods, best first", "", map(_format_row, advice.rows)), console)
     print_lines(console, ["", *str(advice).splitlines()])
     return advice.seconds(advice.best) or 0.0
+
+
+def _uses_float64(problem: _Problem) -> bool:
+    if isinstance(problem, Case):
+        return problem.dtype == "float64"
+    return any(dtype == "float64" for group in problem for _, dtype in group.values())
 
 
 def _start_jax(devices: int, uses_float64: bool) -> None:

@@ -104,21 +104,7 @@ def show_run(
     ended with this status. `labels` maps case keys to labels. `total` is the number of cases, including cases
     that are skipped or fail without a run.
     """
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        SpinnerColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    counts = Counter[str]()
-    bar = Progress(
-        SpinnerColumn(), BarColumn(bar_width=12), MofNCompleteColumn(), TimeRemainingColumn(),
-        TextColumn("{task.fields[state]}", markup=False),
-        console=console, transient=True, disable=not console.is_terminal,
-    )  # fmt: skip
+    counts, bar = Counter[str](), _make_progress_bar(console)
     task = bar.add_task("", total=total, state="starting")
 
     def listen(event: dict[str, Any]) -> None:
@@ -128,13 +114,8 @@ def show_run(
         case_label = labels.get(event["key"], event["key"])
         if event["event"] == "end":
             counts[event["status"]] += 1
-            position = f"[{counts.total()}/{total}]"
-            result = make_printable(": ".join(filter(None, (event["reason"], event["text"]))))
-            if event["seconds"]:
-                result = format_duration(event["seconds"][0])
             if event["status"] not in ("ok", "planned") or not console.is_terminal:
-                status = f"{event['status']:7}", _STATUS_COLORS[event["status"]]
-                line = Text.assemble(f"{position} ", status, f" {case_label}  {result}")
+                line = _format_end(event, f"[{counts.total()}/{total}]", case_label)
                 console.print(line, soft_wrap=True, highlight=False)
             bar.advance(task)
         done = "planned" if counts["planned"] else "ok"
@@ -144,3 +125,30 @@ def show_run(
 
     with bar:
         yield listen, counts
+
+
+def _make_progress_bar(console: Console) -> Any:
+    """Return a rich `Progress` whose tasks have the field `state`, a text."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    return Progress(
+        SpinnerColumn(), BarColumn(bar_width=12), MofNCompleteColumn(), TimeRemainingColumn(),
+        TextColumn("{task.fields[state]}", markup=False),
+        console=console, transient=True, disable=not console.is_terminal,
+    )  # fmt: skip
+
+
+def _format_end(event: dict[str, Any], position: str, case_label: str) -> Text:
+    """Return a line on the end of a case, with the median of its samples or the reason of its status."""
+    result = make_printable(": ".join(filter(None, (event["reason"], event["text"]))))
+    if event["seconds"]:
+        result = format_duration(event["seconds"][0])
+    status = f"{event['status']:7}", _STATUS_COLORS[event["status"]]
+    return Text.assemble(f"{position} ", status, f" {case_label}  {result}")

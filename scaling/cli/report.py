@@ -92,22 +92,29 @@ def write_and_print(
     if lost or not load_saved_output(folder, digest):
         from scaling.report.page import write_report
 
-        all_findings = (
-            findings.read(folder, None, lost, loaded, efficiency) if has_other_settings else study_findings
-        )
+        all_findings = study_findings
+        if only is not None:
+            all_findings = findings.read(folder, None, lost, loaded, efficiency)
         write_report(folder, all_findings)
         if not lost:
             save_output(folder, digest, terminal_report(all_findings))
+    _print_findings(study_findings, len(latest) - len(study_findings.records), folder, console, brief)
+    return study_findings
+
+
+def _print_findings(
+    study_findings: "Findings", other_records: int, folder: Path, console: Console, brief: bool
+) -> None:
+    """Print the results of a folder. `other_records` is the number of records of other environments."""
     if brief:
         print_lines(console, summary_lines(study_findings, folder, console.width))
     else:
         print_report(terminal_report(study_findings), console)
-    if other_records := len(latest) - len(study_findings.records):
+    if other_records:
         other = f"{format_count(other_records, 'record')} of other environments (versions, flags or code)"
         text = f"- In the report, kept apart: {other}."
         print_lines(console, wrap_text(text, indent="  ") if brief else [text])
     _print_totals(folder, describe_totals(study_findings), console, brief)
-    return study_findings
 
 
 def find_unrecorded(folder: Path, records: Sequence[Record] | None = None) -> list[Record]:

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from scaling.core.case import Refusal
 from scaling.core.formatting import last_line
 from scaling.core.grouping import group_by
 from scaling.results import store
-from scaling.workers.machine import Machine
+from scaling.workers.machine import Machine, ProcessShape
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import Schedule
 from scaling.workers.worker_group import gpu_request
@@ -83,15 +83,20 @@ def submit(
             submission = save_job_ids(submission, jobs)
             previous_array = next(iter(jobs.values())).partition("_")[0]
     except BaseException:
-        try:
-            if cluster.name == SLURM:
-                slurm.cancel(submission.name)
-            shutil.rmtree(submission.folder, ignore_errors=True)
-        except Refusal as refusal:  # `scaling cancel` finds the jobs only if the folder exists
-            fix = f"`{store.format_command('cancel', results)}` ends them"
-            print(f"scaling: {refusal}; jobs may be queued: {fix}", file=sys.stderr)
+        _discard_submission(submission, cluster, results)
         raise
     return submission
+
+
+def _discard_submission(submission: Submission, cluster: ClusterSettings, results: Path) -> None:
+    """Cancel the jobs of a submission and delete its folder, or print why they cannot be cancelled."""
+    try:
+        if cluster.name == SLURM:
+            slurm.cancel(submission.name)
+        shutil.rmtree(submission.folder, ignore_errors=True)
+    except Refusal as refusal:  # `scaling cancel` finds the jobs only if the folder exists
+        fix = f"`{store.format_command('cancel', results)}` ends them"
+        print(f"scaling: {refusal}; jobs may be queued: {fix}", file=sys.stderr)
 
 
 def resolve_results(results: Path, cluster: ClusterSettings) -> Path:
@@ -216,22 +221,13 @@ def _sbatch_options(
     """
     shape, memory = entry.shape, cluster.memory or 0
     per_process = shape.devices // shape.processes
+    cores = 1 if cluster.platform == "cpu" else cluster.cores or machine.cpus_each
     # submitit writes this option with a hyphen. None leaves out an option.
     user_options = {
         name.replace("open_mode", "open-mode"): None if value is False else value
         for name, value in cluster.sbatch
     }
-    extra_options: dict[str, Any] = {"reservation": cluster.reservation}
-    if not user_options.keys() & {"requeue", "no_requeue"}:
-        extra_options["requeue"] = True
-    if cluster.platform == "cpu":
-        cores: float | None = 1
-        if not user_options.keys() & {"hint", "threads_per_core", "ntasks_per_core"}:
-            extra_options["hint"] = "nomultithread"
-    else:
-        cores = cluster.cores or machine.cpus_each
-        extra_options |= gpu_request(cluster.gpu_option, cluster.gres, shape)
-    extra_options |= user_options
+    extra_options = _extra_options(cluster, shape, user_options) | user_options
     options: dict[str, Any] = {
         "job_name": submission.name, "nodes": shape.nodes, "ntasks_per_node": shape.processes // shape.nodes,
         "time": math.ceil(cluster.time), "partition": cluster.partition, "account": cluster.account,
@@ -246,6 +242,23 @@ def _sbatch_options(
     options |= {name: None for name, value in user_options.items() if value is None}
     # None disables the default wckey of submitit.
     return {name: value for name, value in options.items() if value is not None} | {"wckey": None}
+
+
+def _extra_options(
+    cluster: ClusterSettings, shape: ProcessShape, user_options: Collection[str]
+) -> dict[str, Any]:
+    """Return the options of sbatch for which submitit has no parameter, as {name: value}.
+
+    `user_options` contains the names of the options that the user sets, which may replace others.
+    """
+    options: dict[str, Any] = {"reservation": cluster.reservation}
+    if not {"requeue", "no_requeue"} & set(user_options):
+        options["requeue"] = True
+    if cluster.platform != "cpu":
+        return options | gpu_request(cluster.gpu_option, cluster.gres, shape)
+    if not {"hint", "threads_per_core", "ntasks_per_core"} & set(user_options):
+        options["hint"] = "nomultithread"
+    return options
 
 
 def checked_setup(lines: Sequence[str]) -> list[str]:

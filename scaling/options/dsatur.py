@@ -33,6 +33,18 @@ def _insert(links, node, head):
 
 
 @numba.njit(cache=True)
+def _make_lists(order, n, max_colors):
+    """Return doubly linked lists of the columns of each saturation. List k starts at node n + k.
+
+    The columns in `order` are in list 0, because no column has a color yet.
+    """
+    links = np.arange(n + max_colors + 1), np.arange(n + max_colors + 1)
+    for column in order[::-1]:
+        _insert(links, column, n)
+    return links
+
+
+@numba.njit(cache=True)
 def _remove(links, node):
     following, preceding = links
     following[preceding[node]], preceding[following[node]] = following[node], preceding[node]
@@ -54,12 +66,8 @@ def _color_by_saturation(graph, colors, is_used):
     order, column_start, row_of, row_start, column_of = graph
     n, max_colors = is_used.shape
     saturation = np.full(n, -1)  # -1 for a column that has a color or needs none
-    # Doubly linked lists of the columns of each saturation. The list of saturation k starts at node n + k.
-    links = np.arange(n + max_colors + 1), np.arange(n + max_colors + 1)
-    for column in order[::-1]:
-        saturation[column] = 0
-        _insert(links, column, n)
-    highest = 0
+    saturation[order] = 0
+    links, highest = _make_lists(order, n, max_colors), 0
     for _ in range(len(order)):
         while links[0][n + highest] == n + highest:
             highest -= 1

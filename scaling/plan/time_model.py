@@ -130,20 +130,26 @@ def draw_time_parts(
     latency_factor = _draw_log_uniform(hardware.asking, rng)
     kernel_seconds = np.maximum(memory_seconds / memory_share, operation_seconds / arithmetic_share)
     compute = executions @ (kernel_seconds + overhead / arithmetic_share)
-    communication = np.zeros(2)  # latency, transfer time
-    for message in messages:
-        size, group = message.get("bytes", 0), int(message["group"])
-        shape = hardware.slice_shape(group) or ()
-        cost = collective_cost(str(message.get("kind", "")), size, group, rates.network, shape)
-        communication += cost * message.get("times", 1)
+    latency, transfer = _communication_cost(hardware, rates, messages)
     dispatch = rates.call_seconds.get(case.api, rates.call_seconds[""])  # "" is any other API
     time_parts = {
         "call": (dispatch + float(executions.sum()) * rates.kernel_seconds) * latency_factor,
         "compute": compute,
-        "communication": communication[0] + communication[1] / network_share,
+        "communication": latency + transfer / network_share,
         "waiting": compute * (_slowdown_of_slowest(hardware, case.devices, rng.uniform(size=DRAWS)) - 1),
     }
     return time_parts, max(totals, key=lambda name: totals[name]) if any(totals.values()) else None
+
+
+def _communication_cost(hardware: Hardware, rates: Rates, messages: Sequence[Work]) -> np.ndarray:
+    """Return the predicted (latency, transfer time) of all collectives of a call, in seconds."""
+    total = np.zeros(2)
+    for message in messages:
+        size, group = message.get("bytes", 0), int(message["group"])
+        shape = hardware.slice_shape(group) or ()
+        cost = collective_cost(str(message.get("kind", "")), size, group, rates.network, shape)
+        total += cost * message.get("times", 1)
+    return total
 
 
 def _draw_log_uniform(bounds: tuple[float, float], rng: np.random.Generator) -> np.ndarray:

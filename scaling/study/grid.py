@@ -94,15 +94,11 @@ def expand_study(
     location = f"in study/{name}.yaml" if name else "in the study"
     sources = dict.fromkeys(command_line, COMMAND_LINE)
     grids = list(_expand_grids(study, command_line, location, sources))
-    count = 0
-    for fields, sources in grids:
+    for fields, _ in grids:
         if device_counts and fields.get("devices") == EVERY:
             fields["devices"] = list(device_counts)
-        with _with_source(sources):
-            count += _count_cells(_swept_values(fields))
-    if max_cases is not None and count > max_cases:
-        problem = f"the study has {count:,} cases before where, more than max_cases={max_cases}"
-        raise Refusal(f"{problem}: sweep less, or max_cases={count}")
+    if max_cases is not None:
+        _check_count(grids, max_cases)
     cells: dict[GridCell, list[_Sources]] = defaultdict(list)
     for fields, sources in grids:
         with _with_source(sources):
@@ -111,6 +107,17 @@ def expand_study(
     if not cells:
         raise Refusal("the study has no cases: `where` excludes everything; change or leave out where")
     return [dataclasses.replace(cell, sources=tuple(all_sources)) for cell, all_sources in cells.items()]
+
+
+def _check_count(grids: Sequence[tuple[_Fields, _Sources]], max_cases: int) -> None:
+    """Raise `Refusal` if `grids` have more than `max_cases` cases, counted before `where` excludes any."""
+    count = 0
+    for fields, sources in grids:
+        with _with_source(sources):
+            count += _count_cells(_swept_values(fields))
+    if count > max_cases:
+        problem = f"the study has {count:,} cases before where, more than max_cases={max_cases}"
+        raise Refusal(f"{problem}: sweep less, or max_cases={count}")
 
 
 def _expand_grids(
@@ -361,7 +368,7 @@ def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
             is_other_field = getattr(operand, "id", None) in {*FIELDS, "scaling"}.difference(_NUMBERS)
             if _is_text(operand) or is_other_field:
                 raise Refusal(f"where={text!r}: arithmetic takes numbers, not {ast.unparse(operand)}")
-        if isinstance(node, ast.Compare):  # `is` becomes `==`, because Python warns of `is` with a text
+        if isinstance(node, ast.Compare):
             equality = {ast.Is: ast.Eq, ast.IsNot: ast.NotEq}
             node.ops = [equality.get(type(operator), type(operator))() for operator in node.ops]
             operands = [node.left, *node.comparators]
