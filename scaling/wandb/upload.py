@@ -226,7 +226,7 @@ def _save_dashboard(job: PublishJob, current_ids: dict[str, str]) -> dict[str, s
 
         return {"dashboard": dashboard.save(job, current_ids)}
     except ModuleNotFoundError:
-        return {"dashboard": "no dashboard: it needs a package more: pip install 'ad-scaling[dashboard]'"}
+        return {"dashboard": "no dashboard: it needs wandb-workspaces: pip install 'ad-scaling[dashboard]'"}
     except Exception as error:
         return {"reason": f"the dashboard could not be saved: {describe_error(error)}"}
 

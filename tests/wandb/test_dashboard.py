@@ -111,5 +111,6 @@ def test_missing_dashboard_package_gives_one_line_with_the_install_command(serve
     outcome = publish(write_results(tmp_path / "made"), SETTINGS)
     assert set(outcome.states.values()) == {"published"} and outcome.succeeded and server.views == {}
     assert (
-        outcome.lines[-1] == "W&B: no dashboard: it needs a package more: pip install 'ad-scaling[dashboard]'"
+        outcome.lines[-1]
+        == "W&B: no dashboard: it needs wandb-workspaces: pip install 'ad-scaling[dashboard]'"
     )
