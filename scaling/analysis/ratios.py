@@ -13,7 +13,7 @@ import functools
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -76,8 +76,7 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
     `top` and `bottom` contain one record per process. A pair is a process of `top` and a process of `bottom`
     that were sampled alternately. If there are at least two pairs, only the pairs are used.
     """
-    others = {(r.block, r.replicate): r for r in bottom}
-    pairs = [(r, others[r.block, r.replicate]) for r in top if r.block and (r.block, r.replicate) in others]
+    pairs = _pair_processes(top, bottom)
     if len(pairs) > 1:
         levels = [_estimate_from_members(_average_by_process_or_job(pairs))]
     else:
@@ -98,6 +97,13 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
     variance = sum(floored if has_members else variances)
     estimate = _t_interval(value, variance, freedom)
     return Ratio(estimate, len(pairs), variance, freedom, count, deviations)
+
+
+def _pair_processes(top: Iterable[Record], bottom: Iterable[Record]) -> list[tuple[Record, Record]]:
+    """Return each two processes that were sampled alternately, one of `top` and one of `bottom`."""
+    pair_key = lambda record: (record.block, record.replicate)  # noqa: E731
+    partners = {pair_key(record): record for record in bottom if record.block}
+    return [(record, partners[pair_key(record)]) for record in top if pair_key(record) in partners]
 
 
 @functools.lru_cache(maxsize=16_384)
