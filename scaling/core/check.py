@@ -191,8 +191,9 @@ def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
         result = to_dense(spec.pattern, result[:, 0])
     elif spec.common is not None:
         outside_pattern, note = load_option("sparse_jacobians").compare_outside(spec.common, expected, scale)
-        scale = np.where(spec.common.has, scale[..., spec.common.at], largest_scale[:, None, None])
-        expected = np.where(spec.common.has, expected[..., spec.common.at], 0.0)
+        is_common, positions = spec.common.is_common, spec.common.positions
+        scale = np.where(is_common, scale[..., positions], largest_scale[:, None, None])
+        expected = np.where(is_common, expected[..., positions], 0.0)
     step_error = np.zeros(len(result))
     if spec.case.ad_mode.finite_step:  # one error bound holds for all entries, so they have the same scale
         scale = largest_scale[:, None, None]

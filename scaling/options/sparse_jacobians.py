@@ -101,9 +101,9 @@ def gather_nonzeros(
 class CommonNonzeros(NamedTuple):
     """How the nonzeros of a sparsity pattern correspond to the nonzeros of a reference pattern."""
 
-    at: np.ndarray  # the index of each nonzero in the reference pattern; arbitrary where `has` is false
-    has: np.ndarray  # for each nonzero of the pattern, whether the reference pattern contains it
-    lacking: np.ndarray  # the indices of the reference nonzeros that the pattern lacks
+    is_common: np.ndarray  # for each nonzero of the pattern, whether the reference pattern contains it
+    positions: np.ndarray  # its index in the reference pattern; arbitrary where `is_common` is false
+    missing: np.ndarray  # the indices of the reference nonzeros that the pattern lacks
 
 
 def compare_outside(
@@ -115,12 +115,12 @@ def compare_outside(
     empty if the pattern lacks no entry. `note` states how many of these entries should not be zero, or is "".
     Errors are divided by `scale`. `expected` and `scale` have the shape (points, 1, reference entries).
     """
-    if not common.lacking.size:
+    if not common.missing.size:
         return [], ""
-    lacking = expected[..., common.lacking]
-    nonzero_count = int(np.count_nonzero(lacking.any(axis=(0, 1))))
+    missing = expected[..., common.missing]
+    nonzero_count = int(np.count_nonzero(missing.any(axis=(0, 1))))
     note = f"; the pattern lacks {nonzero_count} of the nonzero entries" if nonzero_count else ""
-    return [EntryComparison(np.zeros_like(lacking), lacking, scale[..., common.lacking])], note
+    return [EntryComparison(np.zeros_like(missing), missing, scale[..., common.missing])], note
 
 
 def match_patterns(
@@ -175,10 +175,11 @@ def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: 
 def common_nonzeros(pattern: Pattern, reference: Pattern) -> CommonNonzeros:
     """Find each nonzero of `pattern` in the sparsity pattern `reference` of the same shape."""
     indices, reference_indices = _flat_indices(pattern), _flat_indices(reference)
-    at = np.minimum(np.searchsorted(reference_indices, indices), len(reference_indices) - 1)
-    has = reference_indices[at] == indices
-    lacking = np.setdiff1d(np.arange(len(reference_indices)), at[has], assume_unique=True)
-    return CommonNonzeros(at, has, lacking)
+    positions = np.minimum(np.searchsorted(reference_indices, indices), len(reference_indices) - 1)
+    is_common = reference_indices[positions] == indices
+    all_positions = np.arange(len(reference_indices))
+    missing = np.setdiff1d(all_positions, positions[is_common], assume_unique=True)
+    return CommonNonzeros(is_common, positions, missing)
 
 
 def _flat_indices(pattern: Pattern) -> np.ndarray:

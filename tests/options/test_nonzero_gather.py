@@ -21,9 +21,10 @@ def test_common_entries_of_two_patterns_are_located_and_lacking_ones_reported():
         first_entries = set(zip(first.rows.tolist(), first.cols.tolist(), strict=True))
         second_entries = list(zip(second.rows.tolist(), second.cols.tolist(), strict=True))
         assert [
-            second_entries[at] if has else None for at, has in zip(common.at, common.has, strict=True)
+            second_entries[position] if is_common else None
+            for position, is_common in zip(common.positions, common.is_common, strict=True)
         ] == [entry if entry in second_entries else None for entry in sorted(first_entries)]
-        assert [second_entries[number] for number in common.lacking] == [
+        assert [second_entries[number] for number in common.missing] == [
             entry for entry in second_entries if entry not in first_entries
         ]
 
@@ -35,7 +36,7 @@ def test_flat_indices_beyond_32_bits_are_distinguished():
         sparse_jacobians.validated_pattern(rows[1:], cols[1:], 100_000, 90_000),
     )
     common = sparse_jacobians.common_nonzeros(second, first)
-    assert common.lacking.tolist() == [0] and common.at.tolist() == [1]
+    assert common.missing.tolist() == [0] and common.positions.tolist() == [1]
 
 
 def test_the_dense_form_of_a_pattern_has_its_entries_and_zeros():
