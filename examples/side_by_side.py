@@ -218,6 +218,7 @@ def make_advice_table(lines: Sequence[Row]) -> str:
             percent = [f"{100 * value:.1f}" for value in line["regret"] or ()]
             regret = "{} % ({} to {})".format(*percent) if percent else "advised method not measured"
             regret = "0 %" if line["advised"] == line["fastest"] else regret
+            regret = "no other was measured" if line["measured"] == 1 else regret
             fastest = f"{line['fastest']} (of {line['measured']})"
             table.append((line["advice"], line["advised"], fastest, regret))
     return pages.make_table(ADVICE_HEADER, table)

@@ -83,7 +83,8 @@ def write_row(row):
         seconds = advice["predicted_seconds"]
         predicted = format_wait(seconds) if seconds > 90 else format_duration(seconds)
         loss = advice.get("regret")  # None if it was not measured
-        here = f"{format_duration(advice['time'])}, {format_number(100 * loss[0])} %" if loss else "not run"
+        here = format_duration(advice["time"]) if loss else "not run"
+        here += f", {format_number(100 * loss[0])} %" if loss and advice["measured"] > 1 else ""
         cells.append(f"{advice['method']}: {format_bytes(advice['bytes'])}, {predicted}; {here}")
     else:
         cells.append(advice["error"].rpartition("advised: ")[2])

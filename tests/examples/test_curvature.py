@@ -86,3 +86,10 @@ def test_every_published_cell_is_measured_or_says_why_not():
     assert len(cells) >= 15
     for cell in cells:
         assert {cell["call"], cell["call_over"]} <= names if "call" in cell else cell["why"]
+
+
+def test_a_regret_is_stated_only_if_another_method_was_measured():
+    line = {"advice": "f", "advised": "jacrev", "fastest": "jacrev", "regret": [0.0] * 3}
+    table = side_by_side.make_advice_table([line | {"measured": count} for count in (1, 2)])
+    alone, compared = table.splitlines()[-2:]
+    assert "0 %" not in alone and "0 %" in compared
