@@ -6,7 +6,6 @@ records of a run.
 
 import codecs
 import contextlib
-import dataclasses
 import errno
 import fcntl
 import json
@@ -21,8 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import scaling
-from scaling.core.case import Case, Refusal, from_dict
+from scaling.core.case import FIELDS, Case, Refusal, from_dict
 from scaling.core.formatting import format_count, format_value
+from scaling.core.grouping import group_by
 from scaling.core.record import SCHEMA, Record, Writer
 from scaling.results.read_record import from_line, require_known_schema
 
@@ -30,6 +30,7 @@ from scaling.results.read_record import from_line, require_known_schema
 _STATUS_RANK = {"failed": 0, "skipped": 1, "planned": 2, "ok": 2}
 MAX_REPLICATES = 10_000  # maximum number of replicates of a study
 NAME_SEPARATOR = " + "  # between the names of the studies of a merged folder
+_DEFAULT_FIELDS = ("target", "variant", "wrt")  # their defaults depend on the workload, as those of sizes
 _LOCK_SECONDS = 10.0  # maximum time to wait for another run that is about to end
 _MAX_NAME_BYTES = 255  # maximum length of a file name on Linux
 
@@ -183,24 +184,31 @@ def latest(records: Iterable[Record]) -> list[Record]:
         if replaces:
             latest_records[measurement] = record
     found = list(latest_records.values())
-    return [record for record in found if not (_is_unchecked(record) and _has_completed(record, found))]
+    unchecked = [record for record in found if _is_unchecked(record)]
+    checked = group_by(found, _explicit_fields) if unchecked else {}
+    completed = {id(each) for each in unchecked if _has_completed(each, checked[_explicit_fields(each)])}
+    return [record for record in found if id(record) not in completed]
 
 
 def _is_unchecked(record: Record) -> bool:
-    return record.status == "failed" and record.environment.get("workload_digest") is None
+    return record.status == "failed" and None in (record.case.target, record.case.wrt)
+
+
+def _explicit_fields(record: Record) -> tuple[Any, ...]:
+    """Return the values of the fields of a case that have no default of the workload."""
+    return tuple(getattr(record.case, name) for name in FIELDS if name not in (*_DEFAULT_FIELDS, "sizes"))
 
 
 def _has_completed(record: Record, others: Iterable[Record]) -> bool:
     """Return whether `others` has a later record of the case of `record` with its defaults filled in."""
     case, started_at = record.case, record.started_at or ""
-    for other in others:
-        if other.case.mode == case.mode and other.key != record.key and (other.started_at or "") > started_at:
-            names = [name for name in ("target", "variant", "wrt") if getattr(case, name) is None]
-            defaults = {name: getattr(other.case, name) for name in names}
-            sizes = {**other.case.sizes, **case.sizes}
-            if dataclasses.replace(case, sizes=sizes, **defaults) == other.case:
-                return True
-    return False
+    return any(
+        (other.started_at or "") > started_at
+        and other.key != record.key
+        and all(getattr(case, name) in (None, getattr(other.case, name)) for name in _DEFAULT_FIELDS)
+        and case.sizes.items() <= other.case.sizes.items()
+        for other in others
+    )
 
 
 def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
