@@ -131,17 +131,9 @@ class _Run:
     def supervise(self, session: Sequence[ScheduledCase]) -> None:
         """Measure the cases of a session, which share worker processes. Replace workers that die."""
         first_case, waiting_groups = session[0].case, self._group_by_problem(session)
-        is_local = not self.options.transport  # workers on other nodes claim cores there
-        claims_cores = is_local and self.settings.bind and self.schedule.machine.platform == "cpu"
         while waiting_groups:
             with contextlib.ExitStack() as stack:
-                claimed_cores = None
-                if claims_cores:
-                    claim = cores.claim_cores(first_case.devices, self.owner, self._report_wait)
-                    try:
-                        claimed_cores = stack.enter_context(claim)
-                    except TimeoutError as error:
-                        raise AllocationLost(str(error)) from None
+                claimed_cores = self._claim_cores(stack, first_case.devices)
                 workers: dict[int, WorkerGroup] = {}
                 for variant in {work.variant for group in waiting_groups for work in group}:
                     try:
@@ -152,6 +144,16 @@ class _Run:
                 while waiting_groups and all_alive:
                     all_alive, remaining = _InterleavedCases(self, workers, waiting_groups.pop(0)).measure()
                     waiting_groups[:0] = remaining
+
+    def _claim_cores(self, stack: contextlib.ExitStack, count: int) -> list[int] | None:
+        """Reserve CPU cores until `stack` is closed. Return None if this process reserves no cores."""
+        is_on_cpu = self.schedule.machine.platform == "cpu"
+        if self.options.transport or not self.settings.bind or not is_on_cpu:  # other nodes claim their own
+            return None
+        try:
+            return stack.enter_context(cores.claim_cores(count, self.owner, self._report_wait))
+        except TimeoutError as error:
+            raise AllocationLost(str(error)) from None
 
     def _group_by_problem(self, session: Sequence[ScheduledCase]) -> Groups:
         """Return the cases of a session in small groups with the same derivative, as work items."""
