@@ -18,7 +18,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     Raise `Refusal` if `scaling run` is submitting tasks, or if some tasks could not be found or cancelled.
     """
     folder = store.require_results_folder(args.folder)
-    store.load(folder)  # refuses results of a newer version before anything is written
+    store.refuse_newer_schema(folder)
     with store.locked(folder):  # not while `scaling run` submits tasks
         tasks, problem = task_state.try_find_tasks(folder)
         cancelled = task_state.cancel(tasks)

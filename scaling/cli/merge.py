@@ -36,7 +36,7 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
     files = list(_read_files(folders))
     _keep_longest(files)  # refuses files that are not copies
     for folder in (*folders, target):
-        store.load(folder)  # refuses results of a newer version
+        store.refuse_newer_schema(folder)
     store.create_results(target, "--output ")
     study = store.read_study(target)
     if study.problem and not study.content:

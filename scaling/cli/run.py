@@ -144,7 +144,7 @@ def _check_cases(run: StudyRun, console: Console) -> tuple[StudyRun, str | None,
     Raise `Refusal` if a case is invalid.
     """
     for folder in run.folders:
-        store.load(folder)  # refuses results of a newer version before anything is written
+        store.refuse_newer_schema(folder)
     for name in built_in("workloads").intersection(cell.case.workload for cell in run.cells):
         user_workload.check_not_shadowed(name)  # cached answers may predate a user's module of this name
     key, seconds = preflight.cache_key(run.cells), run.settings.case_seconds
