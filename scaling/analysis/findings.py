@@ -142,7 +142,7 @@ def read(
     loaded = loaded or store.load(folder)
     latest_records = store.latest([*loaded.records, *unrecorded])
     records = [record for record in latest_records if only is None or record.setting in only]
-    study = store.read_study(folder, {record.key: record.case for record in records})
+    study = store.read_study(folder, records)
     kinds = curves.stated_kinds(study.content)
     timings = pool_processes(records)
     plan_files = _read_plan_files(folder)

@@ -106,7 +106,7 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
     loaded = store.load(folder)
     every_record = [*loaded.records, *task_state.make_failed_records(tasks, loaded.records)]
     records = store.newest_by_replicate(every_record).values()
-    study = store.read_study(folder, {record.key: record.case for record in records})
+    study = store.read_study(folder, records)
     status_lines = [
         StatusLine("missing", case, "", replicate)
         for case, replicates in study.cases.values()

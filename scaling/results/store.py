@@ -13,7 +13,6 @@ import os
 import shlex
 import tempfile
 import time
-import types
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -248,12 +247,12 @@ class Study(NamedTuple):
     problem: str  # why the file cannot be read, or ""
 
 
-def read_study(folder: Path, known_cases: Mapping[str, Case] = types.MappingProxyType({})) -> Study:
+def read_study(folder: Path, records: Iterable[Record] = ()) -> Study:
     """Return the content of study.json in a results folder, with its cases.
 
-    `known_cases` maps case keys to cases, which are not parsed again.
+    The cases of `records` are not parsed again.
     """
-    path = folder / "study.json"
+    path, known_cases = folder / "study.json", {record.key: record.case for record in records}
     content, cases = read_json(path) if path.exists() else {}, dict[str, tuple[Case, int]]()
     try:
         for entry in content.get("cases", []):
