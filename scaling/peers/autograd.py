@@ -22,6 +22,7 @@ MODES = ("value", "jacfwd", "jacrev", "grad_of_sum")
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
+    """Return the reason why HIPS autograd cannot run a case, or None if it can."""
     return formulas.reason_to_skip(
         case, MODES,
         (case.dtype == "bfloat16", "autograd has no bfloat16"),

@@ -37,6 +37,7 @@ _MAX_SWEPT = 400_000_000  # maximum number of instructions in all sweeps, which 
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
+    """Return the reason why CasADi cannot run a case, or None if it can."""
     is_whole, is_value = case.batch == "whole", case.ad_mode.is_value
     m, d, p, o = (case.sizes.get(name, 1) for name in "mdpo")
     instructions_per_point = {"rbf": m * (5 + 3 * d), "linear": 2 * p * o, "residual": 400, "poisson": 6}

@@ -36,6 +36,7 @@ Tensors = tuple[Any, ...]
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
+    """Return the reason why PyTorch cannot run a case, or None if it can."""
     has_compiler = any(shutil.which(name) for name in ("g++", "c++", "clang++"))
     has_headers = Path(sysconfig.get_paths()["include"], "Python.h").exists()
     return formulas.reason_to_skip(

@@ -197,6 +197,7 @@ def rounding_range(
 
 
 def sample_points(case: Case) -> np.ndarray:
+    """Return the indices of at most `SAMPLED_POINTS` points of a case, evenly spaced."""
     return np.unique(np.linspace(0, case.points - 1, min(case.points, SAMPLED_POINTS)).astype(int))
 
 
@@ -206,6 +207,7 @@ def sample_inputs(case: Case, workload: Workload) -> dict[str, np.ndarray]:
 
 
 def inputs_at(case: Case, workload: Workload, points: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the inputs at the points of a case whose indices are `points`, as float64 arrays."""
     input_dicts = [inputs.exact_inputs(case, workload, int(i), int(i) + 1) for i in points]
     return {
         name: np.concatenate([point[name] for point in input_dicts]) if name in workload.points else first
