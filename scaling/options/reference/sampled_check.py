@@ -132,36 +132,64 @@ def _compare_jacobians(
     seeds=colored. `draw(name, k)` returns the random numbers of vector k for the input `name`.
     """
     compared_columns, compared_rows = _sample_columns_and_rows(spec)
-    evaluation, is_summed = spec.computed.evaluation, spec.reduction.sums_outputs
     if spec.pattern is None:
         J, rows, cols = Jacobians(result), np.arange(result.shape[1])[:, None], np.arange(result.shape[2])
     else:
         pattern = spec.pattern
         J, rows, cols = SparseJacobians(result[:, 0], pattern), pattern.rows, pattern.cols
+    yield _compare_random_products(spec, arrays, J, draw, groups)
+    yield _compare_columns(spec, arrays, J, cols, compared_columns)
+    if len(compared_rows):
+        yield _compare_rows(spec, arrays, J, rows, compared_rows)
+
+
+def _compare_random_products(
+    spec: ReferenceSpec, arrays: InputArrays, J: Jacobians, draw: Draw, groups: evaluations.Groups
+) -> EntryComparison:
+    """Return a comparison of the products of Jacobians and random vectors.
+
+    Each vector is divided into one vector for each group of inputs in `groups`, because a large derivative
+    with respect to one input could hide an error in a small one.
+    """
+    evaluation = spec.computed.evaluation
     names, per_point = evaluation.names, evaluation.per_point
     axes = {name: tuple(range(1, arrays[name].ndim)) if name in per_point else None for name in names}
     sizes = {name: evaluations.element_sizes(arrays[name], axes[name]) for name in names}
     vectors = [{name: sizes[name] * draw(name, k) for name in names} for k in range(_RANDOM_VECTORS)]
     directions = [direction for v in vectors for direction in evaluations.split_direction(v, groups)]
-    measure = _make_measure("jvp", directions, is_summed)
+    measure = _make_measure("jvp", directions, spec.reduction.sums_outputs)
     expected = measure(evaluation, arrays)
     scale = np.sqrt(np.mean(np.split(expected**2, _RANDOM_VECTORS, axis=2), axis=0))
     scale = _floor_scale(spec, np.maximum(np.tile(scale, _RANDOM_VECTORS), np.abs(expected)))
-    flat_directions = (flatten_inputs(names, per_point, direction, len(result)) for direction in directions)
+    points = len(J.values)
+    flat_directions = (flatten_inputs(names, per_point, direction, points) for direction in directions)
     products = np.stack([J.by_output(J.values, v) for v in flat_directions], axis=2)
-    yield EntryComparison(products, expected, scale, measure)
-    measure, leaves = _make_measure("columns", compared_columns, is_summed), spec.rounding.leaf_sizes
-    entries = np.stack([J.by_output(J.values * (cols == k)) for k in compared_columns], axis=2)
-    leaf = np.repeat(np.arange(len(leaves)), leaves)
-    J_by_leaf = [dataclasses.replace(J, values=J.values * (leaf[cols] == k)) for k in range(len(leaves))]
+    return EntryComparison(products, expected, scale, measure)
+
+
+def _compare_columns(
+    spec: ReferenceSpec, arrays: InputArrays, J: Jacobians, cols: np.ndarray, compared: np.ndarray
+) -> EntryComparison:
+    """Return a comparison of the columns `compared` of Jacobians. `cols` is the column of each entry of J."""
+    measure = _make_measure("columns", compared, spec.reduction.sums_outputs)
+    entries = np.stack([J.by_output(J.values * (cols == k)) for k in compared], axis=2)
+    leaves = range(len(spec.rounding.leaf_sizes))
+    leaf = np.repeat(leaves, spec.rounding.leaf_sizes)  # the leaf of each column
+    J_by_leaf = [dataclasses.replace(J, values=J.values * (leaf[cols] == k)) for k in leaves]
     scale = _floor_scale(spec, np.stack([J_leaf.largest_by_output() for J_leaf in J_by_leaf], axis=2))
-    yield EntryComparison(entries, measure(evaluation, arrays), scale[:, :, leaf[compared_columns]], measure)
-    if len(compared_rows):
-        measure = _make_measure("rows", compared_rows, is_summed)
-        entries = np.stack([J.by_input(J.values * (rows == k)) for k in compared_rows], axis=1)
-        expected = measure(evaluation, arrays)
-        scale = _floor_scale(spec, spec.rounding.largest_by_leaf(np.abs(expected)))
-        yield EntryComparison(entries, expected, scale, measure)
+    expected = measure(spec.computed.evaluation, arrays)
+    return EntryComparison(entries, expected, scale[:, :, leaf[compared]], measure)
+
+
+def _compare_rows(
+    spec: ReferenceSpec, arrays: InputArrays, J: Jacobians, rows: np.ndarray, compared: np.ndarray
+) -> EntryComparison:
+    """Return a comparison of the rows `compared` of Jacobians. `rows` is the row of each entry of J."""
+    measure = _make_measure("rows", compared, spec.reduction.sums_outputs)
+    entries = np.stack([J.by_input(J.values * (rows == k)) for k in compared], axis=1)
+    expected = measure(spec.computed.evaluation, arrays)
+    scale = _floor_scale(spec, spec.rounding.largest_by_leaf(np.abs(expected)))
+    return EntryComparison(entries, expected, scale, measure)
 
 
 def _floor_scale(spec: ReferenceSpec, scale: np.ndarray) -> np.ndarray:
