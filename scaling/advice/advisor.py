@@ -191,24 +191,32 @@ class Advice:
         }  # fmt: skip
         return ", ".join(text for text, applies in details.items() if applies)
 
+    @property
+    def duration(self) -> str:
+        """Return text such as "1.06 ms (1.05 to 1.07) per call, measured", for the recommended method.
+
+        The interval is the 95 % interval of the samples. A predicted time has none.
+        """
+        record = self.records.get(self.best)
+        interval = median_interval(record.seconds) if record else None
+        how = "measured" if record else "predicted"
+        return f"{format_duration(self.seconds(self.best) or 0.0, *(interval or ()))} per call, {how}"
+
     def __str__(self) -> str:
         best, record = self.best, self.records.get(self.best)
-        how, interval = "predicted", None
         certainty = "nothing was measured, and the prediction may be wrong by a factor of two"
         if record:
             other_records = [other for case, other in self.records.items() if case != best and other.seconds]
-            how, interval = "measured", median_interval(record.seconds)
             certainty = measurement.describe_certainty(record, other_records)
         if uncompiled := sum(fields.get("reason") == "no_time" for fields in self.fields.values()):
             count = format_count(uncompiled, "candidate")
             certainty += f"; {count} not compiled in half of the budget or 30 s: raise it"
         if interrupted := len(set(self.cases) - set(self.fields)):
             certainty += f"; interrupted with {format_count(interrupted, 'candidate')} not compiled"
-        duration = format_duration(self.seconds(best) or 0.0, *(interval or ()))
         needed_bytes = bytes_while_running(self._all_fields(best))
         amount = "an unknown amount" if needed_bytes is None else format_bytes(needed_bytes)
         return (
-            f"Use {self.describe(best)}: {duration} per call, {how} on {self.machine}.\n"
+            f"Use {self.describe(best)}: {self.duration} on {self.machine}.\n"
             f"For comparison, {self._compare_obvious_choices()}.\n"
             f"It needs {amount} of memory per device; {certainty}.\n\n"
             f"{self.code}"

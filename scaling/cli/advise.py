@@ -93,27 +93,25 @@ def _advise_on_devices(name: str, problem: _Problem, options: _Options, console:
         _split_location(name)  # refuse a missing file before JAX starts
     # On a CPU, each number of devices gets a separate process that is bound to one core per device.
     device_groups = [[count] for count in devices] if is_bound else [devices]
-    replies, is_stopped = dict[int, float | Refusal | None](), False
+    replies, is_stopped = dict[int, str | Refusal | None](), False
     for device_group in device_groups:
         options |= {"devices": device_group, "budget": budget / len(device_groups)}
         replies[device_group[0]], is_stopped = _run_in_process(name, problem, options, is_bound)
         if is_stopped:
             break
     refusals = {count: reply for count, reply in replies.items() if isinstance(reply, Refusal)}
-    seconds = {count: reply for count, reply in replies.items() if isinstance(reply, float)}
-    if not seconds and is_stopped:
+    durations = {count: reply for count, reply in replies.items() if isinstance(reply, str)}
+    if not durations and is_stopped:
         raise KeyboardInterrupt
-    if not seconds:
+    if not durations:
         interrupt = Refusal(f"{name} raised KeyboardInterrupt without a signal; remove that code")
         raise next(iter(refusals.values()), interrupt)
     print_lines(console, [f"devices={count} is left out: {text}" for count, text in refusals.items()])
-    if len(seconds) > 1:
-        shortest = min(seconds.values())
-        ratios = [
-            f"{format_count(count, 'device')}: {duration / shortest:.3g}"
-            for count, duration in seconds.items()
-        ]
-        print_lines(console, [f"Times relative to the least: {', '.join(ratios)}"])
+    if len(durations) > 1:
+        print_lines(
+            console,
+            [f"{format_count(count, 'device')}: {duration}" for count, duration in durations.items()],
+        )
 
 
 def _parse_words(words: Sequence[str]) -> tuple[str, _Problem, _Options]:
@@ -222,10 +220,10 @@ def _nest(arrays: dict[str, Any]) -> dict[str, Any]:
 
 def _run_in_process(
     name: str, problem: _Problem, options: _Options, is_bound: bool
-) -> tuple[float | Refusal | None, bool]:
+) -> tuple[str | Refusal | None, bool]:
     """Call `_advise` in a new process, and return (reply, whether a signal stopped the process).
 
-    The reply is the time per call of the best method in seconds, or a `Refusal`. It is None if a signal
+    The reply is the time per call of the best method as text, or a `Refusal`. It is None if a signal
     stopped the process before it found a method. If `is_bound` is true, the process uses one CPU core per
     device. Its standard error is printed when it ends; if it dies, the refusal has the last line.
     """
@@ -277,7 +275,7 @@ def main() -> None:
     output.close = output.flush  # type: ignore[method-assign]
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent sends it for any signal
     sys.unraisablehook = _resend_lost_interrupt
-    reply: float | Refusal | None = None  # None if there is no advice yet
+    reply: str | Refusal | None = None  # None if there is no advice yet
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
         reply = _advise(name, problem, options, is_bound)
@@ -309,8 +307,8 @@ def _resend_lost_interrupt(lost: Any) -> None:
         sys.__unraisablehook__(lost)
 
 
-def _advise(name: str, problem: _Problem, options: _Options, is_bound: bool) -> float:
-    """Find and print the fastest AD method. Return its time per call in seconds, or 0 if it is unknown.
+def _advise(name: str, problem: _Problem, options: _Options, is_bound: bool) -> str:
+    """Find and print the fastest AD method. Return its time per call as text.
 
     `_parse_words` and `_run_in_process` explain the arguments.
     """
@@ -344,7 +342,7 @@ def _advise(name: str, problem: _Problem, options: _Options, is_bound: bool) -> 
             advice = advisor.advise(function, points, shared, import_line=line, **options)
     print_table(make_table("", "The methods, best first", "", map(_format_row, advice.rows)), console)
     print_lines(console, ["", *str(advice).splitlines()])
-    return advice.seconds(advice.best) or 0.0
+    return advice.duration
 
 
 def _uses_float64(problem: _Problem) -> bool:
