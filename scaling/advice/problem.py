@@ -249,7 +249,15 @@ def registered(
             api="jit", mode="fwd_over_rev" if is_second else "jacfwd", precision="default",
         )  # fmt: skip
     except Refusal as error:
-        raise Refusal(name_user_function(str(error))) from None
+        text = name_user_function(str(error))
+        integers = [
+            name
+            for name, value in problem.shared.items()
+            if getattr(value, "shape", None) == () and not _is_floating(value)
+        ]
+        if integers and "on abstract inputs" in text:
+            text += f"; bind a size, an axis or a flag by functools.partial: {', '.join(integers)}"
+        raise Refusal(text) from None
     finally:
         del sys.modules[module.__name__]
         clear_cache()

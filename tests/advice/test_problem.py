@@ -196,6 +196,11 @@ def test_a_message_on_a_function_has_its_name(function):
         candidates.list_candidates(case)
 
 
+def test_a_size_given_as_an_input_is_refused_with_the_way_to_bind_it():
+    with pytest.raises(Refusal, match=r"fails on abstract inputs .* by functools.partial: rows$"):
+        scaling.advise(lambda x, k, rows: k * x[:rows], {"x": X}, {"k": K, "rows": 2}, budget=0)
+
+
 def test_a_reason_for_leaving_out_a_candidate_has_the_name_of_the_function():
     advice = scaling.advise(force, {"x": X}, {"k": K}, target="hvp", budget=0)
     assert set(advice.table["left_out"]) == {
