@@ -375,7 +375,8 @@ def evaluate_shape(case: Case, function: Callable[..., Any], inputs: Mapping[str
     if not isinstance(out, jax.ShapeDtypeStruct) or not jax.numpy.issubdtype(out.dtype, jax.numpy.floating):
         returned = f"numbers of dtype {out.dtype}" if isinstance(out, jax.ShapeDtypeStruct) else repr(out)
         text = "must return an array of real numbers, or a pytree of them"
-        raise Refusal(f"workload {case.workload!r} {text}, not {returned}")
+        fix = "convert it, such as y.astype(float), or return the parts y.real and y.imag"
+        raise Refusal(f"workload {case.workload!r} {text}, not {returned}: {fix}")
     return out
 
 
