@@ -262,7 +262,7 @@ class Advice:
         fields, record = self._all_fields(case), self.records.get(case)
         predicted, samples = fields.get("predicted") or {}, record.seconds if record else []
         low, high = median_interval(samples) or (None, None)
-        names = ("mode", "batch", "chunk", "block", "split", "mesh", "devices")
+        names = ("mode", "chunk", "block", "devices")
         columns = {"method": self.describe(case)} | {name: getattr(case, name) for name in names}
         if self.problem and case.mode == candidates.CODED:
             columns["mode"] = None  # the code of a compressed Jacobian or a Gauss-Newton product, no AD mode
@@ -271,8 +271,7 @@ class Advice:
             "predicted_high": predicted.get("high"), "samples": len(samples),
             "measured_seconds": statistics.median(samples) if samples else None,
             "measured_low": low, "measured_high": high,
-            "memory_bytes": bytes_while_running(fields), "flops": fields.get("flops"),
-            "left_out": self.reason(case),
+            "memory_bytes": bytes_while_running(fields), "left_out": self.reason(case),
         }  # fmt: skip
 
 
