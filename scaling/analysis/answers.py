@@ -244,7 +244,9 @@ def describe_growth(findings: Findings) -> list[str]:
         exponents = sorted(sweep.exponents.items(), key=lambda pair: pair[1].value)
         powers = [f"{format_exponent(*exponent)} in {method.name}" for method, exponent in exponents]
         powers.sort(key=lambda power: power.startswith(UNDETERMINED))
-        growth = f"Time of {sweep.family} grows with {sweep.swept} on {sweep.devices_text}"
+        with_sizes = f" with {sweep.fixed_sizes}" if sweep.fixed_sizes else ""
+        where = f"{sweep.swept} on {sweep.devices_text}, {sweep.call}"
+        growth = f"Time of {sweep.family}{with_sizes} grows with {where}"
         text = f"{growth}: exponent {list_first(powers, _MOST_METHODS)}"
         if powers:
             texts.append((sweep, sweep.swept, sweep.case.devices, text))

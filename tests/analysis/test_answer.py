@@ -87,7 +87,7 @@ def test_growth_is_reported_with_the_exponent_of_each_mode(ask):
         for n in (16, 32, 64, 128, 256)
     ]
     sentence = find_sentence("grows with", ask(*rows))
-    assert "grows with points on 1 device: exponent 1.00 (" in sentence
+    assert "with o=3 p=5 grows with points on 1 device, shard_map, points split: exponent 1.00 (" in sentence
     assert "in jacrev (vmap), 2.00 (" in sentence
 
 

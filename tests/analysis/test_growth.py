@@ -68,14 +68,17 @@ def test_each_mode_has_its_own_exponent(make_record):
     assert {method.mode: growth.value for method, growth in sweep.exponents.items()} == pytest.approx(powers)
 
 
-def test_growth_with_each_size_of_a_grid_is_reported(make_record, tmp_path):
+def test_growth_with_each_size_of_a_grid_is_reported_at_the_largest_values_of_the_others(
+    make_record, tmp_path
+):
     records = [
         make_record(sizes={"p": p, "o": o}, seconds=[p * o**2] * 9) for p in (2, 4, 8) for o in (2, 4, 8)
     ]
     study = findings.read(made_up.write(tmp_path / "made", records, scaling=("strong",)))
     assert answers.describe_growth(study) == [
-        "Time of linear grows with o on 1 device: exponent 2.00 (2.00 to 2.00) in jacfwd (vmap).",
-        "Time of linear grows with p on 1 device: exponent 1.00 (1.00 to 1.00) in jacfwd (vmap).",
+        f"Time of linear with points=7 {other}=8 grows with {swept} on 1 device, shard_map, points split: "
+        f"exponent {power} ({power} to {power}) in jacfwd (vmap)."
+        for other, swept, power in (("p", "o", "2.00"), ("o", "p", "1.00"))
     ]
 
 
