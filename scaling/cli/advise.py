@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from scaling.cli.commands import Parser
-from scaling.cli.output import prepare_streams, print_lines
+from scaling.cli.output import make_console, prepare_streams, print_lines
 from scaling.core import environment
 from scaling.core.case import DTYPES, VIEWS, Case, Refusal, check_names, unknown_name
 from scaling.core.formatting import format_bytes, format_count, format_duration
@@ -321,8 +321,7 @@ def _advise(name: str, problem: _Problem, options: _Options, is_bound: bool) -> 
     is_measured = options["budget"] and not options["hardware"]
     procedure = f"measured for up to {options['budget']:g} s" if is_measured else "by compiling alone"
     first_lines = [f"{name} on {machine}, devices={options['devices']}: {procedure}"]
-    width = None if sys.stdout.isatty() else 140
-    console = Console(file=sys.stdout, width=width, highlight=False, emoji=False)
+    console = make_console()
     with console.status("") as status:
 
         def note(text: str) -> None:

@@ -22,7 +22,7 @@ from rich.console import Console
 
 import scaling
 from scaling.cli.commands import BAD_INPUT, COMMANDS, FAILED, INTERRUPTED, OK, overview, parse
-from scaling.cli.output import prepare_streams, print_lines
+from scaling.cli.output import make_console, prepare_streams, print_lines
 from scaling.core.case import Refusal, unknown_name
 from scaling.core.environment import hide_secrets, source
 from scaling.workers.worker_group import AllocationLost
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     `argv` contains the command name and its arguments (default: `sys.argv[1:]`).
     """
-    console = Console(width=None if sys.stdout.isatty() else 140, highlight=False, emoji=False)
+    console = make_console()
     try:
         for signal_number in _STOP_SIGNALS:
             if signal.getsignal(signal_number) != signal.SIG_IGN:  # nohup ignores SIGHUP

@@ -54,6 +54,13 @@ class _DiscardingOutput(io.FileIO):
             raise
 
 
+def make_console() -> Console:
+    """Return a console that prints to the standard output, with 140 columns if this is not a terminal."""
+    is_terminal = sys.stdout.isatty()  # with FORCE_COLOR, rich would also draw live progress in a pipe
+    width = None if is_terminal else 140
+    return Console(file=sys.stdout, force_terminal=is_terminal, width=width, highlight=False, emoji=False)
+
+
 def make_printable(text: str, allowed: str = "") -> str:
     """Replace whitespace with spaces, and other characters that are not printable with question marks.
 

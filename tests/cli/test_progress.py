@@ -8,6 +8,14 @@ from rich.console import Console
 from scaling.cli import output
 
 
+def test_live_progress_is_drawn_only_on_a_terminal_also_with_forced_color(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # Jupyter and many CI services set it
+    monkeypatch.setenv("TERM", "xterm")
+    with output.show_run(output.make_console(), {"k": "a case"}, 1) as (listen, _):
+        listen({"event": "end", "key": "k", "status": "ok", "reason": "", "text": "", "seconds": [1.0]})
+    assert capsys.readouterr().out == "[1/1] ok      a case  1.00 s\n"
+
+
 def test_all_counts_of_a_large_run_are_visible_in_80_columns(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")  # rich shows no progress in a dumb terminal
     shown = io.StringIO()
