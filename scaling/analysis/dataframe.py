@@ -59,9 +59,13 @@ _TYPES: dict[str, type] = {
 def load(folder: str | PathLike[str], samples: bool = False) -> "DataFrame":
     """Return a DataFrame with one row per record, or with one row per time sample if `samples` is true.
 
-    Damaged lines of the record files are omitted, with a warning.
+    Damaged lines of the record files are omitted, with a warning. Raise `Refusal` if there is no record of a
+    run, as in a folder that contains only plans.
     """
-    findings = read(store.require_results_folder(fspath(folder)))
+    results = store.require_results_folder(fspath(folder))
+    findings = read(results)
+    if not findings.records:
+        raise store.no_records("load", results, findings.damaged)
     if findings.damaged:
         lines = format_count(len(findings.damaged), "damaged line")
         warnings.warn(f"{lines} left out, the first {findings.damaged[0]}", stacklevel=3)

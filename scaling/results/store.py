@@ -98,9 +98,9 @@ def require_writable(path: Path) -> None:
 
 
 def no_records(action: str, folder: Path, damaged: Sequence[str]) -> Refusal:
-    """Return a `Refusal` for a results folder that contains no record to export or publish.
+    """Return a `Refusal` for a results folder that contains no record to export, publish or load.
 
-    `action` is "export" or "publish". `damaged` contains a message for each line that cannot be read.
+    `action` is "export", "publish" or "load". `damaged` contains a message for each line that cannot be read.
     """
     lines = format_count(len(damaged), "damaged line")
     ignored = f"; ignored: {lines}, the first {damaged[0]}" if damaged else ""

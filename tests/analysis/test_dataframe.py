@@ -6,7 +6,7 @@ import pytest
 import scaling
 from scaling.analysis import dataframe, findings
 from scaling.core.case import Refusal
-from tests.support import made_up
+from tests.support import made_up, planned
 from tests.support.records import processes, record
 
 
@@ -83,6 +83,15 @@ def test_damaged_lines_are_reported_by_a_warning(folder):
     with pytest.warns(UserWarning, match=r"2 damaged lines left out, the first z.jsonl:1: ") as warned:
         assert len(scaling.load(folder)) == 14
     assert warned[0].filename == __file__
+
+
+def test_folder_without_a_record_of_a_run_is_refused_and_not_an_empty_table(tmp_path):
+    folder = made_up.write(tmp_path / "made", [planned.plan(1e-3)], scaling=["strong"])
+    (folder / "z.jsonl").write_text("{}\n")
+    with pytest.raises(
+        Refusal, match=r"no record to load in .*; ignored: 1 damaged line, the first z\.jsonl:1"
+    ):
+        scaling.load(folder)
 
 
 @pytest.mark.parametrize("name", ["nowhere", "empty", "file"])
