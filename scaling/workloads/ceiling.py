@@ -7,7 +7,7 @@ of k elements, or a k x k matrix for `matmul` and `transpose`. The targets are:
     copy            add 1 to each element of an array that is larger than the caches
     matmul          multiply each matrix by a shared matrix
     transcendental  for each element x, sum exp(-x j / terms) over j = 1, ..., terms
-    arithmetic      for each element x, sum (x + j / terms) (x - j / terms) over the same j
+    arithmetic      for each element x, sum (x + j / terms) (x + j / terms + 1) over the same j
     division        for each element x, sum 1 / (x + j / terms) over the same j
     reduction       sum the k elements of each vector
     transpose       transpose each matrix
@@ -33,10 +33,11 @@ TARGETS = VALUE = (*PEAKS, *FLOORS)
 SIZES = {"k": 1, "terms": 1}
 
 # Functions of an element x and a fraction s in (0, 1]. The terms of a sum are independent, so that a core
-# computes several of them at a time. A chain of dependent terms would measure the latency.
+# computes several of them at a time. A chain of dependent terms would measure the latency. All terms are
+# positive: if they cancelled in some of the 500 million elements, their check would take minutes.
 _TERM: dict[str | None, Callable[..., Any]] = {
     "transcendental": lambda x, s: x.__array_namespace__().exp(-s * x),
-    "arithmetic": lambda x, s: (x + s) * (x - s),
+    "arithmetic": lambda x, s: (x + s) * (x + (s + 1)),
     "division": lambda x, s: 1 / (x + s),
 }
 
