@@ -350,7 +350,7 @@ def _describe_planned_memory(forecast: Forecast) -> list[str]:
     if not fullest or not used:
         return []
     share = f"{format_bytes(used)} of {format_bytes(capacity)} ({format_percentage(used / capacity)})"
-    return [f"Every compiled case fits; the most memory takes {label(fullest)}: {share}."]
+    return [f"Every compiled case fits; {label(fullest)} needs the most memory, {share}."]
 
 
 def describe_score(score: PlanScore) -> list[str]:
