@@ -52,9 +52,9 @@ _EXPLANATIONS = {
     r"Could not override '([^']+)'":
         "unknown key {0!r}: `scaling run --help` and the files in conf list every key",
     r"Cannot merge DictConfig with ListConfig full_key: object_type":
-        "a list replaces a mapping of another file, which `defaults` names: write a mapping",
+        "a list replaces a mapping of another file, which `defaults` names, or the reverse: write the other",
     r"Cannot merge DictConfig with ListConfig full_key: (\S+)":
-        "{0} must be a mapping such as {{p: 64}}, not a list",
+        "{0} must be a mapping such as {{p: 64}}, or a list, as in its file: write the other",
     r"Incompatible key type 'NoneType'":
         "the key of a value is null or ~: write the name of a field or a size",
     r"Invalid loaded object type":
@@ -69,6 +69,10 @@ _EXPLANATIONS = {
         "{0}={1}: write several values as a list, such as 'points=[8,16]'",
     r"In '(\S+)': Could not load '(\S+)'":
         "{0}.yaml names {1} in `defaults`, and there is no such file: correct the name, or leave it out",
+    r"Exceeds the limit \((\d+) digits\)":
+        "cannot compose {words}: an integer in {file} or in an argument has more than {0} digits",
+    r"^(.*) full_key: (\S+) object_type":
+        "cannot compose {words}: the value of {1} cannot be used: {0}; correct {file} or the argument",
 }  # fmt: skip
 
 
@@ -310,6 +314,10 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
     for pattern, explanation in _EXPLANATIONS.items():
         if match := re.search(pattern, text):
             return Refusal(explanation.format(*match.groups(), words=" ".join(words)[:200], file=file))
+    nodes = [names["node"] for names in frames if isinstance(names.get("node"), yaml.Node)]
+    if nodes:  # a value that does not have the type of its tag, such as !!int x
+        line, tag = nodes[-1].start_mark.line + 1, nodes[-1].tag.rpartition(":")[2]
+        return Refusal(f"{file}, line {line}: the value is not of the type !!{tag}; correct this file")
     fix = "`scaling run --help` lists every field and its values" if file == "a file" else f"correct {file}"
     return Refusal(f"cannot compose {' '.join(words)[:200]}: {text[:300]}; {fix}")
 
