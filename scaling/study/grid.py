@@ -156,11 +156,12 @@ def _expand_grids(
         with _with_source(grid_sources):
             check_names("study key", grid, FIELDS + _GRID_KEYS)
             _read_sizes(grid)
+            _parse_where(grid.get("where"))  # also if the command line replaces it
         yield _merge(_merge(shared, grid), command_line), study_sources | grid_sources
 
 
 def _check_study(study: Mapping[str, Any], parts: Any) -> None:
-    """Raise `Refusal` if `parts`, or the entry grids, ceilings, title or sizes of `study`, is invalid."""
+    """Raise `Refusal` if `parts`, or an entry of `study` that is not a field of a case, is invalid."""
     if not isinstance(parts, Mapping) or not all(isinstance(part, Mapping) for part in parts.values()):
         raise Refusal(f"parts must be a mapping of studies by name, not {format_value(parts)}")
     grids = study.get("grids", [{}])
@@ -172,6 +173,7 @@ def _check_study(study: Mapping[str, Any], parts: Any) -> None:
     if not isinstance(study.get("title"), str | None):
         raise Refusal(f"title must be a text, not {format_value(study['title'])}")
     _read_sizes(study)
+    _parse_where(study.get("where"))  # also if all grids replace it
 
 
 @contextlib.contextmanager

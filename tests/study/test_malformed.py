@@ -303,6 +303,9 @@ TABLES["study files"] = {
         "a list of sizes that a grid replaces": (
             "{workload: linear, sizes: [1], grids: [{sizes: {p: 4}}]}", r"sizes must be a mapping.*\[1\] \(in study/mine.yaml\)"
         ),
+        "a where that the grids replace": (
+            "{workload: rbf, where: devices = 1, grids: [{where: devices == 1}]}", "where='devices = 1' cannot be read",
+        ),
         "a where without quotes": ("{workload: rbf, where: mode == jacfwd}", "write a text in quotes, 'jacfwd'"),
         "a list of no grid": ("{workload: rbf, grids: []}", r"grids must be a list .*, not \[\]: .*in study/mine.yaml"),
         "an empty list of values": (
