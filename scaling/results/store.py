@@ -47,7 +47,12 @@ def parse_results(value: Any) -> Path:
 
 
 def refuse_other_files(folder: Path, option: str = "results=") -> None:
-    """Raise `Refusal` if a folder contains files but no results. The message quotes `option`."""
+    """Raise `Refusal` if a folder has too long a name, or contains files but no results.
+
+    The message quotes `option`.
+    """
+    if any(len(os.fsencode(name)) > _MAX_NAME_BYTES for name in folder.parts):  # before a parent is created
+        raise _not_writable(folder, os.strerror(errno.ENAMETOOLONG), option)
     names = {path.name for path in folder.glob("[!.]*") if not path.name.startswith("versus-")}
     if names and "study.json" not in names and not any(name.endswith(".jsonl") for name in names):
         raise Refusal(f"{folder} is not empty and holds no results: give a new folder with {option}PATH")
@@ -59,8 +64,6 @@ def create_results(folder: Path, option: str = "results=") -> None:
     Raise `Refusal` if the folder is not writable or its results cannot be read. The message quotes `option`,
     the option that selects the folder, such as "results=".
     """
-    if any(len(os.fsencode(name)) > _MAX_NAME_BYTES for name in folder.parts):  # before a parent is created
-        raise _not_writable(folder, os.strerror(errno.ENAMETOOLONG), option)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()  # raises if it cannot be created
