@@ -34,7 +34,7 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
         raise Refusal(f"--output must be a folder, such as --output results/both, not {output!r}")
     store.refuse_other_files(target, "--output ")
     files = list(_read_files(folders))
-    _keep_longest(files)  # refuses files that are not copies
+    _keep_longest([*_read_files([target]), *files])  # refuses files that are not copies
     for folder in (*folders, target):
         store.refuse_newer_schema(folder)
     store.create_results(target, "--output ")
