@@ -27,7 +27,7 @@ MODES = ("auto", "online", "offline", "disabled")
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and 1 <= len(value) <= 64
+    return isinstance(value, str) and 1 <= len(value) <= 64 and value.isprintable()
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ class TrackingSettings:
         check_names("tracking.mode", [self.mode], MODES)
         checks = {  # field -> (whether its value is valid, valid values)
             "project": (_is_text(self.project) and not set(self.project) & set("/\\#?%:"),
-                        "a name of 1 to 64 characters without / \\ # ? % :"),
+                        "a name of 1 to 64 printable characters without / \\ # ? % :"),
             "entity": (self.entity is None or (_is_text(self.entity) and "/" not in self.entity),
                        "a name without /, or null"),
             "timeout": (is_number(self.timeout) and self.timeout > 0, "a positive number of seconds"),
             "dashboard": (isinstance(self.dashboard, bool), "true or false"),
             "tags": (isinstance(self.tags, list | tuple) and all(map(_is_text, self.tags)),
-                     "a list of words of at most 64 characters"),
+                     "a list of words of at most 64 printable characters"),
         }  # fmt: skip
         for name, (is_valid, valid) in checks.items():
             if not is_valid:

@@ -782,6 +782,7 @@ TABLES["clusters"] = {
     f"tracking=wandb {text}": Input((*RBF, "tracking=wandb", text), pattern)
     for text, pattern in [
         ("tracking.project='a/b'", "tracking.project must be a name .*without .*a/b"),
+        ("tracking.project='a\tb'", "tracking.project must be a name .*printable"),
         ("tracking.mode=offlin", "unknown tracking.mode 'offlin'.*did you mean 'offline'"),
         ("tracking.dashboard=1", "tracking.dashboard must be true or false"),
         (f"tracking.tags=[{'x' * 65}]", "tracking.tags must be a list of words"),
