@@ -253,6 +253,10 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and value != ""
 
 
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | int)
+
+
 def _is_name(value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch(r"\w[\w.+-]{0,63}", value, re.ASCII) is not None
 
@@ -320,7 +324,10 @@ _ACCELERATOR_RULES: _Rules = {
 _TPUS = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "tpu7x")  # the names that libtpu 0.0.42 accepts
 _GPU_TARGET = "a mapping of the fields of XLA's GpuTargetConfigProto to numbers, texts or such mappings"
 _PLATFORM_RULES: dict[str, _Rules] = {
-    "cpu": {"memory": (f"{_NUMBER} or null", _OR_NULL), "ceilings": ("the path of a results folder",)},
+    "cpu": {
+        "memory": (f"{_NUMBER} or null", _OR_NULL),
+        "ceilings": ("the path of a results folder or null", (_is_path, None)),
+    },
     "gpu": _ACCELERATOR_RULES | {"target": (_GPU_TARGET, _is_gpu_target)},
     "tpu": _ACCELERATOR_RULES
     | {

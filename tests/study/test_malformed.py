@@ -831,6 +831,7 @@ TABLES["plans"] = {
         (("study=plan", "hardware=v5p", "hardware.products.float16=3e12"), "hardware.products must be .* number or null for each of"),
         (("study=plan", "hardware.memory=3"), "a key of hardware has no effect without a choice such as hardware=v5p"),
         (("study=plan", "hardware=cpu", "hardware.ceilings=nowhere"), "no results in 'nowhere'"),
+        (("study=plan", "hardware=cpu", "hardware.ceilings=[a]"), r"ceilings must be the path .*, not \['a'\]"),
         (("study=plan", "hardware=cpu", "results=none"), "ceilings, but there are none.*scaling run study=linear"),
         (("study=plan", "hardware=v5p", "results=null"), "results must be a folder"),
         (("study=plan", "hardware=v5p", "mode=jacfw"), "unknown mode 'jacfw'"),
