@@ -287,7 +287,7 @@ TABLES["study files"] = {
         "a duplicate key in a grid": ("grids: [{workload: linear, points: 6, points: 8}]", "mine.yaml.*duplicate key.*points"),
         "an object of Python": ("workload: !!python/object/apply:os.system ['touch owned']", "mine.yaml.*python/object"),
         "a name of Python": ("workload: !!python/name:os.system", "mine.yaml.*python/name"),
-        "a value of another type than its tag": ("workload: linear\njit: !!bool maybe", "line 2: the value is not of the type !!bool"),
+        "a value unlike its tag": ("workload: linear\njit: !!bool maybe", "line 2: the value is not of the type !!bool"),
         "an unknown tag": ("workload: !mine linear", "mine.yaml.*!mine"),
         "a merge of a list": ("workload: linear\n<<: [1]\n", "mine.yaml"),
         "a merge key of a word": ("workload: linear\n<<: points\n", "mine.yaml"),
