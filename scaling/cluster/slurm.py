@@ -56,8 +56,9 @@ def run_command(*arguments: str) -> str:
         variables.setdefault("SLURM_CLUSTERS", clusters)
     try:
         process = subprocess.run(
-            arguments, env=variables, capture_output=True, text=True, check=False, timeout=_TIMEOUT
-        )
+            arguments, env=variables, capture_output=True, text=True, errors="replace", check=False,
+            timeout=_TIMEOUT,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise Refusal(f"Slurm does not answer: {arguments[0]} exceeded {_TIMEOUT:.0f} s; try again") from None
     if process.returncode:

@@ -59,6 +59,11 @@ def test_jobs_and_nodes_of_hidden_partitions_are_listed(commands):
     assert slurm.partition_machine(ClusterSettings(name="slurm")).nodes == 1
 
 
+def test_lines_of_slurm_that_are_no_utf_8_are_ignored(commands):
+    commands(squeue="printf '\\377\\n7|x|RUNNING|n1|None\\n'")
+    assert slurm.list_jobs(["x"])["x"]["7"].live
+
+
 def test_queries_ask_the_cluster_to_which_sbatch_submits(commands, monkeypatch):
     commands(squeue="echo $SLURM_CLUSTERS")
     monkeypatch.delenv("SLURM_CLUSTERS", raising=False)
