@@ -215,12 +215,19 @@ def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
             partition,
             marked.endswith("*"),
             name,
-            int(sockets) * int(cores) if is_cpu else _count_resource(cluster.gres, gres),
-            int(cpus),
+            _parse_count(sockets) * _parse_count(cores) if is_cpu else _count_resource(cluster.gres, gres),
+            _parse_count(cpus),
             not constraint_features.isdisjoint(features.split(",")),
         )
         for partition, name, sockets, cores, gres, marked, cpus, features in _split_lines(sinfo_output, 8)
     ]
+
+
+def _parse_count(text: str) -> int:
+    """Return a number that sinfo prints, such as 1024 for "1K". Raise `Refusal` if it is no number."""
+    if not (match := re.fullmatch(r"(\d+)(K?)", text)):
+        raise Refusal(f"sinfo prints {text!r} for a number of CPUs: ask the administrator of the cluster")
+    return int(match[1]) * (1024 if match[2] else 1)
 
 
 def _count_resource(requested: str, available: str) -> int:

@@ -59,6 +59,18 @@ def test_jobs_and_nodes_of_hidden_partitions_are_listed(commands):
     assert slurm.partition_machine(ClusterSettings(name="slurm")).nodes == 1
 
 
+@pytest.mark.parametrize(("cpus", "expected"), [("1K", 1024), ("N/A", None)])
+def test_a_number_of_cpus_that_sinfo_abbreviates_is_parsed_and_any_other_text_refused(
+    cpus, expected, commands
+):
+    commands(sinfo=f"echo 'main|n1|1|{cpus}|(null)|main*|{cpus}|(null)'")
+    if expected is None:
+        with pytest.raises(Refusal, match="'N/A'"):
+            slurm.partition_machine(ClusterSettings(name="slurm"))
+    else:
+        assert slurm.partition_machine(ClusterSettings(name="slurm")).per_node == expected
+
+
 def test_lines_of_slurm_that_are_no_utf_8_are_ignored(commands):
     commands(squeue="printf '\\377\\n7|x|RUNNING|n1|None\\n'")
     assert slurm.list_jobs(["x"])["x"]["7"].live
