@@ -204,7 +204,7 @@ class Advice:
 
     def __str__(self) -> str:
         best, record = self.best, self.records.get(self.best)
-        certainty = "nothing was measured, and the prediction may be wrong by a factor of two"
+        certainty = "nothing was measured, and the prediction may be wrong by a factor of two or more"
         if record:
             other_records = [other for case, other in self.records.items() if case != best and other.seconds]
             certainty = measurement.describe_certainty(record, other_records)
