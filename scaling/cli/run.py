@@ -34,11 +34,11 @@ HELP = """\
 Run the missing cases of a scaling study.
 
   scaling run                                     the smoke study, on this host
-  scaling run study=rbf 'devices=[1,2]'           over these device counts
+  scaling run study=speedup 'devices=[1,2]'       over these device counts
   scaling run study=linear mode=jacrev sizes.p=64 a part of the study
   scaling run study=rbf dry_run=true              print the cases only
-  scaling run study=rbf tracking=wandb            curves on Weights & Biases
-  scaling run study=rbf cluster=slurm             as Slurm jobs
+  scaling run study=speedup tracking=wandb        curves on Weights & Biases
+  scaling run study=speedup cluster=slurm         as Slurm jobs
   scaling run --config-dir my_conf study=mine     my_conf/study/mine.yaml
   scaling run --cfg job study=rbf                 the composed configuration
 
