@@ -31,6 +31,7 @@ from scaling.plan import time_model
 from scaling.plan.compile_worker import BuiltCase, describe_failure
 from scaling.plan.hardware import Hardware
 from scaling.study import completion
+from scaling.study.user_workload import ADVISED
 from scaling.workers.cores import usable_cores
 
 _SECOND_ORDER_MODES = {
@@ -61,14 +62,12 @@ def list_candidates(
     cases that do not apply to the function are returned as excluded.
 
     The AD mode of `base` is ignored. `devices` contains the device counts to compare, or is None to keep the
-    layout of `base`. With several devices, the points are partitioned.
+    layout of `base`. If there are more devices than points, the seeds of a workload are partitioned, but not
+    those of a function, because the code to paste cannot do that.
     """
     base = completion.complete(base)
     derivative = describe_derivative(base, workload.build(base))
-    layouts = [base] if devices is None else [
-        dataclasses.replace(base, devices=n, api="shard_map" if n > 1 else "jit", split="points", mesh=None)
-        for n in devices
-    ]  # fmt: skip
+    layouts = [base] if devices is None else [_choose_layout(base, n) for n in devices]
     # Different options can give the same case, so cases are dict keys. The last two dicts map to reasons.
     cases, indivisible, inapplicable = dict[Case, None](), dict[Case, str](), dict[Case, str]()
     for incomplete in _enumerate_cases(layouts, _list_modes(derivative), derivative):
@@ -83,6 +82,18 @@ def list_candidates(
             cases[case] = None
     # Modes that are undefined for the function are reported only if there is nothing else to report.
     return list(cases), indivisible or ({} if cases else inapplicable), derivative
+
+
+def _choose_layout(base: Case, devices: int) -> Case:
+    """Return a copy of `base` that partitions its points over `devices` devices.
+
+    If there are fewer points than devices, partition the seeds of a workload instead.
+    """
+    splits_seeds = devices > base.points and not base.workload.startswith(ADVISED)
+    return dataclasses.replace(
+        base, devices=devices, api="shard_map" if devices > 1 else "jit",
+        split="both" if splits_seeds else "points", mesh=f"1x{devices}" if splits_seeds else None,
+    )  # fmt: skip
 
 
 def _enumerate_cases(layouts: Sequence[Case], modes: Sequence[str], derivative: Derivative) -> Iterator[Case]:
