@@ -13,7 +13,7 @@ from scaling.advice import candidates
 from scaling.advice.problem import make_problem, registered
 from scaling.cli.advise import import_function
 from scaling.core import inputs, workload
-from scaling.core.case import Refusal
+from scaling.core.case import Case, Refusal
 from scaling.core.modes import MODES
 from scaling.study import completion
 from tests.support.devices import run_once
@@ -273,3 +273,10 @@ def test_a_wrong_product_is_detected_whatever_the_points_are(target, mode, point
     with registered(problem) as case:
         record = run_once(completion.complete(dataclasses.replace(case, mode=mode)))
     assert record.reason == "wrong_answer", record.text
+
+
+def test_a_workload_with_fewer_points_than_devices_has_its_seeds_partitioned():
+    for points, layout in ((1, ("both", "1x2")), (4, ("points", None))):
+        base = Case("linear", sizes={"p": 6, "o": 4}, points=points, api="jit", split="points")
+        cases, excluded, _ = candidates.list_candidates(base, devices=[2])
+        assert {(case.split, case.mesh) for case in cases} == {layout}, (points, excluded)
