@@ -29,9 +29,11 @@ def start_jax(header: dict[str, Any], rank: int, bound: list[int] | None, channe
     """Start JAX in this process, connect it to the other workers of the case, and return the process group.
 
     `header` contains settings of the launcher. `bound` lists the CPU cores of this process, or is None if the
-    process is not bound. `channel` is the `Channel` of worker.py. Raise `Refusal` if JAX has no backend for
-    the platform, or too few devices.
+    process is not bound. `channel` is the `Channel` of worker.py. Raise `Refusal` if JAX is too old, has no
+    backend for the platform, or has too few devices.
     """
+    if problem := environment.why_jax_is_too_old():
+        raise Refusal(problem)
     platform, shape = header["platform"], header["shape"]
     device_count, process_count = shape["devices"], shape["processes"]
     user_platforms = os.environ.get("JAX_PLATFORMS")

@@ -31,6 +31,7 @@ PROGRAM_VARIABLES = (
     "LIBTPU_INIT_ARGS", "NPROC", "NVIDIA_TF32_OVERRIDE", "PJRT_NPROC", "XLA_CLIENT_MEM_FRACTION",
     "XLA_PYTHON_CLIENT_ALLOCATOR", "XLA_PYTHON_CLIENT_MEM_FRACTION",
 )  # fmt: skip
+_OLDEST_JAX = (0, 10)
 _WRONG_FUSION = "xla_cpu_experimental_ynn_fusion_type"
 OVERSUBSCRIBE_ADVICE = "oversubscribe=true allows it (results are checked, scaling curves omit them)"
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -53,6 +54,15 @@ def fusion_options() -> dict[str, str]:
 
     is_chosen = _WRONG_FUSION in os.environ.get("XLA_FLAGS", "")
     return {_WRONG_FUSION: ""} if metadata.version("jaxlib").startswith("0.10.") and not is_chosen else {}
+
+
+def why_jax_is_too_old() -> str | None:
+    """Return an error message if this package requires a newer JAX than the installed one, otherwise None."""
+    from importlib import metadata
+
+    version, oldest = metadata.version("jax"), ".".join(map(str, _OLDEST_JAX))
+    is_old = tuple(map(int, version.split(".")[:2])) < _OLDEST_JAX
+    return f"JAX {version} on {node_name()} is too old: install jax>={oldest}" if is_old else None
 
 
 def variables(platform: str) -> dict[str, str]:

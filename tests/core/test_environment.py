@@ -2,14 +2,18 @@
 
 import json
 import os
+import tomllib
 from importlib import metadata
 
 import pytest
 
+from scaling import jax_worker
 from scaling.core import environment
+from scaling.core.case import Refusal
 from scaling.options import host_monitor
 from scaling.results.store import load
 from scaling.workers import cores
+from tests.support.paths import TOP
 
 CORES = cores.usable_cores()
 needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
@@ -205,6 +209,16 @@ def test_variables_that_change_programs_are_part_of_the_environment(name, monkey
     assert launcher["jax_settings"] == {name: "1"} and "jax_settings" not in before
     assert launcher["digest"] == worker["digest"] != before["digest"]
     assert launcher["setting"] == worker["setting"] != before["setting"]
+
+
+def test_a_worker_refuses_a_jax_that_is_older_than_the_package_requires(monkeypatch):
+    """An interpreter that versus=python:PATH or cluster.python names may have any JAX."""
+    required = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert "jax>=0.10" in required
+    assert environment.why_jax_is_too_old() is None
+    monkeypatch.setattr(metadata, "version", lambda name: "0.9.2")
+    with pytest.raises(Refusal, match=r"^JAX 0\.9\.2 on \S+ is too old: install jax>=0\.10$"):
+        jax_worker.start_jax({}, 0, None, None)
 
 
 def test_the_flags_of_the_user_are_kept_and_the_required_flag_is_added_once(monkeypatch):
