@@ -178,10 +178,8 @@ def describe_certainty(best: Record, others: Sequence[Record]) -> str:
     else:
         count = f"{len(others) + 1} candidates that were measured in this process"
         text = f"it is the fastest of the {count}; the others are slower at 95 % confidence, or twice as slow"
-    disturbances = describe_disturbed_turns([best])
-    return "; ".join(
-        [text, *(f"{each} of its samples: repeat it on an idle machine" for each in disturbances)]
-    )
+    disturbances = describe_disturbed_turns([best, *others])
+    return "; ".join([text, *(f"{each}: repeat it on an idle machine" for each in disturbances)])
 
 
 def add_rates(model: Hardware, fields: Mapping[Case, RecordFields]) -> Hardware:

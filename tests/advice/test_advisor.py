@@ -438,8 +438,9 @@ def test_a_candidate_dropped_as_much_slower_is_not_called_as_fast():
     assert measurement.describe_certainty(best, [noisy, slow]) == "1 other measured candidate may be as fast"
     assert measurement.describe_certainty(best, []) == "no other candidate was measured"
     disturbed = dataclasses.replace(best, turns=[6, 6], marked={"foreign_load": [1]})
-    text = "; load of other processes in 1 of 2 turns of its samples: repeat it on an idle machine"
+    text = "; load of other processes in 1 of 2 turns: repeat it on an idle machine"
     assert measurement.describe_certainty(disturbed, [slow]).endswith(text)
+    assert measurement.describe_certainty(best, [disturbed]).endswith(text), "the other one may be as fast"
 
 
 @pytest.mark.parametrize(
