@@ -298,6 +298,12 @@ def test_printed_page_is_unfolded_and_has_no_scroll_areas(page, tmp_path):
     panels = wait_for_panels(page)
     page.call("Emulation.setEmulatedMedia", media="print")
     page.eval("dispatchEvent(new Event('beforeprint'))")
+    sizes = page.eval(
+        "['h1', '.cards h2', 'td'].map(s => getComputedStyle(document.querySelector(s)).fontSize)"
+    )
+    assert [float(size.removesuffix("px")) for size in sizes] == pytest.approx(
+        [4 / 3 * points for points in (1.6 * 9.5, 0.9 * 9.5, 7.5)], abs=0.1
+    )
     assert page.eval("document.querySelectorAll('details:not([open])').length") == 0
     scrolls = "[...document.querySelectorAll('.scroll')].filter(each => getComputedStyle(each).overflowY !== 'visible').length"
     assert page.eval(scrolls) == 0
