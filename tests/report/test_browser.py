@@ -81,10 +81,16 @@ def test_a_short_table_of_the_fastest_modes_is_not_cut(browser, tmp_path, width)
     assert browser.eval(f"{box}.scrollHeight <= {box}.clientHeight")
 
 
-def test_a_long_name_in_a_legend_is_wrapped(browser, tmp_path):
-    records = [record(d, 1.0 / d, mode=m, formulation="f" * 80) for d in (1, 2) for m in ("jacfwd", "jacrev")]
+def test_a_long_name_in_a_legend_or_a_table_of_answers_is_wrapped(browser, tmp_path):
+    records = [
+        record(d, 1.0 / d, mode=m, workload="w" * 80, formulation="f" * 80)
+        for d in (1, 2)
+        for m in ("jacfwd", "jacrev")
+    ]
     browser.open(reports.write_report(made_up.write(tmp_path / "made", records)), width=390)
     assert browser.eval("document.documentElement.scrollWidth") == 390
+    box = "document.querySelector('#fastest .scroll')"
+    assert browser.eval(f"{box}.scrollWidth <= {box}.clientWidth"), "the table is clipped"
 
 
 def wait_for_panels(page):
