@@ -75,6 +75,11 @@ def _seconds_since(start: np.ndarray) -> float:
 def _reevaluate_suspect(
     progress: CheckProgress, suspect: _Suspect, all_comparisons: PointsComparison, start: np.ndarray
 ) -> None:
+    """Evaluate the entries of a comparison in blocks, until all errors are explained or an entry is wrong.
+
+    The errors are recorded in `progress`. `all_comparisons` contains this comparison and the others at the
+    same points. `start` is the result of `_read_clocks` before the first evaluation.
+    """
     spec, comparison = suspect.spec, suspect.comparison
     shape = comparison.expected.shape
     typical_size, row_size, compared_size = _typical_sizes(spec, comparison)
