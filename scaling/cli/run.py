@@ -151,7 +151,7 @@ def _check_cases(run: StudyRun, console: Console) -> tuple[StudyRun, str | None,
     with show_preflight(console) as note:
         answers = preflight.load_answers(run.folder, key) or preflight.check_cells(run.cells, seconds, note)
     results = preflight.results_from_answers(run.cells, answers)
-    checked = [scheduling.skip_peers_off_cpu(run.machine.platform, result) for result in results]
+    checked = [preflight.skip_peers_off_cpu(run.machine.platform, result) for result in results]
     return dataclasses.replace(run, checked=checked), key, answers
 
 

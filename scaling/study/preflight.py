@@ -111,6 +111,17 @@ def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -
     return list(results.values())
 
 
+def skip_peers_off_cpu(platform: str, result: PreflightResult) -> PreflightResult:
+    """Return `result`, marked as skipped if its case needs a CPU and `platform` is not "cpu".
+
+    Peers (AD libraries other than JAX) need a CPU. An outcome that `result` already has is kept.
+    """
+    if platform == "cpu" or result.case.engine == "jax" or result.outcome:
+        return result
+    text = f"{result.case.engine} is measured on a CPU only; JAX_PLATFORMS=cpu runs JAX on the CPU too"
+    return dataclasses.replace(result, outcome=("skipped", "not_offered", text))
+
+
 def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, Any]]) -> None:
     """Raise `Refusal` if a value on the command line or in a YAML file affects none of the cases.
 

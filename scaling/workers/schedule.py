@@ -268,17 +268,6 @@ def group_by_process(items: Iterable[ScheduledCase]) -> tuple[tuple[ScheduledCas
     return tuple(map(tuple, group_by(ordered, lambda item: item.session_key).values()))
 
 
-def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
-    """Return `preflight`, marked as skipped if its case needs a CPU and `platform` is not "cpu".
-
-    Peers (AD libraries other than JAX) need a CPU. An outcome that `preflight` already has is kept.
-    """
-    if platform == "cpu" or preflight.case.engine == "jax" or preflight.outcome:
-        return preflight
-    text = f"{preflight.case.engine} is measured on a CPU only; JAX_PLATFORMS=cpu runs JAX on the CPU too"
-    return dataclasses.replace(preflight, outcome=("skipped", "not_offered", text))
-
-
 def replicate_counts(results: Iterable[PreflightResult], settings: RunSettings) -> dict[str, int]:
     """Return {case key: number of replicates}. The number is 1 if the preflight check excludes the case."""
     return {result.case.key: 1 if result.outcome else settings.replicates for result in results}
