@@ -266,7 +266,7 @@ def registered(
 def _define_workload(
     problem: Problem, write: Callable[[Case], Callable[..., Any]] | None, other_modes: Sequence[str]
 ) -> Callable[[Case], Workload]:
-    """Return the function `workload(case)` of the temporary module. `registered` explains the arguments."""
+    """Return the function `workload(case)` of a temporary module. The arguments are those of `registered`."""
     by_name = lambda call: lambda **inputs: call(*_order_inputs(problem, inputs))  # noqa: E731
     directions: dict[str, Any] = {}  # name -> specs, for the directions of each differentiated input
     if problem.target in PRODUCTS:

@@ -42,7 +42,10 @@ def _to_file_name(title: str) -> str:
 
 
 def _split_program(program: Sequence[Timing]) -> Iterator[tuple[Sequence[Timing], Names]]:
-    """Yield (timings, names of their varying sizes) for each Extra-P file of a program."""
+    """Divide the timings of a program into groups with at most `_MAX_PARAMETERS` varying sizes.
+
+    Each group becomes one Extra-P file. Yield (timings, names of their varying sizes) for each group.
+    """
     excess_sizes = [names[0] for names in _varying_sizes(program)[_MAX_PARAMETERS:]]
     for timings in group_by(program, lambda t: tuple(_sizes_of(t)[n] for n in excess_sizes)).values():
         if varying := _varying_sizes(timings):

@@ -1,4 +1,4 @@
-"""Parse the text of an HLO module: its instructions, kernels and collectives, and the bytes that they move.
+"""Parse the text of an HLO module: its instructions, kernels, collectives and moved bytes, not its operations.
 
 A kernel is a fusion or a single instruction. A kernel reads its operands from memory and writes its results
 to memory; caches are ignored. If an operand is sliced, only the slices are read. If an operand is updated in

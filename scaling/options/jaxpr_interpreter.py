@@ -1,4 +1,4 @@
-"""Interpret a jaxpr equation by equation: inline calls, add random rounding errors, or replace constants.
+"""Evaluate a jaxpr with inlined calls, and add random rounding errors or replace constants.
 
 `with_random_rounding` evaluates a function with a random rounding error in each intermediate result (Monte
 Carlo arithmetic). The variation of a result among several evaluations estimates its rounding error, including

@@ -1,4 +1,4 @@
-"""Compare the derivative along one direction with finite differences of the function values.
+"""Compare a derivative along one direction with accurate finite differences, for verification.py.
 
 `compare_along` uses fourth-order central differences with several step lengths, because a short step has a
 large rounding error, and a long step may reach a kink. All arrays have the shape (points, outputs).

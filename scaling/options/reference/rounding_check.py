@@ -298,16 +298,15 @@ def _evaluate_columns(
 ) -> np.ndarray:
     """Return the given columns of the result, or the function values for mode=value.
 
-    The first axis of the returned array is the axis of points. If the result is a sum over all points, only
-    the points in `arrays` are summed. This sum is multiplied by sqrt(number of all points / number of summed
-    points), so that its rounding error is about as large as that of the sum over all points.
+    The first axis of the returned array is the axis of points. If the result is a sum over the points, only
+    the points in `arrays` are summed. The sum is then scaled to have the rounding error of the whole sum.
     """
     if spec.case.ad_mode.is_value:
         return evaluations.values(evaluation, arrays)[:, :, None]
     if spec.reduction.sums_points:
         summed = dataclasses.replace(evaluation, summed=True)
         gradients = _jacobian_in_few_passes(summed, arrays, outputs=1)
-        # The rounding error of a sum grows with the square root of the number of terms.
+        # The rounding error of a sum grows with the square root of its number of terms.
         return np.asarray(gradients.sum(axis=0, keepdims=True) * np.sqrt(spec.case.points / len(gradients)))
     if not isinstance(columns, slice):
         evaluation = dataclasses.replace(evaluation, summed=spec.reduction.sums_outputs)

@@ -1,7 +1,7 @@
-"""Find the points of a case where a derivative seems to be wrong, with second-order finite differences.
+"""Find points where a derivative seems to be wrong, for verification.py (`find_suspicious_points`).
 
-These differences are less accurate than those of finite_differences.py, but need few function values, so that
-many points can be examined (`find_suspicious_points`).
+The derivative at many points is compared with second-order finite differences. They are less accurate than
+those of finite_differences.py, but need few function values.
 """
 
 import numpy as np

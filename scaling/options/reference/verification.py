@@ -1,4 +1,4 @@
-"""Verify the derivative of a computed reference by finite differences of the function (`find_objection`).
+"""Verify the derivative of a computed reference (not a result) by finite differences (`find_objection`).
 
 Derivatives along random directions are compared at a few points, including those that screening.py finds
 suspicious. The function may have rounding errors and kinks. A wrong derivative rule of the function
@@ -156,7 +156,7 @@ def _confirm_at(
     points: np.ndarray,
     arrays: InputArrays,
 ) -> _Confirmation:
-    """Return a comparison of derivatives along random directions with finite differences.
+    """Compare the derivatives along some random directions with finite differences along the same directions.
 
     `output_name` names the differentiated quantity in error messages, such as "output". `arrays` contains the
     inputs at some points. `points` contains the indices of these points in the batch.
