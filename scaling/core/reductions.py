@@ -75,7 +75,7 @@ class Jacobians:
 
 @dataclass(frozen=True)
 class SizedEntries:
-    """The Jacobians that a reference reduces, and the arrays that determine the allowed errors of the result."""
+    """Jacobians that a reference reduces, and the arrays that determine the allowed errors of the result."""
 
     J: Jacobians
     size: Array  # the size of each entry, by which its error is divided, in the shape of `J.values`

@@ -1,4 +1,4 @@
-"""Parse the text of an HLO module: its instructions, kernels, collectives and moved bytes, not its operations.
+"""Parse the text of an HLO module: instructions, kernels, collectives and moved bytes, but not operations.
 
 A kernel is a fusion or a single instruction. A kernel reads its operands from memory and writes its results
 to memory; caches are ignored. If an operand is sliced, only the slices are read. If an operand is updated in
