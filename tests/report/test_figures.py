@@ -327,6 +327,17 @@ def test_lines_have_end_labels_only_if_there_are_at_most_four(read):
         assert len({row["label"] for row in rows(drawing, "text", 0)} - {"ideal"}) == expected
 
 
+def test_symbols_of_a_legend_are_not_filled_as_those_of_the_points_also_with_end_labels(read, tmp_path):
+    drawing = charts.draw_times(
+        read([record(d, s / d, mode=m) for d in (1, 2) for m, s in (("jacfwd", 1.0), ("jacrev", 2.0))])
+    )
+    text = svg_text(drawing, tmp_path)
+    symbols = re.findall(r'role-legend-symbol"[^>]*><path ([^>]*)>', text)
+    assert len(symbols) == 2 and ">jacrev</text>" in text
+    for symbol, color in zip(symbols, (marks.BLUE, marks.VERMILION), strict=True):
+        assert f'stroke="{color}"' in symbol and f'fill="{color}"' not in symbol, symbol
+
+
 def test_end_labels_do_not_overlap(read):
     records = [
         record(d, (4.0 + at / 100) / d, mode=m) for at, m in enumerate(("jacfwd", "jacrev")) for d in (1, 2)

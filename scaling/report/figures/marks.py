@@ -225,8 +225,11 @@ def draw_series(rows: Sequence[Row], y: Spec, styles: Sequence[LineStyle]) -> li
     layers = [lines, error_bars, make_layer({"type": "point"}, shape=shape)]
     last_rows = {row["line"]: row for row in rows if row.get(field) is not None}
     if 1 < len(set(map(_mode_of_line, last_rows))) == len(last_rows) <= _MAX_LABELS:
-        labels = _label_line_ends(last_rows.values(), y)
-        layers.append(draw_text(labels, align="left", dx=8, dy=3))
+        colors = {style.name: style.color for style in styles}
+        labels = [row | {"color": colors[row["line"]]} for row in _label_line_ends(last_rows.values(), y)]
+        # With the color scale of the lines, the fill of the text would also fill the symbols of the legend.
+        color = {"field": "color", "type": "nominal", "scale": None}
+        layers.append(draw_text(labels, color, align="left", dx=8, dy=3))
     return layers
 
 
