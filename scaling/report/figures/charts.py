@@ -26,7 +26,10 @@ _RATIO_NAMES = {  # from ratio field of a `CurvePoint` to its name in a figure
     "efficiency": "efficiency",
     "against_jit": "speed-up over the best plain jit program on one device",
 }
-_UNDETERMINED = "Bars are 95 % intervals; of a ratio that is not determined the interval alone is shown."
+_UNDETERMINED = (
+    "Bars are 95 % intervals; of a ratio that is not determined the interval alone is shown, up to the ends "
+    "of the axis."
+)
 _LIMITED = (
     f"Of more than {_MAX_LINES} curves, the one of each mode that is fastest on the most devices is drawn."
 )
