@@ -164,6 +164,24 @@ def test_a_changed_setting_of_a_tool_keeps_the_environment_and_a_changed_depende
     assert "install your extras" in process.stdout and not path.exists()
 
 
+def test_the_path_of_a_clone_may_contain_spaces(clone):
+    """pip splits PIP_CONSTRAINT at spaces, as the fake Python does."""
+    clone = clone.rename(clone.with_name("with a space"))
+    shutil.rmtree(clone / ".venv")
+    python = clone / "python"
+    python.write_text("""#!/bin/sh
+case "$*" in
+  -c*) echo "$0" ;;
+  *"pip install"*) cat $PIP_CONSTRAINT > constraints ;;
+  "-m venv"*) mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
+esac
+""")
+    python.chmod(0o755)
+    command = ["bash", "-euc", "source scripts/environment"]
+    subprocess.run(command, cwd=clone, env=os.environ | {"PYTHON": str(python)}, check=True)
+    assert (clone / "constraints").read_text() == (clone / "constraints.txt").read_text()
+
+
 def test_help_of_a_benchmark_needs_no_environment(clone):
     shutil.copytree(TOP / "scripts", clone / "scripts", dirs_exist_ok=True)
     shutil.rmtree(clone / ".venv")
