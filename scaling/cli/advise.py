@@ -339,7 +339,8 @@ def _advise(name: str, problem: _Problem, options: _Options, is_bound: bool) -> 
                 _nest({key: jax.ShapeDtypeStruct(*spec) for key, spec in group.items()}) for group in problem
             )
             advice = advisor.advise(function, points, shared, import_line=line, **options)
-    print_table(make_table("", "The methods, best first", "", map(_format_row, advice.rows)), console)
+    if advice.cases:  # otherwise `str` raises a `Refusal` that has the reason
+        print_table(make_table("", "The methods, best first", "", map(_format_row, advice.rows)), console)
     print_lines(console, ["", *str(advice).splitlines()])
     return advice.duration
 

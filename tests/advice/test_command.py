@@ -10,7 +10,7 @@ import pytest
 from scaling.cli import advise
 from scaling.cli.advise import import_function
 from scaling.cli.main import main
-from scaling.core.case import Refusal
+from scaling.core.case import Case, Refusal
 from scaling.workers import machine
 
 SPRING = """\
@@ -224,6 +224,14 @@ def test_a_bad_function_is_explained_in_one_line(body, words, scaling_command, t
     (tmp_path / "spring.py").write_text(body)
     done = scaling_command(["advise", "spring.py:force", "--points", "x=64,5"], fresh=True)
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def test_a_refusal_follows_no_table_if_there_are_no_candidates(monkeypatch, capsys):
+    monkeypatch.setattr(advise, "_start_jax", lambda *_: None)
+    options = {"budget": 0.0, "devices": [1], "hardware": None}
+    with pytest.raises(Refusal, match="target=hessian"):
+        advise._advise("linear", Case("linear", target="hessian"), options, False)
+    assert "The methods" not in capsys.readouterr().out
 
 
 @pytest.mark.process
