@@ -61,6 +61,8 @@ _EXPLANATIONS = {
         "cannot compose {words}: {file} is not a mapping, such as `workload: linear`",
     r"codec can't decode":
         "cannot compose {words}: {file} is not UTF-8: save it as UTF-8",
+    r"unacceptable character (#\w+):.* position (\d+)":
+        "{file} contains the control character {0} at position {1}: remove it",
     r"maximum recursion depth":
         "cannot compose {words}: {file} or a value refers to itself, or has too many levels: write values",
     r"onfig group override|not iterable|can only concat|nsupported .* in defaults|possible interpolation":

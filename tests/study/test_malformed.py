@@ -266,7 +266,7 @@ TABLES["study files"] = {
         "only comments": ("# nothing\n", "workload"),
         "two documents": ("workload: linear\n---\nworkload: rbf\n", "mine.yaml.*document"),
         "binary": (bytes(range(256)), "study=mine: my_conf/study/mine.yaml is not UTF-8: save it as UTF-8"),
-        "NUL bytes": (b"workload: lin\0ear\n", "mine.yaml"),
+        "NUL bytes": (b"workload: lin\0ear\n", "mine.yaml contains the control character #x0000 at position 13: remove"),
         "not UTF-8": ("workload: linear # é".encode("latin-1"), "study=mine: my_conf/study/mine.yaml is not UTF-8"),
         "UTF-16": ("workload: linear\n".encode("utf-16"), "study=mine: my_conf/study/mine.yaml is not UTF-8"),
         "indented by tabs": ("grids:\n\t- workload: linear\n", "mine.yaml.*tab|mine.yaml.*\\\\t|mine.yaml"),
