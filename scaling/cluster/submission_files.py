@@ -16,6 +16,7 @@ import dataclasses
 import datetime
 import itertools
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,6 +122,8 @@ def _submission_from_json(folder: Path, content: Any) -> Submission:
         for task in content["tasks"]
         for shape in [check_types(ProcessShape(**task["shape"]))]
     )
+    if not all(re.fullmatch(r"\w+", f"{entry.name}{entry.job or ''}") for entry in entries):
+        raise ValueError("a name of a task or job that cannot be part of a path")
     fields = {name: content[name] for name in _STORED_FIELDS}
     return check_types(Submission(folder, **fields, entries=entries))
 

@@ -364,7 +364,15 @@ def write_damaged_submission(submission, where, value):
 
 
 @pytest.mark.parametrize(
-    ("where", "value"), [((), []), (("tasks",), None), (("tasks", 0, "shape"), None)], ids=str
+    ("where", "value"),
+    [
+        ((), []),
+        (("tasks",), None),
+        (("tasks", 0, "shape"), None),
+        (("tasks", 0, "task"), "a\0"),
+        (("tasks", 0, "job"), "../1"),
+    ],
+    ids=ascii,
 )
 def test_a_submission_that_cannot_be_read_is_refused(submission, tmp_path, where, value):
     write_damaged_submission(submission, where, value)
