@@ -100,7 +100,8 @@ def _parse_field(key: str, value: Any) -> Any:
 
 
 def _parse_name(value: Any) -> str | None:
-    return None if isinstance(value, list | dict) or not str(value).strip() else str(value)
+    is_name = not isinstance(value, list | dict) and str(value).strip() and str(value).isprintable()
+    return str(value) if is_name else None
 
 
 def _parse_words(value: Any) -> tuple[str, ...] | None:
@@ -156,7 +157,7 @@ def _choice(names: tuple[str, ...]) -> tuple[Callable[[Any], Any], str]:
 _COUNT = (lambda value: value if isinstance(value, int) and value >= 1 else None, "a positive integer")
 _WORDS = (_parse_words, "a list of words, such as [--verbose]")
 _ONE_OR_MORE_NAMES = (
-    lambda value: ",".join(_parse_words(value) or ()) or _parse_name(value),
+    lambda value: _parse_name(",".join(_parse_words(value) or ()) or value),
     "a name, or a list of names such as [a, b]",
 )
 # Field -> (parser, description of the valid values). All other fields are names.

@@ -83,7 +83,8 @@ def test_an_invalid_memory_size_is_rejected_with_the_valid_units(value):
         ("attempts", 0, "cluster.attempts must be a positive integer"), ("nodes", 0, "cluster.nodes must be a positive integer"),
         ("at_once", -1, "cluster.at_once must be a positive integer"), ("srun", [1], "cluster.srun must be a list of words"),
         ("sbatch", 3, "cluster.sbatch"), ("partition", [1], "cluster.partition must be a name"),
-        ("partition", "", "cluster.partition must be a name"), ("time", float("inf"), "cluster.time must be"),
+        ("partition", "", "cluster.partition must be a name"), ("account", "a\nb", r"cluster.account must be a name, not 'a\\nb'"),
+        ("exclude", ["a", "b\n"], "cluster.exclude must be a name"), ("time", float("inf"), "cluster.time must be"),
     ],
 )  # fmt: skip
 def test_an_invalid_setting_is_rejected_by_name(field, value, message):
