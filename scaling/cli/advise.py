@@ -147,7 +147,8 @@ def _parse_words(words: Sequence[str]) -> tuple[str, _Problem, _Options]:
         "hardware": hardware["name"] if hardware and hardware["platform"] != "cpu" else None,
     }  # fmt: skip
     if not functions:
-        return config["workload"], _read_case(config), options
+        case = _read_case(config)
+        return case.workload, case, options
     options |= {"wrt": config["wrt"], "target": "jacobian" if config["target"] is None else config["target"]}
     return functions[0], (points, shared), options
 

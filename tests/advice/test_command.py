@@ -125,6 +125,11 @@ def test_no_advice_on_a_cpu_is_given_for_an_accelerator_that_jax_does_not_find(m
     assert "JAX cannot start gpu of JAX_PLATFORMS=cuda,cpu" in capsys.readouterr().err
 
 
+def test_a_list_of_one_workload_is_the_workload():
+    name, case, _ = advise._parse_words(["workload=[linear]"])
+    assert name == case.workload == "linear"
+
+
 def test_an_empty_target_is_not_replaced_by_the_default():
     _, _, options = advise._parse_words(["spring.py:force", "--points", "x=4,5", "target="])
     assert options["target"] == "", "`make_problem` refuses it"
