@@ -69,7 +69,7 @@ _EXPLANATIONS = {
         "cannot compose {words}: study, cluster, tracking and hardware name one file each, as in study=rbf",
     r"Sweep parameters '\+*([^=']+)=(.*)' requires":
         "{0}={1}: write several values as a list, such as 'points=[8,16]'",
-    r"In '(\S+)': Could not load '(\S+)'":
+    r"In '([^']+)': Could not load '([^']+)'":
         "{0}.yaml names {1} in `defaults`, and there is no such file: correct the name, or leave it out",
     r"Exceeds the limit \((\d+) digits\)":
         "cannot compose {words}: an integer in {file} or in an argument has more than {0} digits",

@@ -324,6 +324,7 @@ TABLES["study files"] = {
         "a file of another package": ("# @package _global_\nworkload: linear\n", "study=mine is not a mapping: write a mapping"),
         "a study that is a number": ("# @package _global_\nstudy: 3\n", "study=mine is not a mapping: write a mapping"),
         "an unknown default": ("defaults: [nowhere]\nworkload: linear\n", "nowhere"),
+        "an unknown default with a space": ("defaults: [optional no]\n", "study/mine.yaml names study/optional no in `defaults`"),
         "a default that is a number": ("defaults: [1]\nworkload: linear\n", "study=mine: study, cluster, .* name one file each"),
         "a default of another folder": ("defaults: [../cluster/slurm]\nworkload: linear\n", "another folder in `defaults`: leave it"),
         "a default of itself": ("defaults: [mine]\nworkload: linear\n", "refers to itself"),
