@@ -55,10 +55,13 @@ class _DiscardingOutput(io.FileIO):
 
 
 def make_console() -> Console:
-    """Return a console that prints to the standard output, with 140 columns if this is not a terminal."""
+    """Return a console that prints to the standard output, with 140 columns if this is not a terminal.
+
+    A terminal that cannot show live progress, as that of Emacs, gets the same lines as a pipe.
+    """
     is_terminal = sys.stdout.isatty()  # with FORCE_COLOR, rich would also draw live progress in a pipe
-    width = None if is_terminal else 140
-    return Console(file=sys.stdout, force_terminal=is_terminal, width=width, highlight=False, emoji=False)
+    is_live, width = is_terminal and os.environ.get("TERM") != "dumb", None if is_terminal else 140
+    return Console(file=sys.stdout, force_terminal=is_live, width=width, highlight=False, emoji=False)
 
 
 def make_printable(text: str, allowed: str = "") -> str:

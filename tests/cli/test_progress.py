@@ -2,15 +2,19 @@
 
 import io
 import re
+import sys
 
+import pytest
 from rich.console import Console
 
 from scaling.cli import output
 
 
-def test_live_progress_is_drawn_only_on_a_terminal_also_with_forced_color(monkeypatch, capsys):
+@pytest.mark.parametrize(("is_terminal", "terminal"), [(False, "xterm"), (True, "dumb")])
+def test_without_a_live_terminal_each_case_has_a_line(is_terminal, terminal, monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")  # Jupyter and many CI services set it
-    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("TERM", terminal)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
     with output.show_run(output.make_console(), {"k": "a case"}, 1) as (listen, _):
         listen({"event": "end", "key": "k", "status": "ok", "reason": "", "text": "", "seconds": [1.0]})
     assert capsys.readouterr().out == "[1/1] ok      a case  1.00 s\n"
