@@ -171,7 +171,7 @@ class _Interpreter:
 
 
 def _is_inexact(x: Any) -> bool:
-    return bool(jnp.issubdtype(jnp.result_type(x), jnp.inexact))
+    return not isinstance(x, jax.Ref) and bool(jnp.issubdtype(jnp.result_type(x), jnp.inexact))
 
 
 def _hash(bits: jax.Array) -> jax.Array:  # the finalizer of MurmurHash3

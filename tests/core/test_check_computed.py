@@ -747,12 +747,19 @@ def interpolate(x):
     return table[index] * (1 + index - x * 100) + table[index + 1] * (x * 100 - index)
 
 
+def update_in_place(x):
+    array = jax.new_ref(jnp.sin(x) * jnp.ones(3))
+    array[1] += 1 - jnp.tanh(9 * x) ** 2
+    return array[...]
+
+
 RIGHT = {
     "a loop whose end depends on the point": newton,
     "a loop whose end depends on the element": lambda x: jax.vmap(newton)(jnp.stack([x, 2 * x])),
     "quantiles": lambda x: jnp.quantile(jnp.sin(9 * x + jnp.arange(30.0)), jnp.array([0.1, 0.5, 0.9])),
     "a table": interpolate,
     "powers of negative numbers": lambda x: (x - 0.5) ** jnp.arange(5.0),
+    "a mutable array": update_in_place,
     "half precision inside": lambda x: jnp.tanh(x.astype(jnp.float16)).astype(x.dtype),
     "random numbers beside a large output": lambda x: jnp.append(
         jax.random.normal(jax.random.key(0), (3,), x.dtype) * x, 1e8 * x
