@@ -42,6 +42,7 @@ _MAX_VERIFIED_ELEMENTS = 2**18  # limit on the size of an intermediate result at
 _DIRECTIONS = 4  # the number of random directions
 _MAX_COLUMNS = 32  # limit on the number of columns of a Jacobian whose columns are confirmed
 _NOISE_RUNS = 3  # evaluations with random rounding errors; a single one may change nothing by chance
+_VALUE_RUNS = 8  # the same for values, which are cheap, and may be equal by chance at one of many points
 _NOISE_STEPS = tuple(2.0**-k for k in range(26, 4, -2))  # in increasing order
 _USED_NOISE_STEPS = 3  # only this number of noise steps is used: the shortest that change the value
 _HIDING_ERROR = 0.01  # relative to the largest value at a point; a larger error may hide a derivative
@@ -324,7 +325,8 @@ def _measure_values(evaluation: Evaluation, arrays: InputArrays, direction: Inpu
     """
     roundoff = evaluation.roundoff
     center = values(evaluation, arrays)
-    change = rounding_range(values, evaluation, arrays, 2 * roundoff, _NOISE_RUNS)
+    # Half the range of nine values is about the range of three, which is 0 by chance at some points.
+    change = rounding_range(values, evaluation, arrays, 2 * roundoff, _VALUE_RUNS, center) / 2
     underflow = float(jax.numpy.finfo(evaluation.dtype).tiny)
     least_noise = roundoff * np.abs(center) + change + underflow
     largest, used_steps = np.zeros(center.shape), np.zeros(center.shape, int)
