@@ -717,6 +717,12 @@ def test_confirmed_outputs_do_not_hide_a_wrong_rule_of_an_output_that_cancels(
     assert "at a kink" not in record.text or "because of rounding errors" in record.text
 
 
+def test_confirmed_points_do_not_hide_a_wrong_rule_at_points_with_a_large_value(monkeypatch):
+    rule = with_wrong_rule(lambda x: jnp.where(x > 0, 2.0, 1.0))
+    built = Workload(lambda x: rule(x) + jnp.where(x > 0, 1e15, 0.0), {"x": normal(3)}, wrt="x")
+    assert measure(built, monkeypatch, points=30, dtype="float64").reason == "no_digits"
+
+
 @pytest.mark.parametrize(("dtype", "size"), [("float32", 1e-37), ("float64", 1e-307)])
 def test_a_rule_of_zero_is_not_confirmed_where_values_are_almost_too_small_for_their_dtype(
     dtype, size, monkeypatch

@@ -23,6 +23,7 @@ class DerivativeComparison(NamedTuple):
 
     is_wrong: np.ndarray
     is_confirmed: np.ndarray
+    is_bounded: np.ndarray  # as `is_confirmed`, relative to the typical size over the points if it is larger
     is_unresolved: np.ndarray
     is_nonzero: np.ndarray  # whether the finite difference exceeds its error
     expected: np.ndarray  # the finite difference
@@ -78,8 +79,12 @@ def compare_along(
     unresolved = differs & (agrees | agrees_once | jumps | has_kink | ~np.isfinite(allowed + noise))
     is_wrong = differs & ~unresolved
     is_confirmed = (allowed + 4 * error <= CONFIRMING_ERROR * size) & ~unresolved & is_finite
+    typical_over_points = np.sqrt(np.mean(np.where(is_finite, size, 0.0) ** 2, axis=0))
+    is_bounded = allowed + 4 * error <= CONFIRMING_ERROR * np.maximum(size, typical_over_points)
     is_nonzero = np.abs(difference) > 8 * error + value_rounding
-    return DerivativeComparison(is_wrong, is_confirmed, unresolved, is_nonzero, difference, size, allowed)
+    return DerivativeComparison(
+        is_wrong, is_confirmed, is_bounded, unresolved, is_nonzero, difference, size, allowed
+    )
 
 
 def _central_differences(values_at: ValuesAtStep) -> np.ndarray:

@@ -176,7 +176,9 @@ def _confirm_at(
     names = [[name for name, x in direction.items() if x.any()] for direction in directions]
     is_wrong = comparison.is_wrong.max(axis=(0, 2))
     worst = _describe_worst(output_name, names, points, derivatives, comparison) if is_wrong.any() else ""
-    is_unresolved = comparison.is_unresolved.any(axis=(0, 2))
+    # Rounding errors at a few points must not hide a wrong derivative there.
+    is_bounded = comparison.is_bounded.any(axis=0) | ~is_nonzero
+    is_unresolved = comparison.is_unresolved.any(axis=(0, 2)) | ~is_bounded.all(axis=1)
     unresolved = int(points[np.argmax(is_unresolved)]) if is_unresolved.any() else None
     return _Confirmation(is_wrong, share, worst, unresolved)
 
