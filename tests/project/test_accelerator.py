@@ -68,6 +68,11 @@ def test_the_study_has_no_where_of_its_own():
     )
 
 
+def test_the_device_counts_that_the_help_shows_are_accepted():
+    cells = expand_study(json.loads(STUDY.read_text()), {"devices": [1, 2]})
+    assert {cell.case.mesh for cell in cells if cell.case.split == "both"} == {"1x1", "2x1", "1x2"}
+
+
 @pytest.mark.thorough
 def test_the_script_runs_from_its_own_checkout_and_resumes(run_script, tmp_path):
     done = run_script("where=api == 'shard_map'")
