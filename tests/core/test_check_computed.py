@@ -304,6 +304,12 @@ def test_bfloat16_passes_only_if_an_error_of_a_fifth_would_be_detected(factor, c
 
 
 @pytest.mark.thorough
+def test_elements_that_tie_in_few_bits_at_some_of_many_points_are_not_called_wrong(monkeypatch):
+    built = Workload(lambda x: jax.lax.cummax(jnp.cos(x / 3)), {"x": normal(9)}, wrt="x")
+    record = measure(built, monkeypatch, points=3000, dtype="bfloat16", mode="jacfwd")
+    assert record.reason in (None, "no_digits"), record.text
+
+
 @pytest.mark.parametrize("seed", [0, 5])  # in which values overflow, or differ most in size
 def test_a_derivative_that_is_mere_rounding_errors_is_not_called_wrong(seed, monkeypatch):
     chaos = lambda x: jax.lax.scan(lambda c, _: (3.7 * c * (1 - c), None), x, None, length=100)[0]  # noqa: E731

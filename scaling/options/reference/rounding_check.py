@@ -25,6 +25,7 @@ from scaling.options.reference.computed_reference import native_evaluation
 from scaling.options.reference.evaluations import Evaluation
 
 _REEVALUATIONS = 16  # the number of evaluations with random rounding errors
+_MANY_REEVALUATIONS = 64  # the number of evaluations if only few points of a block have unexplained errors
 _FEW_REEVALUATIONS = 4  # the number of evaluations at points where they explain all errors
 _PERTURBATION_ROUNDINGS = 2  # the change of the inputs in each evaluation, in unit roundoffs
 _RANGES = 3  # the estimated rounding error, as a multiple of the range of the evaluated values
@@ -198,6 +199,12 @@ def _rounding_of_block(
         is_explained = (excess <= rounding) & (allowed <= spec.max_tolerance)
         if len(rest := np.flatnonzero(~is_explained.reshape(len(points), -1).all(axis=1))):
             rounding[rest] = _estimate_rounding(suspect, points[rest], columns, size[rest], _REEVALUATIONS)
+        # An entry with few possible values, as where elements tie, may be constant by chance at some points.
+        few = np.flatnonzero((excess > rounding).reshape(len(points), -1).any(axis=1))
+        if 0 < len(few) <= _MIN_POINTS:
+            rounding[few] = 0.75 * _estimate_rounding(  # the range of 64 normal errors is 4/3 of that of 16
+                suspect, points[few], columns, size[few], _MANY_REEVALUATIONS
+            )
     except Exception as failure:  # of the function, or of JAX
         message = f"{type(failure).__name__}: {failure}".strip().splitlines()[0][:120]
         return np.zeros(size.shape), f"; its rounding error is unknown ({message})"
