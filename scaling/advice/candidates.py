@@ -20,9 +20,10 @@ import jax
 
 from scaling.advice import measurement
 from scaling.core import environment, workload
-from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal
+from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal, TooLarge
 from scaling.core.compile_case import Stages
 from scaling.core.derivative import Derivative, describe_derivative
+from scaling.core.formatting import format_bytes
 from scaling.core.inputs import point_structs
 from scaling.core.record import RecordFields
 from scaling.options import program_stats
@@ -49,6 +50,7 @@ _MIN_COLORED_SEEDS = 4  # with fewer seeds, a coloring saves too little
 _MAX_COLORED_OPERATIONS = 10**7  # the maximum number of operations of the function; detection takes 10 s
 # A case with a chunk or block is not compiled if it needs more than this many times the fewest operations.
 _MAX_WORK_RATIO = 10.0
+_COMPILE_COPIES, _PROGRAM_COPIES = 4, 2  # copies of captured arrays: while a thread compiles, in a program
 _ALWAYS_COMPILED = 3  # the number of candidates that are compiled without time limit
 
 
@@ -193,11 +195,14 @@ def _compile_candidates(
 ) -> tuple[dict[Case, RecordFields], dict[Case, Stages]]:
     fields, built, work = dict[Case, RecordFields](), dict[Case, BuiltCase](), dict[Case, float]()
     free = environment.available_bytes()
+    copies = _COMPILE_COPIES * min(len(cases), len(_find_compile_cores())) + _PROGRAM_COPIES * len(cases)
     for case in cases:
         available = model.memory or (free and free / case.devices)  # the devices of a CPU share its memory
         try:
             candidate = BuiltCase(dataclasses.replace(model, memory=available), case)
-            work[case] = _sum_operations(candidate.trace()) * case.devices
+            traced = candidate.trace()
+            _check_captured_arrays(traced, copies)
+            work[case] = _sum_operations(traced) * case.devices
             built[case] = candidate
         except Exception as error:
             fields[case] = describe_failure(error)
@@ -263,6 +268,27 @@ def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
         for case, value in work.items()
         if value > _MAX_WORK_RATIO * least
     }
+
+
+def _check_captured_arrays(jaxpr: Any, copies: int) -> None:
+    """Raise `TooLarge` if `copies` copies of the arrays that a program has captured do not fit into memory."""
+    captured_bytes, free = sum(_find_captured_arrays(jaxpr).values()), environment.available_bytes()
+    if free and captured_bytes * copies > free:
+        raise TooLarge(
+            f"the function captures arrays of {format_bytes(captured_bytes)}, and compiling makes about "
+            f"{copies} copies of them, but {format_bytes(free)} are free: "
+            "make them inputs that all points share"
+        )
+
+
+def _find_captured_arrays(jaxpr: Any) -> dict[int, int]:
+    """Return {identity: bytes} of the arrays that a closed jaxpr, or one in its equations, has captured."""
+    found = {id(array): getattr(array, "nbytes", 0) for array in jaxpr.consts}
+    for equation in jaxpr.jaxpr.eqns:
+        for value in equation.params.values():
+            if hasattr(value, "consts"):
+                found |= _find_captured_arrays(value)
+    return found
 
 
 def _sum_operations(jaxpr: Any) -> float:

@@ -165,6 +165,16 @@ def test_what_does_not_fit_is_left_out_with_its_figures(monkeypatch):
         print(advice)
 
 
+def test_a_function_that_captures_arrays_which_compiling_copies_until_nothing_is_free_is_refused(monkeypatch):
+    captured = np.ones((1000, 1000), np.float32)
+    monkeypatch.setattr(candidates.environment, "available_bytes", lambda idle=False: 20 * 10**6)
+    product = jax.jit(lambda x: jnp.cos(captured @ x)[:5])
+    with pytest.raises(
+        Refusal, match=r"captures arrays of 4.00 MB, .* make them inputs that all points share"
+    ):
+        str(scaling.advise(product, {"x": np.ones((2, 1000), np.float32)}, budget=0))
+
+
 def test_a_candidate_that_was_not_measured_is_left_out_with_the_reason(monkeypatch):
     monkeypatch.setattr(measurement, "_order_by_prediction", lambda fields: [*fields][:1])
     table = scaling.advise(force, {"x": X}, {"k": K}, budget=1).table
