@@ -271,7 +271,7 @@ def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
 
 
 def _check_captured_arrays(jaxpr: Any, copies: int) -> None:
-    """Raise `TooLarge` if `copies` copies of the arrays that a program has captured do not fit into memory."""
+    """Raise `TooLarge` if `copies` copies of the arrays that a program has captured do not fit in memory."""
     captured_bytes, free = sum(_find_captured_arrays(jaxpr).values()), environment.available_bytes()
     if free and captured_bytes * copies > free:
         raise TooLarge(
