@@ -105,7 +105,8 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
     """
     loaded = store.load(folder)
     every_record = [*loaded.records, *task_state.make_failed_records(tasks, loaded.records)]
-    records = store.newest_by_replicate(every_record).values()
+    newest = store.newest_by_replicate(every_record).values()
+    records = store.omit_completed(list(newest), folder)
     study = store.read_study(folder, records)
     status_lines = [
         StatusLine("missing", case, "", replicate)

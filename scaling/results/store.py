@@ -29,7 +29,7 @@ from scaling.results.read_record import from_line, require_known_schema
 _STATUS_RANK = {"failed": 0, "skipped": 1, "planned": 2, "ok": 2}
 MAX_REPLICATES = 10_000  # maximum number of replicates of a study
 NAME_SEPARATOR = " + "  # between the names of the studies of a merged folder
-_DEFAULT_FIELDS = ("target", "variant", "wrt")  # their defaults depend on the workload, as those of sizes
+_DEFAULT_FIELDS = ("target", "variant", "wrt", "formulation")  # filled in from the workload, as sizes are
 _LOCK_SECONDS = 10.0  # maximum time to wait for another run that is about to end
 _MAX_NAME_BYTES = 255  # maximum length of a file name on Linux
 
@@ -184,8 +184,7 @@ def latest(records: Iterable[Record]) -> list[Record]:
     """Return one record for each combination of case, environment and replicate.
 
     Of several attempts, the last one with the best status is returned. The statuses "ok" and "planned" are
-    better than "skipped", which is better than "failed". A case whose preflight check failed is omitted if it
-    has a later record, whose key differs because its defaults are filled in.
+    better than "skipped", which is better than "failed".
     """
     latest_records: dict[tuple[str, str, int], Record] = {}
     for record in sort_by_start(records):
@@ -197,32 +196,41 @@ def latest(records: Iterable[Record]) -> list[Record]:
             replaces = record.reason != "not_installed"
         if replaces:
             latest_records[measurement] = record
-    found = list(latest_records.values())
-    unchecked = [record for record in found if _is_unchecked(record)]
-    checked = group_by(found, _explicit_fields) if unchecked else {}
-    completed = {id(each) for each in unchecked if _has_completed(each, checked[_explicit_fields(each)])}
-    return [record for record in found if id(record) not in completed]
+    return list(latest_records.values())
+
+
+def omit_completed(records: Sequence[Record], folder: Path) -> Sequence[Record]:
+    """Return `records` without the failed preflight checks of cases that ran later.
+
+    The record of a failed check has the case as written. After a successful check, the study in `folder`
+    lists the case with its defaults filled in, whose key differs.
+    """
+    if not (failed := [record for record in records if _is_unchecked(record)]):
+        return records
+    study = read_study(folder).cases
+    checked = [record for record in sort_by_start(records) if not _is_unchecked(record)]
+    completed = set[int]()
+    for names, group in group_by(failed, lambda record: _stated_names(record.case)).items():
+        newest = {_values_of(record.case, names): record.started_at or "" for record in checked}
+        starts = ((r, newest.get(_values_of(r.case, names), "")) for r in group if r.key not in study)
+        completed |= {id(record) for record, start in starts if start > (record.started_at or "")}
+    return [record for record in records if id(record) not in completed]
 
 
 def _is_unchecked(record: Record) -> bool:
-    return record.status == "failed" and None in (record.case.target, record.case.wrt)
+    case = record.case  # a successful check fills in `target`, and `wrt` unless the target is a value
+    is_complete = case.target is not None and (case.ad_mode.is_value or case.wrt is not None)
+    return record.status == "failed" and not is_complete
 
 
-def _explicit_fields(record: Record) -> tuple[Any, ...]:
-    """Return the values of the fields of a case that have no default of the workload."""
-    return tuple(getattr(record.case, name) for name in FIELDS if name not in (*_DEFAULT_FIELDS, "sizes"))
+def _stated_names(case: Case) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the fields that a check does not fill in, and of the sizes, of a written case."""
+    unset = {"sizes", *(name for name in _DEFAULT_FIELDS if getattr(case, name) is None)}
+    return tuple(name for name in FIELDS if name not in unset), tuple(case.sizes)
 
 
-def _has_completed(record: Record, others: Iterable[Record]) -> bool:
-    """Return whether `others` has a later record of the case of `record` with its defaults filled in."""
-    case, started_at = record.case, record.started_at or ""
-    return any(
-        (other.started_at or "") > started_at
-        and other.key != record.key
-        and all(getattr(case, name) in (None, getattr(other.case, name)) for name in _DEFAULT_FIELDS)
-        and case.sizes.items() <= other.case.sizes.items()
-        for other in others
-    )
+def _values_of(case: Case, names: tuple[tuple[str, ...], tuple[str, ...]]) -> tuple[Any, ...]:
+    return (*(getattr(case, name) for name in names[0]), *map(case.sizes.get, names[1]))
 
 
 def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
