@@ -47,7 +47,7 @@ class TrackingSettings:
             "project": (_is_text(self.project) and not set(self.project) & set("/\\#?%:"),
                         "a name of 1 to 64 printable characters without / \\ # ? % :"),
             "entity": (self.entity is None or (_is_text(self.entity) and "/" not in self.entity),
-                       "a name without /, or null"),
+                       "a name of 1 to 64 printable characters without /, or null"),
             "timeout": (is_number(self.timeout) and self.timeout > 0, "a positive number of seconds"),
             "dashboard": (isinstance(self.dashboard, bool), "true or false"),
             "tags": (isinstance(self.tags, list | tuple) and all(map(_is_text, self.tags)),
