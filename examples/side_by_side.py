@@ -217,8 +217,8 @@ def make_advice_table(lines: Sequence[Row]) -> str:
         if "advice" in line:
             percent = [f"{100 * value:.1f}" for value in line["regret"] or ()]
             regret = "{} % ({} to {})".format(*percent) if percent else "advised method not measured"
-            regret = "0 %" if line["advised"] == line["fastest"] else regret
-            regret = "no other was measured" if line["measured"] == 1 else regret
+            if line["advised"] == line["fastest"]:
+                regret = "0 %" if line["measured"] > 1 else "no other was measured"
             fastest = f"{line['fastest']} (of {line['measured']})"
             table.append((line["advice"], line["advised"], fastest, regret))
     return pages.make_table(ADVICE_HEADER, table)

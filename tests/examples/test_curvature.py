@@ -93,3 +93,5 @@ def test_a_regret_is_stated_only_if_another_method_was_measured():
     table = side_by_side.make_advice_table([line | {"measured": count} for count in (1, 2)])
     alone, compared = table.splitlines()[-2:]
     assert "0 %" not in alone and "0 %" in compared
+    unmeasured = {"advice": "f", "advised": "jacrev", "fastest": "jacfwd", "regret": None, "measured": 1}
+    assert "advised method not measured" in side_by_side.make_advice_table([unmeasured])
