@@ -224,10 +224,10 @@ def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
 
 
 def _parse_count(text: str) -> int:
-    """Return a number that sinfo prints, such as 1024 for "1K". Raise `Refusal` if it is no number."""
-    if not (match := re.fullmatch(r"(\d+)(K?)", text)):
+    """Return a number that sinfo prints, such as 1536 for "1.50K". Raise `Refusal` if it is no number."""
+    if not (match := re.fullmatch(r"(\d+(?:\.50(?=K))?)(K?)", text)):
         raise Refusal(f"sinfo prints {text!r} for a number of CPUs: ask the administrator of the cluster")
-    return int(match[1]) * (1024 if match[2] else 1)
+    return int(float(match[1]) * (1024 if match[2] else 1))
 
 
 def _count_resource(requested: str, available: str) -> int:

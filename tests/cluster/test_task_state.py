@@ -59,7 +59,7 @@ def test_jobs_and_nodes_of_hidden_partitions_are_listed(commands):
     assert slurm.partition_machine(ClusterSettings(name="slurm")).nodes == 1
 
 
-@pytest.mark.parametrize(("cpus", "expected"), [("1K", 1024), ("N/A", None)])
+@pytest.mark.parametrize(("cpus", "expected"), [("1K", 1024), ("1.50K", 1536), ("N/A", None)])
 def test_a_number_of_cpus_that_sinfo_abbreviates_is_parsed_and_any_other_text_refused(
     cpus, expected, commands
 ):
