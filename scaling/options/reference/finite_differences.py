@@ -14,6 +14,7 @@ _STEPS = np.reshape([2.0**-k for k in (4, 7, 10, 13, 16, 20, 24, 28, 32)], (-1, 
 _KINK_STEPS = tuple(2.0**-k for k in (10, 16, 22, 28))
 _RELATIVE_TOLERANCE = 1e-5  # relative to the size of a derivative, in addition to the error of a difference
 CONFIRMING_ERROR = 0.05  # relative to the size of a derivative; a larger error confirms nothing
+_HIDING_ERROR = 0.3  # a larger error may hide a wrong derivative; relative as `is_bounded`
 
 ValuesAtStep = Callable[[float], np.ndarray]  # f(step along a direction) returns values (points, outputs)
 
@@ -23,7 +24,7 @@ class DerivativeComparison(NamedTuple):
 
     is_wrong: np.ndarray
     is_confirmed: np.ndarray
-    is_bounded: np.ndarray  # as `is_confirmed`, relative to the typical size over the points if it is larger
+    is_bounded: np.ndarray  # whether the error is less than 30 % of the typical size, also over the points
     is_unresolved: np.ndarray
     is_nonzero: np.ndarray  # whether the finite difference exceeds its error
     expected: np.ndarray  # the finite difference
@@ -80,7 +81,7 @@ def compare_along(
     is_wrong = differs & ~unresolved
     is_confirmed = (allowed + 4 * error <= CONFIRMING_ERROR * size) & ~unresolved & is_finite
     typical_over_points = np.sqrt(np.mean(np.where(is_finite, size, 0.0) ** 2, axis=0))
-    is_bounded = allowed + 4 * error <= CONFIRMING_ERROR * np.maximum(size, typical_over_points)
+    is_bounded = allowed + 4 * error <= _HIDING_ERROR * np.maximum(size, typical_over_points)
     is_nonzero = np.abs(difference) > 8 * error + value_rounding
     return DerivativeComparison(
         is_wrong, is_confirmed, is_bounded, unresolved, is_nonzero, difference, size, allowed
