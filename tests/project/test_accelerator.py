@@ -104,7 +104,11 @@ def test_a_wrong_answer_is_reported_with_its_error_and_fails_the_script(run_scri
 @pytest.mark.thin(3, "thorough")
 @pytest.mark.parametrize(
     "option",
-    ["--seconds=nan", "dtype=float23", "devises=1", "dtype", "devices=4096", "where=devices == 4096"],
+    [
+        pytest.param(f"--results=here/{'x' * 300}", id="a long name"),
+        *("--results=copy", "--seconds=nan", "dtype=float23", "devises=1", "dtype", "devices=4096"),
+        "where=devices == 4096",
+    ],
 )
 def test_bad_input_is_rejected_in_one_line_before_anything_starts(run_script, tmp_path, option):
     done = run_script(option)
