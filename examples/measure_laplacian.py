@@ -154,7 +154,7 @@ def compare(rows: list[dict], published: list[dict]) -> list[dict]:
     """
     compared = []
     for cell in published:
-        problem = {name: cell[name] for name in ("source", "quantity", "points")}
+        problem = {name: cell[name] for name in ("source", "system", "quantity", "points")}
         nested = next(c for c in published if problem.items() <= c.items() and c["mode"] == COMPARED[0])
         our_value = ours(rows, cell)
         ratios = {"ratio": cell["value"] / nested["value"], "our_ratio": ratio(our_value, ours(rows, nested))}

@@ -91,6 +91,8 @@ def test_a_published_cell_is_compared_by_its_ratio_to_nested_differentiation():
     assert forward["ratio"] == 0.5
     np.testing.assert_allclose(forward["our_ratio"], (0.4, 3.6 / 11, 4.4 / 9))
     assert measure_laplacian.compare(rows[:1], cells)[1]["our_ratio"] is None
+    others = [cell | {"system": "PyTorch", "value": 3 * cell["value"] ** 2} for cell in cells]
+    assert [cell["ratio"] for cell in measure_laplacian.compare(rows, [*cells, *others])] == [1, 0.5, 1, 0.25]
 
 
 def test_the_increase_per_datum_is_that_between_the_two_largest_batches():
