@@ -96,8 +96,6 @@ class Advice:
             return best
         cases = [*self.records, *self.cases, *self.excluded]
         text = next(filter(None, map(self.reason, cases)), "none is known")
-        if self.problem:  # a user cannot add a reference to a plain function
-            text = text.removesuffix("; add a reference to the workload")
         if self.records:
             text += "; budget=0 gives advice without a check"
         elif "not predicted" in text:
@@ -173,7 +171,10 @@ class Advice:
             text = text or "not measured: no time was left, or predicted to be slow"
         if case in self.cases and case not in self.fields:
             text = "not compiled: interrupted"
-        return name_user_function(self.excluded.get(case) or text or "") or None
+        text = self.excluded.get(case) or text or ""
+        if self.problem:  # a user cannot add a reference to a plain function
+            text = text.removesuffix("; add a reference to the workload")
+        return name_user_function(text) or None
 
     def describe(self, case: Case) -> str:
         """Return text that describes the method of a candidate, such as "jacrev, 128 seeds at a time"."""
