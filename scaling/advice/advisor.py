@@ -46,7 +46,7 @@ _NO_ADVICE = "no way to differentiate it can be advised"  # start of a message
 _OBVIOUS_MODES = ("jacfwd", "jacrev", "fwd_over_rev")  # modes that the advice is compared with
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Advice:
     """A ranking of methods to differentiate a function. `str(advice)` is a summary with the code to use."""
 
@@ -67,6 +67,13 @@ class Advice:
             plainest = min(equal, key=_complexity)
             cases = [plainest, *(case for case in cases if case != plainest)]
         object.__setattr__(self, "cases", tuple(cases))
+
+    def __repr__(self) -> str:
+        """Return `str(self)`, which a notebook shows, or the reason why no candidate can be advised."""
+        try:
+            return str(self)
+        except Refusal as refusal:
+            return str(refusal)
 
     def _rank(self, case: Case) -> tuple[Any, ...]:
         """Return a sort key that puts the best case first.

@@ -163,6 +163,7 @@ def test_what_does_not_fit_is_left_out_with_its_figures(monkeypatch):
     assert advice.table["left_out"].str.contains("needs .* a device has 3.00 kB").all()
     with pytest.raises(Refusal, match=r"a device has 3.*; use fewer points or smaller inputs"):
         print(advice)
+    assert "a device has 3" in repr(advice)  # a notebook must not end with an error
 
 
 def test_a_function_that_captures_arrays_which_compiling_copies_until_nothing_is_free_is_refused(monkeypatch):
@@ -177,7 +178,9 @@ def test_a_function_that_captures_arrays_which_compiling_copies_until_nothing_is
 
 def test_a_candidate_that_was_not_measured_is_left_out_with_the_reason(monkeypatch):
     monkeypatch.setattr(measurement, "_order_by_prediction", lambda fields: [*fields][:1])
-    table = scaling.advise(force, {"x": X}, {"k": K}, budget=1).table
+    advice = scaling.advise(force, {"x": X}, {"k": K}, budget=1)
+    table = advice.table
+    assert repr(advice) == str(advice)  # what a notebook shows
     assert list(table["left_out"].isna()) == [True, False, False]
     assert {text[:12] for text in table["left_out"][1:]} == {"not measured"}
 
