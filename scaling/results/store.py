@@ -199,7 +199,7 @@ def latest(records: Iterable[Record]) -> list[Record]:
     return list(latest_records.values())
 
 
-def omit_completed(records: Sequence[Record], folder: Path) -> Sequence[Record]:
+def omit_completed(records: Sequence[Record], folder: Path | None = None) -> Sequence[Record]:
     """Return `records` without the failed preflight checks of cases that ran later.
 
     The record of a failed check has the case as written. After a successful check, the study in `folder`
@@ -207,7 +207,7 @@ def omit_completed(records: Sequence[Record], folder: Path) -> Sequence[Record]:
     """
     if not (failed := [record for record in records if _is_unchecked(record)]):
         return records
-    study = read_study(folder).cases
+    study = read_study(folder).cases if folder else {}
     checked = [record for record in sort_by_start(records) if not _is_unchecked(record)]
     completed = set[int]()
     for names, group in group_by(failed, lambda record: _stated_names(record.case)).items():
@@ -239,9 +239,10 @@ def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Reco
 
 
 def keep_newest_environments(records: Sequence[Record]) -> list[Record]:
-    """For each workload, return the records from the environment in which the workload ran last."""
-    newest = {record.case.workload: record.setting for record in sort_by_start(records)}
-    return [record for record in records if record.setting == newest[record.case.workload]]
+    """For each workload, return failed preflight checks, and the records of its last environment."""
+    ran = [record for record in sort_by_start(records) if not _is_unchecked(record)]
+    newest = {record.case.workload: record.setting for record in ran}
+    return [r for r in records if _is_unchecked(r) or r.setting == newest[r.case.workload]]
 
 
 def count_replicates(entry: Mapping[str, Any]) -> int:

@@ -191,6 +191,14 @@ def test_each_folder_is_represented_by_its_latest_environment(steady, compare_pa
     assert "A: 3 outdated records left out." in comparison_lines(result)
 
 
+def test_a_failed_preflight_check_that_is_repeated_leaves_no_measured_case_out(
+    make_record, steady, compare_pair
+):
+    failed = make_record("failed", reason="killed", sizes={"p": 9}, digest="unknown", started_at="2027-01-01")
+    result = compare_pair([*steady(1.0), failed], [*steady(1.0), failed])
+    assert verdicts(result) == ["failed in both", SAME] and "left out" not in str(comparison_lines(result))
+
+
 def test_differences_between_the_environments_are_listed(steady, compare_pair):
     environment = {"versions": {"jax": "0.11.0"}, "xla_flags": "--xla_x=1", "load": 3.0, "hosts": ["host"]}
     result = compare_pair(steady(1.0), steady(1.0, digest="other", environment=environment))
