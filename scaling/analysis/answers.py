@@ -38,7 +38,7 @@ from scaling.core.record import REASONS
 _HALF_EFFICIENCY = 0.5  # parallel efficiency below which more devices are not worthwhile
 # The largest numbers of names in a sentence.
 _MOST_NAMES = 3  # modes that could not be timed
-_MOST_COUNTS = 6  # device counts
+_MOST_COUNTS = 2  # device counts
 _MOST_RUNS = 6  # runs of sizes
 _MOST_METHODS = 4  # methods with an exponent
 

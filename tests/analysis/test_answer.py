@@ -355,6 +355,11 @@ def test_ratio_that_is_not_determined_recommends_no_number_of_devices(headline):
     assert "Efficiency: not determined (0." in first
 
 
+def test_only_the_two_fastest_other_device_counts_are_stated(headline):
+    first = headline({d: (64.0 / d,) * 3 for d in (1, 2, 4, 8, 16, 32)})
+    assert re.search(r"Other device counts: [^;]* on 16 devices [^;]*; [^;]* on 8 devices .* and 2 more\. ", first)
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_what_one_process_says_of_the_device_counts_is_not_sure(headline, count):
     first = headline({d: (s,) * count for d, s in ((1, 4.0), (2, 2.0), (4, 3.0))})
