@@ -357,7 +357,9 @@ def test_ratio_that_is_not_determined_recommends_no_number_of_devices(headline):
 
 def test_only_the_two_fastest_other_device_counts_are_stated(headline):
     first = headline({d: (64.0 / d,) * 3 for d in (1, 2, 4, 8, 16, 32)})
-    assert re.search(r"Other device counts: [^;]* on 16 devices [^;]*; [^;]* on 8 devices .* and 2 more\. ", first)
+    assert re.search(
+        r"Other device counts: [^;]* on 16 devices [^;]*; [^;]* on 8 devices .* and 2 more\. ", first
+    )
 
 
 @pytest.mark.parametrize("count", [1, 3])
