@@ -239,10 +239,10 @@ def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Reco
 
 
 def keep_newest_environments(records: Sequence[Record]) -> list[Record]:
-    """For each workload, return failed preflight checks, and the records of its last environment."""
-    ran = [record for record in sort_by_start(records) if not _is_unchecked(record)]
-    newest = {record.case.workload: record.setting for record in ran}
-    return [r for r in records if _is_unchecked(r) or r.setting == newest[r.case.workload]]
+    """For each workload, return the records of its last environment, and likewise the failed checks."""
+    subject = lambda record: (record.case.workload, _is_unchecked(record))  # noqa: E731
+    newest = {subject(record): record.setting for record in sort_by_start(records)}
+    return [record for record in records if record.setting == newest[subject(record)]]
 
 
 def count_replicates(entry: Mapping[str, Any]) -> int:

@@ -197,6 +197,9 @@ def test_a_failed_preflight_check_that_is_repeated_leaves_no_measured_case_out(
     failed = make_record("failed", reason="killed", sizes={"p": 9}, digest="unknown", started_at="2027-01-01")
     result = compare_pair([*steady(1.0), failed], [*steady(1.0), failed])
     assert verdicts(result) == ["failed in both", SAME] and "left out" not in str(comparison_lines(result))
+    earlier = make_record("failed", reason="timeout", sizes={"p": 9}, digest="older", started_at="2026-01-01")
+    result = compare_pair([*steady(1.0), earlier, failed], [*steady(1.0), failed])
+    assert "A: 1 outdated record left out." in comparison_lines(result), "one check is one failed case"
 
 
 def test_differences_between_the_environments_are_listed(steady, compare_pair):
