@@ -313,7 +313,7 @@ def advise(
         coloring = None if is_gauss_newton else candidates.find_coloring(base, problem.transforms)
 
     def write(case: Case) -> Callable[..., Any]:
-        """Return the function that the code to paste defines for one device."""
+        """Write the code that advice prints for a case on one device, and return the function it defines."""
         code = plain_code.write_code(problem, dataclasses.replace(case, devices=1), coloring)
         return plain_code.execute_code(problem, code)
 

@@ -89,7 +89,7 @@ def size_name(case: Case) -> str:
 
 
 def curve_case(case: Case, kind: str) -> Case:
-    """Return a copy of a case with one device and no mesh. All cases of a scaling curve have equal copies.
+    """Return a copy of a case with one device and no mesh. Cases with equal copies are on the same curve.
 
     `kind` is "strong" or "weak". For "weak", `points` of the copy is the number of points per device.
     """

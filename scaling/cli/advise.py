@@ -224,9 +224,9 @@ def _run_in_process(
 ) -> tuple[str | Refusal | None, bool]:
     """Call `_advise` in a new process, and return (reply, whether a signal stopped the process).
 
-    The reply is the time per call of the best method as text, or a `Refusal`. It is None if a signal
-    stopped the process before it found a method. If `is_bound` is true, the process uses one CPU core per
-    device. Its standard error is printed when it ends; if it dies, the refusal has the last line.
+    The reply is the time per call of the best method as text, or a `Refusal`, which has the last line of
+    the standard error if the process dies. It is None if a signal stopped the process before it found a
+    method. If `is_bound` is true, the process uses one CPU core per device.
     """
     variables = {"TF_CPP_MIN_LOG_LEVEL": "2"}
     if isinstance(problem, Case):  # otherwise, use the user's own settings, as the printed code will

@@ -56,7 +56,10 @@ def _read_files(folders: Iterable[Path]) -> Iterator[tuple[Path, bytes]]:
 
 
 def _keep_longest(files: Iterable[tuple[Path, bytes]]) -> dict[str, bytes]:
-    """Return {name: longest content} of files. Raise `Refusal` if two of one name are not copies."""
+    """Return {name: longest content} of files, of which several may have the same name.
+
+    Raise `Refusal` unless the shorter content of two such files is the beginning of the longer one.
+    """
     contents: dict[str, bytes] = {}
     for path, content in files:
         shorter, longer = sorted((contents.get(path.name, b""), content), key=len)

@@ -69,7 +69,7 @@ def publish_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
 
 
 def _write_offline_copy(job: PublishJob, run: TrackedRun) -> tuple[str, str]:
-    """Write an offline copy of a run, and return ("kept", ""), or ("there before", "") if one is complete."""
+    """Write an offline copy of a run, unless a complete one exists. Return ("kept" or "there before", "")."""
     if any(map(_is_complete, _COPIES_FOLDER.glob(f"offline-run-*-{run.digest}-{job.destination}-*/*.wandb"))):
         return "there before", ""
     _remove_copies(job, run)

@@ -92,11 +92,11 @@ def _reference(variant: str | None, names: tuple[str, ...], inputs: Inputs) -> R
 
 
 def _second_derivatives(d, m):
-    """Return (f, h, a, d^2 L / dd dm, d^2 L / dm^2, magnitude) at each point.
+    """Return the second derivatives of the loss L = sum((d - a f)^2) at each point, and what they need.
 
-    For the data `d`, L = sum((d - a f)^2), where f is the Gaussian with center `m` on the grid, and a is its
-    fitted amplitude. h = sum(f^2). `magnitude` is the sum of the absolute values of the terms of the last
-    derivative.
+    `d` contains the data. f is the Gaussian with center `m` on the grid, and a its fitted amplitude. The
+    result is (f, sum(f^2), a, d^2 L / dd dm, d^2 L / dm^2, magnitude). `magnitude` is the sum of the absolute
+    values of the terms of d^2 L / dm^2.
     """
     f, f1, f2, h, a, a1 = _fit(d, m)  # L = sum(d d) - a^2 h
     g1, h1 = _dot(d, f1), 2 * _dot(f, f1)
