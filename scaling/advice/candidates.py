@@ -77,7 +77,7 @@ def list_candidates(
         simplified = completion.without_trivial_blocks(describe_derivative(case, workload.build(case)))
         case = simplified.case
         if case.split != "both" and case.points % case.mesh_shape[0]:
-            indivisible[case] = f"{case.points} points do not divide evenly over {case.mesh_shape[0]} devices"
+            indivisible[case] = f"points={case.points} do not divide evenly over {case.mesh_shape[0]} devices"
         elif reason := completion.why_inapplicable(simplified):
             inapplicable[case] = reason[1]
         else:
