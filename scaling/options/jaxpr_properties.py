@@ -55,6 +55,8 @@ _EXACT = """abs argmax argmin bitcast_convert_type broadcast_in_dim ceil clamp c
 EXACT = frozenset(_EXACT.split())  # the JAX primitives without a rounding error
 # Prefixes of the names of JAX primitives whose derivative rules are not defined by JAX.
 _CUSTOM_RULES = ("custom_", "stop_gradient", "pure_callback", "ffi_call", "linear_call", "call_")
+# The JAX primitives for which code of the user may compute a whole batch in one call.
+_BATCHED_BY_USER = {"custom_vmap_call", "pure_callback", "io_callback", "ffi_call"}
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class RoundingProperties:
     terms: int  # the largest number of terms that are summed on a path from an input to an output
     bits: int  # the mantissa bits of the narrowest floating-point dtype of an intermediate result
     width: int  # the number of elements of the largest intermediate result
-    has_batching_rule: bool  # whether the jaxpr calls a function with a custom rule for `vmap`
+    has_batching_rule: bool  # whether the user's code defines how `vmap` batches an operation
     needs_transpose: bool  # whether the jaxpr is a JVP that JAX can only transpose, as of `custom_vjp`
 
 
@@ -100,7 +102,7 @@ def rounding_properties(function: Callable[..., Any], *arguments: Any) -> Roundi
         terms,
         analysis.bits,
         analysis.width,
-        has_batching_rule="custom_vmap_call" in analysis.primitives,
+        has_batching_rule=not _BATCHED_BY_USER.isdisjoint(analysis.primitives),
         needs_transpose="custom_lin" in analysis.primitives,
     )
 

@@ -233,15 +233,24 @@ def test_a_rule_for_reverse_mode_only_may_use_indices_in_a_numpy_array(monkeypat
     assert record.status == "ok", record.text
 
 
+def with_batching_rule(function, factor):
+    ruled = jax.custom_batching.custom_vmap(function)
+    ruled.def_vmap(lambda size, is_batched, x: (factor * function(x), True))
+    return ruled
+
+
+def with_callback(function, factor):
+    def compute(x):
+        return np.asarray(getattr(np, function.__name__)(x) * (factor if x.ndim > 1 else 1.0), x.dtype)
+
+    return lambda x: jax.pure_callback(compute, jax.typeof(x), x, vmap_method="expand_dims")
+
+
 @pytest.mark.default
 @pytest.mark.parametrize(("factor", "reason"), [(1.0, None), (1.1, "wrong_answer")])
-def test_a_wrong_rule_for_vmap_is_found(factor, reason, monkeypatch):
-    def with_batching_rule(function):
-        ruled = jax.custom_batching.custom_vmap(function)
-        ruled.def_vmap(lambda size, is_batched, x: (factor * function(x), True))
-        return ruled
-
-    sine, cosine = with_batching_rule(jnp.sin), with_batching_rule(jnp.cos)
+@pytest.mark.parametrize("batch", [with_batching_rule, with_callback])
+def test_a_wrong_rule_for_vmap_is_found(batch, factor, reason, monkeypatch):
+    sine, cosine = batch(jnp.sin, factor), batch(jnp.cos, factor)
     function = jax.custom_jvp(lambda x: sine(x))
     function.defjvp(lambda x, v: (sine(*x), cosine(*x) * v[0]))
     assert measure(Workload(function, {"x": normal(3)}, wrt="x"), monkeypatch).reason == reason
