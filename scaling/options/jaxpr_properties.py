@@ -98,13 +98,21 @@ def rounding_properties(function: Callable[..., Any], *arguments: Any) -> Roundi
     """
     analysis = _JaxprAnalysis()
     terms = max(1, math.ceil(analysis.longest_path(jax.make_jaxpr(function)(*arguments))))
+    names, jax_ids = {primitive.name for primitive in analysis.primitives}, _jax_ids()
+    is_foreign = any(id(primitive) not in jax_ids for primitive in analysis.primitives)
     return RoundingProperties(
         terms,
         analysis.bits,
         analysis.width,
-        has_batching_rule=not _BATCHED_BY_USER.isdisjoint(analysis.primitives),
-        needs_transpose="custom_lin" in analysis.primitives,
+        has_batching_rule=is_foreign or not _BATCHED_BY_USER.isdisjoint(names),
+        needs_transpose="custom_lin" in names,
     )
+
+
+def _jax_ids() -> set[int]:
+    """Return the ids of the primitives that JAX defines."""
+    modules = [vars(module) for name, module in sys.modules.items() if name.partition(".")[0] == "jax"]
+    return {id(value) for names in modules for value in names.values() if isinstance(value, Primitive)}
 
 
 def has_custom_rules(function: Callable[..., Any], arguments: Mapping[str, Any]) -> bool:
@@ -113,8 +121,7 @@ def has_custom_rules(function: Callable[..., Any], arguments: Mapping[str, Any])
     Such operations include `custom_jvp`, `custom_vjp`, `stop_gradient`, callbacks and user-defined
     primitives. Some functions of JAX use them internally, such as `jax.nn.relu`.
     """
-    modules = [vars(module) for name, module in sys.modules.items() if name.partition(".")[0] == "jax"]
-    jax_ids = {id(value) for names in modules for value in names.values() if isinstance(value, Primitive)}
+    jax_ids = _jax_ids()
     pending: list[Any] = [jax.make_jaxpr(function)(**arguments)]
     while pending:
         for equation in pending.pop().eqns:
@@ -131,7 +138,7 @@ class _JaxprAnalysis:
     def __init__(self) -> None:
         self.bits = 53  # the mantissa bits of the narrowest dtype, with the implicit bit
         self.width = 1  # the number of elements of the largest intermediate result
-        self.primitives: set[str] = set()  # the names of the primitives, except in operations on constants
+        self.primitives: set[Primitive] = set()  # the primitives, except in operations on constants
 
     def longest_path(self, jaxpr: Any) -> float:
         """Return the largest number of terms that are summed on a path from an input to an output."""
@@ -159,7 +166,7 @@ class _JaxprAnalysis:
         return [terms_to(atom) or 0.0 for atom in jaxpr.outvars]
 
     def _update_extremes(self, equation: Any) -> None:
-        self.primitives.add(equation.primitive.name)
+        self.primitives.add(equation.primitive)
         if equation.primitive.name == "reduce_precision":
             self.bits = min(self.bits, int(equation.params["mantissa_bits"]) + 1)
         for aval in (variable.aval for variable in equation.outvars):

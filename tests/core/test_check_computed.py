@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.interpreters import batching, mlir
 
 from scaling.core import check, layout, workload
 from scaling.core import reference as references
@@ -246,9 +247,18 @@ def with_callback(function, factor):
     return lambda x: jax.pure_callback(compute, jax.typeof(x), x, vmap_method="expand_dims")
 
 
+def as_primitive(function, factor):
+    primitive = jax.extend.core.Primitive(f"my_{function.__name__}")
+    primitive.def_impl(function)
+    primitive.def_abstract_eval(lambda x: x)
+    mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=False))
+    batching.primitive_batchers[primitive] = lambda x, axes: (factor * function(*x), axes[0])
+    return primitive.bind
+
+
 @pytest.mark.default
 @pytest.mark.parametrize(("factor", "reason"), [(1.0, None), (1.1, "wrong_answer")])
-@pytest.mark.parametrize("batch", [with_batching_rule, with_callback])
+@pytest.mark.parametrize("batch", [with_batching_rule, with_callback, as_primitive])
 def test_a_wrong_rule_for_vmap_is_found(batch, factor, reason, monkeypatch):
     sine, cosine = batch(jnp.sin, factor), batch(jnp.cos, factor)
     function = jax.custom_jvp(lambda x: sine(x))
