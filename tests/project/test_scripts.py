@@ -192,7 +192,8 @@ def test_help_of_a_benchmark_needs_no_environment(clone):
 
 @pytest.mark.parametrize("name", ["extrap", "peers", "plan", "vega"])
 def test_a_script_without_arguments_rejects_them_and_explains_itself_before_any_work(name, clone):
-    shutil.copy(TOP / "scripts" / name, clone / "scripts" / name)
+    for copied in (name, "no_arguments"):
+        shutil.copy(TOP / "scripts" / copied, clone / "scripts" / copied)
     shutil.rmtree(clone / ".venv")
     script = clone / "scripts" / name
     rejected = subprocess.run([script, "--bogus"], capture_output=True, text=True, check=False)
