@@ -201,7 +201,7 @@ def _compile_candidates(
         try:
             candidate = BuiltCase(dataclasses.replace(model, memory=available), case)
             traced = candidate.trace()
-            _check_captured_arrays(traced, copies)
+            _check_captured_arrays(traced, copies, free)
             work[case] = _sum_operations(traced) * case.devices
             built[case] = candidate
         except Exception as error:
@@ -270,9 +270,9 @@ def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
     }
 
 
-def _check_captured_arrays(jaxpr: Any, copies: int) -> None:
-    """Raise `TooLarge` if `copies` copies of the arrays that a program has captured do not fit in memory."""
-    captured_bytes, free = sum(_find_captured_arrays(jaxpr).values()), environment.available_bytes()
+def _check_captured_arrays(jaxpr: Any, copies: int, free: float | None) -> None:
+    """Raise `TooLarge` if `copies` copies of the arrays that a program has captured exceed `free` bytes."""
+    captured_bytes = sum(_find_captured_arrays(jaxpr).values())
     if free and captured_bytes * copies > free:
         raise TooLarge(
             f"the function captures arrays of {format_bytes(captured_bytes)}, and compiling makes about "
@@ -282,12 +282,11 @@ def _check_captured_arrays(jaxpr: Any, copies: int) -> None:
 
 
 def _find_captured_arrays(jaxpr: Any) -> dict[int, int]:
-    """Return {identity: bytes} of the arrays that a closed jaxpr, or one in its equations, has captured."""
-    found = {id(array): getattr(array, "nbytes", 0) for array in jaxpr.consts}
-    for equation in jaxpr.jaxpr.eqns:
-        for value in equation.params.values():
-            if hasattr(value, "consts"):
-                found |= _find_captured_arrays(value)
+    """Return {identity: bytes} of the arrays that a jaxpr, or one in its equations, has captured."""
+    found = {id(array): getattr(array, "nbytes", 0) for array in getattr(jaxpr, "consts", ())}
+    for equation in jaxpr.eqns:
+        for called in program_stats.subjaxprs(equation):
+            found |= _find_captured_arrays(called)
     return found
 
 
