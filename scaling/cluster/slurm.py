@@ -225,9 +225,9 @@ def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
 
 def _parse_count(text: str) -> int:
     """Return a number that sinfo prints, such as 1536 for "1.50K". Raise `Refusal` if it is no number."""
-    if not (match := re.fullmatch(r"(\d+(?:\.50(?=K))?)(K?)", text)):
+    if not re.fullmatch(r"\d+|\d+(\.50)?K", text):
         raise Refusal(f"sinfo prints {text!r} for a number of CPUs: ask the administrator of the cluster")
-    return int(float(match[1]) * (1024 if match[2] else 1))
+    return int(1024 * float(text[:-1])) if text.endswith("K") else int(text)
 
 
 def _count_resource(requested: str, available: str) -> int:

@@ -14,7 +14,7 @@ _STEPS = np.reshape([2.0**-k for k in (4, 7, 10, 13, 16, 20, 24, 28, 32)], (-1, 
 _KINK_STEPS = tuple(2.0**-k for k in (10, 16, 22, 28))
 _RELATIVE_TOLERANCE = 1e-5  # relative to the size of a derivative, in addition to the error of a difference
 CONFIRMING_ERROR = 0.05  # relative to the size of a derivative; a larger error confirms nothing
-_HIDING_ERROR = 0.3  # a larger error may hide a wrong derivative; relative as `is_bounded`
+_BOUNDING_ERROR = 0.3  # relative to the typical size; with a larger error, a derivative is not bounded
 
 ValuesAtStep = Callable[[float], np.ndarray]  # f(step along a direction) returns values (points, outputs)
 
@@ -81,7 +81,7 @@ def compare_along(
     is_wrong = differs & ~unresolved
     is_confirmed = (allowed + 4 * error <= CONFIRMING_ERROR * size) & ~unresolved & is_finite
     typical_over_points = np.sqrt(np.mean(np.where(is_finite, size, 0.0) ** 2, axis=0))
-    is_bounded = allowed + 4 * error <= _HIDING_ERROR * np.maximum(size, typical_over_points)
+    is_bounded = allowed + 4 * error <= _BOUNDING_ERROR * np.maximum(size, typical_over_points)
     is_nonzero = np.abs(difference) > 8 * error + value_rounding
     return DerivativeComparison(
         is_wrong, is_confirmed, is_bounded, unresolved, is_nonzero, difference, size, allowed
