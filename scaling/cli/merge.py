@@ -56,7 +56,7 @@ def _read_files(folders: Iterable[Path]) -> Iterator[tuple[Path, bytes]]:
 
 
 def _keep_longest(files: Iterable[tuple[Path, bytes]]) -> dict[str, bytes]:
-    """Return {name: longest content} of files, of which several may have the same name.
+    """Return {name: longest content} of files. Several of them may have the same name.
 
     Raise `Refusal` unless the shorter content of two such files is the beginning of the longer one.
     """
