@@ -17,7 +17,7 @@ from scaling.analysis.cases import (
 from scaling.analysis.curves import Curve, CurvePoint, fastest_curves
 from scaling.analysis.estimate import UNDETERMINED, format_exponent, format_percentage, format_ratio
 from scaling.analysis.findings import Findings
-from scaling.analysis.forecast import ORDER_FACTOR, Forecast, PlanScore
+from scaling.analysis.forecast import Forecast, PlanScore
 from scaling.analysis.lint import lint_findings
 from scaling.analysis.ranking import Ranking, Recommendation, recommend_ranking
 from scaling.analysis.timings import (
@@ -31,7 +31,7 @@ from scaling.analysis.timings import (
     time_ratio,
 )
 from scaling.core.case import label, problem
-from scaling.core.formatting import format_bytes, format_count, format_number, list_first
+from scaling.core.formatting import format_bytes, format_count, list_first
 from scaling.core.grouping import group_by, least_by
 from scaling.core.record import REASONS
 
@@ -269,7 +269,7 @@ def _describe_plans(findings: Findings) -> list[str]:
     for each in findings.forecasts:
         sentences.append(f"Planned for {each.title}: {describe_plan(each)}")
         sentences += plan_answers(each)
-    return sentences + [text for score in findings.plan_scores for text in describe_score(score)]
+    return sentences + list(map(describe_score, findings.plan_scores))
 
 
 def describe_plan(forecast: Forecast) -> str:
@@ -353,23 +353,16 @@ def _describe_planned_memory(forecast: Forecast) -> list[str]:
     return [f"Every compiled case fits; {label(fullest)} needs the most memory, {share}."]
 
 
-def describe_score(score: PlanScore) -> list[str]:
-    """Return sentences that state the errors of predicted times, and how often their order was correct."""
+def describe_score(score: PlanScore) -> str:
+    """Return a sentence that states the errors of predicted times."""
     worst = max(score.ratios, key=lambda ratio: abs(math.log(ratio)))
-    sentences = [
+    return (
         f"Predicted against measured on {score.hardware}: the median prediction is "
         f"{format_ratio(statistics.median(score.ratios))} what was measured, over "
         f"{format_count(len(score.ratios), 'case')}; the median error is {format_percentage(score.error)}, "
         f"the worst ratio {format_ratio(worst)}, and {format_percentage(score.coverage)} of the measured "
         "times lie in their predicted 95 % interval."
-    ]
-    if score.comparable:
-        sentences.append(
-            f"Of {format_count(score.comparable, 'pair')} of methods for one problem whose measured times "
-            f"differ by more than a factor of {format_number(ORDER_FACTOR)}, {score.ordered} "
-            f"({format_percentage(score.ordered / score.comparable)}) were predicted in the right order."
-        )
-    return sentences
+    )
 
 
 def _describe_defects(findings: Findings) -> list[str]:

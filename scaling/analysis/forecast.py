@@ -3,7 +3,6 @@
 answers.py describes both in sentences.
 """
 
-import itertools
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,8 +14,6 @@ from scaling.analysis.timings import Timing, near_floor
 from scaling.core.grouping import group_by
 from scaling.core.record import Record
 from scaling.results.store import keep_newest_environments, latest, omit_completed, sort_by_start
-
-ORDER_FACTOR = 2.0  # the order of two times is scored only if their measured ratio exceeds this
 
 
 @dataclass(frozen=True)
@@ -75,8 +72,6 @@ class PlanScore(NamedTuple):
     hardware: str
     ratios: list[float]  # predicted time / measured time of each case
     coverage: float  # the fraction of the measured times within their predicted 95 % interval
-    ordered: int  # number of comparable pairs whose order was predicted correctly
-    comparable: int  # pairs of methods for one problem whose times differ by more than ORDER_FACTOR
 
     @property
     def error(self) -> float:
@@ -94,18 +89,8 @@ def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[Plan
         planned = {(plan.key, plan.environment.get("device_kind")): plan.predicted for plan in records}
         case_keys = ((timing.case.key, timing.record.environment.get("device_kind")) for timing in reliable)
         matches = zip(reliable, map(planned.get, case_keys), strict=True)
-        if pairs := [(timing, predicted) for timing, predicted in matches if predicted]:
-            scores.append(_score_hardware(hardware, pairs))
+        if pairs := [(timing.median, predicted) for timing, predicted in matches if predicted]:
+            ratios = [predicted["seconds"] / seconds for seconds, predicted in pairs]
+            covered = [predicted["low"] <= seconds <= predicted["high"] for seconds, predicted in pairs]
+            scores.append(PlanScore(hardware, ratios, sum(covered) / len(covered)))
     return scores
-
-
-def _score_hardware(hardware: str, pairs: Sequence[tuple[Timing, Mapping[str, Any]]]) -> PlanScore:
-    ratios = [predicted["seconds"] / timing.median for timing, predicted in pairs]
-    is_covered = [predicted["low"] <= timing.median <= predicted["high"] for timing, predicted in pairs]
-    is_ordered = [
-        predicted_slow["seconds"] > predicted_fast["seconds"]
-        for group in group_by(pairs, lambda pair: pair[0].comparison_key).values()
-        for (slow, predicted_slow), (fast, predicted_fast) in itertools.permutations(group, 2)
-        if slow.median > ORDER_FACTOR * fast.median
-    ]
-    return PlanScore(hardware, ratios, sum(is_covered) / len(is_covered), sum(is_ordered), len(is_ordered))
