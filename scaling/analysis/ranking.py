@@ -40,8 +40,7 @@ class Ranking(Subject):
     """The fastest timing of a problem, its runner-up, and the ratio of their times."""
 
     fastest: Timing
-    others: tuple[Timing, ...]  # with another method, or else another memory setting
-    runner_up: Timing | None  # one of `others`; see `find_runner_up`
+    runner_up: Timing | None  # with another method, or else another memory setting; see `find_runner_up`
     ratio: Estimate | None  # time of `runner_up` divided by the time of `fastest`
 
     @property
@@ -93,9 +92,9 @@ def fastest_methods(timings: Iterable[Timing]) -> list[Ranking]:
         if fastest := least_time(candidates):
             other_modes = [timing for timing in candidates if timing.base_method != fastest.base_method]
             other_settings = [timing for timing in candidates if timing.method != fastest.method]
-            others = tuple(other_modes or other_settings)
             subject = (fastest.case, fastest.environment, fastest.honest)
-            rankings.append(Ranking(*subject, fastest, others, *find_runner_up(fastest, others)))
+            runner_up, ratio = find_runner_up(fastest, other_modes or other_settings)
+            rankings.append(Ranking(*subject, fastest, runner_up, ratio))
     return rankings
 
 

@@ -18,13 +18,10 @@ from scaling.analysis.cases import Method, S, Subject, with_fields
 from scaling.analysis.curves import keep_fastest_meshes
 from scaling.analysis.estimate import Estimate
 from scaling.analysis.ranking import Ranking
-from scaling.analysis.ratios import estimate_ratio, p_value
 from scaling.analysis.timings import Timing, near_floor
-from scaling.core.formatting import format_count
 from scaling.core.grouping import group_by
 
 _LEAST_SIZES = 3  # a line through two sizes has no residuals
-_FALSE_MODES = 0.05  # largest probability that chance names a fastest mode without a doubt in a map
 _ROUNDING = 1e-6  # a quadratic coefficient up to this size is attributed to rounding
 
 
@@ -78,12 +75,7 @@ class FastestModeMap(_SizeSeries):
     def doubts(self, devices: int) -> list[str]:
         """Return the reasons why the fastest modes on a device count may be wrong."""
         named = [r for (_, count), r in self.cells.items() if count == devices and r.fastest_mode]
-        doubts = dict.fromkeys(doubt for ranking in named for doubt in ranking.doubts)
-        ratios = (estimate_ratio(slow.records, r.fastest.records) for r in named for slow in r.others)
-        p_values = [p_value(ratio) or 0.0 for ratio in ratios]
-        if max(p_values, default=0.0) * len(self.cells) > _FALSE_MODES:  # Bonferroni
-            doubts[f"chance may explain one of {format_count(len(self.cells), 'comparison')}"] = None
-        return list(doubts)
+        return list(dict.fromkeys(doubt for ranking in named for doubt in ranking.doubts))
 
 
 def _find_series(items: Sequence[S]) -> Iterator[tuple[str, str, str, list[S]]]:
