@@ -117,13 +117,11 @@ def _list_untimed(findings: Findings, ranking: Ranking) -> list[str]:
 
     Only the problem and the device count of `ranking` are considered.
     """
-    case, timings = ranking.case, findings.timings_by_comparison[ranking.comparison_key]
-    untimed_records = findings.lost_records.get((ranking.environment, problem(case), case.devices), [])
-    methods = {timing.method for timing in timings}
-    reasons = {method_of(record.case): record.reason or "no reason given" for record in untimed_records}
-    untimed = [f"{method.name} ({reason})" for method, reason in reasons.items() if method not in methods]
-    names = list_first(sorted(untimed), _MOST_NAMES)
-    return [f"Not timed on {ranking.devices_text}: {names}"] if untimed else []
+    key = ranking.environment, problem(ranking.case), ranking.case.devices
+    records = findings.untimed_records.get(key, [])
+    reasons = {method_of(record.case): record.reason or "no reason given" for record in records}
+    untimed = sorted(f"{method.name} ({reason})" for method, reason in reasons.items())
+    return [f"Not timed on {ranking.devices_text}: {list_first(untimed, _MOST_NAMES)}"] if untimed else []
 
 
 def _describe_devices(
@@ -136,7 +134,8 @@ def _describe_devices(
     recommended = recommendation.ranking.fastest
     if len(rankings) == 1:
         return [f"Measured on {recommended.devices_text} only"]
-    curve, point = findings.curves_of(recommended).get("strong", (None, None))
+    curves = findings.curves_by_case.get((recommended.environment, recommended.honest, recommended.case), {})
+    curve, point = curves.get("strong", (None, None))
     speedup, efficiency, shown = "", "", {recommended.case.devices}
     if curve and point and not point.is_baseline:
         speedup, efficiency = _describe_speedup(findings, curve, point)
@@ -157,7 +156,7 @@ def _describe_devices(
 
 def _describe_speedup(findings: Findings, curve: Curve, point: CurvePoint) -> tuple[str, str]:
     """Return a sentence that states the speed-up of a curve point, and one that states its efficiency."""
-    too_large = findings.too_large_on(point.timing, "strong")
+    too_large = findings.too_large_on.get((curve.environment, *curve.program))
     same = f"{format_ratio(*point.speedup)} over the same program on {curve.baseline}"
     if too_large and too_large < point.baseline_devices:
         same += f", as it did not fit on {format_count(too_large, 'device')}"

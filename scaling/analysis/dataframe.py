@@ -130,7 +130,7 @@ def record_columns(findings: Findings) -> "DataFrame":
             row |= zip(("median", "low", "high"), ratios.estimate_time([record]), strict=True)
             row["certainty"] = certainties.get((record.setting, record.case))
             row["samples"] = len(record.seconds)
-            pairs = findings.curves_by_case.get((record.setting, record.case), {}) if record.honest else {}
+            pairs = findings.curves_by_case.get((record.setting, record.honest, record.case), {})
             if pairs:  # the longest scaling curve that contains the record
                 curve, point = max(pairs.values(), key=lambda p: (len(p[0].points), p[0].kind == "strong"))
                 row |= {"kind": curve.kind} | _ratio_cells(point)

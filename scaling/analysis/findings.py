@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling.analysis import curves, forecast, ranking, size_series
-from scaling.analysis.cases import OUT_OF_MEMORY_REASONS, Subject, curve_case, is_candidate
+from scaling.analysis.cases import OUT_OF_MEMORY_REASONS, Subject, curve_case, is_candidate, method_of
 from scaling.analysis.curves import Curve, CurvePoint
 from scaling.analysis.timings import Timing, pool_processes
 from scaling.core.case import Case, label, problem
@@ -39,33 +39,21 @@ class Findings:
     study: store.Study
     plan_files: Mapping[str, Any]  # hardware -> content of its plan file, which may be invalid
 
-    def curves_of(self, timing: Timing) -> dict[str, tuple[Curve, CurvePoint]]:
-        """Return {"strong" or "weak": (curve, point)} for the scaling curves that contain a timing."""
-        return self.curves_by_case.get((timing.environment, timing.case), {}) if timing.honest else {}
-
     @functools.cached_property
-    def curves_by_case(self) -> dict[tuple[str, Case], dict[str, tuple[Curve, CurvePoint]]]:
+    def curves_by_case(self) -> dict[tuple[str, bool, Case], dict[str, tuple[Curve, CurvePoint]]]:
         """Return the scaling curves of each case, and the point of the case on each curve.
 
-        The result is {(environment, case): {"strong" or "weak": (curve, point)}}.
+        The result is {(environment, honest, case): {"strong" or "weak": (curve, point)}}.
         """
         pairs = [(curve, point) for curve in self.curves for point in curve.points]
-        groups = group_by(pairs, lambda pair: (pair[0].environment, pair[1].timing.case))
+        groups = group_by(pairs, lambda pair: (pair[0].environment, pair[0].honest, pair[1].timing.case))
         return {key: {pair[0].kind: pair for pair in group} for key, group in groups.items()}
 
-    def too_large_on(self, timing: Timing, kind: str) -> int | None:
-        """Return the smallest device count on which the program of `timing` ran out of memory, or None.
-
-        `kind` is "strong" or "weak". The number of points is constant for strong scaling. The number of
-        points per device is constant for weak scaling.
-        """
-        return self._too_large.get((timing.environment, kind, curve_case(timing.case, kind)))
-
     @functools.cached_property
-    def _too_large(self) -> dict[tuple[str, str, Case], int]:
+    def too_large_on(self) -> dict[tuple[str, str, Case], int]:
         """Return the smallest device count on which each program ran out of memory.
 
-        A key is (environment, kind of scaling, result of `curve_case`).
+        A key is (environment, *`Curve.program`).
         """
         too_large = (record for record in self.records if record.reason in OUT_OF_MEMORY_REASONS)
         return {
@@ -88,17 +76,18 @@ class Findings:
         return [timing for timing in self.timings if timing.case.kind == "case"]
 
     @functools.cached_property
-    def timings_by_comparison(self) -> dict[tuple, list[Timing]]:
-        """Return the timings in `case_timings`, grouped by `Timing.comparison_key`."""
-        return group_by(self.case_timings, lambda timing: timing.comparison_key)
+    def untimed_records(self) -> dict[tuple, list[Record]]:
+        """Return {(environment, problem, device count): records of modes without a time}.
 
-    @functools.cached_property
-    def lost_records(self) -> dict[tuple, list[Record]]:
-        """Return {(environment, problem, device count): records of modes that failed or were too large}."""
+        These modes failed or ran out of memory with every api and split.
+        """
+        timed = {(t.environment, problem(t.case), t.case.devices, t.method) for t in self.case_timings}
         candidates = (record for record in self.newest_records if is_candidate(record.case))
-        reasons = OUT_OF_MEMORY_REASONS
-        lost = (record for record in candidates if record.status == "failed" or record.reason in reasons)
-        return group_by(lost, lambda record: (record.setting, problem(record.case), record.case.devices))
+        lost = (r for r in candidates if r.status == "failed" or r.reason in OUT_OF_MEMORY_REASONS)
+        groups = group_by(lost, lambda record: (record.setting, problem(record.case), record.case.devices))
+        return {
+            key: [r for r in group if (*key, method_of(r.case)) not in timed] for key, group in groups.items()
+        }
 
     @functools.cached_property
     def environments(self) -> list[str]:

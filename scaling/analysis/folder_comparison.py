@@ -148,25 +148,22 @@ def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase 
 
 
 def _decide_verdicts(compared_cases: Sequence[ComparedCase], margin: float) -> list[ComparedCase]:
-    moderated = {index: compared.ratio for index, compared in enumerate(compared_cases) if compared.ratio}
+    """Return the cases with moderated ratios, corrected p-values and the verdicts that follow from them."""
+    ratios: dict[str, Ratio] = {}
     for paired in (True, False):  # ratios from unpaired processes have a larger variance
-        group = {index: ratio for index, ratio in moderated.items() if (ratio.pairs > 1) is paired}
-        moderated |= zip(group, moderate_variances(list(group.values())), strict=True)
-    uncorrected = {index: p_value(ratio, margin) for index, ratio in moderated.items() if ratio.count}
+        group = {c.case.key: c.ratio for c in compared_cases if c.ratio and (c.ratio.pairs > 1) is paired}
+        ratios |= zip(group, moderate_variances(list(group.values())), strict=True)
+    uncorrected = {key: p for key, ratio in ratios.items() if (p := p_value(ratio, margin)) is not None}
     corrected = map(float, false_discovery_control(list(uncorrected.values())))
     p_values = dict(zip(uncorrected, corrected, strict=True))
-    decided_cases = list(compared_cases)
-    for index, ratio in moderated.items():
-        if index not in p_values:
-            verdict = UNDECIDED
-        elif p_values[index] > FALSE_DISCOVERIES:
-            verdict = SAME
-        else:
-            verdict = SLOWER if ratio.estimate.value > 1 else FASTER
-        decided_cases[index] = compared_cases[index]._replace(
-            ratio=ratio, p=p_values.get(index), verdict=verdict
-        )
-    return decided_cases
+    return [_decide_verdict(c, ratios.get(c.case.key), p_values.get(c.case.key)) for c in compared_cases]
+
+
+def _decide_verdict(compared: ComparedCase, ratio: Ratio | None, p: float | None) -> ComparedCase:
+    if ratio is None or p is None:
+        return compared._replace(ratio=ratio)
+    change = SLOWER if ratio.estimate.value > 1 else FASTER
+    return compared._replace(ratio=ratio, p=p, verdict=SAME if p > FALSE_DISCOVERIES else change)
 
 
 def _sort_key(compared: ComparedCase) -> tuple:

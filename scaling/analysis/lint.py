@@ -107,8 +107,8 @@ def _wide_interval(timing: Timing) -> str | bool:
 
 
 def _disturbed(timing: Timing) -> str | bool:
-    share, causes = timings.disturbed_share(timing), " and ".join(timings.disturbances_of(timing))
-    return share > timings.DISTURBED and f"{format_percentage(share)} of its samples, {causes}"
+    share, causes = timings.describe_disturbances(timing)
+    return share > timings.DISTURBED and f"{format_percentage(share)} of its samples, {' and '.join(causes)}"
 
 
 # Rules for a whole folder. Each returns descriptions of its violations.
@@ -145,7 +145,7 @@ def _curves_of_grids(findings: Findings) -> list[Curve]:
 
 def _curves_without_one_device(findings: Findings) -> list[str]:
     curves = (curve for curve in _curves_of_grids(findings) if curve.baseline_devices > 1)
-    counts = ((curve, findings.too_large_on(curve.timings[0], curve.kind)) for curve in curves)
+    counts = ((curve, findings.too_large_on.get((curve.environment, *curve.program))) for curve in curves)
     # A program that ran out of memory on fewer devices cannot have a time on one device.
     return [curve.name for curve, count in counts if count is None or count >= curve.baseline_devices]
 

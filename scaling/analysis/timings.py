@@ -123,9 +123,11 @@ def disturbed_samples(record: Record) -> list[bool]:
     return [turn in disturbed_turns for turn, count in enumerate(record.turns) for _ in range(count)]
 
 
-def disturbed_share(timing: Timing) -> float:
-    """Return the fraction of disturbed samples, as defined in `disturbed_samples`."""
-    return sum(sum(disturbed_samples(record)) for record in timing.records) / len(timing.seconds)
+def describe_disturbances(timing: Timing) -> tuple[float, list[str]]:
+    """Return the fraction of disturbed samples, and the sorted causes, such as 'throttled'."""
+    count = sum(sum(disturbed_samples(record)) for record in timing.records)
+    causes = {_name_disturbance(mark) for record in timing.records for mark in record.marked}
+    return count / len(timing.seconds), sorted(causes)
 
 
 def describe_disturbed_turns(records: Sequence[Record]) -> list[str]:
@@ -143,11 +145,6 @@ def _name_disturbance(mark: str) -> str:
     return "load of other processes" if mark == "foreign_load" else mark.replace("_", " ")
 
 
-def disturbances_of(timing: Timing) -> list[str]:
-    """Return the sorted causes that disturbed a measurement, such as 'throttled'."""
-    return sorted({_name_disturbance(mark) for record in timing.records for mark in record.marked})
-
-
 def reasons_for_doubt(fast: Timing, slow: Timing) -> tuple[str, ...]:
     """Return the reasons why `fast` may not be faster than `slow`, such as 'measured in one process'."""
     ten_empty_calls = _LEAST_EMPTY_CALLS * max(map(dispatch_floor, (fast, slow)))
@@ -158,8 +155,9 @@ def reasons_for_doubt(fast: Timing, slow: Timing) -> tuple[str, ...]:
         reasons.append("the times differ by under 10x the overhead of a call")
     if min(fast.replicates, slow.replicates) < 2:
         reasons.append(ONE_PROCESS)
-    disturbed = [timing for timing in (fast, slow) if disturbed_share(timing) > DISTURBED]
-    return (*reasons, *dict.fromkeys(cause for timing in disturbed for cause in disturbances_of(timing)))
+    for share, causes in map(describe_disturbances, (fast, slow)):
+        reasons += causes if share > DISTURBED else []
+    return tuple(dict.fromkeys(reasons))
 
 
 def time_ratio(top: Timing, bottom: Timing) -> Estimate:
