@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scaling.analysis import curves, forecast, ranking, size_series
+from scaling.analysis import curves, forecast, ranking
 from scaling.analysis.cases import OUT_OF_MEMORY_REASONS, Subject, curve_case, is_candidate, method_of
-from scaling.analysis.curves import Curve, CurvePoint
+from scaling.analysis.curves import Curve, CurvePoint, FastestModeMap, SizeSweep
 from scaling.analysis.timings import Timing, pool_processes
 from scaling.core.case import Case, label, problem
 from scaling.core.grouping import group_by
@@ -29,8 +29,8 @@ class Findings:
     timings: list[Timing]
     curves: list[Curve]
     fastest: list[ranking.Ranking]
-    size_sweeps: list[size_series.SizeSweep]
-    fastest_mode_maps: list[size_series.FastestModeMap]
+    size_sweeps: list[SizeSweep]
+    fastest_mode_maps: list[FastestModeMap]
     baselines: list[ranking.Baseline]
     weak_refusals: list[str]  # see `curves.weak_refusals`
     forecasts: list[forecast.Forecast]  # one per planned hardware
@@ -145,8 +145,8 @@ def read(
         timings=timings,
         curves=curves.scaling_curves(studied, kinds),
         fastest=fastest,
-        size_sweeps=size_series.size_sweeps(studied),
-        fastest_mode_maps=size_series.fastest_mode_maps(fastest),
+        size_sweeps=curves.size_sweeps(studied),
+        fastest_mode_maps=curves.fastest_mode_maps(fastest),
         baselines=ranking.find_baselines(timings),
         weak_refusals=curves.weak_refusals(studied, kinds),
         forecasts=forecast.forecasts(loaded.plans, plan_files),

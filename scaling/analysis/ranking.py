@@ -7,7 +7,7 @@ as memory traffic. The fraction of a peak rate is thus a lower bound.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from scaling.analysis.cases import MEMORY_FIELDS, OF_THE_CASE, Subject, is_candidate, with_fields
@@ -40,7 +40,7 @@ class Ranking(Subject):
     """The fastest timing of a problem, its runner-up, and the ratio of their times."""
 
     fastest: Timing
-    runner_up: Timing | None  # with another method, or else another memory setting; see `find_runner_up`
+    runner_up: Timing | None  # the fastest of the others that is not significantly slower, or of all others
     ratio: Estimate | None  # time of `runner_up` divided by the time of `fastest`
 
     @property
@@ -85,27 +85,25 @@ class Ranking(Subject):
 
 def fastest_methods(timings: Iterable[Timing]) -> list[Ranking]:
     """Return the fastest AD method and its runner-up for each problem, device count and environment."""
-    groups = group_by((t for t in timings if not t.case.ad_mode.is_value), lambda t: t.comparison_key)
+    candidates = (t for t in timings if is_candidate(t.case) and not t.case.ad_mode.is_value)
     rankings = []
-    for problem_timings in groups.values():
-        candidates = [timing for timing in problem_timings if is_candidate(timing.case)]
-        if fastest := least_time(candidates):
-            other_modes = [timing for timing in candidates if timing.base_method != fastest.base_method]
-            other_settings = [timing for timing in candidates if timing.method != fastest.method]
-            subject = (fastest.case, fastest.environment, fastest.honest)
-            runner_up, ratio = find_runner_up(fastest, other_modes or other_settings)
-            rankings.append(Ranking(*subject, fastest, runner_up, ratio))
+    for problem_timings in group_by(candidates, lambda timing: timing.comparison_key).values():
+        fastest = min(problem_timings, key=lambda timing: timing.median)
+        other_modes = [timing for timing in problem_timings if timing.base_method != fastest.base_method]
+        other_settings = [timing for timing in problem_timings if timing.method != fastest.method]
+        rankings.append(_rank(fastest, other_modes or other_settings))
     return rankings
 
 
-def find_runner_up(fastest: Timing, others: Iterable[Timing]) -> tuple[Timing | None, Estimate | None]:
-    """Return (runner-up, its time divided by the time of `fastest`), or (None, None) if `others` is empty.
+def _rank(fastest: Timing, others: Iterable[Timing]) -> Ranking:
+    """Return the ranking of `fastest` and its runner-up.
 
     The runner-up is the fastest of `others` that is not significantly slower than `fastest`. If all of
     `others` are significantly slower, it is the fastest of them.
     """
     ratios = ((timing, time_ratio(timing, fastest)) for timing in others)
-    return min(ratios, key=lambda pair: (pair[1].above_one, pair[0].median), default=(None, None))
+    next_and_ratio = min(ratios, key=lambda pair: (pair[1].above_one, pair[0].median), default=(None, None))
+    return Ranking(fastest.case, fastest.environment, fastest.honest, fastest, *next_and_ratio)
 
 
 def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
@@ -156,8 +154,7 @@ def recommend_ranking(rankings: Sequence[Ranking]) -> Recommendation:
     timings = [ranking.fastest for ranking in rankings]
     timing, doubt = recommend_devices(timings)
     recommended = next(ranking for ranking in rankings if ranking.fastest is timing)
-    runner_up, ratio = find_runner_up(timing, (other for other in timings if other is not timing))
-    across_counts = replace(recommended, runner_up=runner_up, ratio=ratio)
+    across_counts = _rank(timing, [other for other in timings if other is not timing])
     return Recommendation(recommended, "" if doubt else across_counts.certainty, doubt)
 
 

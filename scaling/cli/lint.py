@@ -30,5 +30,5 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         console.print(Text.assemble(severity, text), soft_wrap=True)
         print_lines(console, [f"        fix: {finding.fix}"])
     console.print(linting.verdict(lint_findings))
-    failing_severities = (linting.ERROR, linting.WARNING) if args.strict else (linting.ERROR,)
-    return FAILED if any(finding.severity in failing_severities for finding in lint_findings) else OK
+    failed = any(args.strict or finding.severity == linting.ERROR for finding in lint_findings)
+    return FAILED if failed else OK

@@ -3,7 +3,7 @@
 import pytest
 
 from scaling.analysis.cases import method_of
-from scaling.analysis.size_series import fastest_mode_maps
+from scaling.analysis.curves import fastest_mode_maps
 from tests.support.records import rank
 
 

@@ -1,4 +1,4 @@
-"""Tests of size_series.py: exponents fitted to times that grow by a known power of the size."""
+"""Tests of size sweeps: exponents fitted to times that grow by a known power of the size."""
 
 import re
 

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from scaling.analysis import curves, ranking, size_series
+from scaling.analysis import curves, ranking
 from scaling.analysis.timings import pool_processes
 from scaling.core.case import Case
 from scaling.core.record import Record
@@ -64,4 +64,4 @@ def rank(records):
 
 
 def sweeps_of(records):
-    return size_series.size_sweeps(pool_processes(records))
+    return curves.size_sweeps(pool_processes(records))
