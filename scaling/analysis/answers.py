@@ -19,14 +19,13 @@ from scaling.analysis.estimate import UNDETERMINED, format_exponent, format_perc
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast, PlanScore
 from scaling.analysis.lint import lint_findings
-from scaling.analysis.ranking import Ranking, Recommendation, recommend_ranking
+from scaling.analysis.ranking import Ranking, recommend_ranking
 from scaling.analysis.timings import (
     ONE_PROCESS,
     Timing,
     describe_slower,
     format_time,
     is_empty_call,
-    least_time,
     name_with_blocks,
     time_ratio,
 )
@@ -68,7 +67,7 @@ class FastestAnswer(NamedTuple):
     """The fastest AD mode and the recommended device count for the largest problem of a function, as text."""
 
     problem: str  # the result of `Findings.problem_name`, such as 'mlp width=8 points=64'
-    recommendation: Recommendation
+    ranking: Ranking  # on the recommended device count
     modes: tuple[str, ...]  # the fastest method, and the runner-up if it is not significantly slower
     time: str  # the time of one call with its 95 % interval, and of two methods the one that takes it
     ratio: str  # a clause on the ratio of the runner-up's time to `time`, or ''
@@ -77,10 +76,9 @@ class FastestAnswer(NamedTuple):
     @property
     def headline(self) -> str:
         """Return the fastest mode and its time as one sentence without the final period."""
-        ranking = self.recommendation.ranking
-        modes = f"{' or '.join(self.modes)}{' is fastest' if ranking.distinguished else ''}"
-        time = f"{modes}, {self.time} on {ranking.devices_text}, {ranking.call}"
-        clauses = filter(None, [time, self.ratio, self.recommendation.certainties])
+        modes = f"{' or '.join(self.modes)}{' is fastest' if self.ranking.distinguished else ''}"
+        time = f"{modes}, {self.time} on {self.ranking.devices_text}, {self.ranking.call}"
+        clauses = filter(None, [time, self.ratio, self.ranking.certainties])
         return f"{self.problem}: {'; '.join(clauses)}"
 
 
@@ -95,21 +93,20 @@ def _describe_problem(findings: Findings, rankings: Sequence[Ranking]) -> Fastes
 
     `rankings` contains one `Ranking` per device count.
     """
-    recommendation = recommend_ranking(rankings)
-    ranking, fastest = recommendation.ranking, recommendation.ranking.fastest
+    ranking = recommend_ranking(rankings)
+    fastest = ranking.fastest
     mode, time, ratio = name_with_blocks(fastest), format_time(fastest), ""
     modes: tuple[str, ...] = (mode,)
     if ranking.runner_up is not None and not ranking.is_empty_call:
-        runner_up = ranking.runner_up.method.name
-        ratio = describe_slower(runner_up, ranking.runner_up, fastest)
+        runner_up, ratio = ranking.runner_up.method.name, describe_slower(ranking.runner_up, fastest)
         if not ranking.distinguished and runner_up != mode:
             modes, time = (mode, runner_up), f"{time} by {mode}"
     details = []
     if fastest.honest and not ranking.is_empty_call:
-        details = _describe_devices(findings, rankings, recommendation)
+        details = _describe_devices(findings, rankings, ranking)
     details += _list_untimed(findings, ranking)
     name = findings.problem_name(ranking)
-    return FastestAnswer(name, recommendation, modes, time, ratio, tuple(details))
+    return FastestAnswer(name, ranking, modes, time, ratio, tuple(details))
 
 
 def _list_untimed(findings: Findings, ranking: Ranking) -> list[str]:
@@ -124,14 +121,12 @@ def _list_untimed(findings: Findings, ranking: Ranking) -> list[str]:
     return [f"Not timed on {ranking.devices_text}: {list_first(untimed, _MOST_NAMES)}"] if untimed else []
 
 
-def _describe_devices(
-    findings: Findings, rankings: Sequence[Ranking], recommendation: Recommendation
-) -> list[str]:
+def _describe_devices(findings: Findings, rankings: Sequence[Ranking], ranking: Ranking) -> list[str]:
     """Return sentences that compare the device counts, and state the speed-up and the efficiency.
 
-    `rankings` contains one `Ranking` per device count.
+    `rankings` contains one `Ranking` per device count. `ranking` is that on the recommended one.
     """
-    recommended = recommendation.ranking.fastest
+    recommended = ranking.fastest
     if len(rankings) == 1:
         return [f"Measured on {recommended.devices_text} only"]
     curves = findings.curves_by_case.get((recommended.environment, recommended.honest, recommended.case), {})
@@ -141,14 +136,14 @@ def _describe_devices(
         speedup, efficiency = _describe_speedup(findings, curve, point)
         if point.against_jit is not None or curve.baseline_devices == 1:
             shown.add(1)  # the speed-up is over a time on one device
-    fastest_first = sorted((ranking.fastest for ranking in rankings), key=lambda timing: timing.median)
+    fastest_first = sorted((each.fastest for each in rankings), key=lambda timing: timing.median)
     others = [timing for timing in fastest_first if timing.case.devices not in shown]
-    times = [describe_slower(timing.method_on_devices, timing, recommended) for timing in others]
+    times = [describe_slower(timing, recommended) for timing in others]
     other_counts = f"Other device counts: {list_first(times, _MOST_COUNTS, '; ')}" if times else ""
-    doubt = recommendation.doubt and f"No number of devices can be recommended: {recommendation.doubt}"
+    doubt = ranking.device_doubt and f"No number of devices can be recommended: {ranking.device_doubt}"
     sentences = [speedup, other_counts, doubt, efficiency]
     if curve and len(curve.points) > 1:
-        efficient = _describe_efficiency(findings, curve, recommendation.certainty)
+        efficient = _describe_efficiency(findings, curve, ranking.device_certainty)
         relative = curve.points[0].relative
         sentences.append(f"Efficiency{relative} of at least {findings.efficiency:g}: {efficient}")
     return list(filter(None, sentences))
@@ -184,7 +179,7 @@ def _describe_efficiency(findings: Findings, curve: Curve, known_doubts: str = "
         for point in unsure
         if point.efficiency.low is not None
     ] or ["too few samples"] * bool(unsure)
-    if any(point.timing.replicates < 2 for point in (*efficient, *inefficient)):
+    if any(len(point.timing.records) < 2 for point in (*efficient, *inefficient)):
         doubts.append(ONE_PROCESS)
     new_doubts = ", ".join(doubt for doubt in doubts if doubt not in known_doubts)
     devices = efficient[-1].timing.devices_text + ("" if inefficient else ", the most that were measured")
@@ -311,10 +306,10 @@ def _describe_planned_fastest(timings: Sequence[Timing], fastest_on_most: Timing
     fastest = fastest_on_most if kind == "weak" else min(timings, key=lambda timing: timing.median)
     text = f"{_describe_time(fastest)}, the fastest planned method"
     not_slower = [t for t in timings if t is not fastest and not time_ratio(t, fastest).above_one]
-    on_as_many = least_time(t for t in not_slower if t.case.devices == fastest.case.devices)
-    on_fewer = [t for t in not_slower if kind == "strong" and t.case.devices < fastest.case.devices]
-    fewest = min(on_fewer, key=lambda timing: (timing.case.devices, timing.median), default=None)
-    if names := [_describe_time(timing) for timing in (on_as_many, fewest) if timing]:
+    by_devices = sorted(not_slower, key=lambda timing: (timing.case.devices, timing.median))
+    on_as_many = [t for t in by_devices if t.case.devices == fastest.case.devices]
+    on_fewer = [t for t in by_devices if kind == "strong" and t.case.devices < fastest.case.devices]
+    if names := [_describe_time(timing) for timing in (*on_as_many[:1], *on_fewer[:1])]:
         text += f", not distinguished from {' or '.join(names)}"
     if fastest.case.devices < fastest_on_most.case.devices:
         text += f"; {_describe_time(fastest_on_most)}, the fastest on that number of devices"

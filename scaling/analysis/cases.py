@@ -170,11 +170,6 @@ class Subject:
         return format_count(self.case.devices, "device")
 
     @property
-    def method_on_devices(self) -> str:
-        """Return the AD method and the device count as text, such as 'jacfwd (vmap) on 4 devices'."""
-        return f"{self.method.name} on {self.devices_text}"
-
-    @property
     def family_key(self) -> tuple:
         """Return a key that is equal for all problem sizes of one function in one environment."""
         function = (getattr(self.case, name) for name in VIEWS["problem"] if name not in ("sizes", "points"))

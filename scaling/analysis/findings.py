@@ -134,7 +134,8 @@ def read(
     study = store.read_study(folder, records)
     kinds = curves.stated_kinds(study.content)
     timings = pool_processes(records)
-    plan_files = _read_plan_files(folder)
+    plan_paths = sorted(folder.glob("plan-*.json"))
+    plan_files = {path.stem.removeprefix("plan-"): store.read_json(path) for path in plan_paths}
     studied = [timing for timing in timings if timing.case.kind == "case"]
     fastest = ranking.fastest_methods(studied)
     return Findings(
@@ -155,12 +156,6 @@ def read(
         study=study,
         plan_files=plan_files,
     )
-
-
-def _read_plan_files(folder: Path) -> dict[str, Any]:
-    """Return {hardware: content} of the plan files in a folder. The content may be invalid."""
-    paths = sorted(folder.glob("plan-*.json"))
-    return {path.stem.removeprefix("plan-"): store.read_json(path) for path in paths}
 
 
 def _list_missing(expected: Mapping[str, tuple[Case, int]], records: Sequence[Record]) -> list[str]:

@@ -189,7 +189,7 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
     (WARNING, _WIDE_INTERVALS, _check_each(_wide_interval),
      f"sampling.seconds=5, sampling.most=1000, replicates=5 or more; {_RERUN}"),
     (WARNING, timings.ONE_PROCESS,
-     _check_each(lambda timing: timing.replicates == 1 and format_count(len(timing.seconds), "sample")),
+     _check_each(lambda timing: len(timing.records) == 1 and format_count(len(timing.seconds), "sample")),
      "replicates=3 adds to what is there"),
     (WARNING, "load of other processes, or throttling", _check_each(_disturbed),
      f"stop what else runs there, or raise a CPU quota; {_RERUN}"),

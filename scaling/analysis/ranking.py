@@ -7,26 +7,17 @@ as memory traffic. The fraction of a peak rate is thus a lower bound.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from scaling.analysis.cases import MEMORY_FIELDS, OF_THE_CASE, Subject, is_candidate, with_fields
 from scaling.analysis.estimate import Estimate
-from scaling.analysis.timings import (
-    Timing,
-    describe_slower,
-    is_empty_call,
-    least_time,
-    reasons_for_doubt,
-    time_ratio,
-)
+from scaling.analysis.timings import Timing, describe_slower, is_empty_call, reasons_for_doubt, time_ratio
 from scaling.core.case import CEILING, defaults
 from scaling.core.grouping import group_by, least_by
 from scaling.options import machine_peaks
 
 _SETTINGS = (*MEMORY_FIELDS, "seeds", "mesh", "forward", "overlap")  # fields of a case
-# (target, dtype, precision, machine) -> (work, work per second) pairs
-_Rates = Mapping[tuple, Sequence[tuple[int, float]]]
 _PEAKS = {  # target -> (name in the output, record field with the counted work)
     "copy": ("memory", "compulsory"),
     "matmul": ("arithmetic", "flops"),
@@ -42,6 +33,9 @@ class Ranking(Subject):
     fastest: Timing
     runner_up: Timing | None  # the fastest of the others that is not significantly slower, or of all others
     ratio: Estimate | None  # time of `runner_up` divided by the time of `fastest`
+    # `recommend_ranking` sets these. Without a recommended device count, `device_certainty` is ''.
+    device_certainty: str = ""  # of the device count, in the words of `certainty`
+    device_doubt: str = ""  # why no device count is recommended, or ''
 
     @property
     def is_empty_call(self) -> bool:
@@ -82,6 +76,16 @@ class Ranking(Subject):
             return "not distinguished"
         return f"not sure: {', '.join(self.doubts)}" if self.doubts else "sure"
 
+    @property
+    def certainties(self) -> str:
+        """Return the certainty of the fastest method, and that of the device count if it differs.
+
+        An example is 'sure; device count not sure: measured in one process'.
+        """
+        if self.device_certainty in ("", self.certainty):
+            return self.certainty
+        return f"{self.certainty}; device count {self.device_certainty}"
+
 
 def fastest_methods(timings: Iterable[Timing]) -> list[Ranking]:
     """Return the fastest AD method and its runner-up for each problem, device count and environment."""
@@ -121,41 +125,26 @@ def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
     if ratio.low is None:
         return fastest, f"too few samples to compare {fastest.devices_text} with {fewest.devices_text}"
     if not ratio.is_determined:
-        return fastest, describe_slower(fewest.method_on_devices, fewest, fastest)
+        return fastest, describe_slower(fewest, fastest)
     return fewest, ""
 
 
-class Recommendation(NamedTuple):
-    """The recommended device count of a problem. If none is recommended, `certainty` is ''."""
+def recommend_ranking(rankings: Sequence[Ranking]) -> Ranking:
+    """Return the ranking on the recommended device count of a problem, from one ranking per device count.
 
-    ranking: Ranking  # on the recommended device count, otherwise on the fastest
-    certainty: str  # of the device count, in the words of `Ranking.certainty`
-    doubt: str  # why no device count is recommended, or ''
-
-    @property
-    def certainties(self) -> str:
-        """Return the certainty of the fastest method, and that of the device count if it differs.
-
-        An example is 'sure; device count not sure: measured in one process'.
-        """
-        of_method, of_devices = self.ranking.certainty, self.certainty
-        return of_method if of_devices in ("", of_method) else f"{of_method}; device count {of_devices}"
-
-
-def recommend_ranking(rankings: Sequence[Ranking]) -> Recommendation:
-    """Return the recommended device count of a problem, from one `Ranking` per device count.
-
-    No device count is recommended if only one was measured, if cores are shared or unbound, if the times are
-    too uncertain, or if the shortest time may be that of an empty call.
+    If no device count is recommended, return the ranking on the fastest. No device count is recommended if
+    only one was measured, if cores are shared or unbound, if the times are too uncertain, or if the shortest
+    time may be that of an empty call.
     """
     fastest = min(rankings, key=lambda ranking: ranking.fastest.median)
     if not fastest.honest or len(rankings) == 1:
-        return Recommendation(fastest, "", "")
+        return fastest
     timings = [ranking.fastest for ranking in rankings]
     timing, doubt = recommend_devices(timings)
     recommended = next(ranking for ranking in rankings if ranking.fastest is timing)
     across_counts = _rank(timing, [other for other in timings if other is not timing])
-    return Recommendation(recommended, "" if doubt else across_counts.certainty, doubt)
+    certainty = "" if doubt else across_counts.certainty
+    return replace(recommended, device_certainty=certainty, device_doubt=doubt)
 
 
 def compare_settings(timings: Iterable[Timing]) -> list[list[Timing]]:
@@ -194,7 +183,8 @@ def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
     rates, baselines = _measured_rates(timings), []
     for problem_timings in groups.values():
         jax_timings = [timing for timing in problem_timings if timing.case.engine == "jax"]
-        fastest = least_time(timing for timing in jax_timings if not timing.case.ad_mode.closed_form)
+        modes = (timing for timing in jax_timings if not timing.case.ad_mode.closed_form)
+        fastest = min(modes, key=lambda timing: timing.median, default=None)
         handwritten = (timing for timing in jax_timings if timing.case.ad_mode.closed_form)
         # With colored seeds, a handwritten derivative computes only the nonzeros.
         fastest_by_hand = least_by(handwritten, lambda other: other.case.seeds, lambda other: other.median)
@@ -206,7 +196,9 @@ def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
     return baselines
 
 
-def _limiting_peak(timing: Timing, rates: _Rates) -> tuple[str, float] | None:
+def _limiting_peak(
+    timing: Timing, rates: Mapping[tuple, Sequence[tuple[int, float]]]
+) -> tuple[str, float] | None:
     """Return the peak rate that limits a program most, and the fraction of it that the program reaches.
 
     `rates` is the result of `_measured_rates`. A rate is ignored if it was not measured on the machine of
@@ -224,7 +216,7 @@ def _limiting_peak(timing: Timing, rates: _Rates) -> tuple[str, float] | None:
     return max(bounds, key=lambda bound: bound[1], default=None)
 
 
-def _measured_rates(timings: Iterable[Timing]) -> _Rates:
+def _measured_rates(timings: Iterable[Timing]) -> dict[tuple, list[tuple[int, float]]]:
     """Return {(target, dtype, precision, machine): list of (work, work per second)} for peak benchmarks.
 
     `target` is the name of a benchmark, such as "matmul". `machine_peaks.peak_work` defines its unit of work,

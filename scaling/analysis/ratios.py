@@ -101,9 +101,11 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
 
 def _pair_processes(top: Iterable[Record], bottom: Iterable[Record]) -> list[tuple[Record, Record]]:
     """Return each two processes that were sampled alternately, one of `top` and one of `bottom`."""
-    pair_key = lambda record: (record.block, record.replicate)  # noqa: E731
-    partners = {pair_key(record): record for record in bottom if record.block}
-    return [(record, partners[pair_key(record)]) for record in top if pair_key(record) in partners]
+    partners: dict[tuple[str | None, int], Record] = {
+        (record.block, record.replicate): record for record in bottom if record.block
+    }
+    candidates = ((record, partners.get((record.block, record.replicate))) for record in top)
+    return [(record, partner) for record, partner in candidates if partner]
 
 
 @functools.lru_cache(maxsize=16_384)

@@ -35,7 +35,7 @@ _ORDER = (
 class Timing(Subject):
     """The measured or predicted time of one case in one environment, from one record per process."""
 
-    records: tuple[Record, ...]
+    records: tuple[Record, ...]  # one per replicate, which is a process in which the case was measured
     estimate: Estimate  # time per call in seconds, predicted or from `ratios.estimate_time`
 
     @property
@@ -52,11 +52,6 @@ class Timing(Subject):
     def seconds(self) -> tuple[float, ...]:
         """Return the time samples of all processes, in seconds."""
         return tuple(seconds for record in self.records for seconds in record.seconds)
-
-    @property
-    def replicates(self) -> int:
-        """Return the number of replicates. A replicate is a process in which the case was measured."""
-        return len(self.records)
 
 
 def nodes_of(record: Record) -> int | None:
@@ -83,11 +78,6 @@ def _sort_key(timing: Timing) -> tuple:
 
 def _sortable(value: Any) -> tuple:
     return tuple(value.items()) if isinstance(value, Mapping) else (isinstance(value, str), value or 0)
-
-
-def least_time(timings: Iterable[Timing]) -> Timing | None:
-    """Return the timing with the shortest time, or None if there are no timings."""
-    return min(timings, key=lambda timing: timing.median, default=None)
 
 
 def format_time(timing: Timing) -> str:
@@ -153,7 +143,7 @@ def reasons_for_doubt(fast: Timing, slow: Timing) -> tuple[str, ...]:
         reasons.append(SHORT)
     elif abs(slow.median - fast.median) < ten_empty_calls:
         reasons.append("the times differ by under 10x the overhead of a call")
-    if min(fast.replicates, slow.replicates) < 2:
+    if min(len(fast.records), len(slow.records)) < 2:
         reasons.append(ONE_PROCESS)
     for share, causes in map(describe_disturbances, (fast, slow)):
         reasons += causes if share > DISTURBED else []
@@ -179,13 +169,14 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
     return ratios.estimate_ratio(top.records, bottom.records).estimate
 
 
-def describe_slower(name: str, top: Timing, bottom: Timing) -> str:
-    """Return text that compares two times, such as 'jacfwd takes 1.77x as long'.
+def describe_slower(top: Timing, bottom: Timing) -> str:
+    """Return the time of `top` divided by that of `bottom` as text, such as 'jacfwd takes 1.77x as long'.
 
-    `name` is the name of `top`. The number is the time of `top` divided by the time of `bottom`.
+    If the device counts differ, the text begins with 'jacfwd on 4 devices'.
     """
     ratio = time_ratio(top, bottom)
-    text = format_ratio(*ratio)
+    on_devices = f" on {top.devices_text}" if top.case.devices != bottom.case.devices else ""
+    name, text = f"{top.method.name}{on_devices}", format_ratio(*ratio)
     return f"{name} takes {text} as long" if ratio.is_determined else f"the ratio to {name} is {text}"
 
 

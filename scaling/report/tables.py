@@ -74,8 +74,8 @@ _NUMBER_FORMATS: Mapping[str, Callable[[Any], str]] = {  # column -> function th
 def answer_table(findings: Findings) -> Table:
     """Return a table with the fastest AD mode, its device count and the runner-up for each problem."""
     problems = group_by(findings.fastest, lambda ranking: ranking.problem_key).values()
-    recommendations = map(recommend_ranking, problems)
-    table_rows = (_fastest_row(findings, each.ranking, each.certainties) for each in recommendations)
+    rankings = map(recommend_ranking, problems)
+    table_rows = (_fastest_row(findings, ranking, ranking.certainties) for ranking in rankings)
     return _table("fastest", "Fastest mode of each problem", table_rows)
 
 

@@ -66,7 +66,7 @@ def test_cases_that_differ_in_other_fields_are_not_compared(fields):
 
 def test_meshes_overlaps_and_processes_of_one_device_count_are_compared():
     meshes = [record(4, split="both", mesh=mesh, replicate=i) for mesh in ("1x4", "2x2") for i in range(3)]
-    assert [timing.replicates for timing in only(compare_settings(*meshes))] == [3, 3]
+    assert [len(timing.records) for timing in only(compare_settings(*meshes))] == [3, 3]
     overlaps = [record(2, seconds, overlap=seconds < 4, **GRADIENT) for seconds in (4.0, 3.0)]
     assert [timing.case.overlap for timing in only(compare_settings(*overlaps))] == [True, False]
 

@@ -127,7 +127,7 @@ def test_an_answer_names_both_modes_of_a_tie(tmp_path):
     ]
     (answer,) = answers.measured_answers(read_study(tmp_path, [*small, *large]))
     assert answer.modes == ("jacrev (vmap)", "jacfwd (vmap)")
-    assert answer.recommendation.ranking.certainty == "not distinguished"
+    assert answer.ranking.certainty == "not distinguished"
     assert answer.time.endswith(" by jacrev (vmap)"), "which mode the time belongs to"
 
 
@@ -154,6 +154,6 @@ def test_an_answer_compares_the_device_counts_and_states_each_number_once(second
     ]
     (answer,) = answers.measured_answers(read_study(tmp_path, rows))
     fastest = min(seconds, key=seconds.get)
-    assert answer.recommendation.ranking.devices_text == f"{fastest} device{'s' * (fastest > 1)}"
-    assert bool(answer.recommendation.certainty) is (len(seconds) > 1)
+    assert answer.ranking.devices_text == f"{fastest} device{'s' * (fastest > 1)}"
+    assert bool(answer.ranking.device_certainty) is (len(seconds) > 1)
     assert list(answer.details) == expected

@@ -140,7 +140,7 @@ def timing_row(line: str, timing: Timing, *remarks: str, **fields: Any) -> Row:
     seconds, low, high = timing.estimate
     sample_count = len(timing.seconds)
     samples = format_count(sample_count, "sample") if sample_count else "predicted from the compiled program"
-    samples += f" of {timing.replicates} processes" if timing.replicates > 1 else ""
+    samples += f" of {len(timing.records)} processes" if len(timing.records) > 1 else ""
     tip = "\n".join(filter(None, (label(timing.case), format_time(timing), *remarks, samples)))
     return {"line": line, "tip": tip, "seconds": seconds, "seconds_low": low, "seconds_high": high} | fields
 
