@@ -259,11 +259,8 @@ def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, int,
 
 
 def _describe_plans(findings: Findings) -> list[str]:
-    sentences = []
-    for each in findings.forecasts:
-        sentences.append(f"Planned for {each.title}: {describe_plan(each)}")
-        sentences += plan_answers(each)
-    return sentences + list(map(describe_score, findings.plan_scores))
+    plans = ((f"Planned for {f.title}: {describe_plan(f)}", *plan_answers(f)) for f in findings.forecasts)
+    return [*itertools.chain(*plans), *map(describe_score, findings.plan_scores)]
 
 
 def describe_plan(forecast: Forecast) -> str:

@@ -81,7 +81,11 @@ class Curve(Subject):
     @property
     def name(self) -> str:
         """Return the name of the curve. The name contains no device count and no mesh shape."""
-        return curve_name(self.kind, self.case)
+        mesh = " fastest mesh" if self.case.split == "both" else ""
+        if self.kind == "strong":
+            return label(self.case, ("devices", "mesh")) + mesh
+        points = self.case.points // self.case.devices
+        return f"{label(self.case, ('devices', 'mesh', 'points'))} points/device={points}{mesh}"
 
     @property
     def program(self) -> tuple[str, Case]:
@@ -109,20 +113,28 @@ class Curve(Subject):
         return "one device" if self.baseline_devices == 1 else format_count(self.baseline_devices, "device")
 
 
-def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong",)) -> list[Curve]:
-    """Return all scaling curves of the given kinds ("strong" or "weak").
+def scaling_curves(
+    timings: Iterable[Timing], kinds: Sequence[str] = ("strong",)
+) -> tuple[list[Curve], list[str]]:
+    """Return the scaling curves of the given kinds ("strong" or "weak"), and a sentence per omitted weak curve.
 
-    Timings on shared CPU cores are omitted. A weak curve is omitted if its work per device is not constant.
+    Timings on shared CPU cores are omitted. A weak curve is omitted if its work per device varies or is
+    unknown. It has no sentence if all its timings are on strong scaling curves.
     """
     timings = [timing for timing in timings if timing.honest]
     on_one_device = (timing for timing in timings if timing.case.api == "jit" and timing.case.devices == 1)
     jit_timings = (timing for timing in on_one_device if timing.case.jit and is_candidate(timing.case))
     plain_jit = least_by(jit_timings, lambda timing: timing.problem_key, lambda timing: timing.median)
-    return [
-        build_curve(kind, series, plain_jit)
-        for kind, series in select_series(timings, scaling)
-        if kind == "strong" or _describe_unequal_work(series) is None
+    built = [build_curve(kind, series, plain_jit) for kind, series in select_series(timings, kinds)]
+    curves_and_reasons = [(curve, _describe_unequal_work(curve)) for curve in built]
+    strong = (curve for curve in built if curve.kind == "strong" and len(curve.points) > 1)
+    on_strong_curves = {id(timing) for curve in strong for timing in curve.timings}
+    refusals = [
+        f"Not weak scaling: {curve.name}: {reason}."
+        for curve, reason in curves_and_reasons
+        if reason and not on_strong_curves.issuperset(map(id, curve.timings))
     ]
+    return [curve for curve, reason in curves_and_reasons if not reason], refusals
 
 
 def select_series(timings: Sequence[Timing], kinds: Sequence[str]) -> list[tuple[str, list[Timing]]]:
@@ -148,22 +160,6 @@ def stated_kinds(study: Mapping[str, Any]) -> list[str]:
     return [kind for kind in KINDS if kind in requested] or ["strong"]
 
 
-def weak_refusals(timings: Iterable[Timing], kinds: Sequence[str] = ("weak",)) -> list[str]:
-    """Return one sentence per omitted weak curve. Its work per device varies or is unknown.
-
-    If `kinds` contains "strong", a series is not weak if all its timings are on strong scaling curves.
-    """
-    selected = select_series([timing for timing in timings if timing.honest], kinds)
-    strong = [series for kind, series in selected if kind == "strong" and len(series) > 1]
-    on_strong_curves = {id(timing) for series in strong for timing in series}
-    return [
-        f"Not weak scaling: {curve_name('weak', series[0].case)}: {reason}."
-        for kind, series in selected
-        if kind == "weak" and not on_strong_curves.issuperset(map(id, series))
-        if (reason := _describe_unequal_work(series))
-    ]
-
-
 def _series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
     """Return the timings of each scaling curve of one kind, in ascending order of device count.
 
@@ -184,16 +180,16 @@ def keep_fastest_meshes(timings: Iterable[Timing]) -> list[Timing]:
     return list(fastest.values())
 
 
-def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
-    """Return the reason why timings do not show weak scaling, or None if the work per device is constant.
+def _describe_unequal_work(curve: Curve) -> str:
+    """Return the reason why a weak curve does not show weak scaling, or '' if the work per device is constant.
 
     The work is the counted floating-point operations, and the bytes of the inputs and the result. An unknown
     count is also a reason.
     """
-    if len(series) < 2:
-        return None
+    if curve.kind == "strong" or len(curve.points) < 2:
+        return ""
     for name, attribute in (("flops", "flops"), ("compulsory_bytes", "compulsory")):
-        counts = [(t.case.devices, getattr(record, attribute)) for t in series for record in t.records]
+        counts = [(t.case.devices, getattr(record, attribute)) for t in curve.timings for record in t.records]
         if unknown := sorted({devices for devices, count in counts if count is None}):
             where = ", ".join(map(str, unknown))
             return f"{name} per device were not counted on {where} devices, so constant work cannot be shown"
@@ -203,7 +199,7 @@ def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
             more = f", {most / least - 1:.1%} more" if least else ""
             values = f"{least:.6g} on {least_on} and {most:.6g} on {most_on} devices"
             return f"{name} per device are {values}{more}; 1 % is allowed"
-    return None
+    return ""
 
 
 def build_curve(kind: str, series: Sequence[Timing], plain_jit: Mapping[tuple, Timing]) -> Curve:
@@ -221,17 +217,6 @@ def build_curve(kind: str, series: Sequence[Timing], plain_jit: Mapping[tuple, T
         points.append(CurvePoint(timing, baseline.case.devices, speedup, efficiency, against_jit))
     case = with_fields(baseline.case, mesh=None)
     return Curve(case, baseline.environment, baseline.honest, kind, tuple(points))
-
-
-def curve_name(kind: str, case: Case) -> str:
-    """Return the name of the scaling curve of a case, without device count and mesh shape.
-
-    `kind` is "strong" or "weak".
-    """
-    mesh = " fastest mesh" if case.split == "both" else ""
-    if kind == "strong":
-        return label(case, ("devices", "mesh")) + mesh
-    return f"{label(case, ('devices', 'mesh', 'points'))} points/device={case.points // case.devices}{mesh}"
 
 
 def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:

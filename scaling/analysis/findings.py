@@ -32,7 +32,7 @@ class Findings:
     size_sweeps: list[SizeSweep]
     fastest_mode_maps: list[FastestModeMap]
     baselines: list[ranking.Baseline]
-    weak_refusals: list[str]  # see `curves.weak_refusals`
+    weak_refusals: list[str]  # see `curves.scaling_curves`
     forecasts: list[forecast.Forecast]  # one per planned hardware
     plan_scores: list[forecast.PlanScore]  # one per planned hardware that was also measured
     efficiency: float  # smallest acceptable parallel efficiency
@@ -132,24 +132,24 @@ def read(
     latest_records = store.omit_completed(store.latest([*loaded.records, *unrecorded]), folder)
     records = [record for record in latest_records if only is None or record.setting in only]
     study = store.read_study(folder, records)
-    kinds = curves.stated_kinds(study.content)
     timings = pool_processes(records)
     plan_paths = sorted(folder.glob("plan-*.json"))
     plan_files = {path.stem.removeprefix("plan-"): store.read_json(path) for path in plan_paths}
     studied = [timing for timing in timings if timing.case.kind == "case"]
     fastest = ranking.fastest_methods(studied)
+    scaling_curves, weak_refusals = curves.scaling_curves(studied, curves.stated_kinds(study.content))
     return Findings(
         name=str(study.content.get("study") or folder.resolve().name),
         records=records,
         damaged=loaded.damaged,
         missing=_list_missing(study.cases, records),
         timings=timings,
-        curves=curves.scaling_curves(studied, kinds),
+        curves=scaling_curves,
         fastest=fastest,
         size_sweeps=curves.size_sweeps(studied),
         fastest_mode_maps=curves.fastest_mode_maps(fastest),
         baselines=ranking.find_baselines(timings),
-        weak_refusals=curves.weak_refusals(studied, kinds),
+        weak_refusals=weak_refusals,
         forecasts=forecast.forecasts(loaded.plans, plan_files),
         plan_scores=forecast.plan_scores(loaded.plans, timings),
         efficiency=efficiency,

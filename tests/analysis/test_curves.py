@@ -13,7 +13,17 @@ from scaling.analysis.cases import MEMORY_FIELDS, Method, Subject, method_of
 from scaling.analysis.ranking import fastest_methods
 from scaling.analysis.timings import pool_processes
 from scaling.core.case import Case
-from tests.support.records import STEADY, curves_of, only, processes, rank, record, sweeps_of, weak
+from tests.support.records import (
+    STEADY,
+    curves_of,
+    only,
+    processes,
+    rank,
+    record,
+    sweeps_of,
+    weak,
+    weak_refusals,
+)
 
 
 def test_halving_times_give_ideal_speedups_and_efficiency_1():
@@ -181,7 +191,7 @@ def test_weak_efficiency_is_the_first_time_over_the_time_of_each_device_count():
     assert [p.timing.case.points for p in curve.points] == [6, 12, 24] and curve.name.endswith(
         "points/device=6"
     )
-    assert curves.weak_refusals(pool_processes(weak())) == []
+    assert weak_refusals(weak()) == []
 
 
 def test_weak_curves_are_made_only_if_the_study_requests_them():
@@ -196,10 +206,10 @@ def test_strong_scaling_of_two_sizes_is_not_refused_as_weak_scaling():
         for p in (12, 24)
         for d in (1, 2)
     ]
-    assert curves.weak_refusals(pool_processes(grid), ["strong", "weak"]) == []
-    assert only(curves.weak_refusals(pool_processes(grid), ["weak"])).startswith("Not weak scaling: ")
+    assert weak_refusals(grid, ["strong", "weak"]) == []
+    assert only(weak_refusals(grid, ["weak"])).startswith("Not weak scaling: ")
     larger = record(2, 4.0, points=48, split="seeds", work=(2.4e7, 4.8e4))
-    sentence = only(curves.weak_refusals(pool_processes([*grid, larger]), ["strong", "weak"]))
+    sentence = only(weak_refusals([*grid, larger], ["strong", "weak"]))
     assert "points/device=24" in sentence
 
 
@@ -223,7 +233,7 @@ def test_strong_scaling_of_two_sizes_is_not_refused_as_weak_scaling():
 )
 def test_weak_scaling_without_constant_work_per_device_is_rejected_with_a_reason(work, reason):
     assert curves_of(weak(work), ("weak",)) == []
-    sentence = only(curves.weak_refusals(pool_processes(weak(work))))
+    sentence = only(weak_refusals(weak(work)))
     assert reason in sentence and "points/device=6" in sentence
 
 
@@ -241,7 +251,7 @@ def test_compulsory_bytes_of_old_records_are_derived_from_arguments_and_outputs(
         dataclasses.replace(r, argument_bytes=400, output_bytes=600 * r.case.devices) for r in weak(uncounted)
     ]
     reason = "compulsory_bytes per device are 1000 on 1 and 2800 on 4 devices"
-    assert reason in only(curves.weak_refusals(pool_processes(uneven)))
+    assert reason in only(weak_refusals(uneven))
 
 
 def test_work_within_one_percent_counts_as_constant():

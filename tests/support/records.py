@@ -55,7 +55,11 @@ def processes(*rows, **fields):
 
 
 def curves_of(records, kinds=("strong",)):
-    return curves.scaling_curves(pool_processes(records), kinds)
+    return curves.scaling_curves(pool_processes(records), kinds)[0]
+
+
+def weak_refusals(records, kinds=("weak",)):
+    return curves.scaling_curves(pool_processes(records), kinds)[1]
 
 
 def rank(records):
