@@ -136,8 +136,8 @@ def _describe_devices(findings: Findings, rankings: Sequence[Ranking], ranking: 
         speedup, efficiency = _describe_speedup(findings, curve, point)
         if point.against_jit is not None or curve.baseline_devices == 1:
             shown.add(1)  # the speed-up is over a time on one device
-    fastest_first = sorted((each.fastest for each in rankings), key=lambda timing: timing.median)
-    others = [timing for timing in fastest_first if timing.case.devices not in shown]
+    others = [each.fastest for each in rankings if each.case.devices not in shown]
+    others.sort(key=lambda timing: timing.median)
     times = [describe_slower(timing, recommended) for timing in others]
     other_counts = f"Other device counts: {list_first(times, _MOST_COUNTS, '; ')}" if times else ""
     doubt = ranking.device_doubt and f"No number of devices can be recommended: {ranking.device_doubt}"
@@ -171,18 +171,18 @@ def _describe_efficiency(findings: Findings, curve: Curve, known_doubts: str = "
     if not all(point.efficiency.is_determined for point in curve.points):
         return "not determined"
     efficient = list(itertools.takewhile(lambda point: point.efficiency.value >= required, curve.points))
-    inefficient = curve.points[len(efficient) : len(efficient) + 1]
-    unsure = [point for point in efficient if (point.efficiency.low or 0.0) < required]
-    unsure += [point for point in inefficient if (point.efficiency.high or math.inf) >= required]
+    decisive = curve.points[: len(efficient) + 1]  # those that are efficient, and the first that is not
     doubts = [
         f"{format_ratio(*point.efficiency, sign='')} on {point.timing.devices_text}"
-        for point in unsure
         if point.efficiency.low is not None
-    ] or ["too few samples"] * bool(unsure)
-    if any(len(point.timing.records) < 2 for point in (*efficient, *inefficient)):
-        doubts.append(ONE_PROCESS)
-    new_doubts = ", ".join(doubt for doubt in doubts if doubt not in known_doubts)
-    devices = efficient[-1].timing.devices_text + ("" if inefficient else ", the most that were measured")
+        else "too few samples"
+        for point in decisive
+        if (point.efficiency.low or 0.0) < required <= (point.efficiency.high or math.inf)
+    ]
+    doubts += [ONE_PROCESS for point in decisive if len(point.timing.records) < 2]
+    new_doubts = ", ".join(doubt for doubt in dict.fromkeys(doubts) if doubt not in known_doubts)
+    all_efficient = ", the most that were measured" if len(efficient) == len(curve.points) else ""
+    devices = f"{efficient[-1].timing.devices_text}{all_efficient}"
     return f"on up to {devices}" + (f"; not sure: {new_doubts}" if new_doubts else "")
 
 
@@ -368,12 +368,11 @@ def count_unmeasured(findings: Findings) -> list[str]:
     sentences = []
     for status in ("failed", "skipped"):
         records = [record for record in findings.newest_records if record.status == status]
-        reasons = Counter(record.reason for record in records)
-        replicated = ", each replicate counted" if any(record.replicate for record in records) else ""
-        counts = "; ".join(
-            f"{count} {f'{reason}: {REASONS[reason]}' if reason else 'for no reason given'}"
-            for reason, count in reasons.most_common()
+        reasons = Counter(
+            f"{r.reason}: {REASONS[r.reason]}" if r.reason else "for no reason given" for r in records
         )
-        if reasons:
+        counts = "; ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+        replicated = ", each replicate counted" if any(record.replicate for record in records) else ""
+        if records:
             sentences.append(f"{format_count(len(records), 'case')} {status}{replicated}: {counts}.")
     return sentences

@@ -196,9 +196,8 @@ def _describe_unequal_work(curve: Curve) -> str:
         least_on, least = min(counts, key=lambda pair: pair[1])
         most_on, most = max(counts, key=lambda pair: pair[1])
         if most > least * (1 + _WORK_TOLERANCE):
-            more = f", {most / least - 1:.1%} more" if least else ""
             values = f"{least:.6g} on {least_on} and {most:.6g} on {most_on} devices"
-            return f"{name} per device are {values}{more}; 1 % is allowed"
+            return f"{name} per device are {values}; 1 % is allowed"
     return ""
 
 
