@@ -162,10 +162,10 @@ def _decide_verdicts(compared_cases: Sequence[ComparedCase], margin: float) -> l
 def _decide_verdict(compared: ComparedCase, ratio: Ratio | None, p: float | None) -> ComparedCase:
     if ratio is None or p is None:
         return compared._replace(ratio=ratio)
-    change = SLOWER if ratio.estimate.value > 1 else FASTER
+    change = SLOWER if ratio.value > 1 else FASTER
     return compared._replace(ratio=ratio, p=p, verdict=SAME if p > FALSE_DISCOVERIES else change)
 
 
 def _sort_key(compared: ComparedCase) -> tuple:
-    difference = abs(math.log(compared.ratio.estimate.value)) if compared.ratio else 0.0
+    difference = abs(math.log(compared.ratio.value)) if compared.ratio else 0.0
     return VERDICTS.index(compared.verdict), -difference, label(compared.case)

@@ -15,7 +15,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.special import bdtr, digamma, ndtri, polygamma, stdtr, stdtrit
@@ -33,25 +33,24 @@ _SIGNIFICANCE = 1e-3  # significance level of the test for autocorrelation
 
 @dataclass(frozen=True)
 class Ratio:
-    """The ratio of two times. The limits of its interval are None if there are too few samples."""
-
-    estimate: Estimate
-    pairs: int  # number of pairs of processes that were sampled in turns
-    variance: float = 0.0  # squared standard error of log(estimate.value)
-    freedom: float = 0.0  # degrees of freedom of the variance
-    # number of processes, jobs or pairs (harmonic mean for both times); 0 for one process, without p-value
-    count: float = 0.0
-    # (0 or 1 for numerator or denominator, process or job) -> log(time) minus the mean log(time)
-    deviations: Mapping[Hashable, float] = field(default_factory=dict)
-
-
-class _LevelEstimate(NamedTuple):
-    """An estimated time (in seconds) or ratio of two times, with the variance of its logarithm."""
+    """The ratio of two times, or a single time in seconds, with the variance of its logarithm."""
 
     value: float
-    variance: float | None  # squared standard error of log(value); None if there are too few samples
+    variance: float  # squared standard error of log(value); NaN if there are too few samples
     freedom: float  # degrees of freedom of the variance
-    members: Mapping[Hashable, float]  # process or job -> mean log(time or ratio); empty at lower levels
+    # number of processes, jobs or pairs (harmonic mean for both times); 0 for one process, without p-value
+    count: float = 0.0
+    # process or job -> its logarithm minus the mean; a key of a ratio is (0 for the numerator or 1, this key)
+    deviations: Mapping[Hashable, float] = field(default_factory=dict)
+    pairs: int = 0  # number of pairs of processes that were sampled in turns
+
+    @property
+    def estimate(self) -> Estimate:
+        """Return the value with its 95 % interval. The limits are None if there are too few samples."""
+        if math.isnan(self.variance):
+            return Estimate(self.value, None, None)
+        factor = math.exp(float(stdtrit(self.freedom, 0.975)) * math.sqrt(self.variance))
+        return Estimate(self.value, self.value / factor, self.value * factor)
 
 
 def estimate_time(records: Sequence[Record]) -> Estimate:
@@ -62,8 +61,7 @@ def estimate_time(records: Sequence[Record]) -> Estimate:
     few samples.
     """
     if len(records) > 1:
-        level = _estimate_time(tuple(records))
-        return _t_interval(level.value, level.variance or 0.0, level.freedom)
+        return _estimate_time(tuple(records)).estimate
     seconds, median = records[0].seconds, statistics.median(records[0].seconds)
     widening = interval_widening(seconds) or 1.0
     interval = [median * (limit / median) ** widening for limit in median_interval(seconds) or ()]
@@ -78,25 +76,24 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
     """
     pairs = _pair_processes(top, bottom)
     if len(pairs) > 1:
-        levels = [_estimate_from_members(_average_by_process_or_job(pairs))]
+        parts = [_estimate_from_members(_average_by_process_or_job(pairs))]
     else:
-        levels = [_estimate_time(tuple(top)), _estimate_time(tuple(bottom))]
-    value = levels[0].value / math.prod(level.value for level in levels[1:])
-    variances = [level.variance for level in levels if level.variance is not None]
-    if len(variances) < len(levels):
-        return Ratio(Estimate(value, None, None), len(pairs))
-    floored = [max(variance, _LEAST_VARIANCE) for variance in variances]
-    terms = (variance**2 / level.freedom for variance, level in zip(floored, levels, strict=True))
-    freedom, has_members = sum(floored) ** 2 / sum(terms), all(level.members for level in levels)
+        parts = [_estimate_time(tuple(top)), _estimate_time(tuple(bottom))]
+    value = parts[0].value / math.prod(part.value for part in parts[1:])
+    if any(math.isnan(part.variance) for part in parts):
+        return Ratio(value, math.nan, 0.0, pairs=len(pairs))
+    variances = [max(part.variance, _LEAST_VARIANCE) for part in parts]
+    terms = (variance**2 / part.freedom for variance, part in zip(variances, parts, strict=True))
+    freedom = sum(variances) ** 2 / sum(terms)
+    if not all(part.count for part in parts):
+        return Ratio(value, sum(part.variance for part in parts), freedom, pairs=len(pairs))
     deviations: dict[Hashable, float] = {
-        (index, name): log - math.log(level.value)
-        for index, level in enumerate(levels if has_members else ())
-        for name, log in level.members.items()
+        (index, name): deviation
+        for index, part in enumerate(parts)
+        for name, deviation in part.deviations.items()
     }
-    count = statistics.harmonic_mean([len(level.members) for level in levels]) if has_members else 0.0
-    variance = sum(floored if has_members else variances)
-    estimate = _t_interval(value, variance, freedom)
-    return Ratio(estimate, len(pairs), variance, freedom, count, deviations)
+    count = statistics.harmonic_mean([part.count for part in parts])
+    return Ratio(value, sum(variances), freedom, count, deviations, len(pairs))
 
 
 def _pair_processes(top: Iterable[Record], bottom: Iterable[Record]) -> list[tuple[Record, Record]]:
@@ -109,7 +106,7 @@ def _pair_processes(top: Iterable[Record], bottom: Iterable[Record]) -> list[tup
 
 
 @functools.lru_cache(maxsize=16_384)
-def _estimate_time(records: tuple[Record, ...]) -> _LevelEstimate:
+def _estimate_time(records: tuple[Record, ...]) -> Ratio:
     """Return the time of a case in seconds, with the variance of its logarithm.
 
     The variance is estimated at the highest level with several members: jobs, otherwise the processes of the
@@ -121,24 +118,25 @@ def _estimate_time(records: tuple[Record, ...]) -> _LevelEstimate:
     return _estimate_from_samples(records[0].seconds)
 
 
-def _estimate_from_members(members: Mapping[Hashable, float]) -> _LevelEstimate:
-    logs = list(members.values())
-    variance = statistics.variance(logs) / len(logs)
-    return _LevelEstimate(math.exp(statistics.fmean(logs)), variance, len(logs) - 1, members)
+def _estimate_from_members(members: Mapping[Hashable, float]) -> Ratio:
+    """Return the geometric mean of times or ratios. `members` is {process or job: mean logarithm}."""
+    logs, mean, count = list(members.values()), statistics.fmean(members.values()), len(members)
+    deviations = {name: log - mean for name, log in members.items()}
+    return Ratio(math.exp(mean), statistics.variance(logs) / count, count - 1, count, deviations)
 
 
-def _estimate_from_samples(seconds: Sequence[float]) -> _LevelEstimate:
+def _estimate_from_samples(seconds: Sequence[float]) -> Ratio:
     """Return the median of the time samples of one process, with the variance of its logarithm.
 
     Source: Price and Bonett 2002, Distribution-free confidence intervals for difference and ratio of medians.
     """
     count, median = len(seconds), statistics.median(seconds)
     if count < _LEAST_SAMPLES:
-        return _LevelEstimate(median, None, 0, {})
+        return Ratio(median, math.nan, 0.0)
     rank, ordered = max(1, round((count + 1) / 2 - math.sqrt(count))), sorted(seconds)
     normal = -float(ndtri(bdtr(rank - 1, count, 0.5)))
     error = math.log(ordered[-rank] / ordered[rank - 1]) / (2 * normal)
-    return _LevelEstimate(median, (error * _autocorrelation(seconds)[1]) ** 2, count - 1, {})
+    return Ratio(median, (error * _autocorrelation(seconds)[1]) ** 2, count - 1)
 
 
 def _average_by_process_or_job(runs: Sequence[Sequence[Record]]) -> dict[Hashable, float]:
@@ -157,11 +155,6 @@ def _log_time_or_ratio(run: Sequence[Record]) -> float:
     return top - sum(bottom)
 
 
-def _t_interval(value: float, variance: float, freedom: float) -> Estimate:
-    factor = math.exp(float(stdtrit(freedom, 0.975)) * math.sqrt(variance))
-    return Estimate(value, value / factor, value * factor)
-
-
 def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
     """Return the p-value for the hypothesis that two times differ by at most the fraction `margin`.
 
@@ -169,7 +162,7 @@ def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
     """
     if not ratio.count:
         return None
-    distance, error = abs(math.log(ratio.estimate.value)), math.sqrt(ratio.variance)
+    distance, error = abs(math.log(ratio.value)), math.sqrt(ratio.variance)
     limits = (math.log1p(margin), -math.log1p(margin))
     return float(sum(stdtr(ratio.freedom, (limit - distance) / error) for limit in limits))
 
@@ -198,8 +191,7 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
     def moderate(ratio: Ratio) -> Ratio:
         total = prior_freedom + ratio.freedom
         variance = (prior_freedom * common_variance / ratio.count + ratio.freedom * ratio.variance) / total
-        estimate = _t_interval(ratio.estimate.value, variance, total)
-        return replace(ratio, estimate=estimate, variance=variance, freedom=total)
+        return replace(ratio, variance=variance, freedom=total)
 
     return [moderate(ratio) if ratio.count else ratio for ratio in ratios]
 
