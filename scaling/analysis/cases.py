@@ -55,6 +55,11 @@ class Method(NamedTuple):
         storage = self.storage and f"kept on the {self.storage}"
         return join_words(*words, forward, chunk, _at_a_time(self.block, "point"), limit, storage, self.remat)
 
+    @property
+    def base(self) -> "Method":
+        """Return the method without its memory settings, such as `chunk` and `remat`."""
+        return self._replace(**defaults(MEMORY_FIELDS))
+
 
 def join_words(*words: object) -> str:
     """Join the words with commas, and omit empty strings, None, False and 0."""
@@ -69,11 +74,6 @@ def _at_a_time(count: int | None, noun: str) -> str:
 def with_fields(case: Case, **fields: Any) -> Case:
     """Return a copy of a case with the new field values in `fields`."""
     return dataclasses.replace(case, **fields)
-
-
-def without_memory_setting(case: Case) -> Case:
-    """Return a copy of a case with the default values of the memory settings, such as `chunk`."""
-    return with_fields(case, **defaults(MEMORY_FIELDS))
 
 
 def method_of(case: Case) -> Method:
@@ -114,11 +114,6 @@ class Subject:
     def method(self) -> Method:
         """Return the differentiation method."""
         return method_of(self.case)
-
-    @property
-    def base_method(self) -> Method:
-        """Return the differentiation method without its memory settings, such as `chunk` and `remat`."""
-        return method_of(without_memory_setting(self.case))
 
     @property
     def all_sizes(self) -> dict[str, int]:

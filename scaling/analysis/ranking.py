@@ -53,9 +53,9 @@ class Ranking(Subject):
     @property
     def fastest_mode(self) -> str:
         """Return the name of the AD mode that is significantly faster than all others, or ''."""
-        if not self.distinguished or not self.runner_up or self.runner_up.base_method == self.base_method:
+        if not self.distinguished or not self.runner_up or self.runner_up.method.base == self.method.base:
             return ""
-        return self.base_method.name
+        return self.method.base.name
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -93,7 +93,7 @@ def fastest_methods(timings: Iterable[Timing]) -> list[Ranking]:
     rankings = []
     for problem_timings in group_by(candidates, lambda timing: timing.comparison_key).values():
         fastest = min(problem_timings, key=lambda timing: timing.median)
-        other_modes = [timing for timing in problem_timings if timing.base_method != fastest.base_method]
+        other_modes = [timing for timing in problem_timings if timing.method.base != fastest.method.base]
         other_settings = [timing for timing in problem_timings if timing.method != fastest.method]
         rankings.append(_rank(fastest, other_modes or other_settings))
     return rankings

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling.analysis.answers import count_unmeasured
-from scaling.analysis.cases import method_of, with_fields, without_memory_setting
+from scaling.analysis.cases import method_of, with_fields
 from scaling.analysis.curves import fastest_curves, format_relative, format_serial_part
 from scaling.analysis.estimate import format_percentage, format_ratio
 from scaling.analysis.findings import Findings
@@ -72,7 +72,7 @@ def _count_measurements(findings: Findings) -> dict[str, Any] | None:
         "workloads": list(dict.fromkeys(record.case.workload for record in records)),
         "devices": sorted({record.case.devices for record in records}),
         "precisions": list(dict.fromkeys(f"{r.case.dtype} at {r.case.precision} precision" for r in records)),
-        "methods": list(dict.fromkeys(method_of(without_memory_setting(r.case)).name for r in records)),
+        "methods": list(dict.fromkeys(method_of(r.case).base.name for r in records)),
         "bound": any(r.environment.get("bound") for r in records if r.environment.get("platform") == "cpu"),
         "meshes": any(len({record.case.mesh for record in program}) > 1 for program in programs),
         "checked": all(record.error is not None for record in records),

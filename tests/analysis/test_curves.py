@@ -395,8 +395,7 @@ def test_method_name_states_the_number_of_seeds_per_chunk():
 ])  # fmt: skip
 def test_method_name_states_every_setting(fields, name):
     method = method_of(Case("linear", **fields))
-    base_method = Subject(Case("linear", **fields), "", True).base_method
-    assert method.name == name and (base_method.name != name) is bool({*fields} & {*MEMORY_FIELDS})
+    assert method.name == name and (method.base.name != name) is bool({*fields} & {*MEMORY_FIELDS})
 
 
 def test_reduction_of_the_jacobian_is_a_different_problem():

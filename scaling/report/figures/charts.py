@@ -122,7 +122,7 @@ def _limit_curves(curves: Sequence[Curve]) -> list[Curve]:
     if len(curves) <= _MAX_LINES:
         return list(curves)
     fastest_first = sorted(curves, key=lambda curve: (-curve.points[-1].devices, curve.points[-1].seconds))
-    return [group[0] for group in group_by(fastest_first, lambda curve: curve.base_method).values()]
+    return [group[0] for group in group_by(fastest_first, lambda curve: curve.method.base).values()]
 
 
 def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
