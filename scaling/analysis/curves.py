@@ -116,10 +116,10 @@ class Curve(Subject):
 def scaling_curves(
     timings: Iterable[Timing], kinds: Sequence[str] = ("strong",)
 ) -> tuple[list[Curve], list[str]]:
-    """Return the scaling curves of the given kinds ("strong" or "weak"), and a sentence per omitted weak curve.
+    """Return the scaling curves of the given kinds, and a sentence for each omitted weak curve.
 
-    Timings on shared CPU cores are omitted. A weak curve is omitted if its work per device varies or is
-    unknown. It has no sentence if all its timings are on strong scaling curves.
+    A kind is "strong" or "weak". Timings on shared CPU cores are omitted. A weak curve is omitted if its work
+    per device varies or is unknown. It has no sentence if all its timings are on strong scaling curves.
     """
     timings = [timing for timing in timings if timing.honest]
     on_one_device = (timing for timing in timings if timing.case.api == "jit" and timing.case.devices == 1)
@@ -181,7 +181,7 @@ def keep_fastest_meshes(timings: Iterable[Timing]) -> list[Timing]:
 
 
 def _describe_unequal_work(curve: Curve) -> str:
-    """Return the reason why a weak curve does not show weak scaling, or '' if the work per device is constant.
+    """Return the reason why a weak curve is not weak scaling, or '' if the work per device is constant.
 
     The work is the counted floating-point operations, and the bytes of the inputs and the result. An unknown
     count is also a reason.
