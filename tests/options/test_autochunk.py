@@ -3,12 +3,11 @@
 import dataclasses
 from typing import NamedTuple
 
-import pytest
-
 from scaling.core.case import Case, TooLarge
+from scaling.core.compile_case import CompiledCase
 from scaling.core.derivative import Derivative, LinearMapPart
 from scaling.core.workload import Workload, uniform
-from scaling.options.autochunk import BlockSizes, MemoryNeed, compile_largest, find_blocks
+from scaling.options.autochunk import BlockSizes, compile_largest
 
 CASE = Case("mine", points=12, mode="jacfwd", chunk="auto", api="jit")
 WORKLOAD = Workload(lambda x: x, {"x": uniform(40)}, wrt="x")
@@ -17,18 +16,34 @@ DERIVATIVE = Derivative(CASE, WORKLOAD, 3, 40, False, 3, (LinearMapPart("jacfwd"
 
 class Found(NamedTuple):
     blocks: BlockSizes | None
+    compiled: tuple  # the block sizes of the compiled programs
     probes: tuple
 
 
 def search(bytes_of, limit, case=CASE, known=None, hopeless=0):
     """Search blocks if a program needs `bytes_of(points per step, seeds per step, whether storage=host)`."""
+    compiled = []
 
-    def memory_need(blocks):
-        needed = bytes_of(blocks.block or 12, blocks.chunk or 40, blocks.storage == "host")
-        return MemoryNeed(needed, needed <= limit, hopeless > limit)
+    def compile_blocks(derivative):
+        case = derivative.case
+        compiled.append(BlockSizes(case.block, case.chunk, case.storage or "device"))
+        needed = bytes_of(case.block or 12, case.chunk or 40, case.storage == "host")
+        needs = {"argument_bytes": needed, "temp_bytes": 0, "output_bytes": 0}
+        return CompiledCase(derivative, "a program", None, needs)
 
-    blocks, needs = find_blocks(dataclasses.replace(DERIVATIVE, case=case), memory_need, known)
-    return Found(blocks, tuple((probed, need.bytes) for probed, need in needs.items()))
+    def describe_shortage(program):
+        is_compiled, is_on_device = program.program is not None, program.derivative.case.storage is None
+        needed = program.needs["argument_bytes"] if is_compiled else hopeless if is_on_device else 0
+        return f"needs {needed}" if needed > limit else None
+
+    derivative = dataclasses.replace(DERIVATIVE, case=case)
+    try:
+        blocks = compile_largest(derivative, compile_blocks, describe_shortage, known and vars(known)).blocks
+    except TooLarge as error:
+        return Found(None, tuple(compiled), error.args)
+    sizes = lambda item: BlockSizes(item["block"], item["chunk"], item["storage"])  # noqa: E731
+    probes = tuple((sizes(probe), probe["bytes"]) for probe in blocks["probes"])
+    return Found(sizes(blocks), tuple(compiled), probes)
 
 
 def test_the_undivided_program_is_tried_first_and_used_if_it_fits():
@@ -72,9 +87,9 @@ def test_host_storage_is_used_only_if_the_device_is_too_small_and_the_case_allow
     assert search(chunks_fit_on_host, 60, dataclasses.replace(CASE, batch="whole")).blocks is None
 
 
-def test_a_result_that_exceeds_the_device_memory_is_compiled_only_once():
-    probes = search(lambda points, seeds, host: 10 * points if host else 1000, 60, hopeless=999).probes
-    assert [blocks for blocks, _ in probes if blocks.storage == "device"] == [BlockSizes()]
+def test_no_program_is_compiled_for_the_device_if_the_result_exceeds_its_memory():
+    found = search(lambda points, seeds, host: 10 * points if host else 1000, 60, hopeless=999)
+    assert {blocks.storage for blocks in found.compiled} == {"host"} == {found.blocks.storage}
 
 
 def test_known_block_sizes_are_tried_first_and_replaced_if_they_do_not_fit():
@@ -83,15 +98,7 @@ def test_known_block_sizes_are_tried_first_and_replaced_if_they_do_not_fit():
     assert search(lambda points, seeds, host: 100 * points, 250, known=known).blocks == BlockSizes(block=2)
 
 
-class Compiled(NamedTuple):
-    recorded_needs: dict
-
-
-def test_if_nothing_fits_the_least_memory_of_all_candidates_is_reported():
-    size = lambda case: (case.block or 12) * (case.chunk or 40)  # noqa: E731
-    needs = lambda case: {"argument_bytes": 7, "temp_bytes": size(case), "output_bytes": 0}  # noqa: E731
-    compile_blocks = lambda derivative: Compiled(needs(derivative.case))  # noqa: E731
-    shortage = lambda compiled: "needs more" if compiled.recorded_needs["temp_bytes"] else None  # noqa: E731
-    text = r"no block size fits: needs more; the smallest of 33 programs needs 8.00 B"
-    with pytest.raises(TooLarge, match=text):
-        compile_largest(DERIVATIVE, compile_blocks, shortage, None)
+def test_if_nothing_fits_the_memory_of_the_smallest_program_is_reported():
+    found = search(lambda points, seeds, host: points * seeds + 7, 7)
+    assert found.blocks is None and found.probes == ("no block size fits: needs 8",)
+    assert len(found.compiled) == len(set(found.compiled)) == 33
