@@ -7,7 +7,6 @@ every device has a copy of the total, and each copy is checked. With any other s
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -79,7 +78,7 @@ def sum_derivative(
         return sum_over_points(lambda loss: loss(**shared))
     if case.overlap:
         return tuple(
-            _derivative_in_pieces(case, part, sum_over_points, shared, position) for part in derivative.parts
+            _gradient_in_pieces(case, part, sum_over_points, shared, position) for part in derivative.parts
         )
     return sum_over_points(
         lambda loss: tuple(
@@ -99,47 +98,37 @@ def _loss(derivative: Derivative, points: NamedArrays, shared: NamedArrays, vali
     return jnp.sum(values)
 
 
-def _derivative_in_pieces(
+def _gradient_in_pieces(
     case: Case,
     part: LinearMapPart,
     sum_over_points: SumOverPoints,
     shared: NamedArrays,
     position: DevicePosition,
 ) -> Any:
-    """Return the gradient of the summed loss, computed by one linear map in `_PIECES` pieces.
+    """Return the gradient of the summed loss, computed by one linear map in `_PIECES` pieces of each input.
 
-    A piece is a range of elements of the gradient. While an all-reduce sums one piece over the devices, the
+    A piece is a range of the elements of an input. As soon as a piece has been summed over the devices, the
     next piece can be computed.
     """
 
-    def piece_for_seeds(start: int, stop: int, loss: Loss) -> Any:
-        slices = make_slices(case, part, loss, shared, position)
-        seeds = SeedRange(slices.seed_range.first + start, stop - start, slices.seed_range.chunk)
-        return reduce_slices(slices._replace(seed_range=seeds)).reshape(-1)
-
-    def piece_by_elements(name: str, start: int, stop: int, loss: Loss) -> Any:
-        flat_input = shared[name].reshape(-1)
-
+    def differentiate_piece(name: str, pieces: list[Any], index: int, loss: Loss) -> Any:
         def loss_of_piece(**arrays: Any) -> Any:
-            whole_input = jnp.concatenate([flat_input[:start], arrays.pop(_PIECE), flat_input[stop:]])
+            whole_input = jnp.concatenate([*pieces[:index], arrays.pop(_PIECE), *pieces[index + 1 :]])
             return loss(**arrays | {name: whole_input.reshape(shared[name].shape)})
 
-        arguments = dict(shared) | {_PIECE: flat_input[start:stop]}
-        part_of_piece = dataclasses.replace(part, names=(_PIECE,))
-        (gradient,) = reduce_slices(make_slices(case, part_of_piece, loss_of_piece, arguments, position))
-        return gradient
+        arguments = dict(shared) | {_PIECE: pieces[index]}
+        seeds = pieces[index].size if part.computes_columns else 1
+        part_of_piece = dataclasses.replace(part, names=(_PIECE,), seeds=seeds)
+        slices = make_slices(case, part_of_piece, loss_of_piece, arguments, position)
+        (gradient,) = jax.tree.leaves(reduce_slices(slices))
+        return gradient.reshape(-1)
 
-    def join_pieces(count: int, derivative: Callable[..., Any]) -> Any:
-        ends = [count * k // _PIECES for k in range(_PIECES + 1)]
-        ranges = [(start, stop) for start, stop in itertools.pairwise(ends) if start < stop]
-        return jnp.concatenate([sum_over_points(functools.partial(derivative, *piece)) for piece in ranges])
-
-    if part.computes_columns:
-        return join_pieces(ceil_div(part.seeds, case.mesh_shape[1]), piece_for_seeds)
-    return [
-        join_pieces(shared[name].size, functools.partial(piece_by_elements, name)).reshape(shared[name].shape)
-        for name in part.names
-    ]
+    gradients = []  # flat arrays, which the host reshapes
+    for name in part.names:
+        pieces = jnp.array_split(shared[name].reshape(-1), min(_PIECES, shared[name].size))
+        derivatives = [functools.partial(differentiate_piece, name, pieces, k) for k in range(len(pieces))]
+        gradients.append(jnp.concatenate(list(map(sum_over_points, derivatives))))
+    return jnp.concatenate(gradients) if part.computes_columns else gradients
 
 
 def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
