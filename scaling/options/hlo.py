@@ -5,6 +5,7 @@ to memory; caches are ignored. If an operand is sliced, only the slices are read
 place, only the update is written. plan/kernel_work.py counts the operations of the kernels.
 """
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -138,46 +139,39 @@ def read(text: str) -> HloProgram:
     """
     computations, entry = parse(text)
     opcodes = Counter(x.kind for instructions in computations.values() for x in instructions.values())
-    collectives = {kind: opcodes[kind] for kind in COLLECTIVES}
     devices = math.prod(map(int, _DEVICES.findall(text[: text.find("\n")])))
-    try:
-        executed = _list_executed(computations, entry, devices)
-    except (LookupError, ValueError):  # the format of another version of XLA
-        return HloProgram(computations, None, None, collectives)
-    kernels = [item for item in executed if isinstance(item, Kernel)]
-    messages = [item for item in executed if isinstance(item, Collective)]
-    return HloProgram(computations, kernels, messages, collectives)
+    kernels: list[Kernel] | None = None
+    messages: list[Collective] | None = None
+    with contextlib.suppress(LookupError, ValueError):  # the format of another version of XLA
+        kernels = _list_executed(computations, entry)
+        messages = [message for kernel in kernels for message in _find_collectives(kernel, devices)]
+    return HloProgram(computations, kernels, messages, {kind: opcodes[kind] for kind in COLLECTIVES})
 
 
-def _list_executed(computations: Computations, entry: str, devices: int) -> list[Kernel | Collective]:
-    """Return the kernels and collectives of the computation `entry` and of the computations that it calls.
-
-    `devices` is the number of devices that run the program.
-    """
+def _list_executed(computations: Computations, entry: str) -> list[Kernel]:
+    """Return the kernels of the computation `entry` and of the computations that it calls."""
 
     @functools.cache
-    def executed_by(name: str, in_loop: bool = False) -> list[Kernel | Collective]:
-        executed, instructions = list[Kernel | Collective](), computations[name]
+    def executed_by(name: str, in_loop: bool = False) -> list[Kernel]:
+        executed, instructions = list[Kernel](), computations[name]
         for instruction in instructions.values():
             kind, called = instruction.kind, instruction.called
             if kind in ("call", "async"):
-                parts = [item for computation in called for item in executed_by(computation, in_loop)]
+                kernels = [kernel for computation in called for kernel in executed_by(computation, in_loop)]
                 if _SMALL_CALL in instruction.attributes:
-                    kernels = (part for part in parts if isinstance(part, Kernel))
-                    executed += (dataclasses.replace(part, in_call=True) for part in kernels)
-                    parts = [Kernel(instruction, _as_fusion(instruction, instructions), in_loop, 0)]
-                executed += parts
+                    kernels = [dataclasses.replace(kernel, in_call=True) for kernel in kernels]
+                    kernels.append(Kernel(instruction, _as_fusion(instruction, instructions), in_loop, 0))
+                executed += kernels
             elif kind == "conditional":
                 executed += max((executed_by(branch, in_loop) for branch in called), key=_total_bytes)
             elif kind == "while":
                 trips = _count_trips(instruction, instructions, computations)
                 # The condition of a loop whose trip count is known is not evaluated.
                 evaluated = called[1:] if _TRIP_COUNT.search(instruction.attributes) else called
-                iteration = [item for computation in evaluated for item in executed_by(computation, True)]
-                executed += (dataclasses.replace(item, times=item.times * trips) for item in iteration)
+                iteration = [kernel for computation in evaluated for kernel in executed_by(computation, True)]
+                executed += (dataclasses.replace(x, times=x.times * trips) for x in iteration)
             elif _executes_kernel(instruction):
                 body = _flatten(_as_fusion(instruction, instructions), computations)
-                executed += _find_collectives(body, devices)
                 executed.append(Kernel(instruction, body, in_loop, _count_kernel_bytes(body)))
         return executed
 
@@ -249,14 +243,15 @@ def _flatten(body: Instructions, computations: Computations) -> dict[str, HloIns
     return flat
 
 
-def _find_collectives(body: Instructions, devices: int) -> Iterator[Collective]:
-    """Yield each collective in a fusion. Without replica groups, all `devices` devices form one group."""
-    for instruction in body.values():
+def _find_collectives(kernel: Kernel, devices: int) -> Iterator[Collective]:
+    """Yield each collective in a kernel. Without replica groups, all `devices` devices form one group."""
+    for instruction in kernel.body.values():
         if instruction.kind in COLLECTIVES:
             match = _GROUPS.search(instruction.attributes)
             group = devices if match is None else int(match[1]) if match[1] else len(match[2].split(","))
-            inputs = sum(body[name].unpadded_bytes for name in set(instruction.operands))
-            yield Collective(instruction.kind, max(instruction.unpadded_bytes, inputs), group)
+            inputs = sum(kernel.body[name].unpadded_bytes for name in set(instruction.operands))
+            size = max(instruction.unpadded_bytes, inputs)
+            yield Collective(instruction.kind, size, group, kernel.times)
 
 
 def _count_kernel_bytes(body: Instructions) -> int:
