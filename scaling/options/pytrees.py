@@ -68,28 +68,19 @@ def _flatten_group(workload: str, group: str, inputs: Any) -> dict[str, InputSpe
                 f"input {name!r} of {workload!r} must have a name such as 'x' or 'params': "
                 "the function takes each input as a keyword argument"
             )
-        specs |= _flatten_tree(workload, name, value)
-    return specs
-
-
-def _flatten_tree(workload: str, name: str, value: Any) -> dict[str, InputSpec]:
-    """Return {leaf name: `InputSpec`} for the input `name`, whose pytree is `value`."""
-    paths, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=_is_spec)
-    specs: dict[str, InputSpec] = {}
-    for path, leaf in paths or [((), value)]:  # an empty pytree is refused below
-        leaf_name = ".".join([name, *(jax.tree_util.keystr((key,), simple=True) for key in path)])
-        leaf_text = f"input {leaf_name!r} of {workload!r}"
-        if not isinstance(leaf, InputSpec):
-            raise Refusal(
-                f"{leaf_text} is {describe(leaf)}: write an InputSpec, such as normal(3), uniform(2, 3) or "
-                "poisson(1.5), or a pytree of InputSpecs; a constant belongs inside the function, and a "
-                "dataclass must be registered with jax.tree_util.register_dataclass"
-            )
-        if "+" in leaf_name:
-            raise Refusal(f"{leaf_text} has '+' in its name, but '+' joins the names in wrt: rename the key")
-        if leaf_name in specs:
-            raise Refusal(f"{leaf_text} has the same path as another leaf: rename a key")
-        specs[leaf_name] = leaf
+        paths, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=_is_spec)
+        for path, leaf in paths or [((), value)]:  # an empty pytree is refused as a leaf
+            leaf_name = ".".join([name, *(jax.tree_util.keystr((key,), simple=True) for key in path)])
+            leaf_text = f"input {leaf_name!r} of {workload!r}"
+            if not isinstance(leaf, InputSpec):
+                raise Refusal(
+                    f"{leaf_text} is {describe(leaf)}: write an InputSpec, such as normal(3), uniform(2, 3) "
+                    "or poisson(1.5), or a pytree of InputSpecs; a constant belongs inside the function, and "
+                    "a dataclass must be registered with jax.tree_util.register_dataclass"
+                )
+            if "+" in leaf_name or leaf_name in specs:
+                raise Refusal(f"{leaf_text} has '+' in its name or the path of another leaf: rename the key")
+            specs[leaf_name] = leaf
     return specs
 
 
@@ -108,12 +99,7 @@ def concatenate_leaves(result: Any, function_name: str, leading: int) -> Any:
     leaf is not an array of real numbers, or if the leading axes differ. The message contains `function_name`.
     """
     paths, _ = jax.tree_util.tree_flatten_with_path(result)
-    if not paths:
-        raise Refusal(
-            f"{function_name} returns {describe(result)}: it must return an array of real numbers, "
-            "or a pytree of them"
-        )
-    for path, leaf in paths:
+    for path, leaf in paths or [((), result)]:  # an empty pytree is refused as a leaf
         numeric = hasattr(leaf, "dtype") or isinstance(leaf, int | float | complex)
         if not numeric or not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             returned = f"numbers of dtype {jnp.result_type(leaf)}" if numeric else describe(leaf)
