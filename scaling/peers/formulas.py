@@ -1,10 +1,9 @@
-"""Define the functions of four workloads for libraries like NumPy, with the inputs and seeds of a `Batch`.
+"""Apply the functions of four workloads to all points of a case (`Batch`), for libraries like NumPy.
 
-The workloads are `rbf`, `linear`, `residual` and `poisson`. The functions accept a single point, or a batch
-with a leading axis of points. The argument `np` is the array library, such as numpy or torch. A `Batch`
-contains a function of all points of a case, and its inputs. A seed is a tangent or cotangent vector of this
-function. It contains the same unit vector for every point. Because the points are independent, a single pass
-with this seed yields one column or row of the Jacobian of every point.
+The workloads are `rbf`, `linear`, `residual` and `poisson`. The argument `np` is the array library, such as
+numpy or torch. A `Batch` contains a function of all points of a case, and its inputs. A seed is a tangent or
+cotangent vector of this function. It contains the same unit vector for every point. Because the points are
+independent, a single pass with this seed yields one column or row of the Jacobian of every point.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +15,7 @@ import numpy
 
 from scaling.core.case import Case
 from scaling.core.modes import TANGENT
+from scaling.core.workload import module
 from scaling.peers.interface import first_reason
 
 _WORKLOADS = ("rbf", "linear", "residual", "poisson")
@@ -100,58 +100,9 @@ def formula_of(case: Case, np: Any, log_gamma: Callable | None = None) -> Callab
     `np` is the array library, and `log_gamma` is the function log(Gamma(x)) of this library. If `log_gamma`
     is None, the function of `poisson` omits the term log(c!).
     """
-    if case.workload == "rbf":
-        default = "rowwise" if case.variant == "squared" else "product"
-        return partial(_RBF[case.variant or "source", case.formulation or default], np)
-    if case.workload == "residual":
-        return partial(_residual, np, case.formulation == "dot", case.variant == "scalar")
-    return partial(_linear, np) if case.workload == "linear" else partial(_poisson, np, log_gamma)
-
-
-def _rbf_product(np, x, support):
-    return np.exp(-0.5 * ((-2 * x @ support.T) + (x + support[:, 0])))
-
-
-def _rbf_rowwise(np, x, support):
-    y = support[:, 0]
-    return np.exp(-0.5 * ((-2 * x * y) + (x + y)))
-
-
-def _rbf_squared(np, x, support):
-    return np.exp(-0.5 * np.sum((x[..., None, :] - support) ** 2, -1))
-
-
-def _rbf_squared_product(np, x, support):
-    return np.exp(x @ support.T - 0.5 * (np.sum(x**2, -1)[..., None] + np.sum(support**2, -1)))
-
-
-# The kernel K(x, y), of shape (..., m), for x of shape (..., d) and the centers `support` of shape (m, d). It
-# is exp(-(x + y - 2xy) / 2) with d = 1 in the variant `source`, and exp(-|x - y|^2 / 2) in `squared`.
-_RBF = {
-    ("source", "product"): _rbf_product,
-    ("source", "rowwise"): _rbf_rowwise,
-    ("squared", "product"): _rbf_squared_product,
-    ("squared", "rowwise"): _rbf_squared,
-}
-
-
-def _linear(np, X, W):
-    """Return X @ W for X of shape (..., p) and W of shape (p, o) or (..., p, o)."""
-    return X @ W if len(W.shape) == 2 else (X[..., None, :] @ W)[..., 0, :]
-
-
-def _residual(np, is_dot, is_scalar, d, m):
-    """Return the residual d - a * exp(-1.5 (x - m)^2) for x = -10, -9, ..., 10, with a fitted amplitude a.
-
-    If `is_scalar`, return the sum of the squares of the residual. d has the shape (..., 21), and m has the
-    shape (...). If `is_dot`, the inner products are computed with einsum.
-    """
-    grid = np.arange(-10.0, 11.0)
-    grid = grid.to(d) if hasattr(grid, "to") else grid.astype(d.dtype)
-    gaussian = np.exp(-1.5 * (grid - m[..., None]) ** 2)
-    inner_product = partial(np.einsum, "...i,...i->...") if is_dot else lambda a, b: np.sum(a * b, -1)
-    residual = d - (inner_product(d, gaussian) / inner_product(gaussian, gaussian))[..., None] * gaussian
-    return np.sum(residual**2, -1) if is_scalar else residual
+    if case.workload == "poisson":
+        return partial(_poisson, np, log_gamma)
+    return module(case.workload).formula(case, np)  # type: ignore[no-any-return]
 
 
 def _poisson(np, log_gamma, c, lam):

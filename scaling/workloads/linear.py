@@ -9,6 +9,7 @@ differentiates each output only with respect to this column.
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +24,13 @@ VALUE = "forward"
 
 
 def forward(X, W):
-    """Return X @ W for X of shape (p,) or (n, p)."""
-    return X @ W
+    """Return X @ W for X of shape (..., p) and W of shape (p,), (p, o) or (..., p, o)."""
+    return X @ W if len(W.shape) < 3 else (X[..., None, :] @ W)[..., 0, :]
+
+
+def formula(case: Case, xp: Any) -> Callable[..., Any]:
+    """Return the function of a case for an array library `xp`, such as jax.numpy or torch."""
+    return forward
 
 
 def _vmap_grad(X, W):

@@ -13,6 +13,7 @@ spaced on [-1, 1], as in the thread. Otherwise their elements are uniformly rand
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,31 +30,37 @@ FORMULATIONS = {"source": ("product", "rowwise"), "squared": ("rowwise", "produc
 VALUE = "kernel"
 
 
-def _source_product(x, support):
-    row, column = x.reshape(-1, 1), support.reshape(-1, 1)
-    return jnp.exp(-0.5 * jnp.squeeze((-2 * row @ column.T) + (row + column.T), 0))
+def _source_product(xp, x, support):
+    return xp.exp(-0.5 * ((-2 * x @ support.T) + (x + support[:, 0])))
 
 
-def _source_rowwise(x, support):
+def _source_rowwise(xp, x, support):
     y = support[:, 0]
-    return jnp.exp(-0.5 * ((-2 * x[0] * y) + (x[0] + y)))
+    return xp.exp(-0.5 * ((-2 * x * y) + (x + y)))
 
 
-def _squared_rowwise(x, support):
-    return jnp.exp(-0.5 * jnp.sum((x - support) ** 2, axis=-1))
+def _squared_rowwise(xp, x, support):
+    return xp.exp(-0.5 * xp.sum((x[..., None, :] - support) ** 2, -1))
 
 
-def _squared_product(x, support):
-    return jnp.exp(support @ x - 0.5 * (jnp.sum(x**2) + jnp.sum(support**2, axis=-1)))
+def _squared_product(xp, x, support):
+    return xp.exp(x @ support.T - 0.5 * (xp.sum(x**2, -1)[..., None] + xp.sum(support**2, -1)))
 
 
-# Functions of one point x, of shape (d,), and the centers `support`. They return K(x, y), of shape (m,).
+# Functions of the points x, of shape (..., d), and the centers `support`, of shape (m, d). They return
+# K(x, y), of shape (..., m). `xp` is the array library.
 FUNCTIONS = {
     ("source", "product"): _source_product,
     ("source", "rowwise"): _source_rowwise,
     ("squared", "rowwise"): _squared_rowwise,
     ("squared", "product"): _squared_product,
 }
+
+
+def formula(case: Case, xp: Any) -> Callable[..., Any]:
+    """Return the kernel function of a case for an array library `xp`, such as jax.numpy or torch."""
+    variant = case.variant or "source"
+    return functools.partial(FUNCTIONS[variant, case.formulation or FORMULATIONS[variant][0]], xp)
 
 
 def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Reference:
@@ -127,7 +134,7 @@ def workload(case: Case) -> Workload:
     }
     support = _linspace_input(m) if d == 1 else uniform(d, low=-1.0)
     return Workload(
-        function=FUNCTIONS[variant, case.formulation or FORMULATIONS[variant][0]],
+        function=formula(case, jnp),
         points={"x": _linspace_input(case.points) if d == 1 else uniform(d, low=-1.0)},
         shared={"support": InputSpec((m, d), lambda rng, _: support.make(rng, np.arange(m))[None])},
         wrt="x",

@@ -11,6 +11,8 @@ rs. The variant `scalar` differentiates sum(rs^2). The formulations `sum` and `d
 """
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,14 +29,22 @@ VALUE = "residual"
 _GRID = np.arange(-10.0, 11.0)
 
 
-def _sum_of_products(a, b):
-    return jnp.sum(a * b)
+def _residual(xp, is_dot, is_scalar, d, m):
+    """Return `d` minus a Gaussian with center `m` and fitted amplitude, or the sum of its squared elements.
+
+    d has the shape (..., 21), and m has the shape (...). `xp` is the array library.
+    """
+    f = xp.exp(-1.5 * (xp.asarray(_GRID, dtype=d.dtype) - m[..., None]) ** 2)
+    inner_product = (
+        functools.partial(xp.einsum, "...i,...i->...") if is_dot else lambda a, b: xp.sum(a * b, -1)
+    )
+    rs = d - (inner_product(d, f) / inner_product(f, f))[..., None] * f
+    return xp.sum(rs**2, -1) if is_scalar else rs
 
 
-def _residual(dot, d, m):
-    """Return `d` minus a Gaussian with center `m` and fitted amplitude. `dot(a, b)` is a scalar product."""
-    f = jnp.exp(-1.5 * (jnp.asarray(_GRID, d.dtype) - m) ** 2)
-    return d - (dot(d, f) / dot(f, f)) * f
+def formula(case: Case, xp: Any) -> Callable[..., Any]:
+    """Return the function of a case for an array library `xp`, such as jax.numpy or torch."""
+    return functools.partial(_residual, xp, case.formulation == "dot", case.variant == "scalar")
 
 
 def _dot(a, b):
@@ -157,7 +167,6 @@ def _draw_profile(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
 
 def workload(case: Case) -> Workload:
     """Return the `Workload` of the residuals, or of the sum of their squares if variant=scalar."""
-    residual = functools.partial(_residual, jnp.dot if case.formulation == "dot" else _sum_of_products)
     names = tuple((case.wrt or "m").split("+"))
 
     def derivative(d, m):
@@ -169,7 +178,7 @@ def workload(case: Case) -> Workload:
         return hessian if case.target == "hessian" else jnp.trace(hessian, axis1=1, axis2=2)
 
     return Workload(
-        function=(lambda d, m: jnp.sum(residual(d, m) ** 2)) if case.variant == "scalar" else residual,
+        function=formula(case, jnp),
         points={
             "d": InputSpec((_GRID.size,), _draw_profile),
             "m": InputSpec((), lambda rng, rows: _centers(rows) + 0.3 * rng.standard_normal(len(rows))),
