@@ -44,7 +44,6 @@ class HostReading:
     stolen_seconds: float  # the time of all monitored cores that the hypervisor used
     process_seconds: float  # the CPU time of all threads of this process, without child processes
     clock_seconds: float  # the value of `time.perf_counter` at the reading
-    preemptions: int  # the number of involuntary context switches of this process
     slowdowns: int  # the number of thermal throttling events of the cores, and of used up CPU quotas
     throttled: bool  # whether at least one of the visible GPUs was throttled
 
@@ -72,7 +71,7 @@ def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
 
 
 def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
-    """Read the current CPU times, context switches, and throttling of the CPU cores and the GPUs.
+    """Read the current CPU times and the throttling of the CPU cores and the GPUs.
 
     `bound_to` contains the CPU cores. If it is None, they are all cores that this process may run on. Their
     other hardware threads, which slow them down, are monitored too.
@@ -94,7 +93,6 @@ def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
         stolen_seconds=sum(ticks[7] for ticks in times) * _TICK_SECONDS,
         process_seconds=usage.ru_utime + usage.ru_stime,
         clock_seconds=perf_counter(),
-        preemptions=usage.ru_nivcsw,
         slowdowns=sum(int(count) for count in throttle_counts if count and count.isdigit()),
         throttled=any(_throttle_reasons(handle) for handle in gpus),
     )
@@ -112,10 +110,7 @@ def find_disturbances(start: HostReading) -> list[str]:
     process = now.process_seconds - start.process_seconds
     # Linux may attribute the time of the hypervisor to this process.
     foreign = max(elapsed * cores - idle - process, now.stolen_seconds - start.stolen_seconds)
-    # A load below the resolution of the idle times counts only if it preempted this process on a single core.
-    is_single = len(start.bound_to or os.sched_getaffinity(0)) == 1
-    was_preempted = is_single and now.preemptions > start.preemptions
-    is_significant = foreign > _TICK_SECONDS * math.sqrt(cores) or was_preempted
+    is_significant = foreign > _TICK_SECONDS * math.sqrt(cores)  # a lower load may be a rounding error
     is_throttled = start.throttled or now.throttled or now.slowdowns > start.slowdowns
     # If this process is bound to cores, a tenth of one core suffices: devices wait for the slowest core.
     is_loaded = is_significant and foreign > _FOREIGN_SHARE * elapsed * (1 if start.bound_to else cores)
@@ -197,11 +192,8 @@ def _query_number(function: str, ctype: Any, *arguments: Any) -> Any:
 
 def _throttle_reasons(handle: ctypes.c_void_p) -> list[str] | None:
     """Return the reasons why a GPU is throttled, such as ["thermal"], or None if they are unknown."""
-    for name in ("Event", "Throttle"):  # older versions of NVML provide the second function only
-        reasons = _query_number(f"nvmlDeviceGetCurrentClocks{name}Reasons", ctypes.c_ulonglong, handle)
-        if reasons is not None:
-            return [reason for bit, reason in _THROTTLE_REASONS.items() if reasons & bit]
-    return None
+    reasons = _query_number("nvmlDeviceGetCurrentClocksEventReasons", ctypes.c_ulonglong, handle)
+    return None if reasons is None else [name for bit, name in _THROTTLE_REASONS.items() if reasons & bit]
 
 
 def _gpu_state(handle: ctypes.c_void_p) -> dict[str, Any]:

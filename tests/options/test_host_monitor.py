@@ -55,8 +55,6 @@ class Nvml:
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle, answer):
         return self._write(answer, self._reasons)
 
-    nvmlDeviceGetCurrentClocksThrottleReasons = nvmlDeviceGetCurrentClocksEventReasons
-
     def nvmlSystemGetDriverVersion(self, text, size):
         text.value = b"580.1.2"
         return 0
@@ -129,12 +127,9 @@ def test_an_inaccessible_gpu_has_no_index_which_agrees_with_cuda(install):
     assert clocks() == [2]
 
 
-NEW, OLD = (f"nvmlDeviceGetCurrentClocks{name}Reasons" for name in ("Event", "Throttle"))
-
-
 @pytest.mark.parametrize(
     ("without", "field", "expected"),
-    [([NEW], "throttle", ["power_cap"]), ([NEW, OLD], "throttle", None), (["nvmlDeviceGetPowerUsage"], "watts", None),
+    [(["nvmlDeviceGetCurrentClocksEventReasons"], "throttle", None), (["nvmlDeviceGetPowerUsage"], "watts", None),
      (["nvmlDeviceGetClockInfo"], "memory_mhz", None), (["nvmlDeviceGetTemperature"], "celsius", None),
      (["nvmlDeviceGetUUID"], "sm_mhz", 1000)],
 )  # fmt: skip
@@ -217,15 +212,13 @@ def test_the_clock_of_each_bound_core_is_read_or_none(monkeypatch, files, mhz):
     assert host_monitor.read_host("cpu", [1, 3])["core_mhz"] == mhz
 
 
-def disturbances(
-    monkeypatch, cores=1, bound=True, wall=0.1, own=0.0, idle=0.0, stolen=0.0, preempted=0, slowdowns=0
-):
+def disturbances(monkeypatch, cores=1, bound=True, wall=0.1, own=0.0, idle=0.0, stolen=0.0, slowdowns=0):
     """Return the disturbances of a turn with these differences between its start and end."""
     numbers = tuple(range(cores))
-    start = HostReading("cpu", numbers if bound else None, cores, 100.0, 7.0, 50.0, 900.0, 11, 5, False)
+    start = HostReading("cpu", numbers if bound else None, cores, 100.0, 7.0, 50.0, 900.0, 5, False)
     end = dataclasses.replace(
         start, idle_seconds=100.0 + idle, stolen_seconds=7.0 + stolen, process_seconds=50.0 + own, clock_seconds=900.0 + wall,
-        preemptions=11 + preempted, slowdowns=5 + slowdowns,
+        slowdowns=5 + slowdowns,
     )  # fmt: skip
     monkeypatch.setattr(host_monitor, "read_counters", lambda platform, bound_to: end)
     return host_monitor.find_disturbances(start)
@@ -258,13 +251,6 @@ def test_a_bound_process_is_disturbed_if_others_use_a_tenth_of_one_core(monkeypa
 def test_an_unbound_process_is_disturbed_if_others_use_a_tenth_of_all_cores(monkeypatch):
     assert disturbances(monkeypatch, 16, bound=False, wall=1.0, own=1.0, idle=14.0) == []
     assert disturbances(monkeypatch, 16, bound=False, wall=1.0, own=1.0, idle=13.0) == ["foreign_load"]
-
-
-def test_a_short_turn_on_one_core_is_disturbed_only_after_a_preemption(monkeypatch):
-    assert disturbances(monkeypatch, wall=0.006, own=0.003, preempted=1) == ["foreign_load"]
-    assert disturbances(monkeypatch, wall=0.006, own=0.003) == []
-    assert disturbances(monkeypatch, wall=0.006, own=0.006, preempted=9) == []  # by its own threads
-    assert disturbances(monkeypatch, 2, wall=0.006, own=0.005, preempted=9) == []
 
 
 def test_stolen_time_is_foreign_load_and_counts_once(monkeypatch):
