@@ -37,12 +37,10 @@ def _pattern(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _analytic(colored: bool, x):
     """Return the Jacobians at the points x of shape (points, n), or only their nonzeros if `colored`."""
-    first, tail = x[:, :1], x[:, 1:]
-    if colored:
-        return jnp.concatenate([x**2, jnp.stack([tail, first + tail], axis=2).reshape(len(x), -1)], axis=1)
-    index = np.arange(1, x.shape[1])
-    J = jnp.zeros((*x.shape, x.shape[1]), x.dtype).at[:, 0].set(x**2).at[:, 1:, 0].set(tail)
-    return J.at[:, index, index].set(first + tail)
+    (rows, columns), first, tail = _pattern(x.shape[1]), x[:, :1], x[:, 1:]
+    entries = jnp.concatenate([x**2, jnp.stack([tail, first + tail], axis=2).reshape(len(x), -1)], axis=1)
+    dense_shape = *x.shape, x.shape[1]
+    return entries if colored else jnp.zeros(dense_shape, x.dtype).at[:, rows, columns].set(entries)
 
 
 def _analytic_point(colored: bool, x):

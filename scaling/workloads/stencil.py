@@ -69,15 +69,13 @@ def _analytic(colored: bool, u):
     """Return the Jacobians at states u of shape (points, side, side), or only their nonzeros if `colored`."""
     rows, columns = _pattern(u.shape[-1])
     off_diagonal, diagonal = _entries_of_columns(u.reshape(len(u), -1))
-    if not colored:
-        n = diagonal.shape[1]
-        J = jnp.zeros((len(u), n, n), u.dtype).at[:, rows, columns].set(off_diagonal[:, columns])
-        return J.at[:, np.arange(n), np.arange(n)].set(diagonal)
     indices = np.flatnonzero(rows == columns).astype(np.int32)
     entries = jnp.take(off_diagonal, columns, axis=1, mode="clip")
-    return entries.at[:, indices].set(
+    entries = entries.at[:, indices].set(
         diagonal, indices_are_sorted=True, unique_indices=True, mode="promise_in_bounds"
     )
+    dense_shape = *diagonal.shape, diagonal.shape[1]
+    return entries if colored else jnp.zeros(dense_shape, u.dtype).at[:, rows, columns].set(entries)
 
 
 def _analytic_point(colored: bool, u):
