@@ -57,9 +57,9 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
         torch.set_num_interop_threads(1)
     torch.set_float32_matmul_precision("highest")
     dtype = getattr(torch, case.dtype)
-    log_gamma = lambda k: torch.special.gammaln(k.to(dtype))  # noqa: E731 gammaln of integers is float32
-    input_tensors = {name: _to_tensor(torch, array) for name, array in arrays.items()}
-    batch = formulas.make_batch(case, workload, sizes, input_tensors, torch, log_gamma)
+    # torch cannot read bfloat16 from NumPy. Integers are cast as well, because their gammaln is float32.
+    tensors = {name: torch.from_numpy(x.astype(np.float64)).to(dtype) for name, x in arrays.items()}
+    batch = formulas.make_batch(case, workload, sizes, tensors, torch, torch.special.gammaln)
     needs_graph = case.ad_mode.seed == COTANGENT and not case.jit
     x = tuple(tensor.detach().requires_grad_(needs_graph) for tensor in batch.x)
     derivative, seconds = _make_derivative(torch, batch, x), None
@@ -73,13 +73,6 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
         return batch.collect(part[None] for part in parts) if sizes.seeds == 1 else batch.collect(parts)
 
     return Prepared(lambda: derivative(*x), collect, seconds, sizes.passes or None)
-
-
-def _to_tensor(torch: Any, array: np.ndarray) -> Any:
-    """Return a copy of an array as a tensor of the same dtype."""
-    if array.dtype.name == "bfloat16":  # torch cannot read this dtype from NumPy
-        return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
-    return torch.from_numpy(np.array(array))
 
 
 def _compile(
