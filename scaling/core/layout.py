@@ -153,28 +153,28 @@ def place_inputs(
 
 def _place_argument(program: Program, name: str, host: Mapping[str, np.ndarray] | None) -> Any:
     case, workload = program.derivative.case, program.derivative.workload
-    struct, is_per_point = program.arguments[name], name in workload.points
+    struct, count = program.arguments[name], ceil_div(case.points, case.mesh_shape[0])
 
-    def rows(start: int, stop: int) -> np.ndarray:
-        first, last = min(start, case.points - 1), min(stop, case.points)
-        values = point_rows(case, workload, name, first, last) if host is None else host[name][first:last]
-        padding = stop - start - len(values)
+    def value_on(point_index: int, seed_index: int) -> np.ndarray:
+        """Return the argument of the device at this position in the mesh."""
+        if name in workload.shared:
+            return shared_input(case, workload, name)
+        if name not in workload.points:
+            value = program.seed_arguments[name]
+            return value[seed_index, None] if name.startswith(POSITIONS) else value
+        start, stop = min(point_index * count, case.points - 1), min((point_index + 1) * count, case.points)
+        values = point_rows(case, workload, name, start, stop) if host is None else host[name][start:stop]
+        padding = count - len(values)
         return np.concatenate([values, np.repeat(values[-1:], padding, axis=0)]) if padding else values
 
-    def global_array() -> np.ndarray:
-        is_shared = name in workload.shared
-        return shared_input(case, workload, name) if is_shared else program.seed_arguments[name]
-
     def shard(index: Any) -> np.ndarray:
-        if not is_per_point:
-            return np.asarray(global_array()[index])
-        start, stop, _ = index[0].indices(struct.shape[0])
-        return rows(start, stop)
+        start = (index[0].start or 0) if index else 0  # of the part of the array that one device has
+        if case.api == "pmap":  # all devices form the first axis
+            return value_on(*divmod(start, case.mesh_shape[1]))[None]
+        return value_on(start // count, start)
 
-    if case.api == "pmap":
-        return load_option("pmap").place(case, struct, name, rows if is_per_point else None, global_array)
     if case.api == "jit":
-        return jax.device_put(shard((slice(None),) * len(struct.shape)), struct.sharding)
+        return jax.device_put(value_on(0, 0), struct.sharding)
     return jax.make_array_from_callback(struct.shape, struct.sharding, shard)
 
 
