@@ -42,15 +42,13 @@ def _vmap_grad(X, W):
 def _analytic(names, X, W):
     """Return the derivatives of (x @ W).sum() with respect to the inputs `names`, for the n rows x of X.
 
-    The shape is (n, p, o) for W, (n, p) for X, and (n, p + p * o) for both, flattened.
+    The shape is (n, elements of these inputs).
     """
     n, (p, o) = X.shape[0], W.shape
     by_input = {
         "W": jnp.broadcast_to(X[:, :, None], (n, p, o)),
         "X": jnp.broadcast_to(jnp.sum(W, axis=1), (n, p)),
     }
-    if len(names) == 1:
-        return by_input[names[0]]
     return jnp.concatenate([by_input[name].reshape(n, -1) for name in names], axis=1)
 
 
