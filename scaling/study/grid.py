@@ -13,16 +13,15 @@ import functools
 import itertools
 import math
 import re
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from scaling.core.case import (
     ALIASES,
-    CHOICES,
     FIELDS,
     LARGEST,
-    OPTIONS,
     SCALINGS,
     Case,
     Refusal,
@@ -41,7 +40,6 @@ _GRID_KEYS = ("scaling", "where")  # keys of a grid that are not fields of a cas
 _STUDY_KEYS = ("title", "grids", "parts", "ceilings")  # keys of a study that are not keys of a grid
 _COUNTS = ("points", "devices", "chunk", "block", "memory_limit")  # fields whose values are positive integers
 _NUMBERS = (*_COUNTS, "data_seed")
-_BOOLEANS = ("jit", "overlap")  # fields that are true or false
 _BYTES = {  # unit in lower case -> number of bytes
     "": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
@@ -110,11 +108,11 @@ def expand_study(
 
 
 def _check_count(grids: Sequence[tuple[_Fields, _Sources]], max_cases: int) -> None:
-    """Raise `Refusal` if `grids` have more than `max_cases` cases, counted before `where` excludes any."""
+    """Raise `Refusal` if `grids` have more than `max_cases` cases, before `where`. mesh=all counts as one."""
     count = 0
     for fields, sources in grids:
         with _with_source(sources):
-            count += _count_cells(_swept_values(fields))
+            count += math.prod(map(len, _swept_values(fields).values()))
     if count > max_cases:
         problem = f"the study has {count:,} cases before where, more than max_cases={max_cases}"
         raise Refusal(f"{problem}: sweep less, or max_cases={count}")
@@ -226,32 +224,19 @@ def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
     return {name: value if isinstance(value, list) else [value] for name, value in swept.items()}
 
 
-def _count_cells(swept: dict[str, list[Any]]) -> int:
-    """Return the number of combinations of the values in `swept`. mesh=all means all valid meshes."""
-    others = math.prod(len(values) for name, values in swept.items() if name not in ("devices", "mesh"))
-    pairs = itertools.product(swept.get("devices", [1]), swept.get("mesh", [None]))
-    return others * sum(len(_choose_meshes(*pair)) for pair in pairs)
-
-
-def _choose_meshes(devices: Any, mesh: Any) -> list[Any]:
-    """Return every mesh of `devices` devices if `mesh` is "all", otherwise [mesh].
-
-    If `devices` is not a valid count, the result is [mesh], too.
-    """
-    is_count = isinstance(devices, int) and 0 < devices <= LARGEST
-    return list_meshes(devices) if mesh == EVERY and is_count else [mesh]
-
-
 def _expand_cells(fields: _Fields, overridden: Collection[str]) -> Iterator[GridCell]:
     """Yield a `GridCell` for each combination of swept values that fulfills the condition `where`.
 
     `overridden` contains the names of the fields that the command line sets.
     """
     fulfills_where, swept = _parse_where(fields.get("where")), _swept_values(fields)
-    for values in itertools.product(*swept.values()):
-        values_of_cell = dict(zip(swept, values, strict=True))
-        for mesh in _choose_meshes(values_of_cell.get("devices", 1), values_of_cell.get("mesh")):
-            cell = _make_cell(values_of_cell | {"mesh": mesh}, overridden)
+    for combination in itertools.product(*swept.values()):
+        values = dict(zip(swept, combination, strict=True))
+        devices = values.get("devices", 1)
+        is_count = isinstance(devices, int) and 0 < devices <= LARGEST
+        is_every_mesh = values.get("mesh") == EVERY and is_count
+        for mesh in list_meshes(devices) if is_every_mesh else [values.get("mesh")]:
+            cell = _make_cell(values | {"mesh": mesh}, overridden)
             field_values = {name: getattr(cell.case, name) for name in FIELDS if name != "sizes"}
             if fulfills_where(field_values | dict(cell.case.sizes) | {"scaling": cell.scaling}):
                 yield cell
@@ -293,8 +278,7 @@ def _make_cell(fields: _Fields, overridden: Collection[str]) -> GridCell:
     for name, value in fields.items():
         size = name.removeprefix("sizes.")
         if (size != name or name in _COUNTS) and isinstance(value, int) and value > LARGEST:
-            shown = f"{float(value):g}" if value < 1e300 else "a larger one"
-            raise Refusal(f"{name} must be a positive integer of at most {LARGEST}, not {shown}")
+            raise Refusal(f"{name} must be a positive integer of at most {LARGEST}, not a larger one")
         if size == name:
             case_fields[name] = value
         else:  # "points" is the number of points before weak scaling
@@ -323,10 +307,11 @@ def _parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
     text = "True" if where is None else str(where)
     try:
         tree = ast.parse(text, mode="eval")
-        compared_fields = list(_check_nodes(text, tree))
-        code = compile(tree, "where", "eval")
-    except Refusal:
-        raise
+        compared_fields = [name for node in ast.walk(tree) for name in _check_node(node)]
+        with warnings.catch_warnings(action="error"):  # such as `is` with a text
+            code = compile(tree, "where", "eval")
+    except Refusal as refusal:
+        raise Refusal(f"where={text!r}: {refusal}") from None
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         problem = getattr(error, "msg", None) or str(error) or "it is nested too deeply"
         fix = "compare with ==, join with and, such as \"devices == 1 and mode != 'jacrev'\""
@@ -338,81 +323,53 @@ def _parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
                 default = f"the default of {names['workload']}"
                 raise Refusal(f"where={text!r}: {name} is null, {default}: name it in the grid")
         try:
-            return bool(eval(code, {"__builtins__": {}}, names))
+            result = eval(code, {"__builtins__": {}}, names)
         except NameError as error:
             size = f"a size must be in the grid, sizes: {{{error.name}: 8}}"
             fix = f"write a text in quotes, {error.name!r}; {size}"
             raise Refusal(f"{unknown_name('name in where', error.name, names)}; {fix}") from None
         except Exception as error:
             raise Refusal(f"where={text!r} cannot be evaluated: {error or type(error).__name__}") from None
+        if not isinstance(result, bool):
+            fix = "compare it, such as api == 'jit' or api == 'pmap'"
+            raise Refusal(f"where={text!r}: {format_value(result)} is not a condition; {fix}")
+        return result
 
     return fulfills_where
 
 
-def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
-    """Check the syntax tree of a condition, and yield each field that it compares with a constant.
+def _check_node(node: ast.AST) -> Iterator[str]:
+    """Check a node of the syntax tree of a condition, and yield each field that it compares with a constant.
 
-    `tree` is modified: `is` becomes == and `is not` becomes !=, because Python emits a SyntaxWarning for `is`
-    with a string. Raise `Refusal` if the condition is invalid. `text` is the condition, for error messages.
+    Raise `Refusal` if the node is invalid.
     """
-    for node in ast.walk(tree):
-        if not isinstance(node, _ALLOWED_NODES):
-            fix = "compare fields, join with and, or, not"
-            raise Refusal(f"where={text!r}: {type(node).__name__} is not allowed; {fix}")
-    for node in ast.walk(tree):
-        is_not = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
-        joined = ast.iter_child_nodes(node) if isinstance(node, ast.Expression | ast.BoolOp) or is_not else ()
-        for operand in joined:
-            if isinstance(operand, ast.expr) and not _is_condition(operand):
-                fix = "compare it, such as api == 'jit' or api == 'pmap'"
-                raise Refusal(f"where={text!r}: {ast.unparse(operand)} is not a condition; {fix}")
-        for operand in ast.walk(node) if isinstance(node, ast.BinOp) else ():
-            is_other_field = getattr(operand, "id", None) in {*FIELDS, "scaling"}.difference(_NUMBERS)
-            if _is_text(operand) or is_other_field:
-                raise Refusal(f"where={text!r}: arithmetic takes numbers, not {ast.unparse(operand)}")
-        if isinstance(node, ast.Compare):
-            equality = {ast.Is: ast.Eq, ast.IsNot: ast.NotEq}
-            node.ops = [equality.get(type(operator), type(operator))() for operator in node.ops]
-            operands = [node.left, *node.comparators]
-            for left, op, right in zip(operands, node.ops, operands[1:], strict=False):
-                yield from _check_comparison(left, right)
-                if not isinstance(op, ast.In | ast.NotIn):  # 'fwd' in mode is a substring test
-                    yield from _check_comparison(right, left)
-
-
-def _is_condition(node: ast.expr) -> bool:
-    """Return whether a node is a comparison, and, or, not, True, False or a field that is true or false."""
-    is_logical = isinstance(getattr(node, "op", None), ast.boolop | ast.Not)
-    is_true_or_false = isinstance(getattr(node, "value", None), bool) or getattr(node, "id", "") in _BOOLEANS
-    return isinstance(node, ast.Compare) or is_logical or is_true_or_false
-
-
-def _is_text(node: ast.AST) -> bool:
-    """Return whether a node of a syntax tree is a string, a list or a tuple."""
-    return isinstance(getattr(node, "value", getattr(node, "elts", 0)), str | bytes | list)
+    if not isinstance(node, _ALLOWED_NODES):
+        fix = "compare fields, join with and, or, not"
+        raise Refusal(f"{type(node).__name__} is not allowed; {fix}")
+    if isinstance(node, ast.Compare):
+        operands = [node.left, *node.comparators]
+        for left, op, right in zip(operands, node.ops, operands[1:], strict=False):
+            yield from _check_comparison(left, right)
+            if not isinstance(op, ast.In | ast.NotIn):  # 'fwd' in mode is a substring test
+                yield from _check_comparison(right, left)
 
 
 def _check_comparison(left: ast.expr, right: ast.expr) -> Iterator[str]:
     """Yield the name of the field `left` if it is compared with a constant other than None.
 
     `left` and `right` are the operands of a comparison in a condition. `right` may be a list of constants.
-    Raise `Refusal` if a constant is not valid for the field.
+    Raise `Refusal` if the field cannot have the value of a constant. Numbers may be compared with any number.
     """
     if not isinstance(left, ast.Name):
         return
     name = left.id
-    valid: Mapping[str, Collection[str]] = CHOICES | OPTIONS | {"scaling": SCALINGS}
     constants = [getattr(constant, "value", None) for constant in getattr(right, "elts", [right])]
     values = [value for value in constants if value is not None]
     for value in values:
-        if name == "mode" and value in ALIASES:
-            mode, batch = ALIASES[value]
-            text = f"where compares mode with {value!r}, which sets mode={mode} and batch={batch}"
-            raise Refusal(f"{text}: write mode == {mode!r} and batch == {batch!r}")
-        check_names(f"{name} in where", [value], valid.get(name, [value]))
-        if name in _NUMBERS and isinstance(value, str) and (name, value) != ("chunk", "auto"):
-            example = f"{name} == {2000000000 if name == 'memory_limit' else 2}"
-            raise Refusal(f"where compares {name} with {value!r}, but it is a number: write {example}")
+        is_number = name in _NUMBERS and isinstance(value, int | float)
+        if name in FIELDS and name != "sizes" and not is_number:
+            Case(**{"workload": "any", name: value})
+    check_names("scaling", values if name == "scaling" else [], SCALINGS)
     if values:
         yield name
 
