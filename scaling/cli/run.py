@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import shutil
 from collections.abc import Sequence
@@ -77,6 +78,7 @@ class StudyRun:
     versus: object  # the program to compare with, such as "commit:main"
     baseline: tuple[Variant, Path] | None  # the program `versus`, and its results folder
     tracking: TrackingSettings | None  # None if nothing is published
+    answers: Sequence[preflight.Answer] = ()  # of the preflight check, one for each of `cells`
     checked: Sequence[PreflightResult] = ()  # the cases after their preflight check
 
     @property
@@ -92,7 +94,8 @@ def execute(words: list[str], console: Console) -> int:
         text = HELP.format(groups=describe_groups(overrides), fields=describe_fields())
         console.print(text, soft_wrap=True, markup=False)
         return OK
-    return _run_and_report(*_check_cases(_read_study(*compose(words)), console), console)
+    run = _check_cases(_read_study(*compose(words)), console)
+    return _print_dry_run(run, console) if run.dry_run else _run_and_report(run, console)
 
 
 def _read_study(config: dict[str, Any], name: str) -> StudyRun:
@@ -138,39 +141,29 @@ def _check_options(config: dict[str, Any], cluster: ClusterSettings) -> None:
         raise Refusal(f"versus={versus} runs on this machine only: leave out cluster={cluster.name}")
 
 
-def _check_cases(run: StudyRun, console: Console) -> tuple[StudyRun, str | None, list[preflight.Answer]]:
-    """Check the cases of a study. Return (`run` with the results in `checked`, cache key, answers to cache).
-
-    Raise `Refusal` if a case is invalid.
-    """
+def _check_cases(run: StudyRun, console: Console) -> StudyRun:
+    """Return a copy of `run` with the results of the preflight check. Raise `Refusal` if a case is invalid."""
     for folder in run.folders:
         store.refuse_newer_schema(folder)
     for name in built_in("workloads").intersection(cell.case.workload for cell in run.cells):
         user_workload.check_not_shadowed(name)  # cached answers may predate a user's module of this name
-    key, seconds = preflight.cache_key(run.cells), run.settings.case_seconds
     with show_preflight(console) as note:
-        answers = preflight.load_answers(run.folder, key) or preflight.check_cells(run.cells, seconds, note)
+        answers = preflight.load_answers(run.folder, run.cells)
+        answers = answers or preflight.check_cells(run.cells, run.settings.case_seconds, note)
     results = preflight.results_from_answers(run.cells, answers)
     checked = [preflight.skip_peers_off_cpu(run.machine.platform, result) for result in results]
-    return dataclasses.replace(run, checked=checked), key, answers
+    return dataclasses.replace(run, answers=answers, checked=checked)
 
 
-def _run_and_report(
-    run: StudyRun, key: str | None, answers: Sequence[preflight.Answer], console: Console
-) -> int:
-    """Run the cases of a study that have no result, write its report, and return the exit status.
-
-    `answers` are the answers of the preflight check, which are cached under `key`.
-    """
-    if run.dry_run:
-        return _print_dry_run(run, console)
+def _run_and_report(run: StudyRun, console: Console) -> int:
+    """Run the cases of a study that have no result, write its report, and return the exit status."""
     with contextlib.ExitStack() as stack:
         if run.baseline:
             variant = stack.enter_context(variants.open_variant(str(run.versus)))
             run = dataclasses.replace(run, baseline=(variant, run.baseline[1]))
         for folder in run.folders:
             store.create_results(folder)
-        preflight.save_answers(run.folder, key, answers)
+        preflight.save_answers(run.folder, run.cells, run.answers)
         outcome = _submit_and_wait(run, console) if run.cluster.submits else _run_directly(run, console)
     if outcome is not None:
         return _report_and_publish(run, *outcome, console)
@@ -242,19 +235,13 @@ def _submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.L
 
 
 def _wait_until_done(folder: Path, console: Console) -> None:
-    """Show the progress of all submitted tasks until no task is pending or running.
+    """Print the progress of all submitted tasks whenever it changes, until no task is pending or running.
 
     After Ctrl-C, raise `KeyboardInterrupt`. Its message names the commands that show and cancel the tasks.
     """
-    last_line = ""
     try:
-        with console.status("") as status:
-            for tasks in task_state.poll(folder):
-                line = task_state.progress_line(tasks)
-                status.update(line)
-                if line not in ("", last_line) and not console.is_terminal:
-                    console.print(line, soft_wrap=True, highlight=False)
-                last_line = line
+        for line, _ in itertools.groupby(map(task_state.progress_line, task_state.poll(folder))):
+            print_lines(console, [line] if line else [])
     except KeyboardInterrupt:
         status_command, cancel_command = (store.format_command(verb, folder) for verb in ("status", "cancel"))
         commands = f"`{status_command}` shows the jobs, `{cancel_command}` ends them"
@@ -272,14 +259,13 @@ def _submit(run: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Co
         return bool(schedule.queued)
     tasks = _pack_tasks(run, schedule, loaded)
     submission = sbatch.submit(run.folder, run.cluster, tasks, run.settings, schedule, run.nested)
-    jobs = list(dict.fromkeys((entry.job or "").partition("_")[0] for entry in submission.entries))
-    job_names = f"{'jobs' if len(jobs) > 1 else 'job'} {', '.join(jobs)}"
+    jobs = ", ".join(dict.fromkeys((entry.job or "").partition("_")[0] for entry in submission.entries))
     longest, limit = max(task.seconds for task in tasks), run.cluster.time
-    sizes = format_count(len({task.shape for task in tasks}), "allocation size")
-    counts = f"{format_count(len(tasks), 'task')} with {sizes}"
-    duration = f"each about {format_wait(longest)} or less"
     progress_advice = f"`{store.format_command('status', run.folder)}` shows their progress"
-    print_lines(console, [f"submitted {counts} as {job_names}, {duration}; {progress_advice}"])
+    duration = f"each about {format_wait(longest)} or less"
+    print_lines(
+        console, [f"submitted {format_count(len(tasks), 'task')} as {jobs}, {duration}; {progress_advice}"]
+    )
     if longest > 60 * limit:
         warning = f"one of them may take {format_wait(longest)}, longer than cluster.time={limit:g} minutes"
         print_lines(console, [f"{warning}: cluster.time={math.ceil(1.5 * longest / 60)} is enough"], "yellow")
@@ -318,15 +304,15 @@ def _plan_run(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
 
 
 def _print_counts(run: StudyRun, schedule: Schedule, console: Console) -> None:
-    finally_failed = f"{schedule.lost} failed permanently or {run.settings.attempts} times (cluster.attempts)"
-    skipped = f"{len(schedule.skips)} skipped"
-    counts = (
-        (True, f"{format_count(schedule.missing, 'case')} to run, {schedule.done} already done, {skipped}"),
-        (schedule.failures, f"{len(schedule.failures)} failed before the start"),
-        (schedule.queued, f"{schedule.queued} in the queue already"),
-        (schedule.lost, f"{finally_failed}: retry=true runs them once more"),
-    )
-    text = ", ".join(count_text for shown, count_text in counts if shown)
+    counts = {  # text after a number -> the number, which is omitted if it is 0
+        "failed before the start": len(schedule.failures),
+        "in the queue already": schedule.queued,
+        f"failed permanently or {run.settings.attempts} times (cluster.attempts): retry=true runs them once "
+        "more": schedule.lost,
+    }
+    to_run, skipped = format_count(schedule.missing, "case"), len(schedule.skips)
+    text = f"{to_run} to run, {schedule.done} already done, {skipped} skipped"
+    text = ", ".join([text, *(f"{count} {what}" for what, count in counts.items() if count)])
     device_kind = next(iter(schedule.environments.values()))["device_kind"]
     device_name = device_kind or f"{schedule.machine.platform} devices {schedule.machine.name}"
     print_lines(console, [f"{run.name}: {text}; on {device_name}; results in {run.folder}"])

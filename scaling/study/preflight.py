@@ -164,20 +164,21 @@ def cache_key(cells: Sequence[GridCell]) -> str | None:
     return _digest((given_cases, installed, variables, environment.source()))
 
 
-def load_answers(folder: Path, key: str | None) -> list[Answer]:
-    """Return the preflight answers cached under `key` in a results folder, or [] if none can be used."""
-    cached = store.read_json(folder / _CACHE_FILE)
+def load_answers(folder: Path, cells: Sequence[GridCell]) -> list[Answer]:
+    """Return the answers of `check_cells` that a results folder contains for `cells`, or [] if it has none."""
+    key, cached = cache_key(cells), store.read_json(folder / _CACHE_FILE)
     if key is None or not isinstance(cached, dict):
         return []
     is_valid = cached.get("digest") == _digest((key, cached.get("answers")))
     return cached["answers"] if is_valid else []
 
 
-def save_answers(folder: Path, key: str | None, answers: Sequence[Answer]) -> None:
-    """Cache the answers of `check_cells` in a results folder under `key`. Do nothing if `key` is None.
+def save_answers(folder: Path, cells: Sequence[GridCell], answers: Sequence[Answer]) -> None:
+    """Save the answers of `check_cells` in a results folder, except if they may change later.
 
-    Also do nothing if an answer may change later, such as a failure or a lack of memory.
+    They may change if a case has a user's module, if a check failed, or if the memory is too small.
     """
+    key = cache_key(cells)
     is_cacheable = all("case" in answer and (answer["unfit"] or [""])[0] != "too_large" for answer in answers)
     if key is not None and is_cacheable:
         with contextlib.suppress(OSError):
