@@ -89,20 +89,25 @@ def check_workload(name: str, result: Any) -> Workload:
         raise Refusal(f"workload(case) of {name!r} {expected}")
     reductions = [key for key in REDUCTIONS if key != WHOLE.name]
     check_names("reduce", [result.reduce] if result.reduce is not None else [], reductions)
-    for key in ("wrt", "direction"):
-        if not isinstance(value := getattr(result, key), str):
-            raise _wrong_type(f"{key} of {name!r}", "names joined by '+', such as 'x+params'", value)
-    if not isinstance(result.whole_modes, Mapping):
-        words = "a mapping from modes to functions, such as {'analytic': derivative}"
-        raise _wrong_type(f"whole_modes of {name!r}", words, result.whole_modes)
+    names = "names joined by '+', such as 'x+params'"
+    rules = {  # field -> (whether its value is valid, the valid values)
+        "wrt": (isinstance(result.wrt, str), names),
+        "direction": (isinstance(result.direction, str), names),
+        "terms": (isinstance(result.terms, Integral) and result.terms >= 1, "a positive integer"),
+        "whole_modes": (isinstance(result.whole_modes, Mapping),
+                        "a mapping from modes to functions, such as {'analytic': derivative}"),
+        "function": (callable(result.function), "a function"),
+    }  # fmt: skip
+    for key in ("whole", "reference", "second", "pattern", "nonzeros"):
+        rules[key] = getattr(result, key) is None or callable(getattr(result, key)), "a function"
+    for key, (is_valid, valid) in rules.items():
+        if not is_valid:
+            raise _wrong_type(f"{key} of {name!r}", valid, getattr(result, key))
     is_advised = name.startswith(ADVISED)  # whose derivative in each mode is the code to paste
     whole_modes = [mode.name for mode in MODES.values() if is_advised or not mode.has_seeds]
     check_names(f"mode in whole_modes of {name!r}", result.whole_modes, whole_modes)
-    if not isinstance(result.terms, Integral) or result.terms < 1:
-        raise _wrong_type(f"terms of {name!r}", "a positive integer", result.terms)
-    optional = {key: getattr(result, key) for key in ("whole", "reference", "second", "pattern", "nonzeros")}
-    for key, value in {**optional, "function": result.function, **result.whole_modes}.items():
-        if not callable(value) and not (value is None and key in optional):
+    for key, value in result.whole_modes.items():
+        if not callable(value):
             raise _wrong_type(f"{key} of {name!r}", "a function", value)
     if result.nonzeros and not result.pattern:
         raise Refusal(f"nonzeros of {name!r} has no effect without pattern, which lists their positions")

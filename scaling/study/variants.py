@@ -70,15 +70,15 @@ def open_variant(text: str) -> Iterator[Variant]:
 
 def _find_revision(revision: str) -> tuple[Path, str]:
     """Return the top folder of the current git repository, and the commit hash of a revision."""
-    versus = f"versus=commit:{revision}"
     repository = git("rev-parse", "--show-toplevel")
     sha = git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
-    if repository is None or not Path.cwd().resolve().is_relative_to(top := Path(repository).resolve()):
-        problem = f"{versus} needs a git repository, and this folder is not in one"
-        raise Refusal(f"{problem}; `git status` may say why")
-    if sha is None:
-        raise Refusal(f"{versus}: there is no such revision; `git log` lists the revisions")
-    return top, sha
+    is_inside = repository is not None and Path.cwd().resolve().is_relative_to(Path(repository).resolve())
+    if repository is None or sha is None or not is_inside:
+        problem = (
+            f"versus=commit:{revision} needs a git repository that contains this folder and this revision"
+        )
+        raise Refusal(f"{problem}; `git log` lists the revisions")
+    return Path(repository).resolve(), sha
 
 
 def _check_out_revision(revision: str, folder: Path, name: str) -> Variant:
@@ -126,13 +126,10 @@ def _check_variant(versus: str, variant: Variant) -> None:
     """
     script = "import jax, numpy, scaling.worker as w; jax.devices(); print(getattr(w, 'PROTOCOL', 1))"
     variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | dict(variant.variables)
-    try:
-        process = subprocess.run(
-            [variant.python, "-c", script], capture_output=True, text=True, check=False, cwd=variant.folder,
-            env=variables
-        )  # fmt: skip
-    except OSError as error:
-        raise Refusal(f"versus={versus}: {error.strerror}: name a Python interpreter that has JAX") from None
+    process = subprocess.run(
+        [variant.python, "-c", script], capture_output=True, text=True, check=False, cwd=variant.folder,
+        env=variables
+    )  # fmt: skip
     if process.returncode:
         reason = last_informative_line(process.stderr.splitlines()) or f"status {process.returncode}"
         raise Refusal(f"versus={versus} cannot run a worker: {reason}")
