@@ -226,10 +226,7 @@ def why_inapplicable(derivative: Derivative) -> tuple[str, str] | None:
     The reason is "not_defined", "not_offered", "indivisible" or "not_installed" (see `core.record.SKIPPED`).
     """
     case = derivative.case
-    rules = [
-        *_list_target_rules(derivative), *_list_reduction_rules(derivative),
-        *_list_seed_rules(derivative), *_list_workload_rules(derivative),
-    ]  # fmt: skip
+    rules = [*_list_target_rules(derivative), *_list_seed_rules(derivative), *_list_batch_rules(derivative)]
     if case.engine == JAX:
         needs_asdex = case.seeds == "colored" and case.ad_mode.has_seeds
         missing = load_option("coloring").why_unavailable() if needs_asdex else ""
@@ -267,38 +264,6 @@ def _list_target_rules(derivative: Derivative) -> list[_SkipRule]:
     ]  # fmt: skip
 
 
-def _list_reduction_rules(derivative: Derivative) -> list[_SkipRule]:
-    """Return (reason, is_violated, explanation) for each rule on reduce=points and batch=whole."""
-    case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
-    reduction, on_host = workload.reduction, case.storage == "host"
-    sums_points, point_devices = reduction.sums_points, case.mesh_shape[0]
-    point_inputs = _list_point_inputs(derivative)
-    whole_jacobian = case.batch == "whole" and not mode.is_value and not sums_points
-    return [
-        (_UNDEFINED, sums_points and not mode.is_value and bool(point_inputs),
-         "reduce=points needs wrt= inputs that all points share, "
-         f"and each point has its own {' and '.join(point_inputs)}"),
-        (_UNDEFINED, sums_points and mode.by_workload and case.points % point_devices != 0,
-         f"mode={case.mode} sums over the points of each device, and {case.points} points do not divide "
-         f"evenly over {point_devices} devices"),
-        (_UNDEFINED, sums_points and on_host,
-         "the sum over points is one Jacobian, which stays on the devices; "
-         "use block to compute some points at a time"),
-        (_UNDEFINED, whole_jacobian and reduction.products,
-         f"reduce={reduction.name} is computed for each point; use batch=vmap"),
-        (_UNDEFINED, whole_jacobian and derivative.summed and not reduction.linear_in_inputs,
-         f"{case.workload} with batch=whole returns one number, "
-         f"for which reduce={reduction.name} is undefined"),
-        (_UNDEFINED, whole_jacobian and on_host,
-         "storage=host computes some points at a time; use batch=vmap"),
-    ]  # fmt: skip
-
-
-def _list_point_inputs(derivative: Derivative) -> list[str]:
-    workload = derivative.workload
-    return [name for name in workload.names if name in workload.points]
-
-
 def _list_seed_rules(derivative: Derivative) -> list[_SkipRule]:
     """Return (reason, is_violated, explanation) for each rule on seeds=colored and mode=mixed."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
@@ -325,21 +290,38 @@ def _list_seed_rules(derivative: Derivative) -> list[_SkipRule]:
     ]  # fmt: skip
 
 
-def _list_workload_rules(derivative: Derivative) -> list[_SkipRule]:
-    """Return (reason, is_violated, explanation) for each rule on the modes and batches of a workload."""
+def _list_batch_rules(derivative: Derivative) -> list[_SkipRule]:
+    """Return (reason, is_violated, explanation) for each rule on reduce=points, batch=whole and the modes."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
-    name, whole_batch, sums_points = case.workload, case.batch == "whole", workload.reduction.sums_points
+    name, reduction, sums_points = case.workload, workload.reduction, workload.reduction.sums_points
+    whole_batch, on_host, point_devices = case.batch == "whole", case.storage == "host", case.mesh_shape[0]
+    whole_jacobian = whole_batch and not mode.is_value and not sums_points
+    point_inputs = [name for name in workload.names if name in workload.points]
+    needed_inputs = len(workload.names) if derivative.summed and not sums_points else 0
     suffix = f" of reduce={case.reduce}" if case.reduce else " of nonzeros" if case.seeds == "colored" else ""
     by_inputs = f" by {case.wrt}" if case.wrt else ""
-    needed_inputs = len(workload.names) if derivative.summed and not sums_points else 0
-    separable = len(_list_point_inputs(derivative)) == needed_inputs
     return [
+        (_UNDEFINED, sums_points and not mode.is_value and bool(point_inputs),
+         "reduce=points needs wrt= inputs that all points share, "
+         f"and each point has its own {' and '.join(point_inputs)}"),
+        (_UNDEFINED, sums_points and mode.by_workload and case.points % point_devices != 0,
+         f"mode={case.mode} sums over the points of each device, and {case.points} points do not divide "
+         f"evenly over {point_devices} devices"),
+        (_UNDEFINED, sums_points and on_host,
+         "the sum over points is one Jacobian, which stays on the devices; "
+         "use block to compute some points at a time"),
+        (_UNDEFINED, whole_jacobian and reduction.products,
+         f"reduce={reduction.name} is computed for each point; use batch=vmap"),
+        (_UNDEFINED, whole_jacobian and derivative.summed and not reduction.linear_in_inputs,
+         f"{name} with batch=whole returns one number, for which reduce={reduction.name} is undefined"),
+        (_UNDEFINED, whole_jacobian and on_host,
+         "storage=host computes some points at a time; use batch=vmap"),
         ("not_offered", case.engine == JAX and mode.by_workload and case.mode not in workload.whole_modes,
          f"{name} offers no {case.mode}{by_inputs}{suffix}"),
         ("not_offered", whole_batch and workload.whole is None, f"{name} does not offer batch=whole"),
-        ("not_offered", whole_batch and mode.has_seeds and not separable,
+        ("not_offered", whole_batch and mode.has_seeds and len(point_inputs) != needed_inputs,
          f"{name} with batch=whole cannot be differentiated by wrt={case.wrt}; use batch=vmap"),
-        (_UNDEFINED, whole_batch and case.engine == JAX and case.mesh_shape[0] > 1 and not sums_points,
+        (_UNDEFINED, whole_batch and case.engine == JAX and point_devices > 1 and not sums_points,
          "batch=whole cannot be partitioned over points; use split=seeds"),
     ]  # fmt: skip
 

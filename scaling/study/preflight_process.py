@@ -117,11 +117,9 @@ def _why_indivisible(case: Case) -> tuple[str, str] | None:
     if case.engine != interface.JAX or case.split == "both" or not (remainder := case.points % devices):
         return None
     if case.points > 1:
-        smaller = case.points - remainder
-        valid_counts = [count for count in (smaller, smaller + devices) if count]
+        larger = case.points - remainder + devices
         problem = f"points={case.points} of {case.workload} do not divide over devices={case.devices}"
-        points = f"take points={' or '.join(map(str, valid_counts))}"
-        fix = f"{points}, leave out this pair of points and devices with where"
+        fix = f"take points={larger}, leave out this pair of points and devices with where"
         raise Refusal(f"{problem}: {fix}, or fill up with split=both mesh={devices}x1")
     text = f"{case.target} of {case.workload} has one point, which cannot be partitioned; use split=seeds"
     return "indivisible", text
