@@ -17,7 +17,7 @@ from scaling.cli.commands import FAILED, OK
 from scaling.cli.output import damaged_notes, print_lines, show_preflight, show_run
 from scaling.cluster import cluster_settings, pack, sbatch, slurm, task_state
 from scaling.cluster.cluster_settings import LOCAL, NONE, SLURM, SUBMISSIONS, ClusterSettings
-from scaling.core.case import CEILING, FIELDS, Refusal, built_in, label
+from scaling.core.case import CEILING, Refusal, built_in, label
 from scaling.core.formatting import format_count, format_wait
 from scaling.options import machine_peaks
 from scaling.results import store
@@ -109,8 +109,7 @@ def _read_study(config: dict[str, Any], name: str) -> StudyRun:
     if cluster.submits:
         sbatch.resolve_results(folder, cluster)  # refuses a path that no job can use
     study = config["study"]
-    overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
-    cells = grid.expand_study(study, overrides, settings.max_cases, name=name)
+    cells = grid.expand_study(study, config, settings.max_cases, name=name)
     machine = slurm.find_machine(cluster, config["dry_run"])
     if machine_peaks.enables_peaks(study):
         peaks = machine_peaks.peak_cases([cell.case for cell in cells], machine.platform)

@@ -6,7 +6,6 @@ cases.
 """
 
 import argparse
-import functools
 import json
 import os
 import re
@@ -40,9 +39,8 @@ _PLAIN_SCALARS = {
     "int": re.compile(r"^[-+]?(?:0|[1-9][0-9_]*)$"),
     "bool": re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"),
 }
-_MAX_VALUES = 10_000  # maximum number of values of a YAML file; the values of an alias count at each use
 _BOOLEAN_FIELDS = ("dry_run", "oversubscribe", "bind", "nested", "retry", "overlap", "jit")
-_WIDTH, _NAME_WIDTH = 79, 22  # characters in a line of the help text and in its first column
+_WIDTH = 79  # characters in a line of the help text
 # A key, its default, and its comment, which may continue on the following lines.
 _KEY = re.compile(r"^( *)([a-z_]+):[ ]*([^#\n]*?)[ ]*(?:#[ ]*(.*(?:\n +#.*)*))?$", re.MULTILINE)
 
@@ -175,7 +173,7 @@ def _check_group(group: str, choice: str | None, config: Any) -> None:
 
 
 def _configure_yaml() -> None:
-    """Make PyYAML load 2:00:00, 010, yes, no, on and off as strings, and refuse too many values."""
+    """Make PyYAML load 2:00:00, 010, 0x10, yes, no, on and off as strings."""
     resolvers = yaml.SafeLoader.yaml_implicit_resolvers
     for first, patterns in resolvers.items():
         resolvers[first] = [
@@ -183,22 +181,6 @@ def _configure_yaml() -> None:
             (tag, _PLAIN_SCALARS.get(tag.rpartition(":")[2], regex))
             for tag, regex in patterns
         ]
-    yaml.SafeLoader.get_single_node = _read_small_document  # type: ignore[method-assign]
-
-
-def _read_small_document(loader: Any) -> yaml.Node | None:
-    """Return the root node of a YAML document. Raise `yaml.MarkedYAMLError` if it has too many values."""
-
-    @functools.cache
-    def count_values(node: yaml.Node) -> int:
-        pairs = node.value if isinstance(node, yaml.MappingNode) else [node.value]
-        return 1 + sum(count_values(child) for pair in pairs for child in pair if not isinstance(child, str))
-
-    node = yaml.composer.Composer.get_single_node(loader)
-    if node and count_values(node) > _MAX_VALUES:
-        limit = f"more than {_MAX_VALUES} values, those of an alias counted at each use"
-        raise yaml.MarkedYAMLError(problem=limit, problem_mark=node.start_mark)
-    return node
 
 
 def _set_values(config: Any, values: Mapping[str, str]) -> None:
@@ -270,9 +252,7 @@ def describe_groups(words: Sequence[str]) -> str:
     files = [path.relative_to(folder) for folder in folders for path in folder.glob("*/**/*.yaml")]
     groups = sorted(group_by(files, lambda path: str(path.parent)).items())
     lines = [f"{group}: {', '.join(sorted({path.stem for path in paths}))}" for group, paths in groups]
-    return "\n".join(
-        textwrap.fill(line, _WIDTH, subsequent_indent="  ", break_on_hyphens=False) for line in lines
-    )
+    return "\n".join(map(_wrap, lines))
 
 
 def describe_fields() -> str:
@@ -298,11 +278,15 @@ def _format_field(name: str, default: str, comment: str, valid_values: Collectio
         default = _in_yaml("strong" if name == "scaling" else getattr(Case, name, None))
     meaning = re.sub(r"\n +# ?", " ", comment).strip().removesuffix(".")
     values = f" Values: {', '.join(map(_in_yaml, valid_values))}." if valid_values else ""
-    first = f"  {name}".ljust(_NAME_WIDTH)
+    text = f"{name}: {meaning}.{values} Default: {default or 'none'}."
+    return _wrap(text, "  ")
+
+
+def _wrap(text: str, indent: str = "") -> str:
+    """Return a paragraph of the help text, whose first line starts with `indent`."""
     return textwrap.fill(
-        f"{meaning}.{values} Default: {default or 'none'}.", _WIDTH, break_long_words=False,
-        break_on_hyphens=False, initial_indent=first if len(first) <= _NAME_WIDTH else f"{first} ",
-        subsequent_indent=" " * _NAME_WIDTH,
+        text, _WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_long_words=False,
+        break_on_hyphens=False,
     )  # fmt: skip
 
 

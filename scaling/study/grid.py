@@ -79,15 +79,16 @@ def expand_study(
 
     Args:
         study: The shared fields, `grids`, `parts` (studies within the study) and `title`.
-        overrides: The values on the command line. None means that the field is not set.
+        overrides: A mapping with the values on the command line, and other keys, which are ignored. A value
+            of None, or {} for `sizes`, means that the field is not set.
         max_cases: The maximum number of cases, counted before `where` excludes any. None means no limit.
         device_counts: The device counts that replace devices=all. If empty, devices=all is invalid.
         name: The name of the study, such as "rbf", for error messages.
     """
     command_line = {
         field: value
-        for field, value in overrides.items()
-        if value is not None and (field, value) != ("sizes", {})
+        for field in (*FIELDS, *_GRID_KEYS)
+        if (value := overrides.get(field)) is not None and (field, value) != ("sizes", {})
     }
     location = f"in study/{name}.yaml" if name else "in the study"
     sources = dict.fromkeys(command_line, COMMAND_LINE)
@@ -259,13 +260,8 @@ def _make_cell(fields: _Fields, overridden: Collection[str]) -> GridCell:
     check_names("scaling", [scaling], SCALINGS)
     name = fields.get("workload")
     if not isinstance(name, str) or not name:
-        problem = "a grid names no workload"
-        if "workload" in fields:
-            problem = f"workload must be a name, not {format_value(name)}"
-        raise Refusal(f"{problem}: write workload=rbf, or the import path of your module, as workload=spring")
-    if fields.get("devices") == EVERY:
-        reason = "devices=all works with `scaling plan` only, which knows the valid counts of its hardware"
-        raise Refusal(f"{reason}, and not in a list; write devices=[1,2]")
+        fix = "write workload=rbf, or the import path of your module, as workload=spring"
+        raise Refusal(f"workload must be a name, not {format_value(name)}: {fix}")
     if isinstance(fields.get("mode"), str) and fields["mode"] in ALIASES:  # such as vmap_jacfwd
         alias, (fields["mode"], batch) = fields["mode"], ALIASES[fields["mode"]]
         if fields.get("batch", batch) != batch and ("mode" in overridden) == ("batch" in overridden):

@@ -11,7 +11,7 @@ from tests.support.paths import CONF
 
 def parse_entries(text):
     """Map the name of each field to its help text."""
-    parts = re.split(r"^  ([a-z_.]+) ", text, flags=re.MULTILINE)[1:]
+    parts = re.split(r"^  ([a-z_.]+): ", text, flags=re.MULTILINE)[1:]
     return {name: " ".join(text.split()) for name, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
