@@ -141,7 +141,7 @@ def _check_options(config: dict[str, Any], cluster: ClusterSettings) -> None:
 
 
 def _check_cases(run: StudyRun, console: Console) -> StudyRun:
-    """Return a copy of `run` with the results of the preflight check. Raise `Refusal` if a case is invalid."""
+    """Return `run` with the results of the preflight check. Raise `Refusal` if a case is invalid."""
     for folder in run.folders:
         store.refuse_newer_schema(folder)
     for name in built_in("workloads").intersection(cell.case.workload for cell in run.cells):

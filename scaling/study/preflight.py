@@ -165,7 +165,7 @@ def cache_key(cells: Sequence[GridCell]) -> str | None:
 
 
 def load_answers(folder: Path, cells: Sequence[GridCell]) -> list[Answer]:
-    """Return the answers of `check_cells` that a results folder contains for `cells`, or [] if it has none."""
+    """Return the saved answers of `check_cells` for `cells` in a results folder, or [] if it has none."""
     key, cached = cache_key(cells), store.read_json(folder / _CACHE_FILE)
     if key is None or not isinstance(cached, dict):
         return []

@@ -72,13 +72,10 @@ def _find_revision(revision: str) -> tuple[Path, str]:
     """Return the top folder of the current git repository, and the commit hash of a revision."""
     repository = git("rev-parse", "--show-toplevel")
     sha = git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
-    is_inside = repository is not None and Path.cwd().resolve().is_relative_to(Path(repository).resolve())
-    if repository is None or sha is None or not is_inside:
-        problem = (
-            f"versus=commit:{revision} needs a git repository that contains this folder and this revision"
-        )
-        raise Refusal(f"{problem}; `git log` lists the revisions")
-    return Path(repository).resolve(), sha
+    if repository and sha and Path.cwd().resolve().is_relative_to(top := Path(repository).resolve()):
+        return top, sha
+    problem = f"versus=commit:{revision} needs a git repository with this folder and this revision"
+    raise Refusal(f"{problem}; `git log` lists the revisions")
 
 
 def _check_out_revision(revision: str, folder: Path, name: str) -> Variant:

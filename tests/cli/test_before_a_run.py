@@ -62,7 +62,7 @@ def test_a_revision_of_a_repository_elsewhere_is_rejected_in_one_line(tmp_path, 
     monkeypatch.setenv("GIT_DIR", str(tmp_path / ".git"))
     monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path))
     monkeypatch.chdir("/")
-    with pytest.raises(Refusal, match="needs a git repository that contains this folder"):
+    with pytest.raises(Refusal, match="needs a git repository with this folder"):
         variants.name_variant("commit:HEAD")
     monkeypatch.chdir(tmp_path)
     assert variants.name_variant("commit:HEAD").name.startswith("commit-")
