@@ -50,9 +50,6 @@ PRODUCT = 400_000  # each product of a batch, and the start of the library: 0.4 
 PACKED_ELEMENT = 60  # an element of the operands or the result of a product in the library: 0.04 to 0.3 ns
 NARROW_PRODUCT_ELEMENT = 200  # the same for the left operand if the right one is narrow: 0.17 to 0.29 ns
 NARROW_COLUMNS = 7  # the largest number of columns of a narrow matrix
-# An element of the right operand if it is multiplied as a transpose, and its rows are a multiple of 1,024
-# bytes apart, so that they share few sets of the cache: 0.9 to 1.5 ns on an AMD EPYC.
-CONFLICTING_ELEMENT = 1300
 CONVOLUTION_PATCH = 30_000  # an output position of a convolution: 15 to 80 ns
 SORT_COMPARISON = 9000  # a comparison of two elements: 5 to 14 ns
 FFT_START = 1_400_000  # the start of the library of Fourier transforms: 0.7 to 1.5 us
@@ -67,10 +64,7 @@ ROUTINE_ELEMENTS = {
 # Fusions that XLA leaves to the library YNNPACK. The time of a single one can be wrong by a factor of 2.
 FUSION_START = 3_000_000  # the start of a fusion: 1 to 8 us
 FUSION_START_IN_LOOP = 1_000_000  # the same in a while loop: 0.5 to 1 us
-FUSION_ROW = 4000  # a row of a reduction or of an instruction with a broadcast operand: 3 to 5 ns
-FUSION_PRODUCT = 130_000  # a product of a batch: 130 ns
-FUSION_PRODUCT_ROW = 5000  # a row of the left operand of a product: 5 ns
-FUSION_PACKED_ELEMENT = 200  # an element of the right operand of a product: 0.2 ns
+SUMMED_ROW = 4000  # a row of a reduction in a library: 3 to 5 ns
 _ROUTINE_TARGET = re.compile(r'custom_call_target="(?:lapack_[sdcz](\w+)_ffi|(TopK))"')
 
 
@@ -159,7 +153,7 @@ def _count_kernel(kernel: hlo.Kernel, operations: Mapping[str, float] | None) ->
             library = _library_name(instruction) or library
     if operations is not None:
         loop_operations = operations.get(kernel.instruction.name, 0.0)  # 0 if a library computes the result
-        work["overhead"] = _kernel_overhead(kernel, loop_operations, work["arithmetic"])
+        work["overhead"] = _kernel_overhead(kernel, loop_operations)
         work["operations"], library = round(loop_operations), "" if loop_operations else library
     values = {**work, "library": library}
     return {name: values[name] for name in FIELDS if values.get(name)} | {"times": kernel.times}
@@ -256,71 +250,54 @@ def _library_name(instruction: HloInstruction) -> str:
     return "" if name in _ANNOTATION_TARGETS else name
 
 
-def _kernel_overhead(kernel: hlo.Kernel, loop_operations: float, arithmetic: int) -> int:
-    """Return the overhead of starting a CPU kernel and of its library call, if any, in picoseconds.
+def _kernel_overhead(kernel: hlo.Kernel, loop_operations: float) -> int:
+    """Return the overhead of starting a CPU kernel and of its library calls, if any, in picoseconds.
 
     `loop_operations` is the number of operations in compiled loops, or 0 if a library computes the result.
-    `arithmetic` is the number of arithmetic operations in the HLO of the kernel.
     """
-    instruction, in_loop = kernel.instruction, kernel.in_loop
     if kernel.in_call:
         return 1  # a called kernel has no start, but 0 would mean that it runs on an accelerator
-    if instruction.opcode == "fusion" and "__ynn_fusion" in instruction.attributes:
-        return _fusion_overhead(kernel)
-    start = KERNEL_START_IN_LOOP if in_loop else KERNEL_START
-    return start if loop_operations else start + _library_overhead(kernel, arithmetic)
+    start, start_in_loop = KERNEL_START, KERNEL_START_IN_LOOP
+    if "__ynn_fusion" in kernel.instruction.attributes:
+        start, start_in_loop = FUSION_START, FUSION_START_IN_LOOP
+    overhead = start_in_loop if kernel.in_loop else start
+    if loop_operations:
+        return overhead
+    return overhead + sum(_library_overhead(each, kernel.body) for each in kernel.body.values())
 
 
-def _fusion_overhead(kernel: hlo.Kernel) -> int:
-    """Return the overhead of a fusion that YNNPACK executes, in picoseconds."""
-    overhead = FUSION_START_IN_LOOP if kernel.in_loop else FUSION_START
-    for instruction in kernel.body.values():
-        operands = [kernel.body[name] for name in instruction.operands]
-        if instruction.opcode == "dot":
-            left, right = operands
-            batch, summed = (
-                math.prod(left.dims[axis] for axis in instruction.axes(f"lhs_{kind}_dims") or ())
-                for kind in ("batch", "contracting")
-            )
-            overhead += FUSION_PRODUCT * batch + FUSION_PRODUCT_ROW * (left.size // max(1, summed))
-            overhead += FUSION_PACKED_ELEMENT * right.size
-        elif instruction.opcode == "reduce" or any(x.opcode == "broadcast" for x in operands):
-            array = operands[0] if instruction.opcode == "reduce" else instruction
-            overhead += FUSION_ROW * (array.size // max(1, *array.dims[-1:]))
-    return overhead
+def _library_overhead(instruction: HloInstruction, body: Instructions) -> int:
+    """Return the library overhead of an instruction in picoseconds, or 0 if it calls no known library.
 
-
-def _library_overhead(kernel: hlo.Kernel, arithmetic: int) -> int:
-    """Return the library overhead of a CPU kernel in picoseconds, or 0 if it calls no known library.
-
-    `arithmetic` is the number of arithmetic operations in the HLO of the kernel.
+    `body` contains the instructions of the same kernel.
     """
-    instruction = kernel.instruction
-    operands = [kernel.body[name] for name in instruction.operands]
-    operand_size = sum(operand.size for operand in operands)
+    operands = [body[name] for name in instruction.operands]
+    if instruction.opcode == "dot":
+        return _product_overhead(instruction, *operands)
+    if instruction.opcode == "reduce":
+        return SUMMED_ROW * (operands[0].size // max(1, *operands[0].dims[-1:]))
     if instruction.opcode == "convolution":
         if "lhs_dilate=" in instruction.attributes:  # XLA computes it as a matrix product
             return 0
         return CONVOLUTION_PATCH * instruction.size // max(1, instruction.dims[-1])
-    if instruction.opcode == "dot":
-        left, right = operands
-        batch = math.prod(left.dims[axis] for axis in instruction.axes("lhs_batch_dims") or ())
-        is_narrow = not instruction.dims or instruction.dims[-1] <= NARROW_COLUMNS
-        overhead = PRODUCT * (1 + batch) + PACKED_ELEMENT * (instruction.size + right.size)
-        summed = instruction.axes("rhs_contracting_dims") or ()
-        row = sum(right.dims[axis] for axis in summed if axis == right.minor_axis)  # 0 if not a transpose
-        # A single row of the left operand is multiplied without packing the right one.
-        if instruction.size * row > right.size and right.bytes * row // right.size % 1024 == 0:
-            overhead += CONFLICTING_ELEMENT * right.size
-        return overhead + left.size * (NARROW_PRODUCT_ELEMENT if is_narrow else PACKED_ELEMENT)
     if instruction.opcode == "custom-call":
+        operand_size = sum(operand.size for operand in operands)
         return ROUTINE_ELEMENTS.get(_routine_name(instruction), 0) * operand_size
     if instruction.opcode == "fft":
-        return FFT_START + FFT_OPERATION * arithmetic
+        return FFT_START + FFT_OPERATION * _count_routine(instruction, operands)
     if instruction.opcode == "sort":
         sorted_elements = math.prod(operands[0].dims[axis] for axis in instruction.axes("dimensions") or ())
         return round(SORT_COMPARISON * operands[0].size * math.log2(max(2, sorted_elements)))
     return 0
+
+
+def _product_overhead(product: HloInstruction, left: HloInstruction, right: HloInstruction) -> int:
+    """Return the overhead of a batch of matrix products in a library, in picoseconds."""
+    batch = math.prod(left.dims[axis] for axis in product.axes("lhs_batch_dims") or ())
+    is_narrow = not product.dims or product.dims[-1] <= NARROW_COLUMNS
+    left_element = NARROW_PRODUCT_ELEMENT if is_narrow else PACKED_ELEMENT
+    packing = left_element * left.size + PACKED_ELEMENT * (product.size + right.size)
+    return PRODUCT * (1 + batch) + packing
 
 
 def _routine_name(instruction: HloInstruction) -> str:
