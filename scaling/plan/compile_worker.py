@@ -6,7 +6,6 @@ largest device count (`most`). Each later object is a request {"case": fields}. 
 with record fields. plan_study.py disables accelerators, so that the process uses no device memory.
 """
 
-import math
 import os
 import re
 import signal
@@ -180,25 +179,22 @@ class BuiltCase:
                 return self._compile_stages(program, _CUBLAS_OPTIONS)
             if not _OUT_OF_MEMORY_MESSAGE.search(str(error)) and not environment.is_out_of_memory(str(error)):
                 raise
-            raise describe_rejection(program, self.case.devices, str(error)) from None
+            needs = compile_case.without_program(self.derivative).recorded_needs
+            raise describe_rejection(needs, str(error)) from None
 
 
-def describe_rejection(program: layout.Program, devices: int, message: str) -> TooLarge:
+def describe_rejection(needs: Mapping[str, int | None], message: str) -> TooLarge:
     """Return a `TooLarge` exception for a program that the compiler rejected for lack of memory.
 
-    `devices` is the number of devices of the case. `message` is the error message of the compiler.
+    `needs` contains the bytes of the inputs and the result. `message` is the error message of the compiler.
     """
-    arguments = list(program.arguments.values())
-    outputs = jax.tree.leaves(jax.eval_shape(program.function, *arguments))
-    argument_bytes = sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in arguments)
-    output_bytes = sum(x.size * x.dtype.itemsize for x in outputs) // devices
-    needs = {"argument_bytes": argument_bytes, "temp_bytes": None, "output_bytes": output_bytes}
     match = _OUT_OF_MEMORY_MESSAGE.search(message)
     if match is None:
         return TooLarge(environment.scrub(" ".join(message.split()))[:300], needs)
     used, available = (float(match[k]) * _BYTES_OF_PREFIX[match[k + 1]] for k in (1, 3))
-    needs["temp_bytes"] = max(0, int(used) - argument_bytes - output_bytes)
-    return TooLarge(f"needs {format_bytes(used)}, a device has {format_bytes(available)}", needs)
+    known_bytes = sum(filter(None, needs.values()))
+    shortage = f"needs {format_bytes(used)}, a device has {format_bytes(available)}"
+    return TooLarge(shortage, {**needs, "temp_bytes": max(0, int(used) - known_bytes)})
 
 
 if __name__ == "__main__":

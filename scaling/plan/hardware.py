@@ -9,9 +9,8 @@ import importlib.metadata
 import json
 import math
 import re
-import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,6 @@ from scaling.study.configuration import configuration_folder
 SHAPES = ("torus", "switch", "tree")  # topologies of a network level
 # Packages by platform. One of them must be installed to compile for the platform.
 _COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin"), "cpu": ("jaxlib",)}
-_ASSEMBLERS = ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc")  # for GPUs, unless CUDA is installed
-_CUDA = Path("/usr/local/cuda")  # where XLA searches for CUDA
 
 
 @dataclass(frozen=True)
@@ -159,26 +156,15 @@ def _hardware_files() -> dict[str, Path]:
 def find_compiler(hardware: Hardware) -> tuple[str, str]:
     """Return (name, version) of the installed package that compiles programs for the given hardware.
 
-    Raise `Refusal` if the compiler, or the CUDA assembler ptxas for a GPU, is not installed.
+    Raise `Refusal` if there is none.
     """
-    platform = hardware.platform
-    compiler = _find_package(_COMPILERS[platform])
-    has_assembler = platform != "gpu" or _find_package(_ASSEMBLERS) or _CUDA.is_dir() or shutil.which("ptxas")
-    if compiler and has_assembler:
-        return compiler
-    missing = "CUDA assembler ptxas" if compiler else "compiler"
-    raise Refusal(
-        f"the {missing} for hardware={hardware.name} is not installed: "
-        f"run `scripts/plan`, or pip install 'ad-scaling[plan-{platform}]'"
-    )
-
-
-def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
-    """Return (name, version) of the first package in `names` that is installed, or None if there is none."""
-    for name in names:
+    for name in _COMPILERS[hardware.platform]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return name, importlib.metadata.version(name)
-    return None
+    raise Refusal(
+        f"the compiler for hardware={hardware.name} is not installed: "
+        f"run `scripts/plan`, or pip install 'ad-scaling[plan-{hardware.platform}]'"
+    )
 
 
 def from_config(config: Mapping[str, Any]) -> Hardware:
@@ -190,10 +176,8 @@ def from_config(config: Mapping[str, Any]) -> Hardware:
     for name, (description, *patterns) in rules.items():
         if not all(_matches(config.get(name), pattern) for pattern in patterns):
             raise Refusal(f"hardware.{name} must be {description}, not {format_value(config.get(name))}")
-    slices, per_chip, per_host = config.get("slices") or (), config["per_chip"], config["per_host"]
-    if per_chip > per_host:
-        raise Refusal(f"hardware.per_chip must be at most per_host={per_host}, not {per_chip}")
-    if slices and (largest := math.prod(slices[-1]) * per_chip) != config["most"]:
+    slices = config.get("slices") or ()
+    if slices and (largest := math.prod(slices[-1]) * config["per_chip"]) != config["most"]:
         raise Refusal(
             f"hardware.most must be {largest}, the devices of the last slice, not {config['most']!r}"
         )

@@ -265,24 +265,19 @@ def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = 
     timings of an array copy and of a call of an empty function. Raise `Refusal` if no device count has both.
     """
     benchmarks = [t for t in timings if t.case.kind in ("ceiling", "floor") and (t.honest or not bound_only)]
-    last_timing = max(benchmarks, key=lambda timing: timing.records[-1].started_at or "", default=None)
-    if last_timing is None:
-        raise Refusal(
-            f"hardware={hardware.name} needs measured ceilings, but there are none: "
-            "run `scaling run study=linear` (or any study with `ceilings: true`), "
-            "and then set hardware.ceilings=results/linear"
-        )
-    latest = [timing for timing in benchmarks if timing.environment == last_timing.environment]
+    benchmarks.sort(key=lambda timing: timing.records[-1].started_at or "")
+    latest = [timing for timing in benchmarks if timing.environment == benchmarks[-1].environment]
     device_counts = sorted({timing.case.devices for timing in latest})
     rates = tuple(filter(None, (_measured_rates(devices, latest) for devices in device_counts)))
     if not rates:
         raise Refusal(
-            f"hardware={hardware.name} needs the ceilings `copy` and `call`, which were not both measured: "
-            "run `scaling run study=linear` again"
+            f"hardware={hardware.name} needs the measured ceilings `copy` and `call`, which are missing: "
+            "run `scaling run study=linear` (or any study with `ceilings: true`), "
+            "and then set hardware.ceilings=results/linear"
         )
     # The measured rates identify the machine, not the folder, which may be an absolute path.
     config = {**hardware.config, "ceilings": None, "rates": list(map(dataclasses.asdict, rates))}
-    device_kind = last_timing.records[0].environment.get("device_kind")
+    device_kind = latest[-1].records[0].environment.get("device_kind")
     return dataclasses.replace(hardware, device_kind=device_kind, rates=rates, config=config)
 
 

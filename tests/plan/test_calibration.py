@@ -104,7 +104,7 @@ def test_calibration_without_ceilings_is_rejected_with_the_fix(records):
 @pytest.mark.parametrize("missing", ["copy", "call"])
 def test_calibration_without_a_copy_or_an_empty_call_is_rejected(missing):
     records = [record for record in all_of() if record.case.target != missing]
-    with pytest.raises(Refusal, match="hardware=cpu needs the ceilings `copy` and `call`"):
+    with pytest.raises(Refusal, match="hardware=cpu needs the measured ceilings `copy` and `call`"):
         calibrate(*records)
     both = [record for record in all_of(2) if record.case.devices == 2]
     assert [rates.devices for rates in calibrate(*records, *both).rates] == [2], (
@@ -121,7 +121,7 @@ def test_without_matmul_and_all_reduce_only_their_rates_are_unknown():
 def test_oversubscribed_records_are_not_ceilings():
     cores = {"platform": "cpu", "cores": [0, 1]}
     shared = [dataclasses.replace(record, environment=record.environment | cores) for record in all_of()]
-    with pytest.raises(Refusal, match="there are none"):
+    with pytest.raises(Refusal, match="ceilings `copy` and `call`, which are missing"):
         calibrate(*shared)
 
 

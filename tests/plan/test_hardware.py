@@ -204,7 +204,6 @@ TPU, ASCENDING = {"platform": "tpu", "target": "v5e"}, "slices must be shapes in
     ("fields", "message"),
     [
         ({"jitter": 1000.0}, "jitter"),
-        ({"per_chip": 16}, "per_chip must be at most per_host=8, not 16$"),
         (TPU | {"slices": None}, "slices must be shapes in chips, .*, not null"),
         (
             TPU | {"slices": [[1, 1], [2, 2]], "most": 8},
