@@ -321,8 +321,6 @@ def instruction_cost(line: str, bits: int) -> float:
     registers = max((math.ceil(size / bits) for size in vectors), default=1)
     if opcode in ("tail", "call", "musttail", "notail"):
         return _call_cost(text, registers, bits)
-    if opcode == "insertelement" and "poison" in text and text.endswith("i64 0"):
-        return 0  # with the shuffle that follows, one instruction
     if opcode.endswith("element"):
         return 1
     if opcode == "icmp" and " x i64>" in text:
