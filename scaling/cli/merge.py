@@ -1,11 +1,13 @@
-"""Implement `scaling merge`: copy the files of records of several results folders into one.
+"""Implement `scaling merge`: copy the records of several results folders into one.
 
-Each run writes its own file of records, which only grows, so that files with the same name are copies.
-The longest one is kept, and a merge can be repeated. The input folders are not modified.
+A record that the output folder already has, as the same line of JSON, is not copied, so that a merge can be
+repeated. The input folders are not modified.
 """
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -15,7 +17,6 @@ from scaling.core.case import Refusal
 from scaling.core.formatting import format_count
 from scaling.results import store
 
-_STUDY = "study.json"
 _LOCK_SECONDS = 2.0
 
 
@@ -33,59 +34,39 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
     if not output.strip():
         raise Refusal(f"--output must be a folder, such as --output results/both, not {output!r}")
     store.refuse_other_files(target, "--output ")
-    files = list(_read_files(folders))
-    _keep_longest([*_read_files([target]), *files])  # refuses files that are not copies
+    records = _read_records(folders)
     for folder in (*folders, target):
         store.refuse_newer_schema(folder)
     store.create_results(target, "--output ")
-    study = store.read_study(target)
-    if study.problem and not study.content:
-        raise Refusal(f"{target}: {study.problem}, or remove it")
+    if problem := store.read_study(target).problem:
+        raise Refusal(f"{target}: {problem}, or remove it")
     with store.locked(target, seconds=_LOCK_SECONDS):
-        return list(_copy_files(folders, files, target))
+        return list(_copy_results(folders, records, target))
 
 
-def _read_files(folders: Iterable[Path]) -> Iterator[tuple[Path, bytes]]:
-    """Yield the path and the content of each file of records. Raise `Refusal` if one cannot be read."""
+def _read_records(folders: Iterable[Path]) -> dict[bytes, None]:
+    """Return the records of results folders as lines of JSON, each once, in the keys of a dict.
+
+    Damaged lines are left out. Raise `Refusal` if a file cannot be read.
+    """
+    records: dict[bytes, None] = {}
     for path in (path for folder in folders for path in sorted(folder.glob("*.jsonl"))):
         try:
-            yield path, store.read_file(path)
+            lines = store.read_file(path).splitlines()
         except OSError as error:
             advice = "make it readable or move it away, and merge again"
             raise Refusal(f"cannot read {path}: {error.strerror}; {advice}") from None
+        records |= dict.fromkeys(line for line in lines if store.parse_json(line) is not None)
+    return records
 
 
-def _keep_longest(files: Iterable[tuple[Path, bytes]]) -> dict[str, bytes]:
-    """Return {name: longest content} of files. Several of them may have the same name.
-
-    Raise `Refusal` unless the shorter content of two such files is the beginning of the longer one.
-    """
-    contents: dict[str, bytes] = {}
-    for path, content in files:
-        shorter, longer = sorted((contents.get(path.name, b""), content), key=len)
-        if not longer.startswith(shorter):
-            problem = "has the name of a file of another folder, with other records"
-            raise Refusal(f"{path} {problem}: rename it, and merge again")
-        contents[path.name] = longer
-    return contents
-
-
-def _copy_files(folders: Sequence[Path], files: Sequence[tuple[Path, bytes]], target: Path) -> Iterator[str]:
-    """Copy the records, study.json and plans of `folders` to `target`, and yield the lines of a summary.
-
-    `files` contains the paths and contents of the files of records in `folders`.
-    """
-    target_files = list(_read_files([target]))
-    present, contents = _keep_longest(target_files), _keep_longest([*target_files, *files])
-    # An earlier version copied the lines to files with other names, merged-*.jsonl.
-    lines, changed = {line for content in present.values() for line in content.split(b"\n")}, list[str]()
-    for name in sorted(contents, key=lambda name: -len(contents[name])):  # the file with the most lines first
-        new_lines = contents[name].split(b"\n")
-        if contents[name] != present.get(name) and not lines.issuperset(new_lines):
-            changed.append(name)
-            lines.update(new_lines)
-    for name in changed:
-        store.replace_file(target / name, contents[name])
+def _copy_results(folders: Sequence[Path], records: Collection[bytes], target: Path) -> Iterator[str]:
+    """Copy `records`, study.json and plans of `folders` to `target`, and yield the lines of a summary."""
+    present = _read_records([target])
+    new_records = [record for record in records if record not in present]
+    if new_records:
+        path = target / f"merged-{uuid.uuid4().hex[:12]}.jsonl"
+        store.replace_file(path, b"".join(record + b"\n" for record in new_records))
     studies = {folder: store.read_study(folder) for folder in (target, *folders)}
     yield from (f"{folder}: {study.problem}" for folder, study in studies.items() if study.problem)
     _merge_studies(list(studies.values()), target)
@@ -97,7 +78,7 @@ def _copy_files(folders: Sequence[Path], files: Sequence[tuple[Path, bytes]], ta
             yield f"{path} is not copied: it differs from {target / path.name}, which is kept"
     for path in (path for folder in folders for path in sorted(folder.glob("versus-*"))):
         yield f"{path} is not copied: copy it to {target / path.name}, or merge it into that folder"
-    copied = f"{format_count(len(changed), 'file')} of records copied, {len(present.keys() | changed)} in all"
+    copied = f"{format_count(len(new_records), 'record')} copied, {len(present) + len(new_records)} in all"
     yield f"{target}: {copied}; `{store.format_command('report', target)}` shows them"
 
 
@@ -106,22 +87,16 @@ def _merge_studies(studies_to_merge: Sequence[store.Study], target: Path) -> Non
     studies = [study.content for study in studies_to_merge if study.content]
     if not studies:
         return
-    named_studies = store.NAME_SEPARATOR.join(str(study["study"]) for study in studies if study.get("study"))
-    study_names = named_studies.split(store.NAME_SEPARATOR)
+    names = [str(study["study"]).split(store.NAME_SEPARATOR) for study in studies if study.get("study")]
     scalings = [study.get("scaling") or "strong" for study in studies]
     scaling_lists = [kinds if isinstance(kinds, list) else [kinds] for kinds in scalings]
     case_entries = [entry for study in studies for entry in study.get("cases", []) if isinstance(entry, dict)]
     case_entries.sort(key=store.count_replicates)  # the entry with the most replicates is kept
-    first, *others = studies
-    common_fields = {
-        name: first.get(name) if all(study.get(name) == first.get(name) for study in others) else None
-        for name in ("order_seed", "sampling")
-    }
-    merged = store.schema_and_version() | common_fields | {
-        "study": store.NAME_SEPARATOR.join(dict.fromkeys(study_names)) or None,
+    merged = store.schema_and_version() | {
+        "study": store.NAME_SEPARATOR.join(dict.fromkeys(itertools.chain(*names))) or None,
         "title": next((study["title"] for study in studies if study.get("title")), None),
-        "scaling": sorted({str(kind) for kinds in scaling_lists for kind in kinds}),
+        "scaling": sorted({str(kind) for kind in itertools.chain(*scaling_lists)}),
         "cases": list({str(entry.get("key")): entry for entry in case_entries}.values()),
-    }  # fmt: skip
-    if merged != store.read_json(target / _STUDY):
-        store.write_json(target / _STUDY, merged)
+    }
+    if merged != store.read_json(target / "study.json"):
+        store.write_json(target / "study.json", merged)
