@@ -126,7 +126,7 @@ def find_unrecorded(folder: Path, records: Sequence[Record] | None = None) -> li
         return []
     from scaling.cluster import task_state
 
-    tasks, _ = task_state.try_find_tasks(folder)
+    tasks = task_state.find_tasks(folder)
     return task_state.make_failed_records(tasks, store.load(folder).records if records is None else records)
 
 

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import itertools
 import math
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -322,12 +321,11 @@ def _settle_submissions(run: StudyRun, console: Console) -> set[tuple[str, int]]
 
     If `run.dry_run` is false, first write a "failed" record for each case that an ended job did not finish.
     """
-    query = (run.cluster.name == SLURM and not run.dry_run) or shutil.which("squeue") is not None
-    tasks = task_state.find_tasks(run.folder, query)
+    tasks = task_state.find_tasks(run.folder)
     if not run.dry_run and (lost := task_state.record_lost_cases(run.folder, tasks)):
         console.print(f"{format_count(lost, 'case')} of earlier jobs did not finish; the records say why")
-    if unknown := sum(task.state.name == task_state.UNKNOWN for task in tasks):
-        text = f"{format_count(unknown, 'task')} cannot be queried by you on this host, and may still run"
+    if unknown := [task.state.reason for task in tasks if task.state.name == task_state.UNKNOWN]:
+        text = f"{format_count(len(unknown), 'task')} may still run ({unknown[0]})"
         print_lines(console, [f"{text}; if they have ended, remove {run.folder / SUBMISSIONS}"])
     return task_state.queued_cases(tasks)
 

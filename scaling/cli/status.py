@@ -89,20 +89,12 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def load_status(folder: Path) -> StudyStatus:
-    """Return the states of all cases and cluster tasks of a results folder.
-
-    If the scheduler does not answer, read the last states of the tasks from files in the folder.
-    """
-    tasks, problem = task_state.try_find_tasks(folder)
-    note = f"{problem}; the current state of the jobs is unknown: these are their last reports"
-    return summarize_status(folder, tasks, [note] if problem else [])
+    """Return the states of all cases and cluster tasks of a results folder."""
+    return summarize_status(folder, task_state.find_tasks(folder))
 
 
-def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[str] = ()) -> StudyStatus:
-    """Return the states of all cases of a results folder, given the states of its cluster tasks.
-
-    The result contains `notes` and further notes, for example about unreadable files.
-    """
+def summarize_status(folder: Path, tasks: Sequence[TaskState]) -> StudyStatus:
+    """Return the states of all cases of a results folder, given the states of its cluster tasks."""
     loaded = store.load(folder)
     every_record = [*loaded.records, *task_state.make_failed_records(tasks, loaded.records)]
     newest = store.newest_by_replicate(every_record).values()
@@ -116,8 +108,11 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
     status_lines += [*_ended_lines(records, tasks), *_live_lines(tasks, loaded.records)]
     # Later lines replace earlier ones.
     lines = {(line.case.key, line.replicate): line for line in status_lines}
-    notes = [*notes, *filter(None, [study.problem])]
-    notes += damaged_notes(loaded.damaged)
+    unknown = dict.fromkeys(task.state.reason for task in tasks if task.state.name == task_state.UNKNOWN)
+    notes = [
+        f"{reason}; the state of these jobs is unknown: these are their last reports" for reason in unknown
+    ]
+    notes += [*filter(None, [study.problem]), *damaged_notes(loaded.damaged)]
     if tasks and not notes and any(line.state == "missing" for line in lines.values()):
         notes.append("repeat the `scaling run` command to submit the missing cases; finished ones are kept")
     if loaded.plans:

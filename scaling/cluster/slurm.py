@@ -240,38 +240,35 @@ def _count_resource(requested: str, available: str) -> int:
     return sum(int(words[-1]) for words in resources if words[: len(name)] == name and words[-1].isdigit())
 
 
-def list_jobs(job_names: Sequence[str]) -> dict[str, dict[str, JobState]]:
-    """Return {job name: {job ID: state}} for the jobs with the given names that squeue lists.
+def find_jobs(names: Sequence[str], jobs: Sequence[str]) -> dict[tuple[str, str], JobState]:
+    """Return {(job name, job ID): state} for jobs that squeue or sacct lists.
 
-    The jobs are pending, running, or ended recently. The ID of a job in an array has the form "12_3". Raise
-    `Refusal` if squeue fails.
+    squeue lists the jobs with the given names that are pending, running, or ended recently. sacct adds the
+    ended jobs with the IDs `jobs`, with all tasks of their arrays, if the cluster has accounting. The ID of a
+    job in an array has the form "12_3". Raise `Refusal` if squeue fails.
     """
-    jobs: dict[str, dict[str, JobState]] = {name: {} for name in job_names}
-    if job_names:
-        options = ("--all", "--noheader", "--array", "--states=all", "--format=%i|%j|%T|%N|%r")
-        squeue_output = run_command("squeue", *options, f"--name={','.join(job_names)}")
-        for job, name, state, node, reason in _split_lines(squeue_output, 5):
-            jobs.get(name, {})[job] = JobState(state, node, "" if reason == "None" else reason)
-    return jobs
+    if not names:
+        return {}
+    options = ("--all", "--noheader", "--array", "--states=all", "--format=%i|%j|%T|%N|%r")
+    squeue_output = run_command("squeue", *options, f"--name={','.join(names)}")
+    states = _find_ended_jobs(jobs) if jobs else {}
+    for job, name, state, node, reason in _split_lines(squeue_output, 5):  # a later state than that of sacct
+        states[name, job] = JobState(state, node, "" if reason == "None" else reason)
+    return states
 
 
-def list_ended_jobs(name: str, jobs: Sequence[str]) -> dict[str, JobState]:
-    """Return {job ID: final state} for the ended jobs named `name`, as reported by sacct.
-
-    `jobs` are job IDs. If an ID belongs to a job array, the whole array is queried. Return {} if sacct fails,
-    for example on a cluster without accounting.
-    """
-    options = ("--noheader", "--parsable2", "--allocations")
-    columns = "--format=JobID,JobName,State,NodeList,ExitCode"
+def _find_ended_jobs(jobs: Sequence[str]) -> dict[tuple[str, str], JobState]:
+    """Return {(job name, job ID): final state} for the ended jobs of sacct, or {} if sacct fails."""
+    options = ("--noheader", "--parsable2", "--allocations", "--format=JobID,JobName,State,NodeList,ExitCode")
     array_ids = ",".join(sorted({job.partition("_")[0] for job in jobs}))
-    states: dict[str, JobState] = {}
+    states: dict[tuple[str, str], JobState] = {}
     with contextlib.suppress(Refusal):  # a cluster without accounting
-        sacct_output = run_command("sacct", *options, columns, f"--jobs={array_ids}") if jobs else ""
-        for job, job_name, state_text, node, exit_code in _split_lines(sacct_output, 5):
+        sacct_output = run_command("sacct", *options, f"--jobs={array_ids}")
+        for job, name, state_text, node, exit_code in _split_lines(sacct_output, 5):
             reason = "" if exit_code == "0:0" else f"exit code {exit_code}"
             state = JobState(state_text.split(" ")[0], "" if node == "None assigned" else node, reason)
-            if job_name == name and not state.live:  # Slurm may reuse the ID of a job with another name
-                states |= dict.fromkeys(_expand_array(job), state)
+            if not state.live:
+                states |= {(name, each): state for each in _expand_array(job)}
     return states
 
 

@@ -117,15 +117,17 @@ def read_submissions(results: Path) -> list[Submission]:
 
 def _submission_from_json(folder: Path, content: Any) -> Submission:
     """Parse submission.json as a `Submission`. Raise KeyError, TypeError or ValueError if it is malformed."""
-    entries = tuple(
+    entries = [
         check_types(SubmittedTask(folder, task["task"], task["job"], shape, task["cases"]))
         for task in content["tasks"]
         for shape in [check_types(ProcessShape(**task["shape"]))]
-    )
+    ]
     if not all(re.fullmatch(r"\w+", f"{entry.name}{entry.job or ''}") for entry in entries):
         raise ValueError("a name of a task or job that cannot be part of a path")
     fields = {name: content[name] for name in _STORED_FIELDS}
-    return check_types(Submission(folder, **fields, entries=entries))
+    # The launcher may have ended before it saved the job ID.
+    entries = [dataclasses.replace(each, job=each.job or read_journal(each.path).job) for each in entries]
+    return check_types(Submission(folder, **fields, entries=tuple(entries)))
 
 
 def build_submission(

@@ -55,6 +55,7 @@ _UNINFORMATIVE_PREFIXES = (
     " ", "Traceback", "subprocess.CalledProcessError", "submitit", "srun: Job step", "slurmstepd",
     "Command '[",
 )  # fmt: skip
+_HIDDEN = "Slurm may show it to its user only"  # PrivateData
 _EXEC_SECONDS = 1.0  # time limit for a new process to start its program
 _LOG_BYTES = 65536  # number of bytes at the end of a log that are read
 _POLL_SECONDS = 3.0  # time between two polls
@@ -115,33 +116,22 @@ class TaskState:
         return [attempt for attempt in self.current_attempts if not attempt.ended_at]
 
 
-def find_tasks(results: Path, query_scheduler: bool = True) -> list[TaskState]:
+def find_tasks(results: Path) -> list[TaskState]:
     """Return all tasks that were submitted for a results folder, with their states.
 
-    If `query_scheduler` is false, Slurm is not queried. Raise `Refusal` if a submission.json file cannot be
-    read, or if the state of a task is unknown because Slurm does not answer.
+    The state of a task is `UNKNOWN`, with an explanation, if this process cannot observe the task, for
+    example because Slurm does not answer, and the files of the task do not show how it ended. Raise `Refusal`
+    if a submission.json file cannot be read.
     """
-    tasks, problem = try_find_tasks(results, query_scheduler)
-    if problem:
-        raise Refusal(problem)
-    return tasks
-
-
-def try_find_tasks(results: Path, query_scheduler: bool = True) -> tuple[list[TaskState], str]:
-    """Return (tasks, error message) for all tasks that were submitted for a results folder.
-
-    The message is "", or says why Slurm does not answer. The state of a task is `UNKNOWN` if neither Slurm
-    nor the files of the task show it. Raise `Refusal` if a submission.json file cannot be read.
-    """
-    submissions, queue, problem = submission_files.read_submissions(results), None, ""
-    if query_scheduler:
-        try:
-            queue = slurm.list_jobs([each.name for each in submissions if _may_be_queued(each)])
-        except Refusal as refusal:
-            problem = str(refusal)
-    tasks = [task for each in submissions for task in _find_submitted_tasks(each, queue)]
-    is_unknown = any(task.submission.kind == SLURM and task.state.name == UNKNOWN for task in tasks)
-    return tasks, problem if is_unknown else ""
+    submissions = submission_files.read_submissions(results)
+    queued = [submission for submission in submissions if _may_be_queued(submission)]
+    problem, jobs = "", dict[tuple[str, str], JobState]()
+    try:
+        entries = [entry for submission in queued for entry in submission.entries]
+        jobs = slurm.find_jobs([each.name for each in queued], [each.job for each in entries if each.job])
+    except Refusal as refusal:
+        problem = str(refusal)
+    return [task for each in submissions for task in _find_submitted_tasks(each, jobs, problem)]
 
 
 def _may_be_queued(submission: Submission) -> bool:
@@ -154,62 +144,40 @@ def _may_be_queued(submission: Submission) -> bool:
 
 
 def _find_submitted_tasks(
-    submission: Submission, queue: Mapping[str, Mapping[str, JobState]] | None
-) -> list[TaskState]:
-    """Return all tasks of a submission, with their states.
+    submission: Submission, jobs: Mapping[tuple[str, str], JobState], problem: str
+) -> Iterator[TaskState]:
+    """Yield all tasks of a submission, with their states.
 
-    `queue` is {job name: {job ID: state}} for the submissions that may be queued, or None if Slurm did not
-    answer or was not queried.
+    `jobs` is {(job name, job ID): state}. `problem` says why Slurm does not answer, or is "".
     """
-    entries = [
-        dataclasses.replace(entry, job=entry.job or read_journal(entry.path).job)
-        for entry in submission.entries
-    ]
-    queued_states = queue.get(submission.name) if queue else None
-    states = {} if queued_states is None else _query_states(submission.name, entries, queued_states)
-    tasks = [TaskState(submission, entry, states.get(entry.name, JobState(UNKNOWN))) for entry in entries]
-    return [dataclasses.replace(task, state=_find_state(task, queue is not None)) for task in tasks]
+    known_jobs = {entry.job for entry in submission.entries}
+    named_jobs = {job: state for (name, job), state in jobs.items() if name == submission.name}
+    # The launcher may have ended before it saved the job ID. The journal has the ID after the start.
+    unassigned = [state for job, state in named_jobs.items() if job not in known_jobs and state.live]
+    for entry in submission.entries:
+        listed = named_jobs.get(entry.job) if entry.job else next(iter(unassigned), None)
+        task = TaskState(submission, entry, listed or JobState(UNKNOWN))
+        yield task if listed else dataclasses.replace(task, state=_find_state(task, problem))
 
 
-def _query_states(
-    name: str, entries: Sequence[SubmittedTask], queued_states: Mapping[str, JobState]
-) -> dict[str, JobState]:
-    """Return {task name: latest state} for the tasks `entries` of the Slurm submission `name`.
+def _find_state(task: TaskState, problem: str) -> JobState:
+    """Return the state of a task whose job Slurm does not list, from its process, its journal or its log.
 
-    `queued_states` maps the IDs of jobs in the queue to their states. Tasks of unknown state are omitted.
-    """
-    ended_jobs = slurm.list_ended_jobs(name, [entry.job for entry in entries if entry.job])
-    known_jobs = {entry.job for entry in entries}
-    unassigned = [state for job, state in queued_states.items() if job not in known_jobs and state.live]
-    states: dict[str, JobState] = {}
-    for entry in entries:
-        final = ended_jobs.get(entry.job or "")
-        # The launcher may have ended before it saved the job ID. The journal has the ID after the start.
-        state = queued_states.get(entry.job) if entry.job else next(iter(unassigned), None)
-        # A final state may precede a requeue. If the states are equal, keep the exit code from sacct.
-        if newest := final if final and (state is None or state.name == final.name) else state:
-            states[entry.name] = newest
-    return states
-
-
-def _find_state(task: TaskState, is_queried: bool) -> JobState:
-    """Return the latest state of a task, from `task.state`, its process, its journal or its log.
-
-    `is_queried` states whether Slurm was queried for `task.state`.
+    `problem` says why Slurm does not answer, or is "".
     """
     is_on_slurm = task.submission.kind == SLURM
-    # The process of a local task is visible on the host of the launcher only.
-    is_observable = is_queried if is_on_slurm else task.submission.host == environment.node_name()
-    if not is_on_slurm and is_observable and _find_process(task):
-        return JobState("RUNNING" if task.journal.runs else "PENDING", task.journal.node)
-    if task.state.name != UNKNOWN:
-        return task.state
+    if not is_on_slurm:
+        # The process of a local task is visible on the host of the launcher only.
+        host = task.submission.host
+        problem = "" if host == environment.node_name() else f"its process is visible on {host} only"
+        if not problem and _find_process(task):
+            return JobState("RUNNING" if task.journal.runs else "PENDING", task.journal.node)
     final = _read_final_state(dataclasses.replace(task))  # a copy reads the journal again
     if is_on_slurm and final.name == LOST and task.submission.folder.stat().st_uid != os.geteuid():
-        is_observable = False  # Slurm may hide the jobs of other users (PrivateData)
+        problem = problem or _HIDDEN
     # Slurm may requeue a job that ended otherwise.
     is_final = final.name in ("COMPLETED", "TIMEOUT") or (not is_on_slurm and final.name != LOST)
-    return final if is_observable or is_final else JobState(UNKNOWN, final.node)
+    return final if is_final or not problem else JobState(UNKNOWN, final.node, problem)
 
 
 def _read_final_state(task: TaskState) -> JobState:
@@ -285,17 +253,18 @@ def poll(results: Path) -> Iterator[list[TaskState]]:
 
     Raise `Refusal` if the first query fails, or if the scheduler does not answer for 300 seconds.
     """
-    answered_at = None
+    answered_at = -math.inf
     while True:
-        try:
-            tasks = find_tasks(results)
+        tasks = find_tasks(results)
+        unknown = [task for task in tasks if task.submission.kind == SLURM and task.state.name == UNKNOWN]
+        if problems := [task.state.reason for task in unknown if task.state.reason != _HIDDEN]:
+            if time.monotonic() - answered_at > _RETRY_SECONDS:
+                raise Refusal(problems[0])
+        else:
             answered_at = time.monotonic()
             yield tasks
             if not any(task.state.live for task in tasks):
                 return
-        except Refusal:
-            if answered_at is None or time.monotonic() - answered_at > _RETRY_SECONDS:
-                raise
         time.sleep(_POLL_SECONDS)
 
 

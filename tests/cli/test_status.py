@@ -283,7 +283,7 @@ def test_status_and_logs_work_without_a_scheduler(make_study, monkeypatch, capsy
     monkeypatch.setenv("PATH", "")
     code, out, err = run_command(["status", study.folder], capsys)
     assert (code, err) == (0, "") and "is not installed on this host" in out
-    assert "the current state of the jobs is unknown" in out
+    assert "the state of these jobs is unknown" in out
     assert re.search(r"poisson *\D* 1 *\D* 0 *\D* 0 *\D* 1 *\D* 2 *\D* 0", out)
     code, out, _ = run_command(["logs", study.folder, study.key(1)], capsys)
     assert code == 0 and "is not installed on this host" in out
@@ -327,26 +327,19 @@ def test_watch_in_a_pipe_prints_only_changes_and_ends_when_all_tasks_ended(make_
 
 def test_poll_tolerates_a_scheduler_that_is_temporarily_unavailable(make_study, monkeypatch):
     study = make_study(2)
-    answers = iter([study.states("RUNNING"), Refusal("busy"), Refusal("busy"), study.states("COMPLETED")])
-
-    def find_tasks(_):
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    monkeypatch.setattr(task_state, "find_tasks", find_tasks)
+    states = ("RUNNING", "UNKNOWN", "UNKNOWN", "COMPLETED")
+    answers = iter([study.states(name) for name in states])
+    monkeypatch.setattr(task_state, "find_tasks", lambda _: next(answers))
     monkeypatch.setattr(task_state.time, "sleep", lambda seconds: None)
     assert [tasks[0].state.name for tasks in task_state.poll(study.folder)] == ["RUNNING", "COMPLETED"]
 
 
 def test_poll_raises_at_once_if_the_scheduler_never_answered(make_study, monkeypatch):
-    def find_tasks(_):
-        raise Refusal("there is no squeue here")
-
-    monkeypatch.setattr(task_state, "find_tasks", find_tasks)
+    study = make_study(2)
+    unknown = study.states(JobState("UNKNOWN", reason="there is no squeue here"))
+    monkeypatch.setattr(task_state, "find_tasks", lambda _: unknown)
     with pytest.raises(Refusal, match="no squeue"):
-        next(task_state.poll(make_study(2).folder))
+        next(task_state.poll(study.folder))
 
 
 def test_logs_show_attempts_then_worker_logs_then_scheduler_logs(make_study, capsys):
@@ -394,7 +387,7 @@ def test_logs_of_a_case_that_has_not_begun_name_its_task(make_study, monkeypatch
     study = make_study(6).start(1)
     pending = JobState("PENDING", reason="Priority")
     tasks = study.states(pending, "RUNNING", JobState("FAILED", reason="exit code 1:0"))
-    monkeypatch.setattr(task_state, "try_find_tasks", lambda _: (tasks, ""))
+    monkeypatch.setattr(task_state, "find_tasks", lambda _: tasks)
     logged = status.load_status(study.folder)
     for case, expected in enumerate(("pending; Priority", "running", "failed; exit code 1:0")):
         text = next(logs.logs_of_case(logged, study.key(2 * case)))[1]
@@ -606,7 +599,7 @@ def test_logs_without_a_key_show_the_failed_cases_and_each_file_once(make_study,
         study.finish(0, case, "failed", reason="error", text=f"number {case}.")
     (study.journals[0].folder / "worker-1.log").write_text("from /home/me/project/model.py\n")
     states = study.states("COMPLETED", *["CANCELLED"] * 3)
-    monkeypatch.setattr(task_state, "try_find_tasks", lambda results: (states, ""))
+    monkeypatch.setattr(task_state, "find_tasks", lambda results: states)
     logged = status.load_status(study.folder)
     assert sorted(logs.select_keys(logged, "")) == sorted(study.key(case) for case in range(5))
     assert logs.select_keys(logged, "poisson") == logs.select_keys(logged, "")
@@ -628,7 +621,7 @@ def test_status_and_logs_show_that_a_task_waits_for_cores(make_study, monkeypatc
     summary = study.summary("RUNNING")
     [row] = status.task_rows(summary.tasks)
     assert row[-1] == text
-    monkeypatch.setattr(task_state, "try_find_tasks", lambda _: (study.states("RUNNING"), ""))
+    monkeypatch.setattr(task_state, "find_tasks", lambda _: study.states("RUNNING"))
     assert text in next(logs.logs_of_case(status.load_status(study.folder), study.key(0)))[1]
     study.log(0, "begin", 0)
     [row] = status.task_rows(study.summary("RUNNING").tasks)

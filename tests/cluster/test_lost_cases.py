@@ -43,8 +43,9 @@ def first_task(submission, state, reason=""):
 
 def fake_slurm(monkeypatch, states):
     """Simulate a Slurm that lists these jobs with the name of each submission, without accounting."""
-    monkeypatch.setattr(slurm, "list_jobs", lambda names: dict.fromkeys(names, states))
-    monkeypatch.setattr(slurm, "list_ended_jobs", lambda name, jobs: {})
+    monkeypatch.setattr(
+        slurm, "find_jobs", lambda names, _: {(name, job): states[job] for name in names for job in states}
+    )
 
 
 @pytest.mark.parametrize(("named", "state"), [(["7"], "PENDING"), ([], "LOST")])
@@ -143,8 +144,8 @@ def test_filters_in_the_environment_of_the_user_do_not_reach_slurm(tmp_path, mon
 def test_a_job_unknown_to_the_controller_is_not_running_even_if_accounting_says_so(monkeypatch):
     rows = ["12_0|x|RUNNING|n1", "12_1|x|COMPLETED|n1", "12_[2-3]|x|CANCELLED by 0|None assigned"]
     monkeypatch.setattr(slurm, "run_command", lambda *_: "".join(f"{row}|0:0\n" for row in rows))
-    states = slurm.list_ended_jobs("x", [f"12_{n}" for n in range(4)])
-    ended = {"12_1": "COMPLETED", "12_2": "CANCELLED", "12_3": "CANCELLED"}
+    states = slurm._find_ended_jobs([f"12_{n}" for n in range(4)])
+    ended = {("x", "12_1"): "COMPLETED", ("x", "12_2"): "CANCELLED", ("x", "12_3"): "CANCELLED"}
     assert {job: state.name for job, state in states.items()} == ended
 
 
@@ -153,7 +154,7 @@ def test_a_job_unknown_to_the_controller_is_not_running_even_if_accounting_says_
     [
         ("PREEMPTED|n1|0:0", "COMPLETED|n1|None", "COMPLETED", ""),
         ("PREEMPTED|n1|0:0", "PENDING||BeginTime", "PENDING", "BeginTime"),
-        ("FAILED|n1|3:0", "FAILED|n1|NonZeroExitCode", "FAILED", "exit code 3:0"),
+        ("FAILED|n1|3:0", "FAILED|n1|NonZeroExitCode", "FAILED", "NonZeroExitCode"),
     ],
 )
 def test_the_controller_overrides_an_earlier_end_of_a_requeued_job(

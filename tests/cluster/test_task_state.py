@@ -55,7 +55,7 @@ def test_lines_without_the_requested_fields_are_ignored(command, monkeypatch, ma
 def test_jobs_and_nodes_of_hidden_partitions_are_listed(commands):
     hidden = {"squeue": "7|x|RUNNING|n1|None", "sinfo": "main|n1|1|2|(null)|main*|2|(null)"}
     commands(**{name: f'[ "$1" != --all ] || echo "{line}"' for name, line in hidden.items()})
-    assert slurm.list_jobs(["x"])["x"]["7"].live
+    assert slurm.find_jobs(["x"], [])["x", "7"].live
     assert slurm.partition_machine(ClusterSettings(name="slurm")).nodes == 1
 
 
@@ -73,7 +73,7 @@ def test_a_number_of_cpus_that_sinfo_abbreviates_is_parsed_and_any_other_text_re
 
 def test_lines_of_slurm_that_are_no_utf_8_are_ignored(commands):
     commands(squeue="printf '\\377\\n7|x|RUNNING|n1|None\\n'")
-    assert slurm.list_jobs(["x"])["x"]["7"].live
+    assert slurm.find_jobs(["x"], [])["x", "7"].live
 
 
 def test_queries_ask_the_cluster_to_which_sbatch_submits(commands, monkeypatch):
@@ -142,7 +142,7 @@ def test_if_slurm_does_not_answer_a_job_has_ended_only_if_it_cannot_be_requeued(
     message = f"slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T16:00 DUE TO {words} ***"
     (submission.folder / "log" / "7_0_log.err").write_text(message)
     fake_slurm.fails = True
-    assert [task.state.name for task in task_state.try_find_tasks(tmp_path)[0]] == [state]
+    assert [task.state.name for task in task_state.find_tasks(tmp_path)] == [state]
 
 
 def test_the_end_of_a_local_task_is_known_on_every_host(make_submission, tmp_path):
@@ -282,7 +282,10 @@ def test_cancel_fails_if_a_task_may_run_that_it_cannot_see(make_submission, tmp_
     make_submission("local", host="login2")
     assert main.main(["cancel", str(tmp_path)]) == 2
     out, err = capsys.readouterr()
-    assert not out and "1 task not visible from this host: run `scaling cancel` on login2" in err
+    assert (
+        not out
+        and "1 task may still run, and cannot be cancelled here: its process is visible on login2 only" in err
+    )
 
 
 def test_cancel_does_not_name_this_host_if_slurm_does_not_answer(
@@ -292,7 +295,10 @@ def test_cancel_does_not_name_this_host_if_slurm_does_not_answer(
     fake_slurm.fails = True
     assert main.main(["cancel", str(tmp_path)]) == 2
     error = capsys.readouterr().err
-    assert "Unable to contact slurm controller" in error and "when Slurm answers" in error
+    assert (
+        "1 task may still run, and cannot be cancelled here: Slurm: Unable to contact slurm controller"
+        in error
+    )
     assert environment.node_name() not in error
 
 
