@@ -129,7 +129,7 @@ def read(
     the folder, or is None to load them. `efficiency` is the smallest acceptable parallel efficiency.
     """
     loaded = loaded or store.load(folder)
-    latest_records = store.omit_completed(store.latest([*loaded.records, *unrecorded]), folder)
+    latest_records = store.newest_records([*loaded.records, *unrecorded], folder)
     records = [record for record in latest_records if only is None or record.setting in only]
     study = store.read_study(folder, records)
     timings = pool_processes(records)

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import scaling
-from scaling.core.case import FIELDS, Case, Refusal, from_dict
+from scaling.core.case import Case, Refusal, from_dict
 from scaling.core.formatting import format_count, format_value
-from scaling.core.grouping import group_by
 from scaling.core.record import SCHEMA, Record, Writer
 from scaling.results.read_record import from_line, require_known_schema
 
@@ -29,7 +28,6 @@ from scaling.results.read_record import from_line, require_known_schema
 _STATUS_RANK = {"failed": 0, "skipped": 1, "planned": 2, "ok": 2}
 MAX_REPLICATES = 10_000  # maximum number of replicates of a study
 NAME_SEPARATOR = " + "  # between the names of the studies of a merged folder
-_DEFAULT_FIELDS = ("target", "variant", "wrt", "formulation")  # filled in from the workload, as sizes are
 _LOCK_SECONDS = 10.0  # maximum time to wait for another run that is about to end
 _MAX_NAME_BYTES = 255  # maximum length of a file name on Linux
 
@@ -199,38 +197,24 @@ def latest(records: Iterable[Record]) -> list[Record]:
     return list(latest_records.values())
 
 
-def omit_completed(records: Sequence[Record], folder: Path | None = None) -> Sequence[Record]:
-    """Return `records` without the failed preflight checks of cases that ran later.
+def newest_records(records: Iterable[Record], folder: Path) -> list[Record]:
+    """Return the records that `latest` selects, without the outdated failures of preflight checks.
 
-    The record of a failed check has the case as written. After a successful check, the study in `folder`
-    lists the case with its defaults filled in, whose key differs.
+    The record of a failed check has the case as written in its study. It is outdated if the study in `folder`
+    does not have this case: after a successful check, a study has the case with its defaults filled in.
     """
-    if not (failed := [record for record in records if _is_unchecked(record)]):
-        return records
-    study = read_study(folder).cases if folder else {}
-    checked = [record for record in sort_by_start(records) if not _is_unchecked(record)]
-    completed = set[int]()
-    for names, group in group_by(failed, lambda record: _stated_names(record.case)).items():
-        newest = {_values_of(record.case, names): record.started_at or "" for record in checked}
-        starts = ((r, newest.get(_values_of(r.case, names), "")) for r in group if r.key not in study)
-        completed |= {id(record) for record, start in starts if start > (record.started_at or "")}
-    return [record for record in records if id(record) not in completed]
+    study = read_study(folder).cases
+    return [
+        record
+        for record in latest(records)
+        if not study or record.key in study or not _is_failed_check(record)
+    ]
 
 
-def _is_unchecked(record: Record) -> bool:
+def _is_failed_check(record: Record) -> bool:
     case = record.case  # a successful check fills in `target`, and `wrt` unless the target is a value
     is_complete = case.target is not None and (case.ad_mode.is_value or case.wrt is not None)
     return record.status == "failed" and not is_complete
-
-
-def _stated_names(case: Case) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of the fields that a check does not fill in, and of the sizes, of a written case."""
-    unset = {"sizes", *(name for name in _DEFAULT_FIELDS if getattr(case, name) is None)}
-    return tuple(name for name in FIELDS if name not in unset), tuple(case.sizes)
-
-
-def _values_of(case: Case, names: tuple[tuple[str, ...], tuple[str, ...]]) -> tuple[Any, ...]:
-    return (*(getattr(case, name) for name in names[0]), *map(case.sizes.get, names[1]))
 
 
 def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
@@ -240,7 +224,7 @@ def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Reco
 
 def keep_newest_environments(records: Sequence[Record]) -> list[Record]:
     """For each workload, return the records of its last environment, and likewise the failed checks."""
-    subject = lambda record: (record.case.workload, _is_unchecked(record))  # noqa: E731
+    subject = lambda record: (record.case.workload, _is_failed_check(record))  # noqa: E731
     newest = {subject(record): record.setting for record in sort_by_start(records)}
     return [record for record in records if record.setting == newest[subject(record)]]
 

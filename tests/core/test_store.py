@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.core.case import Case, Refusal, to_dict
+from scaling.core.case import Refusal, to_dict
 from scaling.core.record import FAILED, SKIPPED, Writer, to_line
 from scaling.results import store
 from scaling.results.read_record import from_line
@@ -316,31 +316,14 @@ def test_without_an_ok_record_the_latest_failure_is_returned(make_record):
     assert store.latest([late, skipped, early]) == [skipped]
 
 
-def test_a_failed_preflight_check_is_omitted_after_its_case_has_a_later_record(tmp_path, make_record):
-    failed = make_record("failed", reason="killed", started_at="2026-11-21T08:00", sizes={"p": 5})
-    completed = {"target": "jacobian", "wrt": "W", "formulation": "sum", "digest": "f" * 12}
-    later = make_record(**completed, started_at="2026-11-21T09:00")
-    earlier = make_record(**completed, started_at="2026-11-21T07:00")
-    other_size = make_record(**completed, started_at="2026-11-21T09:00", sizes={"p": 6, "o": 3})
-    assert store.omit_completed([failed, later], tmp_path) == [later]
-    assert store.omit_completed([failed, earlier, other_size], tmp_path) == [failed, earlier, other_size]
-    # The study still has the case as written: the later record is of another case with the same fields.
-    store.write_json(tmp_path / "study.json", {"cases": [{"key": failed.key, "case": to_dict(failed.case)}]})
-    assert store.omit_completed([failed, later], tmp_path) == [failed, later]
-
-
-def test_failed_preflight_checks_are_not_compared_with_every_record(tmp_path, make_record, monkeypatch):
-    failed = [make_record("failed", reason="killed", sizes={"p": p}) for p in range(1, 101)]
-    later = [
-        make_record(target="jacobian", wrt="W", sizes={"p": p, "o": 1}, started_at="2026")
-        for p in range(1, 101)
-    ]
-    reads = []
-    monkeypatch.setattr(
-        Case, "sizes", property(lambda case: reads.append(0) or case.__dict__["sizes"]), raising=False
-    )
-    assert store.omit_completed([*failed, *later], tmp_path) == later
-    assert len(reads) < 10 * len([*failed, *later])
+def test_a_failed_preflight_check_is_omitted_if_the_study_does_not_have_its_case(tmp_path, make_record):
+    failed = make_record("failed", reason="killed", sizes={"p": 5})
+    later = make_record(target="jacobian", wrt="W", formulation="sum", digest="f" * 12)
+    assert store.newest_records([failed, later], tmp_path) == [failed, later]  # there is no study
+    for record, expected in ((later, [later]), (failed, [failed, later])):
+        cases = [{"key": record.key, "case": to_dict(record.case)}]
+        store.write_json(tmp_path / "study.json", {"cases": cases})
+        assert store.newest_records([failed, later], tmp_path) == expected
 
 
 def test_other_environments_and_replicates_are_separate_measurements(make_record):
