@@ -36,8 +36,7 @@ from scaling.workers.schedule import History, ScheduledCase, build_history
 _END_REASONS = {  # state of an ended job -> (reason, text) of the "failed" records for its lost cases
     "TIMEOUT": (
         "timeout",
-        "its job reached its time limit ({minutes:g} min, cluster.time) while it ran; "
-        "cluster.time={more:g} gives it more",
+        "its job reached its time limit ({minutes:g} min) while it ran; a larger cluster.time gives it more",
     ),
     "DEADLINE": ("timeout", "its job reached its deadline while it ran"),
     "PREEMPTED": ("preempted", "its job was preempted by another while it ran"),
@@ -369,16 +368,14 @@ def _explain_end(task: TaskState) -> tuple[str, str, bool] | None:
         name = _find_state_in_log(task) or name
     if has_begun and name in _END_REASONS:
         reason, text = _END_REASONS[name]
-        minutes = task.submission.minutes
-        return reason, text.format(minutes=minutes, more=math.ceil(2 * minutes)), False
-    exit_code = f", {task.state.reason}" if task.state.reason.startswith("exit code") else ""
-    ending, cause = f"its job ended ({name.lower()}{exit_code})", find_cause(task)
+        return reason, text.format(minutes=task.submission.minutes), False
+    ending = ", ".join(filter(None, [name.lower(), task.state.reason]))
+    cause = find_cause(task) if has_log else "it wrote no log; its node must see the results folder"
+    cause = cause or "`scaling logs` shows more"
     if has_begun:
-        return "killed", f"{ending} while it ran{f': {cause}' if cause else ''}", False
-    log_hint = f": {cause}; `scaling logs` shows more" if cause else ": `scaling logs` shows why"
-    if not has_log:
-        log_hint = ": it wrote no log; its node must see the results folder"
-    return "timeout" if name == "TIMEOUT" else "killed", f"{ending} before its first case{log_hint}", True
+        return "killed", f"its job ended ({ending}) while it ran: {cause}", False
+    reason = "timeout" if name == "TIMEOUT" else "killed"
+    return reason, f"its job ended ({ending}) before its first case: {cause}", True
 
 
 def find_cause(task: TaskState) -> str:

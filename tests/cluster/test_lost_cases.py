@@ -233,11 +233,11 @@ def test_without_accounting_a_job_that_ended_before_its_first_case_is_explained_
     assert all(record.reason == "killed" and cause in record.text for record in load(tmp_path).records)
 
 
-def test_a_timeout_is_recorded_with_a_longer_limit_as_suggestion(submission):
+def test_a_timeout_is_recorded_with_its_limit_and_the_setting_to_increase(submission):
     submission = dataclasses.replace(submission, minutes=60.0)
     start_journal(submission)
     reason, text, _ = task_state._explain_end(first_task(submission, "TIMEOUT"))
-    assert reason == "timeout" and "(60 min, cluster.time)" in text and "cluster.time=120" in text
+    assert reason == "timeout" and "(60 min) while it ran; a larger cluster.time gives it more" in text
 
 
 @pytest.mark.parametrize("begun", [True, False])
@@ -342,13 +342,12 @@ def test_a_final_failure_runs_once_more_with_retry(submission, tmp_path, make_re
     assert key not in attempts([task_state.remaining_cases(work, [failed(1)])])
 
 
-@pytest.mark.parametrize("line", ['{"event": "begin", "ke', "[]", "{}", "7"])
-def test_a_damaged_line_of_a_journal_is_skipped(submission, line):
+def test_an_incomplete_line_of_a_journal_is_skipped(submission):
     start_journal(submission)
     entry = submission.entries[0]
     undamaged = read_journal(entry.path)
     with entry.path.with_suffix(".run-1.jsonl").open("a") as file:
-        file.write(line + "\n")
+        file.write('{"event": "begin", "ke\n')
     assert read_journal(entry.path) == undamaged and len(undamaged.attempts) == 1
 
 

@@ -168,7 +168,7 @@ def with_odd_values(content):
 
 
 @pytest.mark.thin(3, "thorough")
-@pytest.mark.parametrize("name", ["submission.json", "0001.json", "0001.run-1.jsonl"])
+@pytest.mark.parametrize("name", ["submission.json", "0001.json"])
 @pytest.mark.parametrize("host", ["login2", environment.node_name()])
 def test_odd_values_in_the_files_of_a_submission_are_one_line_and_no_exception(
     name, host, make_submission, tmp_path, capsys
@@ -201,7 +201,7 @@ def test_odd_values_in_the_files_of_a_submission_are_one_line_and_no_exception(
         with_odd_values(content.pop(name)), 0, None, 7
     ):  # every value and every entry: an entry has 12 copies
         for other, value in [*content.items(), (name, changed)]:
-            lines = value if other.endswith(".jsonl") and isinstance(value, list) else [value]
+            lines = value if other.endswith(".jsonl") else [value]
             (folder / other).write_text("".join(json.dumps(line) + "\n" for line in lines))
         for verb in ("status", "logs", "cancel"):
             assert main.main([verb, str(tmp_path)]) in (0, 1, 2), changed
@@ -256,7 +256,7 @@ def test_the_log_of_an_earlier_run_does_not_explain_the_end_of_a_later_one(make_
 
     assert explain()[0] == "preempted"
     start_journal(submission, log_starts=[0, log.stat().st_size])
-    assert explain() == ("killed", "its job ended (failed) while it ran")
+    assert explain() == ("killed", "its job ended (failed) while it ran: `scaling logs` shows more")
     with log.open("a") as file:
         file.write("Segmentation fault\n")
     assert explain() == ("killed", "its job ended (failed) while it ran: Segmentation fault")
