@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from scaling.cluster.cluster_settings import ALLOCATION, HOSTS, LOCAL, NONE, ClusterSettings
-from scaling.core.case import Refusal, unknown_name
+from scaling.core.case import Refusal, check_names
 from scaling.core.formatting import last_line
 from scaling.workers.machine import Machine, local_machine
 
@@ -70,7 +70,8 @@ def require_installed(*commands: str) -> None:
     """Raise `Refusal` if one of the commands of Slurm is not in PATH."""
     if missing := [command for command in commands if not shutil.which(command)]:
         reason = f"{missing[0]} is not installed on this host, or its folder is not in PATH"
-        fix = "run cluster=slurm on a login node of the cluster; cluster=none runs on this host"
+        fix = "run cluster=slurm on a login node of the cluster; cluster=none runs on this host; a dry run "
+        fix += "needs no Slurm if cluster.per_node is set"
         raise Refusal(f"{reason}: {fix}")
 
 
@@ -107,11 +108,9 @@ def find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
         return partition_machine(cluster)
     except Refusal as refusal:
         if not (dry_run and cluster.per_node):
-            fix = "; for a dry run, set cluster.per_node, such as cluster.per_node=4" if dry_run else ""
-            raise Refusal(f"{refusal}{fix}") from None
+            raise
         if shutil.which("sinfo"):
-            ignored = f"the Slurm of this host is ignored: {refusal}"
-            print(f"scaling: {ignored}; the scripts follow cluster.per_node", file=sys.stderr)
+            print(f"scaling: {refusal}; the scripts follow cluster.per_node", file=sys.stderr)
         return _remote_machine(cluster, cluster.per_node, _ANY_NODES, "of cluster.nodes")
 
 
@@ -121,32 +120,24 @@ def partition_machine(cluster: ClusterSettings) -> Machine:
     Raise `Refusal` if sinfo fails, if a partition does not exist, or if the number of devices is unknown.
     """
     all_nodes = _list_nodes(cluster)
-    defaults = list(dict.fromkeys(node.partition for node in all_nodes if node.in_default_partition))
+    defaults = sorted({node.partition for node in all_nodes if node.in_default_partition})
     partitions = cluster.partition.split(",") if cluster.partition else defaults
-    all_partitions = sorted({node.partition for node in all_nodes})
-    if not all_nodes:
-        raise Refusal("sinfo lists no node: ask the administrator of the cluster, or set SLURM_CONF")
-    if unknown := [name for name in partitions if name not in all_partitions]:
-        raise unknown_name("cluster.partition", unknown[0], all_partitions)
+    check_names("cluster.partition", partitions, sorted({node.partition for node in all_nodes}))
     constrained_nodes = [node for node in all_nodes if node.has_constraint] or all_nodes
     nodes = [node for node in constrained_nodes if node.partition in partitions]
-    location = f"of partition {','.join(partitions)}"
+    location = f"of partition {','.join(partitions)}" if partitions else "of a default partition"
     # Some sites derive the partition from the constraint, the QOS, or the number of devices.
     is_derived = not cluster.partition and (cluster.constraint or cluster.qos or cluster.per_node)
     if is_derived and not any(node.devices for node in nodes):
         nodes, location = constrained_nodes, "of all partitions"
-        location += f" with constraint {cluster.constraint}" if cluster.constraint else ""
-    if not nodes and not partitions:
-        raise Refusal(
-            f"Slurm has no default partition: set cluster.partition to one of {', '.join(all_partitions)}"
-        )
     max_devices = max((node.devices for node in nodes), default=0)
     per_node = min(cluster.per_node or max_devices, max_devices) or cluster.per_node
     if not per_node:
         advice = "set cluster.gres to its name in `sinfo -o %G`, or cluster.per_node to the number per node"
         if others := ", ".join(sorted({node.partition for node in all_nodes if node.devices})):
             advice = f"set cluster.partition to one that has: {others}; or cluster.constraint or cluster.qos"
-        raise Refusal(f"no node of partition {','.join(partitions)} has a {cluster.gres}: {advice}")
+        device = "core" if cluster.platform == "cpu" else cluster.gres
+        raise Refusal(f"no node {location} has a {device}: {advice}")
     usable_nodes = [node for node in nodes if node.devices >= per_node or not max_devices]
     cpus_each = min(node.cpus / node.devices for node in usable_nodes) if max_devices else None
     return _remote_machine(cluster, per_node, len({node.name for node in usable_nodes}), location, cpus_each)

@@ -238,7 +238,11 @@ def test_a_default_partition_without_gpus_is_rejected_with_partitions_that_have_
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
 def test_a_missing_default_partition_is_reported_with_the_partitions(platform, site):
-    message = "no default partition: set cluster.partition to one of a100, cpu, h100"
+    others = "a100, cpu, h100" if platform == "cpu" else "a100, h100"
+    device = "core" if platform == "cpu" else "gpu"
+    message = (
+        f"no node of a default partition has a {device}: set cluster.partition to one that has: {others}"
+    )
     with pytest.raises(Refusal, match=message):
         site(SITE.replace("cpu*", "cpu"), platform=platform)
     assert site(SITE.replace("cpu*", "cpu"), per_node=8) == (8, 2, 24.0)
