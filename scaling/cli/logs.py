@@ -14,7 +14,6 @@ from scaling.core.environment import hide_secrets
 from scaling.core.record import Record
 from scaling.results import store
 
-_MAX_LINES = 1000  # maximum number of lines shown without --all, from the end of a file
 _MAX_CASES = 3  # maximum number of cases shown without --all
 
 
@@ -26,7 +25,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     keys = select_keys(study, " ".join(args.key))
     print_lines(console, study.notes, "yellow")
     shown_keys = keys if args.all else keys[:_MAX_CASES]
-    sections = dict.fromkeys(section for key in shown_keys for section in logs_of_case(study, key, args.all))
+    sections = dict.fromkeys(section for key in shown_keys for section in logs_of_case(study, key))
     for title, text in sections:
         print_lines(console, [title], "bold")
         print(make_printable(text, "\n\t"), end="\n\n", file=console.file)  # no markup, no wrapping
@@ -47,11 +46,8 @@ def select_keys(study: StudyStatus, query: str) -> list[str]:
     return [key for key in matches if key in failed] or matches
 
 
-def logs_of_case(study: StudyStatus, key: str, show_all: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield (title, text) for the attempts of a case, for each worker log file and for each job log file.
-
-    If `show_all` is false, only the last lines of long log files are included.
-    """
+def logs_of_case(study: StudyStatus, key: str) -> Iterator[tuple[str, str]]:
+    """Yield (title, text) for the attempts of a case, for each worker log file and for each job log file."""
     tasks = [task for task in study.tasks if key in task.cases]
     records = store.sort_by_start(study.records.get(key, []))
     lines = [*map(_describe_record, records), *(_describe_task(task, key) for task in tasks)]
@@ -60,7 +56,7 @@ def logs_of_case(study: StudyStatus, key: str, show_all: bool = False) -> Iterat
     files = [path for task in tasks for path in _list_worker_logs(task, key)]
     job_logs = [task.entry.log_path(kind) for task in tasks for kind in ("err", "out")]
     for path in [*files, *(path for path in job_logs if path.exists() and path.stat().st_size)]:
-        yield str(path.relative_to(study.folder)), _read_last_lines(path, show_all)
+        yield str(path.relative_to(study.folder)), _read_log(path)
 
 
 def _describe_record(record: Record) -> str:
@@ -98,12 +94,10 @@ def _list_worker_logs(task: TaskState, key: str) -> list[Path]:
     return [folder / f"{name}.run-{run}" / f"worker-{worker}.log" for run, worker in workers]
 
 
-def _read_last_lines(path: Path, show_all: bool) -> str:
-    """Return the last 1000 lines of a log file (all lines if `show_all` is true), with secrets hidden."""
+def _read_log(path: Path) -> str:
+    """Return the text of a log file, with secrets hidden."""
     try:
-        lines = store.read_file(path).decode(errors="replace").splitlines()
+        text = store.read_file(path).decode(errors="replace")
     except OSError as error:
         return f"[{error.strerror}]"
-    omitted = 0 if show_all else max(0, len(lines) - _MAX_LINES)
-    omission_note = f"[{omitted} earlier lines are omitted; --all shows them]\n" if omitted else ""
-    return omission_note + hide_secrets("\n".join(lines[omitted:])) if lines else "[empty]"
+    return hide_secrets(text.rstrip("\n")) or "[empty]"

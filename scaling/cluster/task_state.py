@@ -55,7 +55,6 @@ _UNINFORMATIVE_PREFIXES = (
     "Command '[",
 )  # fmt: skip
 _HIDDEN = "Slurm may show it to its user only"  # PrivateData
-_EXEC_SECONDS = 1.0  # time limit for a new process to start its program
 _LOG_BYTES = 65536  # number of bytes at the end of a log that are read
 _POLL_SECONDS = 3.0  # time between two polls
 _RETRY_SECONDS = 300.0  # polling fails if the scheduler does not answer for this time
@@ -199,18 +198,12 @@ def _find_process(task: TaskState) -> int | None:
     task_folder = f"{SUBMISSIONS}/{task.entry.folder.name}".encode()  # guards against a reused process ID
     for pid in (task.journal.pid, task.entry.job):  # the task, and the command `timeout` that runs it
         with contextlib.suppress(OSError):
-            if pid and task_folder in _read_command(pid):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if not command:  # the process starts a program, or it is a zombie, for which this raises OSError
+                os.readlink(f"/proc/{pid}/exe")
+            if pid and (not command or task_folder in command):
                 return int(pid)
     return None
-
-
-def _read_command(pid: int | str) -> bytes:
-    """Return the command line of a process, or raise OSError if the process has ended."""
-    deadline = time.monotonic() + _EXEC_SECONDS
-    # The command line is empty while the process starts a program.
-    while not (command := Path(f"/proc/{pid}/cmdline").read_bytes()) and time.monotonic() < deadline:
-        os.readlink(f"/proc/{pid}/exe")  # raises OSError if the process is a zombie
-    return command
 
 
 def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:

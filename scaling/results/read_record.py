@@ -43,14 +43,9 @@ def require_known_schema(value: Any, path: Path) -> None:
     schema = value.get("schema") if isinstance(value, dict) else None
     if not isinstance(schema, int | float) or isinstance(schema, bool) or not schema > SCHEMA:
         return
-    environment = value.get("environment")
-    versions = environment.get("versions") if isinstance(environment, dict) else value.get("versions")
-    version = versions.get("ad_scaling") if isinstance(versions, dict) else None
-    is_known = isinstance(version, str) and version != scaling.__version__
-    needed = f"ad-scaling {version} or newer" if is_known else "the version of ad-scaling that wrote it"
     raise Refusal(
         f"{path} has schema {schema}, ad-scaling {scaling.__version__} reads schema {SCHEMA}: "
-        f"install {needed}, or give another folder; the file was not changed"
+        "install the version of ad-scaling that wrote it, or give another folder; the file was not changed"
     )
 
 

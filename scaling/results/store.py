@@ -203,12 +203,9 @@ def newest_records(records: Iterable[Record], folder: Path) -> list[Record]:
     The record of a failed check has the case as written in its study. It is outdated if the study in `folder`
     does not have this case: after a successful check, a study has the case with its defaults filled in.
     """
-    study = read_study(folder).cases
-    return [
-        record
-        for record in latest(records)
-        if not study or record.key in study or not _is_failed_check(record)
-    ]
+    newest = latest(records)
+    study = read_study(folder, newest).cases
+    return [record for record in newest if not study or record.key in study or not _is_failed_check(record)]
 
 
 def _is_failed_check(record: Record) -> bool:
@@ -218,8 +215,8 @@ def _is_failed_check(record: Record) -> bool:
 
 
 def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
-    """Return {(case key, replicate number): newest record} for the records that `latest` selects."""
-    return {(record.key, record.replicate): record for record in sort_by_start(latest(records))}
+    """Return {(case key, replicate number): newest record} for records that `newest_records` selects."""
+    return {(record.key, record.replicate): record for record in sort_by_start(records)}
 
 
 def keep_newest_environments(records: Sequence[Record]) -> list[Record]:

@@ -43,7 +43,7 @@ def test_every_verb_rejects_a_newer_schema_and_writes_nothing(verb, location, fo
     done = scaling_command(verb_arguments(verb, record))
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
-    assert f"schema {SCHEMA + 1}" in done.stderr and "7.8.9" in done.stderr
+    assert f"schema {SCHEMA + 1}" in done.stderr
     assert scaling.__version__ in done.stderr
     assert contents(folder.parent) == before
 

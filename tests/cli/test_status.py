@@ -371,18 +371,6 @@ def test_logs_show_attempts_then_worker_logs_then_scheduler_logs(make_study, cap
     assert "another job" not in out and "7_0_0_log.out" not in out
 
 
-def test_a_long_log_is_shortened_to_its_end_without_the_option_all(make_study, capsys):
-    study = make_study(2).start(0).log(0, "begin", 0).end(0)
-    (study.submission.folder / "0001.run-1" / "worker-1.log").write_text(
-        "".join(f"line {n}.\n" for n in range(3000))
-    )
-    _, out, _ = run_command(["logs", study.folder, study.key(0)], capsys)
-    assert "[2000 earlier lines are omitted; --all shows them]" in out and "line 1999." not in out
-    assert "line 2000.\n" in out
-    _, out, _ = run_command(["logs", study.folder, study.key(0), "--all"], capsys)
-    assert "line 0.\n" in out and "line 2999.\n" in out
-
-
 def test_logs_of_a_case_that_has_not_begun_name_its_task(make_study, monkeypatch):
     study = make_study(6).start(1)
     pending = JobState("PENDING", reason="Priority")
