@@ -125,8 +125,7 @@ def find_tasks(results: Path) -> list[TaskState]:
     queued = [submission for submission in submissions if _may_be_queued(submission)]
     problem, jobs = "", dict[tuple[str, str], JobState]()
     try:
-        entries = [entry for submission in queued for entry in submission.entries]
-        jobs = slurm.find_jobs([each.name for each in queued], [each.job for each in entries if each.job])
+        jobs = slurm.find_jobs([submission.name for submission in queued])
     except Refusal as refusal:
         problem = str(refusal)
     return [task for each in submissions for task in _find_submitted_tasks(each, jobs, problem)]
@@ -185,7 +184,7 @@ def _read_final_state(task: TaskState) -> JobState:
     if name := _find_state_in_log(task):
         return JobState(name, journal.node)
     if not journal.runs and not task.entry.log_path("err").exists():
-        return JobState(LOST, reason="never started: being submitted, or the scheduler has no record of it")
+        return JobState(LOST, reason="no log: never started, or its node does not see the results folder")
     if was_stopped and journal.last_text:
         return JobState("FAILED", journal.node, reason=journal.last_text)
     if was_stopped and task.submission.kind != SLURM:
