@@ -8,7 +8,7 @@ from rich.console import Console
 
 from scaling.cli.output import make_printable, print_lines
 from scaling.cli.status import StudyStatus, load_status
-from scaling.cluster.task_state import TaskState, find_cause
+from scaling.cluster.task_state import TaskState
 from scaling.core.case import Refusal, label
 from scaling.core.environment import hide_secrets
 from scaling.core.record import Record
@@ -68,16 +68,13 @@ def _describe_record(record: Record) -> str:
 
 def _describe_task(task: TaskState, key: str) -> str:
     """Return a line of text: the state of a task, and its attempts at the case `key` that still run."""
-    state, job = task.state, f", job {task.entry.job}" if task.entry.job else ""
-    ended_early = not task.may_run and state.name != "COMPLETED"
-    cause = find_cause(task) if ended_early else task.wait_message
-    reasons = dict.fromkeys(filter(None, [state.reason, cause]))
+    job = f", job {task.entry.job}" if task.entry.job else ""
     running = [
         f"attempt {attempt.attempt} runs now on {', '.join(attempt.nodes)}"
         for attempt in task.running_attempts
         if attempt.key == key
     ]
-    description = "; ".join([state.name.lower(), *reasons, *running])
+    description = "; ".join(filter(None, [task.state.name.lower(), task.explanation, *running]))
     return f"task {task.entry.folder.name}/{task.entry.name}{job}: {description}"
 
 

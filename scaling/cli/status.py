@@ -202,7 +202,7 @@ def task_rows(tasks: Sequence[TaskState], show_all: bool = False) -> list[tuple[
     """
     groups = group_by(
         tasks,
-        lambda task: (task.state.name, task.state.reason, task.wait_message, max(1, task.journal.runs)),
+        lambda task: (task.state.name, task.explanation, max(1, task.journal.runs)),
     )
     return [_row_cells(row) for row in ([[task] for task in tasks] if show_all else groups.values())]
 
@@ -219,7 +219,7 @@ def _row_cells(row: Sequence[TaskState]) -> tuple[str, ...]:
         _list_names(task.state.node or task.journal.node for task in row if not task.is_pending),
         _format_elapsed(row),
         f"{ended}/{cases}",
-        state.reason or row[0].wait_message,
+        row[0].explanation,
     )
 
 

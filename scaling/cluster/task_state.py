@@ -94,10 +94,15 @@ class TaskState:
         return self.state.name in slurm.WAITING
 
     @property
-    def wait_message(self) -> str:
-        """Return a message if the task waits for CPU cores, otherwise ""."""
-        waiting = self.may_run and not self.is_pending and self.journal.last_event == "waiting"
-        return self.journal.last_text if waiting else ""
+    def is_started(self) -> bool:
+        """Return whether the task runs, or may run, in its current run."""
+        return self.may_run and not self.is_pending
+
+    @property
+    def explanation(self) -> str:
+        """Return the reason for the state of the task, or that it waits for CPU cores, or ""."""
+        is_waiting = self.is_started and self.journal.last_event == "waiting"
+        return self.journal.last_text if is_waiting else self.state.reason
 
     @property
     def current_attempts(self) -> list[TaskAttempt]:
@@ -105,8 +110,7 @@ class TaskState:
 
         The list is empty if the task is pending or has ended.
         """
-        is_started = self.may_run and not self.is_pending
-        return [each for each in self.journal.attempts if is_started and each.run == self.journal.runs]
+        return [each for each in self.journal.attempts if self.is_started and each.run == self.journal.runs]
 
     @property
     def running_attempts(self) -> list[TaskAttempt]:
@@ -362,7 +366,7 @@ def _explain_end(task: TaskState) -> tuple[str, str, bool] | None:
         reason, text = _END_REASONS[name]
         return reason, text.format(minutes=task.submission.minutes), False
     ending = ", ".join(filter(None, [name.lower(), task.state.reason]))
-    cause = find_cause(task) if has_log else "it wrote no log; its node must see the results folder"
+    cause = _find_cause(task) if has_log else "it wrote no log; its node must see the results folder"
     cause = cause or "`scaling logs` shows more"
     if has_begun:
         return "killed", f"its job ended ({ending}) while it ran: {cause}", False
@@ -370,7 +374,7 @@ def _explain_end(task: TaskState) -> tuple[str, str, bool] | None:
     return reason, f"its job ended ({ending}) before its first case: {cause}", True
 
 
-def find_cause(task: TaskState) -> str:
+def _find_cause(task: TaskState) -> str:
     """Return the message in the journal or logs that explains why a task ended, or "" if there is none."""
     if task.journal.last_event == "stopped" and task.journal.last_text:
         return task.journal.last_text

@@ -355,7 +355,10 @@ def test_a_job_that_waits_for_cores_of_another_study_reports_it(scaling_command,
         done = scaling_command([*study, *SLURM, "results=out"], timeout=TIMEOUT)
         assert done.returncode == 0, done.stderr
         wait_until(
-            lambda: any(task.wait_message for task in task_state.find_tasks(results)), "the worker to wait"
+            lambda: any(
+                task.explanation.startswith("waits for cores") for task in task_state.find_tasks(results)
+            ),
+            "the worker to wait",
         )
         assert "waits for" in scaling_command(["status", "out"]).stdout
         assert f"process {os.getpid()}" in scaling_command(["logs", "out", "residual"]).stdout
