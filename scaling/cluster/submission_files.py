@@ -35,7 +35,6 @@ from scaling.workers.schedule import PreflightResult, Schedule, ScheduledCase, g
 
 SETUP_FAILED = "scaling: setup line failed with exit status"  # beginning of a line in the log of a job
 _SUBMISSION_FILE = "submission.json"
-_STORED_FIELDS = ("kind", "host", "minutes")
 
 
 @dataclass(frozen=True)
@@ -114,10 +113,11 @@ def _submission_from_json(folder: Path, content: Any) -> Submission:
     ]
     if not all(re.fullmatch(r"\w+", f"{entry.name}{entry.job or ''}") for entry in entries):
         raise ValueError("a name of a task or job that cannot be part of a path")
-    fields = {name: content[name] for name in _STORED_FIELDS}
     # The launcher may have ended before it saved the job ID.
     entries = [dataclasses.replace(each, job=each.job or read_journal(each.path).job) for each in entries]
-    return check_types(Submission(folder, **fields, entries=tuple(entries)))
+    return check_types(
+        Submission(folder, content["kind"], content["host"], content["minutes"], tuple(entries))
+    )
 
 
 def build_submission(
@@ -171,7 +171,12 @@ def write_submission(submission: Submission) -> None:
         {"task": task.name, "job": task.job, "shape": dataclasses.asdict(task.shape), "cases": task.cases}
         for task in submission.entries
     ]
-    content = {name: getattr(submission, name) for name in _STORED_FIELDS} | {"tasks": tasks}
+    content = {
+        "kind": submission.kind,
+        "host": submission.host,
+        "minutes": submission.minutes,
+        "tasks": tasks,
+    }
     store.write_json(submission.folder / _SUBMISSION_FILE, content)
 
 
