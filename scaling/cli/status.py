@@ -105,7 +105,8 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState]) -> StudyStatus:
         for case, replicates in study.cases.values()
         for replicate in range(replicates)
     ]
-    status_lines += [*_ended_lines(records, tasks), *_live_lines(tasks, loaded.records)]
+    status_lines += [_ended_line(record, bool(tasks)) for record in records]
+    status_lines += _live_lines(tasks, loaded.records)
     # Later lines replace earlier ones.
     lines = {(line.case.key, line.replicate): line for line in status_lines}
     unknown = dict.fromkeys(task.state.reason for task in tasks if task.state.name == task_state.UNKNOWN)
@@ -122,16 +123,13 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState]) -> StudyStatus:
     return StudyStatus(folder, tasks, list(lines.values()), notes, by_key)
 
 
-def _ended_lines(records: Iterable[Record], tasks: Sequence[TaskState]) -> Iterator[StatusLine]:
-    """Yield one `StatusLine` for each record. The nodes of failed cases are looked up in `tasks`."""
-    attempts = (attempt for task in tasks for attempt in task.journal.attempts)
-    nodes = {(*attempt.replicate_key, attempt.attempt): attempt.nodes for attempt in attempts}
-    for record in records:
-        explanation = f"{record.reason}: {record.text}"
-        if tasks and record.status == "failed":
-            nodes_text = _format_nodes(nodes.get((record.key, record.replicate, record.attempt), ()))
-            explanation = f"{nodes_text}attempt {record.attempt}  {explanation}"
-        yield StatusLine(record.status, record.case, explanation, record.replicate)
+def _ended_line(record: Record, was_submitted: bool) -> StatusLine:
+    """Return the line of a record. A failed case that was submitted has its nodes and its attempt."""
+    explanation = f"{record.reason}: {record.text}"
+    if was_submitted and record.status == "failed":
+        nodes = _format_nodes(record.environment.get("hosts") or ())
+        explanation = f"{nodes}attempt {record.attempt}  {explanation}"
+    return StatusLine(record.status, record.case, explanation, record.replicate)
 
 
 def _live_lines(tasks: Iterable[TaskState], records: Sequence[Record]) -> Iterator[StatusLine]:

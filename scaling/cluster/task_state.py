@@ -319,7 +319,8 @@ def make_failed_records_of_task(
         is_lost = begun or (all_cases and identity not in history.with_result)
         if is_lost and (identity, attempt) not in history.recorded:
             # Use the planned environment, because this process may run on another host.
-            planned = definition.environments[item.preflight.environment_key] | {"hosts": []}
+            nodes = list(begun.nodes) if begun else []
+            planned = definition.environments[item.preflight.environment_key] | {"hosts": nodes}
             item = dataclasses.replace(item, attempt=attempt)
             record = item.record_without_result(planned, definition.settings, "failed", reason, text)
             began_at = begun.began_at if begun else None

@@ -147,7 +147,7 @@ def test_failed_and_running_cases_are_shown_with_key_node_attempt_and_reason(mak
     shown = status_lines(study.summary("COMPLETED", "SUSPENDED"))
     assert len(shown) == 2
     assert re.match(
-        rf"failed  {study.key(1)[:8]}  poisson .*  on n1, attempt 2  error: RuntimeError: \[bold\]luck\[/\]$",
+        rf"failed  {study.key(1)[:8]}  poisson .*  on host, attempt 2  error: RuntimeError: \[bold\]luck\[/\]$",
         shown[0],
     )
     assert re.match(
