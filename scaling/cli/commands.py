@@ -58,7 +58,7 @@ COMMANDS = {
         _argument("key", metavar="KEY", nargs="*", default=[],
                   help="the key or label of a case, or its beginning (`scaling status --all` shows the "
                   "keys), or a workload; shows the cases that failed, or else all"),
-        _argument("--all", action="store_true", help="print whole files"),
+        _argument("--all", action="store_true", help="show all selected cases, not only three"),
     )),
     "cancel": Command("cancel the jobs of a study", "results/smoke", (_FOLDER_ARGUMENT,)),
     "report": Command("write the page DIR/report/index.html", "results/smoke", (
