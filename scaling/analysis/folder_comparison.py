@@ -127,8 +127,7 @@ def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase 
     folders = (("A", [] if a else old), ("B", new))  # other processes of A have a time to compare with
     failed = [name for name, records in folders if any(record.status == "failed" for record in records)]
     unmeasured = (record for record in (*old, *new) if record.status != "ok")
-    reason_text_pairs = ((record.reason or "no reason given", record.text) for record in unmeasured)
-    reasons = dict.fromkeys(f"{reason}: {text}" if text else reason for reason, text in reason_text_pairs)
+    reasons = (": ".join(filter(None, (r.reason or "no reason given", r.text))) for r in unmeasured)
     if not (a or b or failed):
         return None
     if failed:
@@ -144,7 +143,7 @@ def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase 
     else:
         verdict = "skipped in A" if old else "only in B"
     ratio = estimate_ratio(b, a) if verdict == UNDECIDED else None
-    return ComparedCase((old or new)[0].case, verdict, a, b, ratio, text="; ".join(reasons))
+    return ComparedCase((old or new)[0].case, verdict, a, b, ratio, text="; ".join(dict.fromkeys(reasons)))
 
 
 def _decide_verdicts(compared_cases: Sequence[ComparedCase], margin: float) -> list[ComparedCase]:
