@@ -202,46 +202,13 @@ def test_a_sparse_jacobian_is_expanded_to_the_dense_one(name):
         assert_equals(problem, plain_code.write_code(problem, case, coloring), jax.jacfwd)
 
 
-@jax.custom_vjp
-def square(x):
-    return x**2
-
-
-square.defvjp(lambda x: (x**2, x), lambda x, g: (2 * x * g,))
-to_three = lambda x: jax.lax.while_loop(lambda y: y[0] < 3, lambda y: y + 1, x)  # noqa: E731
-ONE_DIRECTION = {  # function -> the numbers of compressed columns and rows; the other direction needs fewer
-    "reverse": (lambda x: jnp.append(square(x)[1:] * square(x)[:-1], square(x)), (0, 3)),
-    "forward": (lambda x: jnp.append(to_three(x)[:-1] ** 2, 0.0) + to_three(x)[-1] * jnp.eye(9)[0], (2, 0)),
-}
-
-
-@pytest.mark.parametrize("name", ONE_DIRECTION)
-def test_a_coloring_uses_the_direction_of_ad_that_the_function_supports(name):
-    function, colors = ONE_DIRECTION[name]
-    problem = make_problem(function, {"x": RNG.normal(size=(3, 9))})
-    with registered(problem) as case:
-        coloring = candidates.find_coloring(case, problem.transforms)
-        case = dataclasses.replace(case, mode=candidates.CODED)
-    assert colors == (coloring.column_count, coloring.row_count)
-    transform = jax.jacrev if name == "reverse" else jax.jacfwd
-    assert_equals(problem, plain_code.write_code(problem, case, coloring), transform)
-
-
-def test_the_explicit_jacobian_of_a_gauss_newton_product_uses_the_direction_that_the_function_supports():
-    x = RNG.normal(size=(3, 4))
-    problem = make_problem(lambda x: jnp.append(square(x), x), {"x": x}, target="gauss_newton")
-    with registered(problem) as case:
-        code = plain_code.write_code(problem, dataclasses.replace(case, mode=candidates.CODED))
-    np.testing.assert_allclose(plain_code.execute_code(problem, code)(x, x), (4 * x**2 + 1) * x)
-
-
 def test_the_code_enables_float64_where_jax_does_and_names_the_function():
     lines = {}
     for is_enabled in (True, False):
         with jax.enable_x64(is_enabled):
             problem = make_problem(force, {"x": X.astype(np.float32)}, {"k": K.astype(np.float32)})
             with registered(problem) as case:
-                lines[is_enabled] = plain_code.write_code(problem, case).splitlines()
+                lines[is_enabled] = plain_code.write_code(problem, case, xla_options={}).splitlines()
     assert 'jax.config.update("jax_enable_x64", True)' in lines[True]
     assert lines[False][:2] == ["import jax", "# force is your function of one point"]
 
@@ -249,7 +216,10 @@ def test_the_code_enables_float64_where_jax_does_and_names_the_function():
 def test_the_code_for_several_cores_of_a_cpu_sets_their_number():
     problem = make_problem(force, {"x": X}, {"k": K})
     with registered(problem) as case:
-        one, two = (plain_code.write_code(problem, dataclasses.replace(case, devices=n)) for n in (1, 2))
+        one, two = (
+            plain_code.write_code(problem, dataclasses.replace(case, devices=n), xla_options={})
+            for n in (1, 2)
+        )
     line = f'jax.config.update("jax_num_cpu_devices", {len(jax.devices())})'
     assert line in two and line not in one
 
@@ -274,7 +244,7 @@ def test_the_code_for_several_cores_needs_no_flags_of_the_process_that_wrote_it(
 
     code = run(write, "--xla_force_host_platform_device_count=2").stdout
     assert run(code + use).stdout == "2\n"
-    lines = [line for line in code.splitlines() if "device_count" not in line]
+    lines = [line for line in code.splitlines() if "num_cpu_devices" not in line]
     assert len(lines) == len(code.splitlines()) - 1
     done = run("\n".join(lines) + use)
     assert done.returncode == 1 and "cannot reshape array of size 1 into shape (2,)" in done.stderr
@@ -284,7 +254,7 @@ def test_the_code_for_several_cores_needs_no_flags_of_the_process_that_wrote_it(
 def test_float64_is_enabled_before_the_module_of_the_function_is_imported(name):
     problem = make_problem(force, {"x": X}, {"k": K}, import_line=f"from springs import {name}")
     with registered(problem) as case:
-        code = plain_code.write_code(problem, dataclasses.replace(case, mode="jacrev"))
+        code = plain_code.write_code(problem, dataclasses.replace(case, mode="jacrev"), xla_options={})
     assert code.index('jax.config.update("jax_enable_x64", True)') < code.index(problem.import_line)
     found = plain_code.execute_code(problem, code)(X, K)
     np.testing.assert_allclose(found, jax.vmap(jax.jacrev(force), (0, None))(X, K))
