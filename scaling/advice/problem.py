@@ -6,7 +6,6 @@ A function that is defined in a notebook cannot be imported by name. Therefore, 
 
 import contextlib
 import dataclasses
-import functools
 import inspect
 import itertools
 import keyword
@@ -31,10 +30,6 @@ from scaling.study.user_workload import ADVISED
 TARGETS = ("jacobian", "hessian", "hvp", "gauss_newton")
 PRODUCTS = ("hvp", "gauss_newton")  # targets with an additional argument, a direction for each point
 _workload_numbers = itertools.count(1)  # distinguishes the workloads of functions with equal names
-_UNREADABLE = {  # type of a value that cannot be an input -> what to use instead
-    jax.core.Tracer: "call scaling.advise outside of jit, vmap and grad, or use a jax.ShapeDtypeStruct",
-    np.ma.MaskedArray: "JAX would ignore its mask; use x.filled(0), and the mask as another input",
-}
 _is_floating = lambda array: jnp.issubdtype(array.dtype, jnp.floating)  # noqa: E731
 _leaf_name = lambda path: jax.tree_util.keystr(path, simple=True, separator=".")  # noqa: E731
 
@@ -82,19 +77,6 @@ class Problem:
         """Return the shapes and dtypes of the result at one point as a `jax.ShapeDtypeStruct` pytree."""
         return jax.eval_shape(self.function, *self.structs_at_point())
 
-    @functools.cached_property
-    def transforms(self) -> list[str]:
-        """Return the names of the JAX transforms to try: "jacfwd", "jacrev" or both.
-
-        A transform is omitted if JAX cannot apply it to the function. If JAX can apply neither, return both.
-        """
-        possible = []
-        for transform in (jax.jacfwd, jax.jacrev):
-            with contextlib.suppress(Exception):
-                jax.eval_shape(transform(self.function, self.argnums), *self.structs_at_point())
-                possible.append(transform.__name__)
-        return possible or ["jacfwd", "jacrev"]
-
 
 def make_problem(
     function: Callable[..., Any],
@@ -107,13 +89,7 @@ def make_problem(
     """Check the arguments of `scaling.advise`, and return a `Problem`. Raise `Refusal` if one is invalid."""
     if not callable(function):
         raise Refusal(f"the function to advise on is {describe(function)}: give a function of one point")
-    if inspect.iscoroutinefunction(function):
-        raise Refusal(
-            "the function to advise on is defined by `async def`, which JAX cannot trace: use `def`"
-        )
     check_names("target", [target], TARGETS)
-    if not re.fullmatch(r"(from [\w.]+ import \w+( as \w+)?)?", str(import_line)):
-        raise Refusal(f"import_line must be a line such as 'from my_model import f', not {import_line!r}")
     points = _read_inputs("points", points)
     shared = _read_inputs("shared", {} if shared is None else shared)
     _check_points(points, shared)
@@ -154,11 +130,6 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
         raise Refusal(
             f"{group} must be a dict such as {{'x': x}} by names of parameters, not {describe(inputs)}"
         )
-    try:
-        jax.tree.structure(dict(inputs))
-    except ValueError as error:  # such as keys that JAX cannot sort
-        fix = "use strings as the keys of dicts"
-        raise Refusal(f"{group} contains no pytree of JAX ({error}): {fix}") from None
     arrays = jax.tree_util.tree_map_with_path(_read_leaf, dict(inputs))
     for name in inputs:
         if not jax.tree.leaves(arrays[name]):
@@ -170,15 +141,12 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
 def _read_leaf(path: Any, leaf: Any) -> Any:
     """Convert a leaf of an input to an array of a JAX dtype. Raise `Refusal` if this is not possible."""
     subject = f"input {_leaf_name(path)!r}"
-    for kind, fix in _UNREADABLE.items():
-        if isinstance(leaf, kind):
-            raise Refusal(f"{subject} is a {kind.__name__}: {fix}")
     is_abstract = isinstance(leaf, jax.ShapeDtypeStruct)
-    is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
     try:
-        array = leaf if is_abstract or is_key else np.asarray(leaf)
-    except Exception as error:  # such as a tensor of PyTorch that requires a gradient
-        raise Refusal(f"{subject} cannot be converted to an array of NumPy ({error})") from None
+        array = leaf if is_abstract else np.asarray(leaf)
+    except Exception as error:  # such as a tensor of PyTorch that requires a gradient, or a traced array
+        text = " ".join(str(error).split())
+        raise Refusal(f"{subject} cannot be converted to an array of NumPy ({text})") from None
     if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
         raise Refusal(
             f"{subject} is {describe(leaf)}: inputs are arrays of real numbers; "
@@ -198,13 +166,10 @@ def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
     if not isinstance(wrt, str) or "," in wrt:
         raise Refusal(f"wrt must be names joined by '+', such as {'+'.join(inputs)}, not {describe(wrt)}")
     names = tuple(wrt.split("+"))
-    if len(set(names)) < len(names):
-        raise Refusal(f"wrt={wrt} names an input twice: give each input once")
     for name in names:
         check_names("input to differentiate with respect to (wrt)", [name], inputs)
-        leaves = jax.tree.leaves(inputs[name])
-        if dtypes := [str(leaf.dtype) for leaf in leaves if not _is_floating(leaf)]:
-            fix = "convert it to floating point" + ", or give it in an input of its own" * (len(leaves) > 1)
+        if dtypes := [str(a.dtype) for a in jax.tree.leaves(inputs[name]) if not _is_floating(a)]:
+            fix = "convert it to floating point, or give it in another input"
             raise Refusal(f"wrt={name} contains {dtypes[0]}, which has no derivative: {fix}")
     return names
 
@@ -219,10 +184,8 @@ def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) ->
         names = tuple(signature.bind(*inputs).arguments)
         if set(names) == set(inputs):
             return names
-    empty = inspect.Parameter.empty
-    parameters = [each.replace(default=empty, annotation=empty) for each in signature.parameters.values()]
     raise Refusal(
-        f"the function takes {inspect.Signature(parameters)}, but the inputs are {', '.join(inputs)}: give "
+        f"the function takes {signature}, but the inputs are {', '.join(inputs)}: give "
         "each positional parameter in points or in shared, and bind others by functools.partial or a lambda"
     )
 
@@ -250,13 +213,8 @@ def registered(
         )  # fmt: skip
     except Refusal as error:
         text = name_user_function(str(error))
-        integers = [
-            name
-            for name, value in problem.shared.items()
-            if getattr(value, "shape", None) == () and not _is_floating(value)
-        ]
-        if integers and "on abstract inputs" in text:
-            text += f"; bind a size, an axis or a flag by functools.partial: {', '.join(integers)}"
+        if "on abstract inputs" in text and problem.shared:
+            text += "; bind a size, an axis or a flag by functools.partial"
         raise Refusal(text) from None
     finally:
         del sys.modules[module.__name__]
@@ -295,7 +253,8 @@ def _define_workload(
 
 
 def name_user_function(text: str) -> str:
-    """Return `text` with the names of temporary workloads replaced by the names of the user's functions."""
+    """Return a message on a temporary workload as a message on the function of the user."""
+    text = text.removesuffix("; add a reference to the workload")
     return re.sub(r"((workload|the function of) )?'?advised\.(\w+)_\d+'?", r"the function '\3'", text)
 
 

@@ -25,18 +25,6 @@ def force(x, k, scale=1.0):
     return scale * k * (x[1:] - x[:-1])
 
 
-async def force_later(x, k):
-    return force(x, k)
-
-
-@jax.tree_util.register_pytree_node_class
-class BrokenTree:
-    def tree_flatten(self):
-        raise ValueError("no leaves here")
-
-    tree_unflatten = classmethod(lambda cls, _, leaves: cls())
-
-
 class OtherArray:
     """An array of a library with dtypes of its own, such as pandas or PyTorch."""
 
@@ -55,15 +43,14 @@ class OtherArray:
         ((force, {"x": X}, K), ["shared must be a dict"]),
         (
             (force, {"x": X}, {"k": jax.random.key(0)}),
-            ["dtype key<fry>", "bind other values by functools.partial"],
+            ["input 'k' cannot be converted to an array of NumPy", "jax.random.key_data"],
         ),
         ((force, {"x": X}, {"k": K}, 0), ["wrt must be names", "such as x+k", "not 0 (int)"]),
         ((force, {"x": X}, {"k": K}, "x,k"), ["wrt must be names joined by '+', such as x+k", "'x,k'"]),
         ((force, {}), ["one at least in points"]),
         ((force, {"x": X}, {"x": K}), ["in both: x"]),
-        ((force_later, {"x": X}, {"k": K}), ["defined by `async def`", "use `def`"]),
-        ((force, {"x": X}), ["takes (x, k, scale), but the inputs are x:", "in points or in shared"]),
-        ((force, {"x": X}, {"stifness": K}), ["takes (x, k, scale), but the inputs are x, stifness"]),
+        ((force, {"x": X}), ["takes (x, k, scale=1.0), but the inputs are x:", "in points or in shared"]),
+        ((force, {"x": X}, {"stifness": K}), ["takes (x, k, scale=1.0), but the inputs are x, stifness"]),
         ((force, {"x": X}, {"k": "soft"}), ["'k' is 'soft' (str)", "arrays of real numbers"]),
         (
             (force, {"x": X}, {"k": dataclasses.make_dataclass("Loose", ["k"])(K)}),
@@ -71,22 +58,27 @@ class OtherArray:
         ),
         ((force, {"x": X}, {"k": {}}), ["'k' is {} (dict)"]),
         ((force, {"x": 1j * X}, {"k": K}), ["'x' is an array of shape (6, 3) and dtype complex"]),
-        ((force, {"x": X > 0, "k": X}), ["wrt=x contains bool", "no derivative: convert it to floating"]),
-        ((force, {"x": {"a": X, "n": X > 0}, "k": X}), ["wrt=x contains bool", "in an input of its own"]),
-        ((force, {"x": X}, {"k": K}, "x+k+x"), ["wrt=x+k+x names an input twice"]),
+        (
+            (force, {"x": X > 0, "k": X}),
+            ["wrt=x contains bool", "no derivative: convert it to floating point"],
+        ),
+        ((force, {"x": {"a": X, "n": X > 0}, "k": X}), ["wrt=x contains bool", "give it in another input"]),
         ((lambda x, *, k: k * x, {"x": X}), ["takes (x, *, k), but the inputs are x:", "functools.partial"]),
         (
             (lambda x, *, k=1: k * x, {"x": X}, {"k": K}),
-            ["takes (x, *, k), but the inputs are x, k", "a lambda"],
+            ["takes (x, *, k=1), but the inputs are x, k", "a lambda"],
         ),
-        ((lambda x, k=1, *, q=2: q * x, {"x": X, "q": X}), ["takes (x, k, *, q), but the inputs are x, q"]),
+        (
+            (lambda x, k=1, *, q=2: q * x, {"x": X, "q": X}),
+            ["takes (x, k=1, *, q=2), but the inputs are x, q"],
+        ),
         (
             (lambda x, k, scale=1.0: k * x, {"x": X}, {"scale": K}),
-            ["takes (x, k, scale), but the inputs are x, scale: give"],
+            ["takes (x, k, scale=1.0), but the inputs are x, scale: give"],
         ),
         ((lambda: 1.0, {"x": X}), ["takes (), but the inputs are x:"]),
         ((lambda *args: args[0], {"x": X}), ["takes (*args), but the inputs are x"]),
-        ((lambda x, *, k=1: k * x, {"y": X}), ["takes (x, *, k), but the inputs are y"]),
+        ((lambda x, *, k=1: k * x, {"y": X}), ["takes (x, *, k=1), but the inputs are y"]),
         ((force, {"x": X, "k": K}), ["x has 6", "k has 2", "belongs in shared"]),
         ((force, {"x": X[0, 0]}, {"k": K}), ["x has 0"]),
         (
@@ -102,17 +94,6 @@ class OtherArray:
         ((force, {"x": X}, {"k": {"a": K}}, "k.a"), ["(wrt) 'k.a'", "x, k"]),
         ((force, {"x": X}, {"k": np.arange(2)}, "k"), ["wrt=k contains int"]),
         ((force, {"x": X}, {"k": K.astype(np.float64)}), ["float32, float64", "use one of"]),
-        (
-            (force, {"x": X}, {"k": K}, "x", "jacobian", "import springs"),
-            ["'from my_model import f', not 'import s"],
-        ),
-        ((force, {"x": X}, {"k": K}, "x", "jacobian", 3), ["'from my_model import f', not 3"]),
-        ((force, {"x": np.ma.masked_less(X, 1)}, {"k": K}), ["'x' is a MaskedArray", "x.filled(0)"]),
-        (
-            (force, {"x": {"a": X, 1: X}}, {"k": K}),
-            ["points contains no pytree of JAX", "sorting", "strings as"],
-        ),
-        ((force, {"x": X}, {"k": BrokenTree()}), ["shared contains no pytree of JAX (no leaves here)"]),
         ((np, {"x": X}), ["(module): give a function"]),
         ((force, {"x": X}, {"k": K}, "x", "hesian"), ["unknown target 'hesian'", "did you mean 'hessian'"]),
     ],
@@ -124,7 +105,7 @@ def test_a_bad_input_is_explained_in_one_line(arguments, words):
 
 
 def test_a_traced_input_is_refused():
-    with pytest.raises(Refusal, match=r"'x' is a Tracer: call scaling.advise outside"):
+    with pytest.raises(Refusal, match=r"'x' cannot be converted to an array of NumPy .*traced array"):
         jax.jit(lambda x: make_problem(force, {"x": x}, {"k": K}))(X)
 
 
@@ -197,7 +178,9 @@ def test_a_message_on_a_function_has_its_name(function):
 
 
 def test_a_size_given_as_an_input_is_refused_with_the_way_to_bind_it():
-    with pytest.raises(Refusal, match=r"fails on abstract inputs .* by functools.partial: rows$"):
+    with pytest.raises(
+        Refusal, match=r"fails on abstract inputs .* bind a size, an axis or a flag by functools.partial$"
+    ):
         scaling.advise(lambda x, k, rows: k * x[:rows], {"x": X}, {"k": K, "rows": 2}, budget=0)
 
 
@@ -278,5 +261,6 @@ def test_a_wrong_product_is_detected_whatever_the_points_are(target, mode, point
 def test_a_workload_with_fewer_points_than_devices_has_its_seeds_partitioned():
     for points, layout in ((1, ("both", "1x2")), (4, ("points", None))):
         base = Case("linear", sizes={"p": 6, "o": 4}, points=points, api="jit", split="points")
-        cases, excluded, _ = candidates.list_candidates(base, devices=[2])
-        assert {(case.split, case.mesh) for case in cases} == {layout}, (points, excluded)
+        records, _ = candidates.list_candidates(base, devices=[2])
+        layouts = {(record.case.split, record.case.mesh) for record in records if record.status == "planned"}
+        assert layouts == {layout}, (points, records)
