@@ -118,8 +118,8 @@ def measure_regret(predicted: Any, budget: float, *arguments: Any, **options: An
     import scaling
 
     measured = scaling.advise(*arguments, budget=budget, **options)
-    samples = {measured.describe(case): record.seconds for case, record in measured.records.items()}
-    advised, fastest = predicted.describe(predicted.best), measured.describe(measured.best)
+    samples = {measured.describe(record.case): record.seconds for record in measured.records}
+    advised, fastest = predicted.describe(predicted.best.case), measured.describe(measured.best.case)
     ratio = ratio_interval(samples[advised], samples[fastest]) if samples.get(advised) else None
     if advised == fastest:
         ratio = (1.0, 1.0, 1.0)

@@ -42,12 +42,12 @@ def choose_cases(advice: advisor.Advice, base: Case, modes: tuple[str, ...]) -> 
     The cases are those advised by measuring and by compiling alone, the next fastest ones that the advice
     measured, and the case `base` in each of `modes`.
     """
-    measured = [case for case in advice.cases if advice.records.get(case) and advice.records[case].seconds]
-    times = {case: (fields.get("predicted") or {}).get("seconds") for case, fields in advice.fields.items()}
-    by_compiling = min((case for case in times if times[case]), key=lambda case: times[case])
+    measured = [record.case for record in advice.records if record.seconds]
+    times = {record.case: record.predicted["seconds"] for record in advice.records if record.predicted}
+    by_compiling = min(times, key=lambda case: times[case])
     of_modes = [completion.complete(dataclasses.replace(base, mode=mode)) for mode in modes]
     cases: dict[str, Case] = {}
-    for case in [advice.best, by_compiling, *measured[1 : 1 + MOST_RIVALS], *of_modes]:
+    for case in [advice.best.case, by_compiling, *measured[1 : 1 + MOST_RIVALS], *of_modes]:
         cases.setdefault(advice.describe(case), case)
     return cases, advice.describe(by_compiling)
 
@@ -107,7 +107,7 @@ def measure_cell(cell: problems.Cell, programs: tuple[Path, Path], folder: Path,
         samples = side_by_side.sample_in_turns(timers, TURN_SECONDS * scale, LEAST, MOST, SHORTEST)
     return {
         "problem": cell.problem, "label": cell.label, "fields": dict(cell.fields),
-        "advised": advice.describe(advice.best), "advised_by_compiling": by_compiling,
+        "advised": advice.describe(advice.best.case), "advised_by_compiling": by_compiling,
         "candidates": list(cases), "advice_seconds": round(advice_seconds, 1),
         "largest_difference": max(differences.values()),
         "seconds": {name: [float(f"{s:.5g}") for s in times] for name, times in samples.items()},

@@ -94,7 +94,7 @@ def advise(function, transform, shapes, dtype):
     try:
         advice = scaling.advise(function, points, shared, budget=0, **options)
         best = advice.table.iloc[0]
-        method = advice.describe(advice.best)
+        method = advice.describe(advice.best.case)
     except Exception as error:
         text = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         return {"error": text, "advice_seconds": time.perf_counter() - began}

@@ -12,7 +12,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
@@ -20,12 +20,12 @@ import jax
 
 from scaling.advice import measurement
 from scaling.core import environment, workload
-from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal, TooLarge
+from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal
 from scaling.core.compile_case import Stages
 from scaling.core.derivative import Derivative, describe_derivative
 from scaling.core.formatting import format_bytes
 from scaling.core.inputs import point_structs
-from scaling.core.record import RecordFields
+from scaling.core.record import Record, RecordFields
 from scaling.options import program_stats
 from scaling.options.coloring import Coloring, detect_coloring, why_unavailable
 from scaling.plan import time_model
@@ -48,20 +48,18 @@ _BLOCK_ELEMENTS = (2**14, 2**18)  # the numbers of elements of all Jacobians tha
 _MAX_COLORED_ENTRIES = 10**7  # the maximum number of entries of a Jacobian whose pattern is detected
 _MIN_COLORED_SEEDS = 4  # with fewer seeds, a coloring saves too little
 _MAX_COLORED_OPERATIONS = 10**7  # the maximum number of operations of the function; detection takes 10 s
-# A case with a chunk or block is not compiled if it needs more than this many times the fewest operations.
-_MAX_WORK_RATIO = 10.0
-_COMPILE_COPIES, _PROGRAM_COPIES = 4, 2  # copies of captured arrays: while a thread compiles, in a program
+_CAPTURED_COPIES = 50  # copies of captured arrays that compiling ten candidates in eight threads makes
 _ALWAYS_COMPILED = 3  # the number of candidates that are compiled without time limit
+NOT_COMPILED = "timeout"  # the reason of a candidate that was not compiled in time
+INTERRUPTED = "not compiled: interrupted"
 
 
-def list_candidates(
-    base: Case, devices: Sequence[int] | None = None
-) -> tuple[list[Case], dict[Case, str], Derivative]:
+def list_candidates(base: Case, devices: Sequence[int] | None = None) -> tuple[list[Record], Derivative]:
     """List the cases that may be the fastest way to compute the derivative of `base`.
 
-    Return (candidates, {excluded case: reason}, `Derivative` that the candidates compute). A case is excluded
-    if its points do not divide evenly over the devices. If there are neither candidates nor such cases, the
-    cases that do not apply to the function are returned as excluded.
+    Return (records, `Derivative` that all of them compute). The status of a record is "planned", or "skipped"
+    if the points of the case do not divide evenly over its devices. If there are no such cases, the records of
+    the cases that do not apply to the function are returned.
 
     The AD mode of `base` is ignored. `devices` contains the device counts to compare, or is None to keep the
     layout of `base`. If there are more devices than points, the seeds of a workload are partitioned, but not
@@ -70,20 +68,21 @@ def list_candidates(
     base = completion.complete(base)
     derivative = describe_derivative(base, workload.build(base))
     layouts = [base] if devices is None else [_choose_layout(base, n) for n in devices]
-    # Different options can give the same case, so cases are dict keys. The last two dicts map to reasons.
-    cases, indivisible, inapplicable = dict[Case, None](), dict[Case, str](), dict[Case, str]()
+    records = dict[Case, Record]()  # different options can give the same case
     for incomplete in _enumerate_cases(layouts, _list_modes(derivative), derivative):
         case = completion.complete(incomplete)
         simplified = completion.without_trivial_blocks(describe_derivative(case, workload.build(case)))
         case = simplified.case
+        why_skipped = completion.why_inapplicable(simplified)
         if case.split != "both" and case.points % case.mesh_shape[0]:
-            indivisible[case] = f"points={case.points} do not divide evenly over {case.mesh_shape[0]} devices"
-        elif reason := completion.why_inapplicable(simplified):
-            inapplicable[case] = reason[1]
-        else:
-            cases[case] = None
+            text = f"points={case.points} do not divide evenly over {case.mesh_shape[0]} devices"
+            why_skipped = "indivisible", text
+        records[case] = Record(case, "planned", {})
+        if why_skipped:
+            records[case] = Record(case, "skipped", {}, *why_skipped)
     # Modes that are undefined for the function are reported only if there is nothing else to report.
-    return list(cases), indivisible or ({} if cases else inapplicable), derivative
+    reported = [record for record in records.values() if record.reason in (None, "indivisible")]
+    return reported or list(records.values()), derivative
 
 
 def _choose_layout(base: Case, devices: int) -> Case:
@@ -120,39 +119,40 @@ def _list_modes(derivative: Derivative) -> list[str]:
     built = derivative.workload
     if modes := _SECOND_ORDER_MODES.get(derivative.case.target or ""):
         return [mode for mode in modes if mode != "fwd_over_fwd" or derivative.inputs <= _MAX_NESTED_FORWARD]
-    coded = [CODED] if CODED in built.whole_modes else []
-    if built.reduction.along_point:  # J x takes a single JVP, but one VJP per output
-        return ["jacfwd", *coded]
-    modes = ("jacfwd", "jacrev")
-    if built.reduce:  # for a single output, grad_of_sum is the same as jacrev
-        modes += ("grad_of_sum",)
-    if len(built.names) > 1 and not any("." in name for name in built.names):
-        modes += ("mixed",)
-    return [*modes, *coded]
+    is_general = not built.reduction.along_point  # otherwise J x takes a single JVP, but one VJP per output
+    has_plain_inputs = not any("." in name for name in built.names)  # no pytrees
+    applies = {
+        "jacfwd": True,
+        "jacrev": is_general,
+        "grad_of_sum": is_general and built.reduce,  # for a single output, it is the same as jacrev
+        "mixed": is_general and len(built.names) > 1 and has_plain_inputs,
+        CODED: CODED in built.whole_modes,
+    }
+    return [mode for mode, mode_applies in applies.items() if mode_applies]
 
 
-def find_coloring(base: Case, modes: Sequence[str] = ("jacfwd", "jacrev")) -> Coloring | None:
+def find_coloring(base: Case) -> Coloring | None:
     """Return a coloring of the columns or rows of the Jacobian, or None if there is no useful coloring.
 
-    If `modes` contains "jacfwd", the columns are colored. If it contains "jacrev", the rows are colored. The
-    coloring with fewer colors is returned. It must save at least half of the seeds. Second derivatives are
+    The coloring with fewer colors is returned. It must save at least half of the seeds. Second derivatives are
     not colored, nor are functions whose sparsity pattern takes long to detect.
     """
     base = completion.complete(base)
     built = workload.build(base)
     derivative = describe_derivative(base, built)
     fewest_seeds, entries = min(derivative.inputs, derivative.outputs), derivative.inputs * derivative.outputs
+    is_first = base.target not in SECOND
     if (
-        base.target in SECOND
+        not is_first
         or fewest_seeds < _MIN_COLORED_SEEDS
         or entries > _MAX_COLORED_ENTRIES
         or why_unavailable()
     ):
         return None
-    traced = jax.make_jaxpr(lambda named: built.function(**named))(point_structs(base, built))
-    if _sum_operations(traced) > _MAX_COLORED_OPERATIONS:
+    counts = program_stats.count_operations(_trace_function(base))
+    if sum(count or 0 for count in counts) > _MAX_COLORED_OPERATIONS:
         return None
-    cases = [dataclasses.replace(base, mode=mode, seeds="colored") for mode in modes]
+    cases = [dataclasses.replace(base, mode=mode, seeds="colored") for mode in ("jacfwd", "jacrev")]
     try:
         colorings = [detect_coloring(case, built) for case in cases]
     except (Refusal, MemoryError):
@@ -162,123 +162,26 @@ def find_coloring(base: Case, modes: Sequence[str] = ("jacfwd", "jacrev")) -> Co
     return best_coloring if 2 * count_colors(best_coloring) <= fewest_seeds else None
 
 
-def predict_candidates(
-    cases: Sequence[Case],
-    model: Hardware,
-    note: Callable[[str], None] = lambda text: None,
-    seconds: float = math.inf,
-) -> tuple[dict[Case, RecordFields], dict[Case, Stages]]:
-    """Compile cases, predict their times, and return ({case: record fields}, {case: compiled program}).
+def check_captured_arrays(base: Case) -> None:
+    """Raise `Refusal` if the copies of the arrays that the function of `base` has captured may fill the memory.
 
-    The field `predicted` contains the predicted time. If the field `status` is not "planned", the field
-    `text` contains the reason, for example that the case does not fit into memory. If the machine is not a
-    CPU, the second dict is empty. If the user interrupts (Ctrl-C), the cases that are not compiled yet are
-    omitted. If no case is compiled yet, the function raises `KeyboardInterrupt`.
-
-    Args:
-        model: the machine. If it is this CPU, the peak rates that limit the programs are measured.
-        note: a function that is called with each line of progress text.
-        seconds: the time after which no compilation begins, except that the first three always do.
+    Each program and each compilation has copies of these arrays.
     """
-    fields, stages = _compile_candidates(cases, model, note, seconds)
-    if model.platform == "cpu" and any(each["status"] == "planned" for each in fields.values()):
-        model = measurement.add_rates(model, fields)
-    predicted = {case: time_model.predict(case, model, fields[case]) for case in cases if case in fields}
-    return predicted, stages if model.platform == "cpu" else {}
-
-
-def _compile_candidates(
-    cases: Sequence[Case],
-    model: Hardware,
-    note: Callable[[str], None],
-    seconds: float,
-) -> tuple[dict[Case, RecordFields], dict[Case, Stages]]:
-    fields, built, work = dict[Case, RecordFields](), dict[Case, BuiltCase](), dict[Case, float]()
+    captured_bytes = sum(_find_captured_arrays(_trace_function(completion.complete(base))).values())
     free = environment.available_bytes()
-    copies = _COMPILE_COPIES * min(len(cases), len(_find_compile_cores())) + _PROGRAM_COPIES * len(cases)
-    for case in cases:
-        available = model.memory or (free and free / case.devices)  # the devices of a CPU share its memory
-        try:
-            candidate = BuiltCase(dataclasses.replace(model, memory=available), case)
-            traced = candidate.trace()
-            _check_captured_arrays(traced, copies, free)
-            work[case] = _sum_operations(traced) * case.devices
-            built[case] = candidate
-        except Exception as error:
-            fields[case] = describe_failure(error)
-    excess = _find_excessive_work(work)
-    for case, text in excess.items():
-        if case.chunk or case.block:  # plain modes are always compiled, for comparison
-            fields[case] = {"status": "skipped", "reason": "dominated", "text": f"not compiled: {text}"}
-            del built[case]
-    try:
-        # Cases that are unlikely to be the fastest are compiled last.
-        rank = lambda case: (case in excess, bool(case.block or case.chunk), work[case])  # noqa: E731
-        ordered = [built[case] for case in sorted(built, key=rank)]
-        for number, (case, compiled) in enumerate(_compile_in_threads(ordered, seconds), 1):
-            fields[case] = compiled
-            note(f"compiled {number} of {len(built)} candidates")
-    except KeyboardInterrupt:
-        if all(each["status"] != "planned" for each in fields.values()):
-            raise
-        note("interrupted: advice from the candidates that are compiled")
-    return fields, {case: each.stages for case, each in built.items() if each.stages}
-
-
-def _compile_in_threads(built: Sequence[BuiltCase], seconds: float) -> Iterator[tuple[Case, RecordFields]]:
-    """Compile programs in threads, and yield (case, record fields) when a compilation is finished.
-
-    Programs whose compilation has not begun after `seconds` are skipped, except for the first three.
-    """
-    deadline, skipped = time.monotonic() + seconds, {"status": "skipped", "reason": "no_time"}
-    skipped["text"] = f"not compiled: no time was left after {seconds:.0f} s of compiling"
-
-    def compile_in_time(built_case: BuiltCase) -> RecordFields:
-        is_late = time.monotonic() > deadline and built_case not in built[:_ALWAYS_COMPILED]
-        return skipped if is_late else built_case.compile()
-
-    cores = _find_compile_cores()
-    pool = ThreadPoolExecutor(len(cores), initializer=os.sched_setaffinity, initargs=(0, cores))
-    uses_cache = jax.config.values["jax_enable_compilation_cache"]
-    # A program that comes from the cache is not compiled, and XLA does not write its LLVM IR.
-    jax.config.update("jax_enable_compilation_cache", False)
-    try:
-        cases = {pool.submit(compile_in_time, built_case): built_case.case for built_case in built}
-        for future in as_completed(cases):
-            try:
-                fields = future.result()
-            except Exception as error:
-                fields = describe_failure(error)
-            yield cases[future], fields
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-        jax.config.update("jax_enable_compilation_cache", uses_cache)
-
-
-def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
-    """Return {case: explanation} for the cases that need many more operations than the cheapest case.
-
-    `work` maps each case to its number of operations. The limit is ten times the smallest number.
-    """
-    # A compressed program is no baseline, because the operations that expand its result are not counted.
-    dense = [value for case, value in work.items() if value and case.mode != CODED]
-    least = min(dense, default=math.inf)
-    return {
-        case: f"it counts {value / least:,.0f} times the operations of another candidate"
-        for case, value in work.items()
-        if value > _MAX_WORK_RATIO * least
-    }
-
-
-def _check_captured_arrays(jaxpr: Any, copies: int, free: float | None) -> None:
-    """Raise `TooLarge` if `copies` copies of the arrays that a program has captured exceed `free` bytes."""
-    captured_bytes = sum(_find_captured_arrays(jaxpr).values())
-    if free and captured_bytes * copies > free:
-        raise TooLarge(
-            f"the function captures arrays of {format_bytes(captured_bytes)}, and compiling makes about "
-            f"{copies} copies of them, but {format_bytes(free)} are free: "
+    if free and captured_bytes * _CAPTURED_COPIES > free:
+        raise Refusal(
+            f"the function captures arrays of {format_bytes(captured_bytes)}, and compiling makes up to "
+            f"{_CAPTURED_COPIES} copies of them, but {format_bytes(free)} are free: "
             "make them inputs that all points share"
         )
+
+
+def _trace_function(case: Case) -> Any:
+    """Return the jaxpr of the function of one point."""
+    built = workload.build(case)
+    describe_derivative(case, built)  # explains why a function cannot be traced
+    return jax.make_jaxpr(lambda named: built.function(**named))(point_structs(case, built))
 
 
 def _find_captured_arrays(jaxpr: Any) -> dict[int, int]:
@@ -290,18 +193,86 @@ def _find_captured_arrays(jaxpr: Any) -> dict[int, int]:
     return found
 
 
-def _sum_operations(jaxpr: Any) -> float:
-    """Return the number of flops and transcendental function evaluations of a jaxpr, or 0 if unknown."""
-    return float(sum(count or 0 for count in program_stats.count_operations(jaxpr))) if jaxpr else 0.0
+def predict_candidates(
+    records: Sequence[Record],
+    model: Hardware,
+    note: Callable[[str], None] = lambda text: None,
+    seconds: float = math.inf,
+) -> tuple[list[Record], dict[Case, Stages]]:
+    """Compile the planned cases, predict their times, and return (records, {case: compiled program}).
 
+    The field `predicted` contains the predicted time. If the field `status` is not "planned", the field
+    `text` contains the reason, for example that the case does not fit into memory. If the machine is not a
+    CPU, the dict is empty. If the user interrupts (Ctrl-C), the cases that are not compiled yet are skipped.
+    If no case is compiled yet, the function raises `KeyboardInterrupt`.
 
-def find_case_of_mode(cases: Sequence[Case], mode: str) -> Case | None:
-    """Return the case with the AD mode `mode` that uses the fewest devices, or None if there is none.
-
-    Only cases with batch=vmap, without a chunk and without a block are considered.
+    Args:
+        records: the candidates that `list_candidates` returned.
+        model: the machine. If it is this CPU, its peak rates are measured.
+        note: a function that is called with each line of progress text.
+        seconds: the time after which no compilation begins, except that the first three always do.
     """
-    plain = [c for c in cases if (c.mode, c.chunk, c.block, c.batch) == (mode, None, None, "vmap")]
-    return min(plain, key=lambda case: case.devices, default=None)
+    results, built = {record.case: record for record in records}, list[BuiltCase]()
+    free = environment.available_bytes()
+    for case in [record.case for record in records if record.status == "planned"]:
+        available = model.memory or (free and free / case.devices)  # the devices of a CPU share its memory
+        try:
+            built_case = BuiltCase(dataclasses.replace(model, memory=available), case)
+            built_case.trace()
+            built.append(built_case)
+            fields = _not_compiled(INTERRUPTED)
+        except Exception as error:
+            fields = describe_failure(error)
+        results[case] = Record(case, environment={}, **fields)
+    built.sort(key=lambda each: bool(each.case.block or each.case.chunk))  # plain programs are compiled first
+    try:
+        for number, (case, fields) in enumerate(_compile_in_threads(built, seconds), 1):
+            results[case] = Record(case, environment={}, **fields)
+            note(f"compiled {number} of {len(built)} candidates")
+    except KeyboardInterrupt:
+        if not any(record.status == "planned" for record in results.values()):
+            raise
+        note("interrupted: advice from the candidates that are compiled")
+    planned = [case for case, record in results.items() if record.status == "planned"]
+    if model.platform == "cpu" and planned:
+        model = measurement.add_rates(model, planned)
+    predicted = [Record(**time_model.predict(case, model, vars(record))) for case, record in results.items()]
+    is_this_machine = model.platform == "cpu"
+    return predicted, {each.case: each.stages for each in built if each.stages and is_this_machine}
+
+
+def _not_compiled(text: str) -> RecordFields:
+    return {"status": "skipped", "reason": NOT_COMPILED, "text": text}
+
+
+def _compile_in_threads(built: Sequence[BuiltCase], seconds: float) -> Iterator[tuple[Case, RecordFields]]:
+    """Compile programs in threads, and yield (case, record fields) when a compilation is finished.
+
+    Programs whose compilation has not begun after `seconds` are skipped, except for the first three.
+    """
+    deadline = time.monotonic() + seconds
+    late = f"not compiled: no time was left after {seconds:.0f} s of compiling; a larger budget allows more"
+
+    def compile_in_time(built_case: BuiltCase) -> RecordFields:
+        if time.monotonic() > deadline and built_case not in built[:_ALWAYS_COMPILED]:
+            return _not_compiled(late)
+        try:
+            return built_case.compile()
+        except Exception as error:
+            return describe_failure(error)
+
+    cores = _find_compile_cores()
+    pool = ThreadPoolExecutor(len(cores), initializer=os.sched_setaffinity, initargs=(0, cores))
+    uses_cache = jax.config.values["jax_enable_compilation_cache"]
+    # A program that comes from the cache is not compiled, and XLA does not write its LLVM IR.
+    jax.config.update("jax_enable_compilation_cache", False)
+    try:
+        cases = {pool.submit(compile_in_time, built_case): built_case.case for built_case in built}
+        for future in as_completed(cases):
+            yield cases[future], future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        jax.config.update("jax_enable_compilation_cache", uses_cache)
 
 
 def start_compile_threads(cores: Sequence[int]) -> None:

@@ -11,6 +11,7 @@ Prints a Markdown table, and the cases where the advice loses more than 10 %.
 
 import contextlib
 import os
+import statistics
 import sys
 
 from scaling.workers import cores
@@ -21,9 +22,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scaling.advice import advisor, candidates
+from scaling.advice import advisor, measurement
 from scaling.core.case import Refusal
 from scaling.core.formatting import format_duration
+from scaling.core.record import Record
 
 RNG = np.random.default_rng(0)
 ADVICE, MEASURED = "advice by compiling alone", "advice with a budget"
@@ -267,17 +269,17 @@ MORE_FAMILIES = {
 }  # fmt: skip
 
 
-def choose(advice: advisor.Advice) -> dict[str, object]:
+def choose(advice: advisor.Advice) -> dict[str, Record | None]:
     """Return a dict from the name of each rule to the candidate that it chooses, None if there is none."""
     inputs, outputs = advice.derivative.inputs, advice.derivative.outputs
-    forward, reverse = (candidates.find_case_of_mode(advice.cases, mode) for mode in ("jacfwd", "jacrev"))
-    compiled = [case for case in advice.cases if advice.fields[case].get("program_flops")]
+    forward, reverse = advice.find_plain("jacfwd"), advice.find_plain("jacrev")
+    compiled = [record for record in advice.records if record.program_flops]
     return {
         ADVICE: advice.best, "always forward": forward, "always reverse": reverse,
         "forward where inputs <= outputs": forward if inputs <= outputs else reverse,
         # patrick-kidger/lineax, lineax/_misc.py
         "rule of lineax": forward if inputs < 100 or inputs <= 1.5 * outputs else reverse,
-        "fewest operations of XLA": min(compiled, key=lambda c: advice.fields[c]["program_flops"], default=None),
+        "fewest operations of XLA": min(compiled, key=lambda record: record.program_flops, default=None),
     }  # fmt: skip
 
 
@@ -296,16 +298,19 @@ def regrets(problem: tuple, budget: float, truth: float) -> tuple[dict[str, floa
     predicted = advisor.advise(function, points, shared, budget=0, **options)
     chosen = choose(predicted)
     if budget:
-        chosen[MEASURED] = key_of(advisor.advise(function, points, shared, budget=budget, **options).best)
+        chosen[MEASURED] = advisor.advise(function, points, shared, budget=budget, **options).best
     with measuring_all():
         measured = advisor.advise(function, points, shared, budget=truth, **options)
-    seconds = {key_of(case): measured.seconds(case) for case in measured.records if measured.seconds(case)}
+    seconds = {
+        key_of(record): statistics.median(record.seconds) for record in measured.records if record.seconds
+    }
     shortest = min(seconds.values())
-    keys = {name: key_of(case) if hasattr(case, "mode") else case for name, case in chosen.items()}
+    keys = {name: record and key_of(record) for name, record in chosen.items()}
     values = {name: seconds[key] / shortest - 1 if key in seconds else np.inf for name, key in keys.items()}
-    sizes = f"{measured.derivative.outputs} x {measured.derivative.inputs} at {measured.best.points} points"
-    advised = f"advised {predicted.describe(chosen[ADVICE])}, best {measured.describe(measured.best)}"
-    counts = f"{len(seconds)} of {len(measured.cases)} measured"
+    best = measured.best.case
+    sizes = f"{measured.derivative.outputs} x {measured.derivative.inputs} at {best.points} points"
+    advised = f"advised {predicted.describe(predicted.best.case)}, best {measured.describe(best)}"
+    counts = f"{len(seconds)} of {len(measured.records)} measured"
     return values, f"{sizes}: {advised}, {format_duration(shortest)}, {counts}"
 
 
@@ -315,24 +320,23 @@ def measuring_all():
 
     No candidate is dropped as slow, because one that was disturbed by another process appears slow, too.
     """
-    limits = {(advisor.candidates, "_MAX_WORK_RATIO"): np.inf, (advisor.measurement, "_MAX_PREDICTED_RATIO"): np.inf,
-              (advisor.measurement, "_CHECKING_SHARE"): 1.0, (advisor.measurement, "_MAX_FIRST_ROUND_RATIO"): np.inf,
-              (advisor.measurement, "_may_be_as_fast"): lambda *_: True}  # fmt: skip
-    before = {(module, name): getattr(module, name) for module, name in limits}
-    for (module, name), value in limits.items():
-        setattr(module, name, value)
+    limits = {"_MAX_PREDICTED_RATIO": np.inf, "_CHECKING_SHARE": 1.0, "_may_be_as_fast": lambda *_: True}
+    before = {name: getattr(measurement, name) for name in limits}
+    for name, value in limits.items():
+        setattr(measurement, name, value)
     try:
         yield
     finally:
-        for (module, name), value in before.items():
-            setattr(module, name, value)
+        for name, value in before.items():
+            setattr(measurement, name, value)
 
 
-def key_of(case) -> tuple:
+def key_of(record: Record) -> tuple:
     """Return the method of a candidate, a key that is the same in each call of `scaling.advise`.
 
     The name of the workload differs between calls.
     """
+    case = record.case
     return case.mode, case.chunk, case.block, case.forward, case.batch
 
 

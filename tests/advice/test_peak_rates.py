@@ -92,7 +92,7 @@ def test_peaks_that_cannot_be_measured_are_refused_with_the_reason(monkeypatch):
     failed = Record(CASE, "failed", {"digest": "0"}, text="no memory is left")
     monkeypatch.setattr(measurement, "_load_or_measure", lambda cases: [failed])
     with pytest.raises(Refusal, match="the peak rates of this CPU cannot be measured: no memory is left"):
-        measurement.add_rates(read_hardware("cpu"), {CASE: {}})
+        measurement.add_rates(read_hardware("cpu"), [CASE])
 
 
 def test_a_process_is_bound_if_it_has_one_core_for_each_device(monkeypatch):
@@ -102,20 +102,22 @@ def test_a_process_is_bound_if_it_has_one_core_for_each_device(monkeypatch):
         assert measurement._bound_cores() == expected
 
 
-@pytest.mark.parametrize("most_bytes", [1e3, 1e7, 1e9])
-@pytest.mark.parametrize("work", [{"products": 1e6}, {"divisions": 1e6}, {"operations": 1e6}])
-def test_the_peaks_that_are_not_measured_change_no_prediction(most_bytes, work):
-    kernels = [{"bytes": most_bytes, "arithmetic": 1e5, **work}, {"bytes": 10}]
-    needed = measurement._needed_peaks({CASE: {"kernels": kernels, "messages": []}})
-    every = machine_peaks.peak_cases([CASE], "cpu")
-    estimates = []
-    for cases in (needed, every):
-        seconds = {case: (k + 2) ** 2 * 1e-3 for k, case in enumerate(every)}
-        peaks = [
-            Record(case, "ok", environment(case, "made up"), seconds=[seconds[case]] * 9, started_at="2026")
-            for case in cases
+@pytest.mark.parametrize("devices", [1, 2])
+def test_the_peaks_that_are_not_measured_change_no_rate(devices, monkeypatch):
+    case = Case("linear", api="shard_map", devices=devices)
+    every, measured = machine_peaks.peak_cases([case], "cpu"), []
+    seconds = {peak: (k + 2) ** 2 * 1e-3 for k, peak in enumerate(every)}
+
+    def load(cases):
+        measured[:] = cases
+        return [
+            Record(peak, "ok", environment(peak, "made up"), seconds=[seconds[peak]] * 9, started_at="2026")
+            for peak in cases
         ]
-        model = read_hardware("cpu")
-        model = time_model.calibrate(model, pool_processes(peaks), bound_only=False)
-        estimates.append(time_model.estimate(CASE, model, kernels, []))
-    assert estimates[0] == estimates[1] and len(needed) < len(every)
+
+    monkeypatch.setattr(measurement, "_load_or_measure", load)
+    found = measurement.add_rates(read_hardware("cpu"), [case])
+    expected = time_model.calibrate(read_hardware("cpu"), pool_processes(load(every)), bound_only=False)
+    assert found.rates == expected.rates
+    measurement.add_rates(read_hardware("cpu"), [case])
+    assert len(measured) < len(every)
