@@ -1,23 +1,23 @@
 """Implement `scaling advise`: parse FILE.py:NAME and --points, and start the process in which JAX runs."""
 
-import inspect
+import itertools
+import json
 import keyword
 import os
-import pickle
 import re
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from omegaconf import OmegaConf
 from rich.console import Console
 
 from scaling.cli.commands import Parser
-from scaling.cli.output import make_console, prepare_streams, print_lines
+from scaling.cli.output import prepare_streams, print_lines
 from scaling.core import environment
 from scaling.core.case import DTYPES, VIEWS, Case, Refusal, check_names, unknown_name
 from scaling.core.formatting import format_bytes, format_count, format_duration
@@ -57,68 +57,71 @@ _SHAPE = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*)=(scalar|\d{1,15}(?:,\d{1,15})*)(?
 _DTYPES = (*DTYPES, "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "bool")
 _FIELDS_OF_FUNCTION = ("wrt", "target", "devices", "hardware")
 _FIELDS_OF_WORKLOAD = (*VIEWS["problem"], "formulation", "memory_limit", "devices", "hardware")
-_STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+_IN_PROCESS = "--in-process"  # the first argument of the process in which JAX runs; JSON of its share follows
 _Shapes = dict[str, tuple[tuple[int, ...], str]]  # input name -> (shape, dtype)
-# A case, or the inputs of a function from --points and from --shared.
-_Problem = Case | tuple[_Shapes, _Shapes]
-_Options = dict[str, Any]  # arguments of `advisor.advise_case` or `advisor.advise`
 
 
-def execute(words: list[str], console: Console) -> None:
-    """Find and print the fastest AD method for a function or workload."""
+class _Request(NamedTuple):
+    """The parsed arguments of the command."""
+
+    name: str  # the name of a workload, or the location of a function, such as "spring.py:force"
+    case: Case | None  # the case that describes a workload, or None for a function
+    points: _Shapes  # the inputs of a function
+    shared: _Shapes
+    options: dict[str, Any]  # arguments of `advisor.advise_case` or `advisor.advise`
+    is_bound: bool  # whether a process uses one CPU core per device
+
+
+def execute(words: list[str], console: Console) -> int:
+    """Find and print the fastest AD method for a function or workload, and return the exit status."""
     if not words or {"-h", "--help"} & set(words):
         console.print(HELP, markup=False)
-        return
+        return 0
+    if words[0] == _IN_PROCESS:
+        request = _parse_words(words[2:], json.loads(words[1]))
+        try:
+            _advise(request, console)
+        except SystemExit as error:
+            fix = "remove it, or write it under if __name__ == '__main__'"
+            raise Refusal(f"{request.name} raised SystemExit({error}); {fix}") from None
+        return 0
     try:
-        _advise_on_devices(*_parse_words(words), console)
+        return _advise_on_devices(words, _parse_words(words), console)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("stopped before there was any advice") from None
 
 
-def _advise_on_devices(name: str, problem: _Problem, options: _Options, console: Console) -> None:
-    """Find and print the fastest AD method. On a CPU, do so for each device count separately.
+def _advise_on_devices(words: list[str], request: _Request, console: Console) -> int:
+    """Execute the command in a new process, and return its exit status. On a CPU, do so for each device count.
 
-    Raise `Refusal` if a device count is invalid, or if the search fails for all device counts. Raise
-    `KeyboardInterrupt` if a signal stops the search before it finds a method.
+    Raise `Refusal` if a device count is invalid. Raise `KeyboardInterrupt` if a signal stops the process before
+    it finds a method.
     """
-    devices, budget, core_count = options["devices"], options["budget"], len(cores.usable_cores())
-    is_bound = options["hardware"] is None and local_machine().platform == "cpu"
-    for count in devices if is_bound else ():
-        if not 0 < count <= core_count:
-            valid = f"1 to {core_count}" if core_count > 1 else "1"
-            raise Refusal(
-                f"devices={count}: this machine has {format_count(core_count, 'core')}; use {valid}"
-            )
-    if not isinstance(problem, Case):
-        _split_location(name)  # refuse a missing file before JAX starts
+    options, core_count = request.options, len(cores.usable_cores())
+    devices = options["devices"]
+    if request.is_bound and not (devices and all(count in range(1, core_count + 1) for count in devices)):
+        fix = f"give numbers from 1 to {core_count}"
+        raise Refusal(f"devices={devices}: this machine has {format_count(core_count, 'core')}; {fix}")
+    if request.case is None:
+        _split_location(request.name)  # refuse a missing file before JAX starts
+    machine = options["hardware"] or f"this machine ({local_machine().platform})"
     # On a CPU, each number of devices gets a separate process that is bound to one core per device.
-    device_groups = [[count] for count in devices] if is_bound else [devices]
-    replies, is_stopped = dict[int, str | Refusal | None](), False
-    for device_group in device_groups:
-        options |= {"devices": device_group, "budget": budget / len(device_groups)}
-        replies[device_group[0]], is_stopped = _run_in_process(name, problem, options, is_bound)
-        if is_stopped:
-            break
-    refusals = {count: reply for count, reply in replies.items() if isinstance(reply, Refusal)}
-    durations = {count: reply for count, reply in replies.items() if isinstance(reply, str)}
-    if not durations and is_stopped:
-        raise KeyboardInterrupt
-    if not durations:
-        interrupt = Refusal(f"{name} raised KeyboardInterrupt without a signal; remove that code")
-        raise next(iter(refusals.values()), interrupt)
-    print_lines(console, [f"devices={count} is left out: {text}" for count, text in refusals.items()])
-    if len(durations) > 1:
-        print_lines(
-            console,
-            [f"{format_count(count, 'device')}: {duration}" for count, duration in durations.items()],
-        )
+    groups = [[count] for count in dict.fromkeys(devices)] if request.is_bound else [devices]
+    for group in groups:
+        share = {"devices": group, "budget": options["budget"] / len(groups)}
+        is_measured = options["budget"] and not options["hardware"]
+        procedure = f"measured for up to {share['budget']:g} s" if is_measured else "by compiling alone"
+        print_lines(console, [f"{request.name} on {machine}, devices={group}: {procedure}"])
+        status, is_stopped = _run_in_process([_IN_PROCESS, json.dumps(share), *words], request)
+        if status or is_stopped:
+            return status
+    return 0
 
 
-def _parse_words(words: Sequence[str]) -> tuple[str, _Problem, _Options]:
-    """Parse the command-line arguments, and return (name, problem, options).
+def _parse_words(words: Sequence[str], share: Mapping[str, Any] | None = None) -> _Request:
+    """Parse the command-line arguments. Raise `Refusal` if an argument is invalid.
 
-    The name is a workload, such as "linear", or a location, such as "spring.py:force". The problem is a case,
-    or the shapes of the function's inputs. Raise `Refusal` if an argument is invalid.
+    `share` contains the devices and the budget of this process, if they are not those of the command.
     """
     parser = Parser(prog="scaling advise", add_help=False, allow_abbrev=False)
     parser.add_argument("words", nargs="*")
@@ -127,48 +130,33 @@ def _parse_words(words: Sequence[str]) -> tuple[str, _Problem, _Options]:
     parsed = parser.parse_intermixed_args(words)
     points, shared = (_parse_shapes(name, getattr(parsed, name)) for name in ("points", "shared"))
     functions = [word for word in parsed.words if "=" not in word]
-    fields = _parse_fields([word for word in parsed.words if "=" in word])
-    if [len(functions), bool(points), "workload" in fields] not in ([1, True, False], [0, False, True]):
+    budgets = [word.removeprefix("budget=") for word in parsed.words if word.startswith("budget=")]
+    fields = [word for word in parsed.words if "=" in word and not word.startswith("budget=")]
+    names = [word.partition("=")[0] for word in fields]
+    is_workload = "workload" in names
+    if (functions or points or shared) if is_workload else (len(functions) != 1 or not points):
         example = "scaling advise spring.py:force --points x=100000,17"
         raise Refusal(f"give one function with --points ({example}), or workload=NAME and its fields")
-    if shared and not functions:
-        raise Refusal("--shared has no effect with workload=, whose sizes give the shapes: omit --shared")
-    budget = fields.pop("budget", "30")
+    budget = " ".join(budgets) or "30"
     if not re.fullmatch(r"\d{0,9}\.?\d{1,9}", budget):
         raise Refusal(f"budget must be a number of seconds, such as 30 or 0.5, not {budget!r}")
-    allowed = _FIELDS_OF_FUNCTION if functions else _FIELDS_OF_WORKLOAD
+    allowed = _FIELDS_OF_WORKLOAD if is_workload else _FIELDS_OF_FUNCTION
     # A dotted name has an effect only if it is a size, such as sizes.p.
-    if unused := [name for name in fields if re.sub(r"^sizes\..*", "sizes", name) not in allowed]:
+    if unused := [name for name in names if re.sub(r"^sizes\..*", "sizes", name) not in allowed]:
         raise Refusal(f"{unused[0]}= has no effect on advice: use {', '.join(allowed)}, budget")
-    config, _ = compose(["study=function", *(f"{name}={value}" for name, value in fields.items())])
-    hardware = config.get("hardware")
-    options = {
-        "budget": float(budget), "devices": _read_devices(config["devices"]),
-        "hardware": hardware["name"] if hardware and hardware["platform"] != "cpu" else None,
-    }  # fmt: skip
-    if not functions:
+    config, _ = compose(["study=function", *fields])
+    hardware = (config.get("hardware") or {}).get("name")
+    hardware = None if hardware == "cpu" else hardware
+    is_bound = hardware is None and local_machine().platform == "cpu"
+    devices = [1] if config["devices"] is None else config["devices"]
+    devices = devices if isinstance(devices, list) else [devices]
+    options: dict[str, Any] = {"budget": float(budget), "devices": devices, "hardware": hardware}
+    options |= share or {}
+    if is_workload:
         case = _read_case(config)
-        return case.workload, case, options
+        return _Request(case.workload, case, {}, {}, options, is_bound)
     options |= {"wrt": config["wrt"], "target": "jacobian" if config["target"] is None else config["target"]}
-    return functions[0], (points, shared), options
-
-
-def _parse_fields(words: Sequence[str]) -> dict[str, str]:
-    """Return {name: value} for words such as "wrt=x". Raise `Refusal` if two have the same name."""
-    fields: dict[str, str] = {}
-    for name, value in (word.split("=", 1) for word in words):
-        if name in fields:
-            raise Refusal(f"{name}= is given twice: give each field once")
-        fields[name] = value
-    return fields
-
-
-def _read_devices(value: Any) -> list[int]:
-    """Return the device counts in `value`: a number, a list of numbers, or None for a single device."""
-    devices = value if isinstance(value, list) else [1 if value is None else value]
-    if not devices or any(type(count) is not int for count in devices):
-        raise Refusal(f"devices={devices}: give a number of devices, or several, such as [1,2]")
-    return list(dict.fromkeys(devices))
+    return _Request(functions[0], None, points, shared, options, is_bound)
 
 
 def _read_case(config: dict[str, Any]) -> Case:
@@ -192,71 +180,47 @@ def _parse_shapes(option: str, texts: Sequence[str]) -> _Shapes:
             raise Refusal(f"--{option} takes NAME=SHAPE, such as {example}, not {text!r}")
         name, shape, dtype = match.groups()
         check_names("dtype", [dtype] if dtype else [], _DTYPES)
-        if name in inputs:
-            raise Refusal(f"--{option} {name}= is given twice: give each input once")
-        for other in inputs:
-            if f"{other}.".startswith(f"{name}.") or f"{name}.".startswith(f"{other}."):
-                raise Refusal(
-                    f"--{option} {name}= and {other}= exclude each other: one is an entry of the other"
-                )
-        sizes = () if shape == "scalar" else tuple(map(int, shape.split(",")))
-        if option == "points" and not any(sizes[:1]):
-            fix = f"write --points {name}=N,SHAPE, or --shared {text} if all points share it"
-            raise Refusal(f"--points {text}: the first size is the number of points, at least 1; {fix}")
-        inputs[name] = sizes, dtype or "float32"
+        inputs[name] = () if shape == "scalar" else tuple(map(int, shape.split(","))), dtype or "float32"
+    names = [text.partition("=")[0] for text in texts]
+    for name, other in itertools.permutations(names, 2):
+        if f"{name}.".startswith(f"{other}."):  # the same name, or an entry of the other input
+            raise Refusal(f"--{option} {other}= and {name}= exclude each other: give each input once")
     return inputs
 
 
-def _nest(arrays: dict[str, Any]) -> dict[str, Any]:
-    """Convert dotted names to nested dicts: {"p.w": array} becomes {"p": {"w": array}}."""
-    nested: dict[str, Any] = {}
-    for name, array in arrays.items():
-        *parents, key = name.split(".")
-        entries = nested
-        for parent in parents:
-            entries = entries.setdefault(parent, {})
-        entries[key] = array
-    return nested
+def _run_in_process(words: list[str], request: _Request) -> tuple[int, bool]:
+    """Execute this command in a new process. Return (exit status, whether a signal stopped the process).
 
-
-def _run_in_process(
-    name: str, problem: _Problem, options: _Options, is_bound: bool
-) -> tuple[str | Refusal | None, bool]:
-    """Call `_advise` in a new process, and return (reply, whether a signal stopped the process).
-
-    The reply is the time per call of the best method as text, or a `Refusal`, which has the last line of
-    the standard error if the process dies. It is None if a signal stopped the process before it found a
-    method. If `is_bound` is true, the process uses one CPU core per device.
+    Raise `Refusal` if the process dies, and `KeyboardInterrupt` if a signal stops it before there is advice.
     """
     variables = {"TF_CPP_MIN_LOG_LEVEL": "2"}
-    if isinstance(problem, Case):  # otherwise, use the user's own settings, as the printed code will
-        variables |= environment.variables("cpu" if is_bound else "gpu")
-    if is_bound or options["hardware"]:
+    if request.case:  # otherwise, use the user's own settings, as the printed code will
+        variables |= environment.variables("cpu" if request.is_bound else "gpu")
+    if request.is_bound or request.options["hardware"]:
         variables["JAX_PLATFORMS"] = "cpu"
     is_stopped = False
+    sys.stdout.flush()
     with tempfile.TemporaryDirectory() as folder:  # for all temporary files, as a signal may interrupt XLA
         variables["TMPDIR"] = folder
-        Path(folder, "request").write_bytes(pickle.dumps((name, problem, options, is_bound, os.getpid())))
-        # A new session gets no signals of the terminal. The process unblocks signals when it is ready.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-        command = [sys.executable, "-P", "-c", "from scaling.cli.advise import main; main()", folder]
+        code = "from scaling.cli.advise import main; main()"
         with Path(folder, "errors").open("w") as errors:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stderr=errors, env=os.environ | variables,
-                start_new_session=True,
+            process = subprocess.Popen(  # in a new session, which gets no signals of the terminal
+                [sys.executable, "-P", "-c", code, str(os.getpid()), *words], stdin=subprocess.DEVNULL,
+                stderr=errors, env=os.environ | variables, start_new_session=True,
             )  # fmt: skip
         while process.returncode is None:
             try:
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
                 process.wait()
             except KeyboardInterrupt:
                 is_stopped = True
                 process.send_signal(signal.SIGINT)  # it prints its advice so far
         error_text = Path(folder, "errors").read_text(errors="replace")
-        if (reply_file := Path(folder, "reply")).exists():
-            sys.stderr.write(error_text)
-            return pickle.loads(reply_file.read_bytes()), is_stopped
-    return (None if is_stopped else _explain_death(error_text)), is_stopped
+    if is_stopped and process.returncode:
+        raise KeyboardInterrupt
+    if process.returncode not in (0, 2):
+        raise _explain_death(error_text)
+    sys.stderr.write(error_text)
+    return process.returncode, is_stopped
 
 
 def _explain_death(error_text: str) -> Refusal:
@@ -267,89 +231,49 @@ def _explain_death(error_text: str) -> Refusal:
 
 
 def main() -> None:
-    """Read the file `request` in the folder `sys.argv[1]`, print the advice, and write the file `reply`."""
-    folder = Path(sys.argv.pop())  # a module that parses the arguments of its program finds none
-    name, problem, options, is_bound, parent = pickle.loads((folder / "request").read_bytes())
-    die_with_parent(parent)
+    """Execute the command in the process in which JAX runs. `sys.argv` has the ID of its parent, and words."""
+    parent, *words = sys.argv[1:]
+    del sys.argv[1:]  # a module that parses the arguments of its program finds none
+    die_with_parent(int(parent))
     prepare_streams()
-    output = sys.stdout  # a function or its module may replace `sys.stdout` or call `sys.stdout.close()`
-    output.close = output.flush  # type: ignore[method-assign]
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent sends it for any signal
-    sys.unraisablehook = _resend_lost_interrupt
-    reply: str | Refusal | None = None  # None if there is no advice yet
-    try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
-        reply = _advise(name, problem, options, is_bound)
-    except Refusal as refusal:
-        # JAX is started before the function is imported, and refuses a module that changes this setting.
-        sets_devices = "jax_num_cpu_devices config" in str(refusal)
-        fix = "; remove that code, and set devices=N instead" if sets_devices else ""
-        reply = Refusal(f"{refusal}{fix}")
-    except KeyboardInterrupt:
-        pass
-    except Exception:
-        raise
-    except BaseException as error:  # raised by the function, such as SystemExit
-        fix = "remove it, or write it under if __name__ == '__main__'"
-        reply = Refusal(f"{name} raised {type(error).__name__}({error}); {fix}")
-    (folder / "reply").write_bytes(pickle.dumps(reply))
-    output.flush()
-    os._exit(0)  # without waiting for a compilation that a signal interrupted
+    from scaling.cli.main import main as run_command
+
+    status = run_command(["advise", *words])
+    sys.stdout.flush()
+    os._exit(status)  # without waiting for a compilation that a signal interrupted
 
 
-def _resend_lost_interrupt(lost: Any) -> None:
-    """Send SIGINT again if Python discarded a `KeyboardInterrupt`, for example during garbage collection.
-
-    This function replaces `sys.unraisablehook`. `lost` is the argument that Python passes to it.
-    """
-    if isinstance(lost.exc_value, KeyboardInterrupt):
-        threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
-    else:
-        sys.__unraisablehook__(lost)
-
-
-def _advise(name: str, problem: _Problem, options: _Options, is_bound: bool) -> str:
-    """Find and print the fastest AD method. Return its time per call as text.
-
-    `_parse_words` and `_run_in_process` explain the arguments.
-    """
-    _start_jax(options["devices"][0] if is_bound else 0, _uses_float64(problem))
-    import jax
-
+def _advise(request: _Request, console: Console) -> None:
+    """Find and print the fastest AD method in this process."""
+    dtypes = [dtype for group in (request.points, request.shared) for _, dtype in group.values()]
+    dtypes += [request.case.dtype] if request.case else []
+    _start_jax(request.options["devices"][0] if request.is_bound else 0, "float64" in dtypes)
     from scaling.advice import advisor
 
-    machine = options["hardware"] or f"this machine ({jax.default_backend()})"
-    is_measured = options["budget"] and not options["hardware"]
-    procedure = f"measured for up to {options['budget']:g} s" if is_measured else "by compiling alone"
-    first_lines = [f"{name} on {machine}, devices={options['devices']}: {procedure}"]
-    console = make_console()
     with console.status("") as status:
-
-        def note(text: str) -> None:
-            print_lines(console, first_lines)  # now that no argument was refused
-            first_lines.clear()
-            status.update(text)
-
-        options["note"] = note
-        if isinstance(problem, Case):
+        options = request.options | {"note": status.update}
+        if request.case:
             sys.path.insert(0, os.getcwd())  # to import a workload of the user, as in a worker
-            advice = advisor.advise_case(problem, **options)
+            advice = advisor.advise_case(request.case, **options)
         else:
-            function, line = import_function(name)
-            points, shared = (
-                _nest({key: jax.ShapeDtypeStruct(*spec) for key, spec in group.items()}) for group in problem
-            )
+            function, line = import_function(request.name)
+            points, shared = _make_structs(request.points), _make_structs(request.shared)
             advice = advisor.advise(function, points, shared, import_line=line, **options)
-    if advice.cases:  # otherwise `str` raises a `Refusal` that has the reason
-        print_table(make_table("", "The methods, best first", "", map(_format_row, advice.rows)), console)
-    print_lines(console, ["", *str(advice).splitlines()])
-    return advice.duration
+    summary = str(advice)  # raises a `Refusal` if no method can be advised
+    print_table(make_table("", "The methods, best first", "", map(_format_row, advice.rows)), console)
+    print_lines(console, ["", *summary.splitlines()])
 
 
-def _uses_float64(problem: _Problem) -> bool:
-    if isinstance(problem, Case):
-        return problem.dtype == "float64"
-    return any(dtype == "float64" for group in problem for _, dtype in group.values())
+def _make_structs(shapes: _Shapes) -> Any:
+    """Return a pytree of `jax.ShapeDtypeStruct`. A dotted name such as p.w is the entry w of a dict p."""
+    import jax
+
+    nested = OmegaConf.create()
+    for name, shape_and_dtype in shapes.items():
+        OmegaConf.update(nested, name, list(shape_and_dtype))
+    make_struct = lambda shape_and_dtype: jax.ShapeDtypeStruct(*shape_and_dtype)  # noqa: E731
+    return jax.tree.map(make_struct, OmegaConf.to_container(nested), is_leaf=lambda n: isinstance(n, list))
 
 
 def _start_jax(devices: int, uses_float64: bool) -> None:
@@ -363,8 +287,7 @@ def _start_jax(devices: int, uses_float64: bool) -> None:
         from scaling.advice import candidates
 
         jax.config.update("jax_enable_x64", uses_float64)
-        if devices:
-            jax.config.update("jax_num_cpu_devices", devices)
+        jax.config.update("jax_num_cpu_devices", devices or jax.config.values["jax_num_cpu_devices"])
         jax.devices()  # start the backend
         if devices:
             candidates.start_compile_threads(usable)
@@ -386,14 +309,14 @@ def _format_row(row: dict[str, Any]) -> dict[str, Any]:
 def _split_location(text: str) -> tuple[str, str]:
     """Split "FILE.py:NAME" at the colon. Raise `Refusal` if the text or file is invalid."""
     where, _, name = text.rpartition(":")
-    if not (name.isidentifier() and where.endswith(".py") and os.path.isfile(where)):
-        fix = "write FILE.py:NAME, such as spring.py:force"
-        raise Refusal(f"{text!r} does not name a function in an existing file: {fix}")
     module_name = Path(where).stem
     # The code to paste imports the module by a statement, which takes no keyword.
-    if not module_name.isidentifier() or keyword.iskeyword(module_name):
-        reason = "its name is not a module name; rename it, such as spring.py"
-        raise Refusal(f"{where} cannot be imported: {reason}")
+    names_module = module_name.isidentifier() and not keyword.iskeyword(module_name)
+    if not (name.isidentifier() and where.endswith(".py") and os.path.isfile(where) and names_module):
+        fix = "write FILE.py:NAME, such as spring.py:force"
+        raise Refusal(
+            f"{text!r} does not name a function in an existing file with the name of a module: {fix}"
+        )
     return where, name
 
 
@@ -409,7 +332,6 @@ def import_function(text: str) -> tuple[Callable[..., Any], str]:
     if Path(getattr(module, "__file__", None) or "").resolve() != path:
         raise Refusal(f"{where} has the name of another module, {module_name}: rename it")
     if not callable(getattr(module, name, None)):
-        functions = inspect.getmembers(module, lambda value: callable(value) and not inspect.isclass(value))
-        defined_names = [key for key, value in functions if value.__module__ == module_name]
-        raise unknown_name(f"function of {where}", name, defined_names)
+        functions = [key for key, value in vars(module).items() if callable(value)]
+        raise unknown_name(f"function of {where}", name, functions)
     return getattr(module, name), f"from {module_name} import {name}"
