@@ -49,8 +49,8 @@ _OBVIOUS_MODES = ("jacfwd", "jacrev", "fwd_over_rev")  # modes that the advice i
 class Advice:
     """A ranking of methods to differentiate a function. `str(advice)` is a summary with the code to use."""
 
-    # One record for each candidate, best first. Its status is "ok" if the candidate was measured, "planned" if
-    # it was only compiled, and otherwise "skipped" or "failed". `text` states why it was left out.
+    # One record for each candidate, best first. Its status is "ok" if it was measured, "planned" if it was
+    # only compiled, and otherwise "skipped" or "failed". `text` states why it was left out.
     records: Sequence[Record]
     derivative: Derivative  # the derivative that all candidates compute
     machine: str  # the name of the machine for which the times are valid

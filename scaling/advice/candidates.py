@@ -58,8 +58,8 @@ def list_candidates(base: Case, devices: Sequence[int] | None = None) -> tuple[l
     """List the cases that may be the fastest way to compute the derivative of `base`.
 
     Return (records, `Derivative` that all of them compute). The status of a record is "planned", or "skipped"
-    if the points of the case do not divide evenly over its devices. If there are no such cases, the records of
-    the cases that do not apply to the function are returned.
+    if the points of the case do not divide evenly over its devices. If there are no such cases, the cases
+    that do not apply to the function are returned.
 
     The AD mode of `base` is ignored. `devices` contains the device counts to compare, or is None to keep the
     layout of `base`. If there are more devices than points, the seeds of a workload are partitioned, but not
@@ -134,8 +134,8 @@ def _list_modes(derivative: Derivative) -> list[str]:
 def find_coloring(base: Case) -> Coloring | None:
     """Return a coloring of the columns or rows of the Jacobian, or None if there is no useful coloring.
 
-    The coloring with fewer colors is returned. It must save at least half of the seeds. Second derivatives are
-    not colored, nor are functions whose sparsity pattern takes long to detect.
+    The coloring with fewer colors is returned. It must save at least half of the seeds. Second derivatives
+    are not colored, nor are functions whose sparsity pattern takes long to detect.
     """
     base = completion.complete(base)
     built = workload.build(base)
@@ -163,7 +163,7 @@ def find_coloring(base: Case) -> Coloring | None:
 
 
 def check_captured_arrays(base: Case) -> None:
-    """Raise `Refusal` if the copies of the arrays that the function of `base` has captured may fill the memory.
+    """Raise `Refusal` if the function of `base` has captured arrays whose copies may fill the memory.
 
     Each program and each compilation has copies of these arrays.
     """

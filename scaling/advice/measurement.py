@@ -121,9 +121,9 @@ def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callabl
 def _select_undecided(records: Mapping[Case, Record]) -> list[Case]:
     """Return the fastest case and its rivals, which are measured again.
 
-    The rivals are the cases that may be as fast (`_may_be_as_fast`). If there are none, or if all of them take
-    almost the same time as the fastest case (`_is_close`), return this case alone until its samples have an
-    interval, then [].
+    The rivals are the cases that may be as fast (`_may_be_as_fast`). If there are none, or if all of them
+    take almost the same time as the fastest case (`_is_close`), return this case alone until its samples have
+    an interval, then [].
     """
     if not records:
         return []

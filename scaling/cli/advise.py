@@ -92,10 +92,10 @@ def execute(words: list[str], console: Console) -> int:
 
 
 def _advise_on_devices(words: list[str], request: _Request, console: Console) -> int:
-    """Execute the command in a new process, and return its exit status. On a CPU, do so for each device count.
+    """Execute the command in a new process, on a CPU in one for each device count. Return the exit status.
 
-    Raise `Refusal` if a device count is invalid. Raise `KeyboardInterrupt` if a signal stops the process before
-    it finds a method.
+    Raise `Refusal` if a device count is invalid. Raise `KeyboardInterrupt` if a signal stops the process
+    before it finds a method.
     """
     options, core_count = request.options, len(cores.usable_cores())
     devices = options["devices"]
@@ -231,7 +231,10 @@ def _explain_death(error_text: str) -> Refusal:
 
 
 def main() -> None:
-    """Execute the command in the process in which JAX runs. `sys.argv` has the ID of its parent, and words."""
+    """Execute the command in the process in which JAX runs.
+
+    `sys.argv` contains the ID of the process that started it, and the words of the command.
+    """
     parent, *words = sys.argv[1:]
     del sys.argv[1:]  # a module that parses the arguments of its program finds none
     die_with_parent(int(parent))
