@@ -60,7 +60,10 @@ def force(x, stiffness):
         ("spring.py:force --points x=3,2 devices=0", "devices=[0]: this machine has"),
         ("spring.py:force --points x=3,2 devices=[]", "devices=[]: this machine has"),
         ("workload=linear devices=[[1]]", "devices=[[1]]: this machine has"),
-        ("spring.py:force --points x=3,2 wrt=x,k", "join inputs with +, wrt=x+k; a study sweeps a list"),
+        (
+            "spring.py:force --points x=3,2 wrt=x,k",
+            "wrt=x,k: to run each of several values, write 'wrt=[x,k]'",
+        ),
         ("spring.py:force --points x=3,2 chunk=4", "chunk= has no effect on advice: use wrt"),
         ("workload=linear hardware=h100 hardware.memory=1", "hardware.memory= has no effect on advice"),
         ("workload=linear --shared k=2", "one function with --points"),
