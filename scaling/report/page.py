@@ -5,7 +5,6 @@ page.html.jinja includes page.css and page.js. Text from records is escaped. In 
 the figures.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,11 +14,7 @@ from markupsafe import Markup
 from scaling.analysis.answers import (
     FastestAnswer,
     answer_sentences,
-    describe_crossovers,
-    describe_growth,
-    describe_plan,
     measured_answers,
-    plan_answers,
 )
 from scaling.analysis.findings import Findings
 from scaling.analysis.lint import lint_findings, verdict
@@ -30,10 +25,9 @@ from scaling.report import tables
 from scaling.report.figures import charts, files
 from scaling.report.figures.marks import SHAPES, Figure
 from scaling.report.terminal import REPORT_FILES
-from scaling.report.text import Table, clean_text, file_stem, load_template, render_markdown
+from scaling.report.text import Table, clean_text, load_template, render_markdown
 from scaling.results.store import replace_file
 
-_MAX_SAMPLES = 14_000  # on one page; if there are more, only every n-th sample of a process is plotted
 _MAX_CARDS = 24  # largest number of functions with a card at the top of the page
 _RANGE_FIELDS = (  # fields of a record; a detail panel shows the smallest and the largest value
     "detect_seconds", "color_seconds", *STAGES, "argument_bytes", "output_bytes", "temp_bytes", "peak_bytes",
@@ -46,7 +40,6 @@ class Section(NamedTuple):
     anchor: str
     title: str
     summary: str  # one line, which is also visible if the section is collapsed
-    note: str = ""
     sentences: Sequence[str] = ()
     figure: Figure | None = None
     table: Table | None = None
@@ -72,15 +65,18 @@ def _render_report(
     findings: Findings, sentences: Sequence[str], answer_table: Table, folded_tables: Iterable[Table]
 ) -> str:
     """Return the HTML page of a results folder. Each of `folded_tables` is in a collapsed section."""
-    sections = [*_figure_sections(findings), *map(table_section, folded_tables)]
-    shown = {sentence for section in sections for sentence in section.sentences}
-    if others := [sentence for sentence in sentences if sentence not in shown]:
-        section_summary = "the answer with all that went wrong"
-        sections.append(Section("sentences", "In sentences", section_summary, sentences=others))
+    sections = [
+        Section(figure.name, figure.title, _first_sentence(figure.caption), figure=figure, opened=number == 0)
+        for number, figure in enumerate(charts.make_figures(findings))
+    ]
+    sections += map(table_section, folded_tables)
+    in_sentences = Section(
+        "sentences", "In sentences", "the answer with all that went wrong", sentences=sentences
+    )
     if answer_table.rows:
-        sections.insert(0, table_section(answer_table, opened=True))
+        sections = [table_section(answer_table, opened=True), *sections, in_sentences]
     else:
-        sections = [each._replace(opened=each.opened or bool(each.sentences)) for each in sections]
+        sections = [in_sentences._replace(opened=True), *sections]
     panels = case_panels({tables.case_anchor(t): {"": t.records} for t in findings.case_timings})
     provenance, counts = files.describe_provenance(findings), tables.count_statuses(findings)
     badges = [(status, f"{counts[status]:,} {status}") for status in (*STATUSES, "missing") if counts[status]]
@@ -90,31 +86,12 @@ def _render_report(
     return render_page(title, provenance, badges, sections, panels, measured_answers(findings))
 
 
-def _figure_sections(findings: Findings) -> list[Section]:
-    figures = {figure.name: figure for figure in charts.make_figures(findings)}
-    plan_sections = []
-    for forecast in findings.forecasts:
-        name, title = f"plan-{file_stem(forecast.hardware)}", f"Planned for {forecast.title}"
-        note, answers, figure = describe_plan(forecast), plan_answers(forecast), figures.pop(name, None)
-        plan_sections.append(Section(name, title, "predicted, not measured", note, answers, figure))
-    sentences = {
-        "crossover": describe_crossovers(findings),
-        "size": describe_growth(findings),
-    }
-    measured_sections = [
-        Section(name, figure.title, _first_sentence(figure.caption),
-                sentences=sentences.get(name, ()), figure=figure, opened=name == "devices")
-        for name, figure in figures.items()
-    ]  # fmt: skip
-    return [*measured_sections[:1], *plan_sections, *measured_sections[1:]]
-
-
 def table_section(table: Table, opened: bool = False) -> Section:
     """Return a section that contains a table. It is initially expanded if `opened` is true."""
     sentence = "" if opened else _first_sentence(table.note)
     row_count = format_count(len(table.rows), "row")
     summary = f"{row_count}. {sentence}" if sentence else row_count
-    return Section(table.anchor, table.title, summary, table.note, table=table, opened=opened)
+    return Section(table.anchor, table.title, summary, table=table, opened=opened)
 
 
 def _first_sentence(text: str) -> str:
@@ -151,27 +128,22 @@ def case_panels(cases: Mapping[str, Mapping[str, Sequence[Record]]]) -> dict[str
     processes have the names 'A, process 1', 'A, process 2', and so on. A panel is a JSON-compatible dict:
 
         facts      list of strings, such as 'compile 1.20 s to 1.40 s'
-        step       usually 1; a step of 2 means that only every second sample is plotted
         samples    list with an entry for each process: [name, times in seconds, indices of disturbed samples]
     """
     processes = {
         anchor: [(f"{prefix}process {n}", r) for prefix, rs in groups.items() for n, r in enumerate(rs, 1)]
         for anchor, groups in cases.items()
     }
-    total = sum(len(record.seconds) for named in processes.values() for _, record in named)
-    step = max(1, math.ceil(total / _MAX_SAMPLES))
-    return {anchor: _make_panel(named, step) for anchor, named in processes.items() if named}
+    return {anchor: _make_panel(named) for anchor, named in processes.items() if named}
 
 
-def _make_panel(named_records: Sequence[tuple[str, Record]], step: int) -> dict[str, Any]:
+def _make_panel(named_records: Sequence[tuple[str, Record]]) -> dict[str, Any]:
     samples = []
     for name, record in sorted(named_records, key=lambda pair: pair[1].started_at or ""):
-        seconds = [float(f"{second:.4g}") for second in record.seconds[::step]]
-        disturbed = disturbed_samples(record)[: len(record.seconds) : step]
-        samples.append([name, seconds, [index for index, value in enumerate(disturbed) if value]])
-    omission = [f"one of every {step} samples is drawn"] if step > 1 else []
-    facts = omission + _list_facts([record for _, record in named_records])
-    return {"facts": facts, "step": step, "samples": samples}
+        seconds = [float(f"{second:.4g}") for second in record.seconds]
+        disturbed = [index for index, is_disturbed in enumerate(disturbed_samples(record)) if is_disturbed]
+        samples.append([name, seconds, disturbed])
+    return {"facts": _list_facts([record for _, record in named_records]), "samples": samples}
 
 
 def _list_facts(records: Sequence[Record]) -> list[str]:

@@ -125,7 +125,7 @@ def test_folder_with_only_plans_is_answered_from_the_plan(plans_only, page):
 
 def test_plan_answers_appear_once_in_an_open_section(plans_only, page):
     page = page.replace("\N{NO-BREAK SPACE}", " ")
-    section = page[page.index('id="plan-far" open') :]
+    section = page[page.index('id="sentences" open') :]
     section = html.unescape(re.sub(r"<[^>]*>", "", section[: section.index("</details>")]))
     answers = plan_answers(findings.read(plans_only).forecasts[0])
     text = html.unescape(re.sub(r"<[^>]*>", "", page))
