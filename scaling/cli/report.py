@@ -1,4 +1,4 @@
-"""Implement `scaling report`: write the report if it is outdated, print a summary, find unrecorded cases."""
+"""Implement `scaling report`: write the report, print a summary, find unrecorded cases."""
 
 import argparse
 import contextlib
@@ -13,22 +13,12 @@ from scaling.cluster.cluster_settings import SUBMISSIONS
 from scaling.core.case import Refusal
 from scaling.core.formatting import format_count
 from scaling.core.record import Record
-from scaling.report.terminal import (
-    describe_totals,
-    inputs_digest,
-    load_saved_output,
-    print_report,
-    save_output,
-    summary_lines,
-    terminal_report,
-)
+from scaling.report.terminal import describe_totals, print_report, summary_lines
 from scaling.report.text import WIDTH, wrap_text
 from scaling.results import store
 
 if TYPE_CHECKING:
     from scaling.analysis.findings import Findings
-
-_EFFICIENCY = 0.5  # equal to `findings.EFFICIENCY`; an up-to-date report does not import `findings`
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
@@ -37,11 +27,6 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     With --proposal, also write text, tables and figures for a compute-time application.
     """
     folder, efficiency = store.require_results_folder(args.folder), _read_efficiency(args.efficiency)
-    current_report = load_saved_output(folder, _digest(folder, efficiency))
-    if current_report and not args.proposal and not find_unrecorded(folder):
-        print_report(current_report, console)
-        _print_totals(folder, current_report.totals, console)
-        return
     store.require_writable(folder / "report")
     study_findings = write_and_print(folder, console, efficiency=efficiency)
     if args.proposal:
@@ -50,19 +35,15 @@ def execute(args: argparse.Namespace, console: Console) -> None:
         print_lines(console, [f"proposal: {proposal.write_proposal(folder, study_findings)}"])
 
 
-def _read_efficiency(word: str | None) -> float:
-    """Return E from "efficiency=E", or 0.5 if `word` is None. Raise `Refusal` unless 0 < E <= 1."""
+def _read_efficiency(word: str | None) -> float | None:
+    """Return E from "efficiency=E", or None if `word` is None. Raise `Refusal` unless 0 < E <= 1."""
     if word is None:
-        return _EFFICIENCY
+        return None
     name, _, value = word.partition("=")
     with contextlib.suppress(ValueError):
         if name == "efficiency" and 0 < float(value) <= 1:
             return float(value)
     raise Refusal(f"efficiency must be above 0 and at most 1, such as efficiency=0.5, not {word!r}")
-
-
-def _digest(folder: Path, efficiency: float) -> str:
-    return inputs_digest(folder) + (f" efficiency={efficiency}" if efficiency != _EFFICIENCY else "")
 
 
 def write_and_print(
@@ -71,67 +52,56 @@ def write_and_print(
     settings: Collection[str] = (),
     brief: bool = False,
     loaded: store.Loaded | None = None,
-    efficiency: float = _EFFICIENCY,
+    efficiency: float | None = None,
 ) -> "Findings":
-    """Print the results of a folder, update its HTML report if it is outdated, and return the `Findings`.
+    """Write the HTML report of a folder, print its results, and return the `Findings`.
 
     `settings` contains the hashes of the environments to print, or is empty for all environments. If `brief`
     is true, the printed summary fits on one screen. `loaded` contains the records, or is None to load them.
-    `efficiency` is the smallest acceptable parallel efficiency, from 0 to 1.
+    `efficiency` is the smallest acceptable parallel efficiency, from 0 to 1, or None for the default.
     """
     from scaling.analysis import findings
+    from scaling.report.page import write_report
 
-    digest = _digest(folder, efficiency)
     loaded = loaded or store.load(folder)
     lost = find_unrecorded(folder, loaded.records)
-    latest = store.newest_records([*loaded.records, *lost], folder)
+    required_efficiency = efficiency or findings.EFFICIENCY
+    all_findings = findings.read(folder, None, lost, loaded, required_efficiency)
+    write_report(folder, all_findings)
     shown_settings = {*settings, *(record.setting for record in lost)}
-    has_other_settings = bool(settings) and any(record.setting not in shown_settings for record in latest)
-    only = shown_settings if has_other_settings else None
-    study_findings = findings.read(folder, only, lost, loaded, efficiency)
-    if lost or not load_saved_output(folder, digest):
-        from scaling.report.page import write_report
-
-        all_findings = study_findings
-        if only is not None:
-            all_findings = findings.read(folder, None, lost, loaded, efficiency)
-        write_report(folder, all_findings)
-        if not lost:
-            save_output(folder, digest, terminal_report(all_findings))
-    _print_findings(study_findings, len(latest) - len(study_findings.records), folder, console, brief)
-    return study_findings
+    others = [record for record in all_findings.records if settings and record.setting not in shown_settings]
+    shown_findings = all_findings
+    if others:
+        shown_findings = findings.read(folder, shown_settings, lost, loaded, required_efficiency)
+    _print_findings(shown_findings, len(others), folder, console, brief)
+    return shown_findings
 
 
 def _print_findings(
-    study_findings: "Findings", other_records: int, folder: Path, console: Console, brief: bool
+    findings: "Findings", other_records: int, folder: Path, console: Console, brief: bool
 ) -> None:
     """Print the results of a folder. `other_records` is the number of records of other environments."""
     if brief:
-        print_lines(console, summary_lines(study_findings, folder, console.width))
+        print_lines(console, summary_lines(findings, folder, console.width))
     else:
-        print_report(terminal_report(study_findings), console)
+        print_report(findings, console)
     if other_records:
         other = f"{format_count(other_records, 'record')} of other environments (versions, flags or code)"
         text = f"- In the report, kept apart: {other}."
         print_lines(console, wrap_text(text, indent="  ") if brief else [text])
-    _print_totals(folder, describe_totals(study_findings), console, brief)
+    totals, page = describe_totals(findings), f"report: {folder / 'report' / 'index.html'}"
+    joined = f"{totals}; {page}"
+    print_lines(console, [totals, page] if brief and len(joined) > WIDTH else [joined])
 
 
-def find_unrecorded(folder: Path, records: Sequence[Record] | None = None) -> list[Record]:
+def find_unrecorded(folder: Path, records: Sequence[Record]) -> list[Record]:
     """Return a new "failed" record for each case that an ended job did not record. No file is written.
 
-    `records` contains the existing records of the folder, or is None to load them.
+    `records` contains the existing records of the folder.
     """
     if not (folder / SUBMISSIONS).is_dir():
         return []
     from scaling.cluster import task_state
 
     tasks = task_state.find_tasks(folder)
-    return task_state.make_failed_records(tasks, store.load(folder).records if records is None else records)
-
-
-def _print_totals(folder: Path, totals: str, console: Console, brief: bool = False) -> None:
-    """Print `totals` (a text with the number of cases per status) and the path of the report."""
-    report = f"report: {folder / 'report' / 'index.html'}"
-    joined = f"{totals}; {report}"
-    print_lines(console, [totals, report] if brief and len(joined) > WIDTH else [joined])
+    return task_state.make_failed_records(tasks, records)
