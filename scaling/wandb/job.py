@@ -5,9 +5,7 @@ so that the child process starts quickly.
 """
 
 import dataclasses
-import errno
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,8 +18,6 @@ from scaling.core.formatting import format_value
 from scaling.core.record import is_number
 
 FINISH_FACTOR = 3  # time limit for the upload at the end of a run, as a multiple of `timeout`
-# Prefix of a metric (the part before the slash) -> metric of its x-axis.
-STEP_METRICS = {"time": "devices", "speedup": "devices", "ideal": "devices", "time_by_size": "size"}
 Fields = dict[str, Any]  # a W&B config, history row or summary
 MODES = ("auto", "online", "offline", "disabled")
 
@@ -65,9 +61,6 @@ class TrackingSettings:
         The environment variable WANDB_MODE, if set, replaces the mode "auto".
         """
         fields = {str(name): value for name, value in config.items() if name != "name"}
-        for name in fields:
-            if re.search("key|token|secret|passw", name, re.IGNORECASE):
-                raise Refusal(f"tracking.{name}: keys come from WANDB_API_KEY, never from a config")
         check_names("key of tracking", fields, [field.name for field in dataclasses.fields(cls)])
         if mode := os.environ.get("WANDB_MODE"):
             check_names("WANDB_MODE", [mode], MODES)
@@ -106,13 +99,21 @@ class Plot:
 class TrackedRun:
     """The data of one W&B run, such as its name, config and summary."""
 
-    digest: str  # a hash of the content, which differs if the results differ
-    series: str  # identifies a line in all publications; the newest run of a series supersedes the others
     name: str
     tags: tuple[str, ...]
     config: Fields  # its entries "study" and "kind" are the W&B group and the W&B job type
     rows: list[Fields]  # the history: dicts from metric to value
     summary: Fields
+
+    @property
+    def digest(self) -> str:
+        """Return a hash of the content, which differs if the results differ."""
+        return str(self.config["digest"])
+
+    @property
+    def series(self) -> str:
+        """Return the key of a line in all publications. The newest run of a series supersedes the others."""
+        return str(self.config["series"])
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,5 @@ def ideal_metric(baseline: int) -> str:
 
 def describe_error(error: BaseException) -> str:
     """Return the first line of an error message, at most 200 characters, without secrets and folder names."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"{error.strerror}: free some space"
     first_line = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
     return scrub(first_line)[:200].rstrip(" .")

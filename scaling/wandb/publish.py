@@ -20,9 +20,9 @@ import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scaling.analysis import answers, findings
 from scaling.analysis.cases import Method, method_of
@@ -63,11 +63,10 @@ _MAX_NAME = 128  # characters of the name and the group of a run; the server of 
 _ENVIRONMENT_FIELDS = ("platform", "device_kind", "xla_flags", "commit", "dirty")
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The outcome of a publication to W&B, with the state of each run and the lines to print."""
+class Outcome(NamedTuple):
+    """The outcome of a publication to W&B."""
 
-    states: Mapping[str, str]  # digest -> published, unchanged, kept, there before, differs, lost (no event)
+    states: Counter[str]  # number of runs: published, unchanged, kept, there before, differs
     succeeded: bool  # whether no failure was reported
     lines: tuple[str, ...]  # text for the console
 
@@ -79,8 +78,8 @@ def publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | Non
         events.extend(_publish(folder, settings, loaded))
     except Exception as error:
         events.append({"reason": describe_error(error)})
-    states = {event["run"]: event["state"] for event in events if "run" in event}
-    reasons = list(dict.fromkeys(event["reason"] for event in events if event.get("reason")))
+    states = Counter(event["state"] for event in events if "state" in event)
+    reasons = list(dict.fromkeys(event["reason"] for event in events if "reason" in event))
     fields = {name: value for event in events for name, value in event.items()}
     lines = tuple(f"W&B: {line}" for line in _format_outcome(folder, settings.mode, states, reasons, fields))
     return Outcome(states, not reasons, lines)
@@ -96,7 +95,6 @@ def _publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | No
     destination = _digest_of((settings.project, settings.entity, settings.tags))[:6]
     sentences = tuple(answers.answer_sentences(results))
     job = PublishJob(settings, tuple(runs), tuple(plots), sentences, destination)
-    yield from ({"run": run.digest, "state": "lost"} for run in runs)  # until another event replaces it
     with store.locked(folder, ".wandb.lock", _LOCK_SECONDS) as lock:  # no two processes publish at once
         (folder / "wandb").mkdir(exist_ok=True)
         yield from _run_job(folder / "wandb", job, lock)
@@ -128,14 +126,13 @@ def _run_job(copies: Path, job: PublishJob, lock: int) -> Iterator[Event]:
 
 
 def _format_outcome(
-    folder: Path, mode: str, states: Mapping[str, str], reasons: Sequence[str], fields: Mapping[str, Any]
+    folder: Path, mode: str, counts: Counter[str], reasons: Sequence[str], fields: Mapping[str, Any]
 ) -> Iterator[str]:
     """Yield lines that state how many W&B runs were published or kept offline, and why others failed.
 
-    `states` maps the digest of each run to its state. `fields` contains other values, such as 'dashboard'.
+    `counts` is the number of runs in each state. `fields` contains other values, such as 'dashboard'.
     """
-    counts, copies_folder = Counter(states.values()), folder / "wandb"
-    command = f"`{store.format_command('publish', folder)}`"
+    copies_folder, command = folder / "wandb", f"`{store.format_command('publish', folder)}`"
     arrived = counts["published"] + counts["unchanged"] > 0
     if arrived:
         superseded = fields.get("superseded", 0)
@@ -153,7 +150,7 @@ def _format_outcome(
         yield f"{failure}; the records in {folder} are whole, {command} tries again"
     elif mode == "disabled":
         yield "nothing was sent, because the mode is disabled"
-    elif not states:
+    elif not counts:
         yield f"nothing was sent, there are no records in {folder}"
     if "dashboard" in fields:
         yield fields["dashboard"]
@@ -262,8 +259,8 @@ def _make_run(
     history = [_encode_fields(rows[key]) for key in sorted(rows)]
     summary = {"cases": len(newest_records), **status_counts}
     all_tags = tuple(tag[:64] for tag in (config["kind"], *tags, *["failures"][: status_counts["failed"]]))
-    config["digest"] = digest = _digest_of((name, all_tags, config, history, summary))
-    return TrackedRun(digest, config["series"], _encode(name), all_tags, config, history, summary)
+    config["digest"] = _digest_of((name, all_tags, config, history, summary))
+    return TrackedRun(_encode(name), all_tags, config, history, summary)
 
 
 def _config_fields(record: Record) -> Fields:

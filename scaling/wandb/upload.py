@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from typing import Any
 
 import wandb
 
-from scaling.wandb.job import FINISH_FACTOR, STEP_METRICS, PublishJob, TrackedRun, describe_error
+from scaling.wandb.job import FINISH_FACTOR, Fields, PublishJob, TrackedRun, describe_error
 from scaling.worker import die_with_parent
 
 _SUPERSEDED = "superseded"
@@ -35,93 +35,101 @@ _POLL_SECONDS = 0.5
 _CLOSE_SECONDS = 8.0  # on a busy machine wandb closes its log after `finish` has returned
 _COPIES_FOLDER = Path(*sys.argv[1:2])  # folder of the offline copies
 _MAX_ROWS = 10_000  # the server returns only part of a longer history
+# Prefix of a metric (the part before the slash) -> metric of its x-axis.
+_STEP_METRICS = {"time": "devices", "speedup": "devices", "ideal": "devices", "time_by_size": "size"}
 
 
-def publish_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
-    """Upload the W&B runs of a job. Write offline copies of the runs that could not be uploaded.
+def publish_job(job: PublishJob) -> Iterator[Fields]:
+    """Upload the W&B runs of a job, and write offline copies of the runs that could not be uploaded.
 
-    `send_event` sends its keyword arguments to the parent process.
+    Yield events. The event of a run has the digest of the run (`run`) and its `state`. An event of a failure
+    has its `reason`.
     """
-    account_settings, settings, sent_digests = wandb.setup().settings, job.settings, set[str]()
-
-    def send(send_run: Callable[[TrackedRun], tuple[str, str]], run: TrackedRun) -> None:
-        try:
-            state, problem = send_run(run)
-        except Exception as error:  # such as a rejected run or a full disk
-            return send_event(reason=f"{run.name}: {describe_error(error)}")
-        sent_digests.add(run.digest)
-        return send_event(run=run.digest, state=state, reason=problem and f"{run.name}: {problem}")
-
+    wandb.setup()  # before the threads start
+    unsent = {run.digest: run for run in job.runs}
     try:
-        if settings.mode != "offline":
-            api = wandb.Api(timeout=math.ceil(settings.timeout))
-            entity = settings.entity or account_settings.entity or api.default_entity
-            app_url = re.sub("//.*@", "//", account_settings.app_url.rstrip("/"))
-            send_event(page=f"{app_url}/{entity}/{settings.project}")
-            job = dataclasses.replace(job, settings=dataclasses.replace(settings, entity=entity))
-            _publish_online(api, job, send, send_event)
+        if job.settings.mode != "offline":
+            for event in _publish_online(job):
+                unsent.pop(event.get("run", ""), None)
+                yield event
     except Exception as error:
-        if settings.mode != "auto" or not isinstance(error, wandb.errors.UsageError):  # no API key
-            send_event(reason=describe_error(error))
-    unsent = [run for run in job.runs if run.digest not in sent_digests]
-    _map_in_threads(partial(send, partial(_write_offline_copy, job)), unsent)
+        has_key = not isinstance(error, wandb.errors.UsageError)
+        if has_key or job.settings.mode != "auto":
+            yield {"reason": describe_error(error)}
+    yield from _map_runs(partial(_write_offline_copy, job), unsent.values())
     wandb.teardown()
 
 
-def _write_offline_copy(job: PublishJob, run: TrackedRun) -> tuple[str, str]:
-    """Write an offline copy of a run, unless a complete one exists. Return ("kept" or "there before", "")."""
-    if any(map(_is_complete, _COPIES_FOLDER.glob(f"offline-run-*-{run.digest}-{job.destination}-*/*.wandb"))):
-        return "there before", ""
+def _map_runs(function: Callable[[TrackedRun], Fields], runs: Iterable[TrackedRun]) -> Iterator[Fields]:
+    """Call `function` with each run in threads, and yield the events that it returns with the digest of the run.
+
+    If the function raises an exception, the event contains only the error message as `reason`.
+    """
+
+    def make_event(run: TrackedRun) -> Fields:
+        try:
+            return {"run": run.digest, **function(run)}
+        except Exception as error:  # such as a rejected run or a full disk
+            return {"reason": f"{run.name}: {describe_error(error)}"}
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        yield from pool.map(make_event, runs)
+
+
+def _write_offline_copy(job: PublishJob, run: TrackedRun) -> Fields:
+    """Write an offline copy of a run, unless a complete one exists. Return the state, "kept" or "there before"."""
+    if any(_is_complete(log) for copy in _find_copies(job, run) for log in copy.glob("*.wandb")):
+        return {"state": "there before"}
     _remove_copies(job, run)
     _, log = _send_run(job, run, "offline")
     copy = _COPIES_FOLDER / log.parent.name
     copy.mkdir()
     shutil.move(log, copy)
-    return "kept", ""
+    return {"state": "kept"}
+
+
+def _find_copies(job: PublishJob, run: TrackedRun) -> list[Path]:
+    return list(_COPIES_FOLDER.glob(f"offline-run-*-{run.digest}-{job.destination}-*"))
 
 
 def _remove_copies(job: PublishJob, run: TrackedRun) -> None:
-    for copy in _COPIES_FOLDER.glob(f"offline-run-*-{run.digest}-{job.destination}-*"):
+    for copy in _find_copies(job, run):
         shutil.rmtree(copy, ignore_errors=True)
 
 
-def _publish_online(
-    api: wandb.Api, job: PublishJob, send: Callable[..., None], send_event: Callable[..., Any]
-) -> None:
-    """Upload the runs that the W&B server lacks, verify them, tag superseded runs, and save the dashboard.
-
-    `send(function, run)` calls `function` with a run, and sends the result to the parent process.
-    `send_event` sends its keyword arguments to the parent process.
-    """
-    listed = _list_runs(api, job)
+def _publish_online(job: PublishJob) -> Iterator[Fields]:
+    """Upload the runs that the W&B server lacks, verify them, tag superseded runs, and save the dashboard."""
+    account, settings = wandb.setup().settings, job.settings
+    api = wandb.Api(timeout=math.ceil(settings.timeout))
+    entity = settings.entity or account.entity or api.default_entity
+    app_url = re.sub("//.*@", "//", account.app_url.rstrip("/"))
+    yield {"page": f"{app_url}/{entity}/{settings.project}"}
+    job = dataclasses.replace(job, settings=dataclasses.replace(settings, entity=entity))
     current_ids: dict[str, str] = {}  # series -> ID of its correct run on the server
     wrong_ids: set[str] = set()  # the IDs of uploaded runs with wrong content
-
-    def publish_run(run: TrackedRun) -> tuple[str, str]:
-        state, run_id, problem = _publish_run(api, job, run, listed)
-        if problem:
-            wrong_ids.add(run_id)  # this run has not arrived completely
-        else:
-            current_ids[run.series] = run_id
-            _remove_copies(job, run)  # `wandb sync` would send them again
-        return state, problem
-
-    _map_in_threads(partial(send, publish_run), job.runs)
-    tagged = _map_in_threads(lambda stored: _update_tag(stored, current_ids, wrong_ids), _list_runs(api, job))
-    send_event(superseded=sum(tagged))
-    if job.settings.dashboard:
-        send_event(**_save_dashboard(job, current_ids))
+    for event in _map_runs(partial(_publish_run, api, job, _list_runs(api, job)), job.runs):
+        if event.get("state") == "differs":
+            wrong_ids.add(event["id"])
+        elif "state" in event:
+            current_ids[event["series"]] = event["id"]
+        yield event
+    with ThreadPoolExecutor(_THREADS) as pool:
+        tagged = pool.map(partial(_update_tag, current_ids, wrong_ids), _list_runs(api, job))
+        yield {"superseded": sum(tagged)}
+    if settings.dashboard:
+        yield _save_dashboard(job, current_ids)
 
 
-def _publish_run(api: wandb.Api, job: PublishJob, run: TrackedRun, listed: list[Any]) -> tuple[str, str, str]:
-    """Upload a W&B run unless the server has an equal one, and return (state, run ID, error message or '').
+def _publish_run(api: wandb.Api, job: PublishJob, listed: Sequence[Any], run: TrackedRun) -> Fields:
+    """Upload a W&B run unless the server has an equal one. Return the state, the series and the ID of the run.
 
     `listed` contains the runs on the server. The state is 'unchanged' if one of them equals `run`,
     'published' if the uploaded run was read back and equals `run`, and 'differs' if it does not.
     """
     for stored in listed:
         if stored.config.get("digest") == run.digest and not _first_difference(run, stored):
-            return "unchanged", stored.id, ""
+            _remove_copies(job, run)  # `wandb sync` would send them again
+            return {"state": "unchanged", "series": run.series, "id": stored.id}
     run_id, _ = _send_run(job, run, "online")
     difference, deadline = "it is not there", time.monotonic() + job.settings.timeout
     while difference and time.monotonic() < deadline:  # a run appears after a delay
@@ -131,8 +139,10 @@ def _publish_run(api: wandb.Api, job: PublishJob, run: TrackedRun, listed: list[
             stored.load(force=True)  # the run may be from the cache
             difference = _first_difference(run, stored)
     if difference:
-        return "differs", run_id, f"what was read back differs in {difference}"
-    return "published", run_id, ""
+        reason = f"{run.name}: what was read back differs in {difference}"
+        return {"state": "differs", "id": run_id, "reason": reason}
+    _remove_copies(job, run)
+    return {"state": "published", "series": run.series, "id": run_id}
 
 
 def _list_runs(api: wandb.Api, job: PublishJob) -> list[Any]:
@@ -162,7 +172,7 @@ def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> tuple[str, Path]:
         mode=mode, project=settings.project, entity=settings.entity,  # type: ignore[arg-type]
         dir=os.getcwd(), reinit="create_new", settings=wandb_settings,
     )  # fmt: skip
-    for prefix, x_metric in STEP_METRICS.items():
+    for prefix, x_metric in _STEP_METRICS.items():
         wandb_run.define_metric(f"{prefix}/*", step_metric=x_metric)
     for step, row in enumerate(run.rows):
         wandb_run.log(row, step=step)
@@ -205,7 +215,7 @@ def _first_difference(run: TrackedRun, stored: Any) -> str:
     return next((name for name, equal in is_equal.items() if not equal), "")
 
 
-def _update_tag(stored: Any, current_ids: dict[str, str], wrong_ids: Iterable[str]) -> bool:
+def _update_tag(current_ids: Mapping[str, str], wrong_ids: Collection[str], stored: Any) -> bool:
     """Add or remove the tag 'superseded' of a stored W&B run. Return whether the tag was added.
 
     A run is superseded if its ID is in `wrong_ids`, or if `current_ids` maps its series to another ID.
@@ -220,20 +230,15 @@ def _update_tag(stored: Any, current_ids: dict[str, str], wrong_ids: Iterable[st
     return is_superseded
 
 
-def _save_dashboard(job: PublishJob, current_ids: dict[str, str]) -> dict[str, str]:
+def _save_dashboard(job: PublishJob, current_ids: Mapping[str, str]) -> Fields:
     try:
         from scaling.wandb import dashboard  # imports wandb_workspaces, which is optional
 
-        return {"dashboard": dashboard.save(job, current_ids)}
+        return {"dashboard": f"report {dashboard.save(job, current_ids)}"}
     except ModuleNotFoundError:
-        return {"dashboard": "no dashboard: it needs wandb-workspaces: pip install 'ad-scaling[dashboard]'"}
+        return {"dashboard": "no report: it needs wandb-workspaces: pip install 'ad-scaling[dashboard]'"}
     except Exception as error:
-        return {"reason": f"the dashboard could not be saved: {describe_error(error)}"}
-
-
-def _map_in_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(function, items))
+        return {"reason": f"the report could not be saved: {describe_error(error)}"}
 
 
 def main() -> None:
@@ -241,12 +246,8 @@ def main() -> None:
     die_with_parent(int(sys.argv[2]))
     event_stream = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # wandb must not print between the events
-    job = pickle.loads(base64.b64decode(sys.stdin.read()))
-
-    def send_event(**fields: Any) -> None:
-        os.write(event_stream, f"{json.dumps({'event': 'progress', **fields})}\n".encode())
-
-    publish_job(job, send_event)
+    for event in publish_job(pickle.loads(base64.b64decode(sys.stdin.read()))):
+        os.write(event_stream, f"{json.dumps({'event': 'progress', **event})}\n".encode())
     os._exit(0)  # wandb could hang at exit
 
 
