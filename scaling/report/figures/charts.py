@@ -108,9 +108,9 @@ def _draw_curves(
     case_of_line = {curve.program_name: curve.case for curve in itertools.chain(*curves_by_problem)}
     styles, panels = line_styles(case_of_line), []
     for problem_curves in curves_by_problem:
-        rows = _measurement_rows(problem_curves)
         for field in fields:
-            if any(row[field] is not None for row in rows):
+            rows = _curve_rows(problem_curves, field)
+            if any(row["y"] is not None for row in rows):
                 panel_title = marks.panel_title(findings, problem_curves[0], problem_curves[0].size)
                 panel_title += (_RATIO_NAMES[field],) if field == "against_jit" else ()
                 panels.append(Panel(panel_title, _draw_chart(problem_curves, rows, styles, field)))
@@ -125,34 +125,30 @@ def _limit_curves(curves: Sequence[Curve]) -> list[Curve]:
     return [group[0] for group in group_by(fastest_first, lambda curve: curve.method.base).values()]
 
 
-def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
-    """Return a data row for each curve point. A ratio is None if it is unknown or too uncertain."""
+def _curve_rows(curves: Iterable[Curve], field: str) -> list[Row]:
+    """Return a data row for each curve point. The value of a ratio is None if it is unknown or too uncertain."""
     rows = []
     for curve in curves:
         for point in curve.points:
-            ratios, ratio_fields = list[str](), Row(devices=point.devices)
-            for field, name in _RATIO_NAMES.items():
-                estimate = getattr(point, field)
-                ratios += [f"{name} {format_ratio(*estimate)}"] if estimate else []
-                value, low, high = estimate or (None, None, None)
-                drawn_value = value if estimate is None or estimate.is_determined else None
-                ratio_fields |= {field: drawn_value, f"{field}_low": low, f"{field}_high": high}
-            rows.append(marks.timing_row(curve.program_name, point.timing, *ratios, **ratio_fields))
+            ratios = {name: getattr(point, name) for name in _RATIO_NAMES}
+            tips = [f"{_RATIO_NAMES[name]} {format_ratio(*ratio)}" for name, ratio in ratios.items() if ratio]
+            row = marks.timing_row(curve.program_name, point.timing, point.devices, *tips)
+            if field != "seconds":
+                value, low, high = ratios[field] or (None, None, None)
+                is_drawn = ratios[field] and ratios[field].is_determined
+                row |= {"y": value if is_drawn else None, "low": low, "high": high}
+            rows.append(row)
     return rows
 
 
 def _draw_chart(
     curves: Sequence[Curve], rows: Sequence[Row], styles: Sequence[LineStyle], field: str
 ) -> Spec:
-    names = ("line", "tip", "devices", field, f"{field}_low", f"{field}_high")
-    rows = [{name: row[name] for name in names} for row in rows]
-    device_counts = sorted({row["devices"] for row in rows})
+    device_counts = sorted({row["x"] for row in rows})
     ideal = _ideal_values(curves, field, device_counts)
-    x = marks.log_axis("devices", "devices", device_counts, counts=True)
-    values = [*marks.values_with_bounds(rows, field), *ideal.values()]
-    y = _value_axis(curves[0], field, values, device_counts)
-    layers = [*marks.draw_ideal(ideal, x, y), *marks.draw_series(rows, y, styles)]
-    return marks.make_chart(rows, x, y, styles, layers)
+    x = marks.log_axis("devices", device_counts, counts=True)
+    y = _value_axis(curves[0], field, [*marks.values_with_bounds(rows), *ideal.values()], device_counts)
+    return marks.make_chart(rows, x, y, styles, [*marks.draw_ideal(ideal, y), *marks.draw_lines(styles)])
 
 
 def _ideal_values(curves: Sequence[Curve], field: str, device_counts: Iterable[int]) -> dict[int, float]:
@@ -173,12 +169,12 @@ def _ideal_values(curves: Sequence[Curve], field: str, device_counts: Iterable[i
 
 def _value_axis(curve: Curve, field: str, values: Sequence[float], device_counts: Sequence[int]) -> Spec:
     if field == "seconds":
-        return marks.log_axis(field, "time", values, "s")
+        return marks.log_axis("time", values, "s")
     title = "speed-up" if field == "against_jit" else _RATIO_NAMES[field] + curve.points[0].relative
     if field == "efficiency" or device_counts[-1] <= 4 * device_counts[0]:
         scale = {"domain": (0, 1.08 * max(values)), "nice": False}
-        return marks.make_axis(field, title, scale, {"tickCount": 6})
-    return marks.log_axis(field, title, values)
+        return marks.make_axis(title, scale, {"tickCount": 6})
+    return marks.log_axis(title, values)
 
 
 def draw_sizes(findings: Findings) -> Figure | None:
@@ -192,14 +188,13 @@ def draw_sizes(findings: Findings) -> Figure | None:
         for method, line in sweep.lines.items():
             exponent = sweep.exponents.get(method)
             growth = f"grows with the size, exponent {format_exponent(*exponent)}" if exponent else ""
-            rows += [marks.timing_row(method.name, timing, growth, size=float(size)) for size, timing in line]
-        x = marks.log_axis("size", sweep.swept, (row["size"] for row in rows), counts=True)
-        y = marks.log_axis("seconds", "time", marks.values_with_bounds(rows, "seconds"), "s")
+            rows += [marks.timing_row(method.name, timing, float(size), growth) for size, timing in line]
+        x = marks.log_axis(sweep.swept, (row["x"] for row in rows), counts=True)
+        y = marks.log_axis("time", marks.values_with_bounds(rows), "s")
         oversubscribed = not sweep.honest and "unbound or oversubscribed"
         constants = join_words(sweep.fixed_sizes, sweep.devices_text, sweep.call, oversubscribed)
         title = marks.panel_title(findings, sweep, constants)
-        chart = marks.make_chart(rows, x, y, styles, marks.draw_series(rows, y, styles))
-        panels.append(Panel(title, chart))
+        panels.append(Panel(title, marks.make_chart(rows, x, y, styles, marks.draw_lines(styles))))
     caption = (
         "Median time of one call; bars are 95 % intervals. The tooltip of a mark gives the exponent of its "
         "line. The sweeps with the most modes and sizes are drawn."
@@ -238,7 +233,7 @@ def draw_crossover(findings: Findings) -> Figure | None:
         title, chart = marks.panel_title(findings, mode_map, constants), _draw_map(mode_map, styles)
         width = 70 + _CELL_WIDTH * len(mode_map.devices)
         height = max(120, _CELL_HEIGHT * min(len(mode_map.sizes), _MAX_ROWS))
-        panels.append(Panel(title, chart, zoom=False, least_width=width, height=height))
+        panels.append(Panel(title, chart, least_width=width, height=height))
     caption = (
         "The fastest mode for each size and number of devices, with its time. Pale, with a question mark: "
         "not distinguished from the next."
@@ -251,20 +246,20 @@ def draw_crossover(findings: Findings) -> Figure | None:
 
 def _draw_map(mode_map: FastestModeMap, styles: Sequence[LineStyle]) -> Spec:
     rows = [_cell_row(cell, size, devices) for (size, devices), cell in mode_map.cells.items()]
-    x = _band_axis("devices", "devices", [f"{count:,}" for count in mode_map.devices])
-    y = _band_axis("size", mode_map.swept, [f"{size:,}" for size in reversed(mode_map.sizes)])
+    x = _band_axis("devices", [f"{count:,}" for count in mode_map.devices])
+    y = _band_axis(mode_map.swept, [f"{size:,}" for size in reversed(mode_map.sizes)])
     opacity: Spec = {"field": "shade", "type": "quantitative", "scale": None}
     layers = [marks.make_layer({"type": "rect"}, fillOpacity=opacity)]
     if len(mode_map.sizes) <= _MAX_ROWS:
         text: Spec = {"align": "center", "baseline": "middle", "lineBreak": "\n", "dy": -6, "fontSize": 10}
-        layers.append(marks.draw_text(color={"value": INK}, **text))
+        layers.append(marks.draw_text(INK, **text))
     return marks.make_chart(rows, x, y, styles, layers)
 
 
-def _band_axis(field: str, title: str, names: Sequence[str]) -> Spec:
+def _band_axis(title: str, names: Sequence[str]) -> Spec:
     """Return a categorical axis with one band for each name."""
     axis, scale = {"labelAngle": 0, "ticks": False}, {"paddingInner": 0.05}
-    return {"field": field, "title": title, "type": "ordinal", "sort": names, "scale": scale, "axis": axis}
+    return {"title": title, "type": "ordinal", "sort": names, "scale": scale, "axis": axis}
 
 
 def _cell_row(ranking: Ranking, size: int, devices: int) -> Row:
@@ -275,6 +270,6 @@ def _cell_row(ranking: Ranking, size: int, devices: int) -> Row:
         runner_up = f"{ranking.runner_up.method.name}: {format_ratio(*ranking.ratio)}"
         runner_up += "" if is_sure else ", not distinguished"
     text = f"{method.mode}\n{format_duration(ranking.fastest.median)}{'' if is_sure else ' ?'}"
-    position = {"size": f"{size:,}", "devices": f"{devices:,}"}
     opacity = _SURE_OPACITY if is_sure else _UNSURE_OPACITY
-    return marks.timing_row(method.name, ranking.fastest, runner_up, label=text, shade=opacity, **position)
+    row = marks.timing_row(method.name, ranking.fastest, f"{devices:,}", runner_up)
+    return row | {"y": f"{size:,}", "label": text, "shade": opacity}

@@ -1,7 +1,10 @@
-"""Build the parts of a figure (`Figure`, `Panel`): axes, lines, markers, error bars, labels, line styles."""
+"""Build the parts of a figure (`Figure`, `Panel`): axes, lines, markers, error bars and line styles.
+
+The fields of a data row are its `line`, its position `x`, its value `y`, the limits `low` and `high` of the
+95 % interval, and its tooltip `tip`.
+"""
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,8 +20,6 @@ Spec = dict[str, Any]  # a part of a Vega-Lite specification
 MAX_PANELS = 6  # largest number of panels in a figure
 _MAX_TICKS = 24  # largest number of device counts or sizes for which each has a tick
 _MAX_ROUND_TICKS = 9
-_MAX_LABELS = 4  # largest number of lines with labels at their ends
-_LABEL_HEIGHT = 0.065  # height of a text label as a fraction of the panel height
 # True for the marks that are drawn opaque: all marks, or those of the selected legend entry.
 _ISOLATED = (
     "!isolated || !datum.line || "
@@ -94,7 +95,6 @@ class Panel(NamedTuple):
 
     title: tuple[str, ...]
     chart: Spec
-    zoom: bool = True  # whether the reader of the HTML page can zoom and pan
     least_width: int = 0  # pixels
     height: int = 230  # pixels
 
@@ -132,27 +132,27 @@ def panel_title(findings: Findings, subject: Subject, *details: str) -> tuple[st
     return tuple(filter(None, (subject.family, *details, environment)))
 
 
-def timing_row(line: str, timing: Timing, *remarks: str, **fields: Any) -> Row:
+def timing_row(line: str, timing: Timing, x: Any, *remarks: str) -> Row:
     """Return a data row with the time in seconds, the 95 % interval and the tooltip of a timing.
 
-    `line` is the name of the line in the chart. `remarks` are added to the tooltip, and `fields` to the row.
+    `line` is the name of the line in the chart, and `x` the position on its x-axis. `remarks` are added to
+    the tooltip.
     """
     seconds, low, high = timing.estimate
     sample_count = len(timing.seconds)
     samples = format_count(sample_count, "sample") if sample_count else "predicted from the compiled program"
     samples += f" of {len(timing.records)} processes" if len(timing.records) > 1 else ""
     tip = "\n".join(filter(None, (label(timing.case), format_time(timing), *remarks, samples)))
-    return {"line": line, "tip": tip, "seconds": seconds, "seconds_low": low, "seconds_high": high} | fields
+    return {"line": line, "tip": tip, "x": x, "y": seconds, "low": low, "high": high}
 
 
-def values_with_bounds(rows: Iterable[Row], field: str) -> list[float]:
-    """Return the values of `field` in all rows and the limits of their intervals, if they are not None."""
-    fields = (field, f"{field}_low", f"{field}_high")
-    values = (row[bound] for row in rows if row.get(field) is not None for bound in fields)
+def values_with_bounds(rows: Iterable[Row]) -> list[float]:
+    """Return the values of all rows on the y-axis and the limits of their intervals, if they are not None."""
+    values = (row[name] for row in rows if row["y"] is not None for name in ("y", "low", "high"))
     return [value for value in values if value is not None]
 
 
-def log_axis(field: str, title: str, values: Iterable[float], unit: str = "", counts: bool = False) -> Spec:
+def log_axis(title: str, values: Iterable[float], unit: str = "", counts: bool = False) -> Spec:
     """Return a logarithmic axis that covers all positive `values`.
 
     If `unit` is given, tick labels have SI prefixes. If `counts` is true and there are at most 24 values, the
@@ -165,7 +165,7 @@ def log_axis(field: str, title: str, values: Iterable[float], unit: str = "", co
     with_prefix = f"format(datum.value, '~s') + '{unit}'"
     tick_label = with_prefix if unit else f"datum.value < 1e5 ? format(datum.value, ',~g') : {with_prefix}"
     scale = {"type": "log", "domain": (low, high), "nice": False}
-    return make_axis(field, title, scale, {"labelExpr": tick_label, "values": ticks})
+    return make_axis(title, scale, {"labelExpr": tick_label, "values": ticks})
 
 
 def _round_ticks(low: float, high: float) -> list[float]:
@@ -179,9 +179,9 @@ def _round_ticks(low: float, high: float) -> list[float]:
     return ticks[:: math.ceil(len(ticks) / _MAX_ROUND_TICKS)]
 
 
-def make_axis(field: str, title: str, scale: Spec, axis: Spec) -> Spec:
+def make_axis(title: str, scale: Spec, axis: Spec) -> Spec:
     """Return a numeric axis. `scale` and `axis` are the Vega-Lite properties with these names."""
-    return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": axis}
+    return {"type": "quantitative", "title": title, "scale": scale, "axis": axis}
 
 
 def make_chart(
@@ -189,7 +189,8 @@ def make_chart(
 ) -> Spec:
     """Return a Vega-Lite chart with the given layers, which share data rows, axes, colors and tooltips."""
     encoding = {
-        "x": x, "y": y, "color": _line_channel(styles, [style.color for style in styles]),
+        "x": {"field": "x", **x}, "y": {"field": "y", **y},
+        "color": _line_channel(styles, [style.color for style in styles]),
         "opacity": {"condition": {"test": _ISOLATED, "value": 1}, "value": 0.08},
         "tooltip": {"field": "tip", "type": "nominal"},
     }  # fmt: skip
@@ -211,60 +212,31 @@ def make_layer(mark: Spec, rows: Sequence[Row] | None = None, **channels: Any) -
     return {"mark": {"clip": True} | mark, "encoding": channels} | data
 
 
-def draw_series(rows: Sequence[Row], y: Spec, styles: Sequence[LineStyle]) -> list[Spec]:
-    """Return layers of lines, error bars and markers that show the data rows on the axis `y`.
-
-    If there are two to four lines with different AD modes, each line is labeled with its mode.
-    """
-    field = y["field"]
-    bounds: Spec = {"y": {"field": f"{field}_low"}, "y2": {"field": f"{field}_high"}}
-    error_bars = make_layer({"type": "rule", "strokeWidth": 2}, **bounds)
+def draw_lines(styles: Sequence[LineStyle]) -> list[Spec]:
+    """Return layers of lines, error bars and markers that show the data rows of a chart."""
     dash = _line_channel(styles, [list(style.dash or (1, 0)) for style in styles])
     shape = _line_channel(styles, [SHAPES[style.shape or "circle"] for style in styles])
+    bounds: Spec = {"y": {"field": "low"}, "y2": {"field": "high"}}
     lines = make_layer({"type": "line", "strokeWidth": 1.8}, strokeDash=dash)
-    layers = [lines, error_bars, make_layer({"type": "point"}, shape=shape)]
-    last_rows = {row["line"]: row for row in rows if row.get(field) is not None}
-    if 1 < len(set(map(_mode_of_line, last_rows))) == len(last_rows) <= _MAX_LABELS:
-        colors = {style.name: style.color for style in styles}
-        labels = [row | {"color": colors[row["line"]]} for row in _label_line_ends(last_rows.values(), y)]
-        # With the color scale of the lines, the fill of the text would also fill the symbols of the legend.
-        color = {"field": "color", "type": "nominal", "scale": None}
-        layers.append(draw_text(labels, color, align="left", dx=8, dy=3))
-    return layers
+    error_bars = make_layer({"type": "rule", "strokeWidth": 2}, **bounds)
+    return [lines, error_bars, make_layer({"type": "point"}, shape=shape)]
 
 
-def _mode_of_line(line: str) -> str:
-    return re.split(r" \(|,", line)[0]
-
-
-def _label_line_ends(last_rows: Iterable[Row], y: Spec) -> list[Row]:
-    """Return data rows with the AD mode of each line as a label at its end. Overlapping labels move up."""
-    field, domain = y["field"], y["scale"]["domain"]
-    to_position, to_value = (math.log, math.exp) if domain[0] else (float, float)
-    least_distance = _LABEL_HEIGHT * (to_position(domain[1]) - to_position(domain[0]))
-    labels, position = [], -math.inf
-    for row in sorted(last_rows, key=lambda row: row[field]):
-        position = max(to_position(row[field]), position + least_distance)
-        labels.append(row | {"label": _mode_of_line(row["line"]), field: to_value(position)})
-    return labels
-
-
-def draw_ideal(values: Mapping[int, float], x: Spec, y: Spec) -> list[Spec]:
+def draw_ideal(values: Mapping[int, float], y: Spec) -> list[Spec]:
     """Return layers that draw ideal scaling as a dotted line. `values` maps x values to y values.
 
-    `x` and `y` are the axes of the chart.
+    `y` is the axis of the chart.
     """
-    rows = [{x["field"]: count, y["field"]: ideal, "label": "ideal"} for count, ideal in values.items()]
+    rows = [{"x": count, "y": ideal, "label": "ideal"} for count, ideal in values.items()]
     low, high = y["scale"]["domain"]
-    visible = [row for row in rows if low <= row[y["field"]] <= high]
+    visible = [row for row in rows if low <= row["y"] <= high]
     line = {"type": "line", "strokeDash": [2, 3], "strokeWidth": 1.2}
-    color = {"value": MUTED}
     falls = sorted(values.values()) != list(values.values())
-    label = draw_text(visible[-1:], color=color, dx=-10, dy=4 if falls else -7)  # away from the data
-    return [make_layer(line, rows, color=color), label]
+    label = draw_text(MUTED, visible[-1:], dx=-10, dy=4 if falls else -7)  # away from the data
+    return [make_layer(line, rows, color={"value": MUTED}), label]
 
 
-def draw_text(rows: Sequence[Row] | None = None, color: Spec | None = None, **options: Any) -> Spec:
+def draw_text(color: str, rows: Sequence[Row] | None = None, **options: Any) -> Spec:
     """Return a layer that writes the field 'label' of each row. `options` are Vega-Lite mark properties."""
-    channels = {"text": {"field": "label"}} | ({"color": color} if color else {})
-    return make_layer({"type": "text", "align": "right", "clip": False} | options, rows, **channels)
+    mark = {"type": "text", "align": "right", "clip": False} | options
+    return make_layer(mark, rows, text={"field": "label"}, color={"value": color})
