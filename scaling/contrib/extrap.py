@@ -5,27 +5,25 @@ is a size that varies, such as the number of devices, and a region is a timed pr
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from scaling.analysis.findings import Findings
 from scaling.analysis.timings import Timing
 from scaling.core.grouping import group_by
-from scaling.report.text import clean_text
+from scaling.report.text import clean_text, file_stem
 
-_MAX_PARAMETERS = 4  # maximum number of parameters in an Extra-P file
 Names = Sequence[Sequence[str]]  # names of sizes that vary, grouped by sizes that vary together
 
 
 def format_experiments(findings: Findings) -> dict[str, str]:
-    """Return {file name without suffix: text} with one Extra-P file for each program.
+    """Return {file name without suffix: text} with one Extra-P file for each program with sizes that vary.
 
-    At most four sizes vary in a file. If more sizes vary, there is one file for each combination of the other
-    sizes. Timings on shared CPU cores are omitted.
+    Timings on shared CPU cores are omitted.
     """
     timings = (timing for timing in findings.case_timings if timing.honest)
     programs = group_by(timings, lambda t: (t.family_key, tuple(_sizes_of(t)), t.program_name)).values()
-    experiments = (experiment for program in programs for experiment in _split_program(program))
-    by_name = group_by(experiments, lambda experiment: _to_file_name(_title(experiment[0][0])))
+    experiments = [(program, names) for program in programs if (names := _varying_sizes(program))]
+    by_name = group_by(experiments, lambda experiment: file_stem(_title(experiment[0][0]), 200))
     return {
         f"{name}-{number}": _format_experiment(*experiment)
         for name, same_name in by_name.items()
@@ -35,21 +33,6 @@ def format_experiments(findings: Findings) -> dict[str, str]:
 
 def _title(timing: Timing) -> str:
     return f"{timing.family}, {timing.program_name}, environment {timing.environment}"
-
-
-def _to_file_name(title: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:200]
-
-
-def _split_program(program: Sequence[Timing]) -> Iterator[tuple[Sequence[Timing], Names]]:
-    """Divide the timings of a program into groups with at most `_MAX_PARAMETERS` varying sizes.
-
-    Each group becomes one Extra-P file. Yield (timings, names of their varying sizes) for each group.
-    """
-    excess_sizes = [names[0] for names in _varying_sizes(program)[_MAX_PARAMETERS:]]
-    for timings in group_by(program, lambda t: tuple(_sizes_of(t)[n] for n in excess_sizes)).values():
-        if varying := _varying_sizes(timings):
-            yield timings, varying
 
 
 def _sizes_of(timing: Timing) -> dict[str, int]:
@@ -94,16 +77,12 @@ def _format_experiment(timings: Sequence[Timing], varying: Names) -> str:
 
 
 def _format_comments(timing: Timing, varying: Names) -> list[str]:
-    exponents = "allow_negative_exponents=True"
-    modeler_options = exponents if len(varying) == 1 else f"'#spm=Default' '#spo={exponents}'"
     names = {name for group in varying for name in group}
     constants = ", ".join(f"{name}={size}" for name, size in _sizes_of(timing).items() if name not in names)
     parameters = (f"{name} ({', '.join(others)} with it)" if others else name for name, *others in varying)
     sentences = (
         f"{_title(timing)}: seconds per call, all samples of all processes.",
         f"Parameters: {', '.join(parameters)}. Constants: {constants or 'none'}.",
-        "Extra-P needs five values of a parameter; with fewer, it fits only a constant.",
-        f"extrap --text --measure median FILE --options {modeler_options}",
     )
     return [f"# {_to_region_name(sentence)}" for sentence in sentences]
 

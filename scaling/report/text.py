@@ -63,9 +63,9 @@ def clean_text(text: str) -> str:
     return _INVALID.sub("\ufffd", _CONTROL.sub(" ", text))
 
 
-def file_stem(name: str) -> str:
+def file_stem(name: str, length: int = 40) -> str:
     """Convert a name to a part of a file name, such as 'NVIDIA H100' to 'nvidia-h100'."""
-    return re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "other"
+    return re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")[:length] or "other"
 
 
 def keep_numbers_whole(text: str) -> str:
