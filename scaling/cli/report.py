@@ -22,13 +22,21 @@ if TYPE_CHECKING:
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    """Write the HTML report of a results folder, and print a summary.
+    """Write the HTML report of a results folder, and print the results.
 
     With --proposal, also write text, tables and figures for a compute-time application.
     """
+    from scaling.analysis import findings
+    from scaling.report.page import write_report
+
     folder, efficiency = store.require_results_folder(args.folder), _read_efficiency(args.efficiency)
     store.require_writable(folder / "report")
-    study_findings = write_and_print(folder, console, efficiency=efficiency)
+    loaded = store.load(folder)
+    lost = find_unrecorded(folder, loaded.records)
+    study_findings = findings.read(folder, None, lost, loaded, efficiency or findings.EFFICIENCY)
+    index = write_report(folder, study_findings)
+    print_report(study_findings, console)
+    print_lines(console, [f"{describe_totals(study_findings)}; report: {index}"])
     if args.proposal:
         from scaling.report import proposal
 
@@ -46,52 +54,32 @@ def _read_efficiency(word: str | None) -> float | None:
     raise Refusal(f"efficiency must be above 0 and at most 1, such as efficiency=0.5, not {word!r}")
 
 
-def write_and_print(
-    folder: Path,
-    console: Console,
-    settings: Collection[str] = (),
-    brief: bool = False,
-    loaded: store.Loaded | None = None,
-    efficiency: float | None = None,
+def write_and_summarize(
+    folder: Path, console: Console, settings: Collection[str], loaded: store.Loaded
 ) -> "Findings":
-    """Write the HTML report of a folder, print its results, and return the `Findings`.
+    """Write the HTML report of a folder, print a summary that fits on one screen, and return its `Findings`.
 
-    `settings` contains the hashes of the environments to print, or is empty for all environments. If `brief`
-    is true, the printed summary fits on one screen. `loaded` contains the records, or is None to load them.
-    `efficiency` is the smallest acceptable parallel efficiency, from 0 to 1, or None for the default.
+    `settings` contains the hashes of the environments to print, or is empty for all environments. `loaded`
+    contains the records of the folder.
     """
     from scaling.analysis import findings
     from scaling.report.page import write_report
 
-    loaded = loaded or store.load(folder)
     lost = find_unrecorded(folder, loaded.records)
-    required_efficiency = efficiency or findings.EFFICIENCY
-    all_findings = findings.read(folder, None, lost, loaded, required_efficiency)
-    write_report(folder, all_findings)
+    shown_findings = findings.read(folder, None, lost, loaded)
+    index = write_report(folder, shown_findings)
     shown_settings = {*settings, *(record.setting for record in lost)}
-    others = [record for record in all_findings.records if settings and record.setting not in shown_settings]
-    shown_findings = all_findings
+    others = [r for r in shown_findings.records if settings and r.setting not in shown_settings]
     if others:
-        shown_findings = findings.read(folder, shown_settings, lost, loaded, required_efficiency)
-    _print_findings(shown_findings, len(others), folder, console, brief)
-    return shown_findings
-
-
-def _print_findings(
-    findings: "Findings", other_records: int, folder: Path, console: Console, brief: bool
-) -> None:
-    """Print the results of a folder. `other_records` is the number of records of other environments."""
-    if brief:
-        print_lines(console, summary_lines(findings, folder, console.width))
-    else:
-        print_report(findings, console)
-    if other_records:
-        other = f"{format_count(other_records, 'record')} of other environments (versions, flags or code)"
-        text = f"- In the report, kept apart: {other}."
-        print_lines(console, wrap_text(text, indent="  ") if brief else [text])
-    totals, page = describe_totals(findings), f"report: {folder / 'report' / 'index.html'}"
+        shown_findings = findings.read(folder, shown_settings, lost, loaded)
+    print_lines(console, summary_lines(shown_findings, folder, console.width))
+    if others:
+        other = f"{format_count(len(others), 'record')} of other environments (versions, flags or code)"
+        print_lines(console, wrap_text(f"- In the report, kept apart: {other}.", indent="  "))
+    totals, page = describe_totals(shown_findings), f"report: {index}"
     joined = f"{totals}; {page}"
-    print_lines(console, [totals, page] if brief and len(joined) > WIDTH else [joined])
+    print_lines(console, [joined] if len(joined) <= WIDTH else [totals, page])
+    return shown_findings
 
 
 def find_unrecorded(folder: Path, records: Sequence[Record]) -> list[Record]:
