@@ -1,6 +1,6 @@
 """Print reports and tables on a console, and format the summary of a run.
 
-This module imports the analysis, and thus pandas, only where it needs it, so that other commands start quickly.
+This module imports the analysis only where it needs it, so that other commands start quickly.
 """
 
 import itertools

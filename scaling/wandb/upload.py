@@ -61,9 +61,10 @@ def publish_job(job: PublishJob) -> Iterator[Fields]:
 
 
 def _map_runs(function: Callable[[TrackedRun], Fields], runs: Iterable[TrackedRun]) -> Iterator[Fields]:
-    """Call `function` with each run in threads, and yield the events that it returns with the digest of the run.
+    """Call `function` with each run in threads, and yield the events that it returns.
 
-    If the function raises an exception, the event contains only the error message as `reason`.
+    Each event gets the digest of its run. If the function raises an exception, the event contains only the
+    error message as `reason`.
     """
 
     def make_event(run: TrackedRun) -> Fields:
@@ -77,7 +78,10 @@ def _map_runs(function: Callable[[TrackedRun], Fields], runs: Iterable[TrackedRu
 
 
 def _write_offline_copy(job: PublishJob, run: TrackedRun) -> Fields:
-    """Write an offline copy of a run, unless a complete one exists. Return the state, "kept" or "there before"."""
+    """Write an offline copy of a run, unless a complete one exists. Return its state.
+
+    The state is "kept", or "there before" if a complete copy exists.
+    """
     if any(_is_complete(log) for copy in _find_copies(job, run) for log in copy.glob("*.wandb")):
         return {"state": "there before"}
     _remove_copies(job, run)
@@ -121,7 +125,7 @@ def _publish_online(job: PublishJob) -> Iterator[Fields]:
 
 
 def _publish_run(api: wandb.Api, job: PublishJob, listed: Sequence[Any], run: TrackedRun) -> Fields:
-    """Upload a W&B run unless the server has an equal one. Return the state, the series and the ID of the run.
+    """Upload a W&B run unless the server has an equal one. Return its state, series and ID.
 
     `listed` contains the runs on the server. The state is 'unchanged' if one of them equals `run`,
     'published' if the uploaded run was read back and equals `run`, and 'differs' if it does not.

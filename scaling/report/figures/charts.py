@@ -126,7 +126,7 @@ def _limit_curves(curves: Sequence[Curve]) -> list[Curve]:
 
 
 def _curve_rows(curves: Iterable[Curve], field: str) -> list[Row]:
-    """Return a data row for each curve point. The value of a ratio is None if it is unknown or too uncertain."""
+    """Return a data row for each curve point. A ratio is None if it is unknown or too uncertain."""
     rows = []
     for curve in curves:
         for point in curve.points:
