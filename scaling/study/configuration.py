@@ -6,6 +6,7 @@ cases.
 """
 
 import argparse
+import functools
 import json
 import os
 import re
@@ -39,6 +40,7 @@ _PLAIN_SCALARS = {
     "int": re.compile(r"^[-+]?(?:0|[1-9][0-9_]*)$"),
     "bool": re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"),
 }
+_MAX_VALUES = 10_000  # maximum number of values of a YAML file; the values of an alias count at each use
 _BOOLEAN_FIELDS = ("dry_run", "oversubscribe", "bind", "nested", "retry", "overlap", "jit")
 _WIDTH = 79  # characters in a line of the help text
 # A key, its default, and its comment, which may continue on the following lines.
@@ -173,7 +175,7 @@ def _check_group(group: str, choice: str | None, config: Any) -> None:
 
 
 def _configure_yaml() -> None:
-    """Make PyYAML load 2:00:00, 010, 0x10, yes, no, on and off as strings."""
+    """Make PyYAML load 2:00:00, 010, 0x10, yes, no, on and off as strings, and refuse too many values."""
     resolvers = yaml.SafeLoader.yaml_implicit_resolvers
     for first, patterns in resolvers.items():
         resolvers[first] = [
@@ -181,6 +183,22 @@ def _configure_yaml() -> None:
             (tag, _PLAIN_SCALARS.get(tag.rpartition(":")[2], regex))
             for tag, regex in patterns
         ]
+    yaml.SafeLoader.get_single_node = _read_small_document  # type: ignore[method-assign]
+
+
+def _read_small_document(loader: Any) -> yaml.Node | None:
+    """Return the root node of a YAML document. Raise `yaml.MarkedYAMLError` if it has too many values."""
+
+    @functools.cache
+    def count_values(node: yaml.Node) -> int:
+        pairs = node.value if isinstance(node, yaml.MappingNode) else [node.value]
+        return 1 + sum(count_values(child) for pair in pairs for child in pair if not isinstance(child, str))
+
+    node = yaml.composer.Composer.get_single_node(loader)
+    if node and count_values(node) > _MAX_VALUES:
+        limit = f"more than {_MAX_VALUES} values, those of an alias counted at each use"
+        raise yaml.MarkedYAMLError(problem=limit, problem_mark=node.start_mark)
+    return node
 
 
 def _set_values(config: Any, values: Mapping[str, str]) -> None:

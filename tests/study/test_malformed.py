@@ -243,6 +243,13 @@ TABLES["where"] = {
 
 # ---- Study files.
 
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 10)}]\n" for i in range(9)
+)
+MAPS = "a: &a {x: 1}\n" + "".join(
+    f"{chr(98 + i)}: &{chr(98 + i)} {{p: *{chr(97 + i)}, q: *{chr(97 + i)}, r: *{chr(97 + i)}}}\n"
+    for i in range(20)
+)
 TABLES["study files"] = {
     f"a study that is {description}": user_study(content, pattern)
     for description, (content, pattern) in {
@@ -261,6 +268,9 @@ TABLES["study files"] = {
         "a recursive anchor in a list": ("workload: linear\npoints: &a [*a]\n", "study=mine: maximum recursion depth"),
         "a recursive anchor in a mapping": ("workload: linear\nsizes: &a {p: *a}\n", "study=mine: maximum recursion depth"),
         "a recursive anchor at the root": ("&a\nworkload: linear\ngrids: [*a]\n", "study=mine: maximum recursion depth"),
+        "an anchor bomb": ("workload: linear\n" + BOMB, "mine.yaml.*alias"),
+        "an anchor bomb of mappings": ("workload: linear\n" + MAPS, "mine.yaml.*alias"),
+        "an anchor bomb in a field": (BOMB + "workload: linear\npoints: *j\n", "mine.yaml.*alias"),
         "an unknown alias": ("workload: *nowhere\n", "mine.yaml.*nowhere"),
         "nested 100 deep": ("workload: linear\npoints: " + "[" * 100 + "]" * 100, "points must be a positive integer"),
         "nested 100,000 deep": ("workload: linear\npoints: " + "[" * 100_000 + "]" * 100_000, "maximum recursion depth"),
@@ -332,6 +342,20 @@ TABLES["study files"] = {
         "sizes with a key that is a number": ("{workload: linear, sizes: {3: 1}}", "unknown size of linear '?3"),
         "a size by another name": ("{workload: linear, sizes: {points: 8}}", "unknown size of linear 'points'"),
     }.items()
+} | {
+    f"an anchor bomb in {description}": Input(
+        (*MINE[:-1], f"study={name}"),
+        "alias",
+        {"my_conf/study/mine.yaml": content, "my_conf/parts/bomb.yaml": "workload: linear\n" + BOMB},
+    )
+    for description, name, content in [
+        ("a default", "mine", "defaults: [/parts/bomb@parts.bomb]\n"),
+        ("a default of another group", "mine", "defaults: [{/parts@parts.bomb: bomb}]\n"),
+        ("a list of defaults", "mine", "defaults: [{/parts: [bomb]}]\n"),
+        ("a default whose key is escaped", "mine", '"def\\x61ults": [/parts/bomb@parts.bomb]\n'),
+        ("a file named with its ending", "mine.yaml", "workload: linear\n" + BOMB),
+        ("a file whose name is in quotes", "'mine'", "workload: linear\n" + BOMB),
+    ]
 } | {
     "a tracking file without a name": Input(
         (*MINE, "tracking=mine"),
