@@ -151,6 +151,8 @@ def verdict(derivative: Derivative, result: np.ndarray, platform: str) -> Verdic
         return Verdict(None, spec.tolerance, reason, text)
     if (computed := spec.computed) is not None and (text := computed.wrong or computed.unsure):
         return Verdict(None, spec.tolerance, "wrong_answer" if computed.wrong else "no_digits", text)
+    if computed is None and (text := _describe_wrong_form(spec)):
+        return Verdict(None, spec.tolerance, "wrong_answer", text)
     progress = CheckProgress(spec, allowed=min(spec.tolerance, spec.max_tolerance))
     ranges, is_complete = _compare_ranges(spec, result), False
     while not is_complete:
@@ -159,6 +161,14 @@ def verdict(derivative: Derivative, result: np.ndarray, platform: str) -> Verdic
         if progress.suspects:
             load_option("rounding_check").reevaluate_failures(progress)
     return progress.verdict()
+
+
+def _describe_wrong_form(spec: ReferenceSpec) -> str | None:
+    """Return an error message if the derivative is written by hand and its closed form is wrong, else None."""
+    if spec.case.ad_mode.is_value or spec.case.mode not in spec.workload.whole_modes:
+        return None
+    text: str | None = load_option("computed_reference").describe_wrong_form(spec)
+    return text
 
 
 def _point_or_copy(spec: ReferenceSpec) -> str:

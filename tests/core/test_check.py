@@ -778,6 +778,40 @@ def test_an_analytic_sparse_derivative_is_checked_on_the_pattern_of_the_workload
         check_result(dataclasses.replace(derivative, workload=chain(False, True)), got)
 
 
+@pytest.mark.default
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("has_dense_reference", [False, True])
+@pytest.mark.parametrize("missing, reason", [(None, None), (4, "wrong_answer"), (14, "wrong_answer")])
+def test_a_nonzero_that_the_pattern_the_nonzeros_and_the_mode_by_hand_lack_is_found(
+    missing, reason, has_dense_reference, dtype, monkeypatch
+):
+    whole = chain(True, has_dense_reference)
+    kept = np.arange(len(whole.pattern()[0])) != missing
+
+    def nonzeros(batch):
+        known = whole.nonzeros(batch)
+        return known._replace(derivative=known.derivative[..., kept])
+
+    def by_hand(x):
+        J = jax.vmap(jax.jacfwd(whole.function))(x)
+        return J[:, *whole.pattern()][:, kept]
+
+    pattern = lambda: tuple(indices[kept] for indices in whole.pattern())  # noqa: E731
+    built = dataclasses.replace(whole, pattern=pattern, nonzeros=nonzeros, whole_modes={"analytic": by_hand})
+    record = measure(built, monkeypatch, mode="analytic", seeds="colored", dtype=dtype)
+    assert record.reason == reason, record.text
+
+
+@pytest.mark.default
+@pytest.mark.parametrize("factor, reason", [(1.0, None), (1.01, "wrong_answer")])
+def test_an_error_that_the_reference_and_the_mode_by_hand_share_is_found(factor, reason, monkeypatch):
+    reference = lambda x: Reference(np.sin(x["x"]), factor * np.cos(x["x"])[:, :, None] * np.eye(4))  # noqa: E731
+    by_hand = {"analytic": lambda x: factor * jnp.cos(x)[:, :, None] * jnp.eye(4)}
+    built = dataclasses.replace(sines(reference), whole_modes=by_hand)
+    record = measure(built, monkeypatch, mode="analytic")
+    assert record.reason == reason, record.text
+
+
 @pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("reduction", [None, *REDUCTIONS, "value"])
 def test_known_nonzeros_are_reduced_without_a_dense_reference(reduction, dense, monkeypatch):

@@ -21,10 +21,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from scaling.core import modes
+from scaling.core import inputs, modes
+from scaling.core import reference as references
 from scaling.core.case import SECOND, Case
 from scaling.core.inputs import InputArrays, point_structs
-from scaling.core.reference import ROUNDOFF
+from scaling.core.reference import ROUNDOFF, ReferenceSpec, flatten_inputs
 from scaling.core.timing import time_once
 from scaling.core.workload import Workload, cached
 from scaling.options import jaxpr_interpreter
@@ -162,6 +163,42 @@ def native_evaluation(case: Case, workload: Workload) -> Evaluation:
         return _make_unverified_reference(
             case, workload, case.dtype, evaluations.sample_inputs(case, workload)
         ).native
+
+
+def describe_wrong_form(spec: ReferenceSpec) -> str | None:
+    """Return an error message if JAX contradicts the closed form of a workload at the first point, else None.
+
+    A derivative that the workload computes by hand may repeat an error of its closed form, such as an entry
+    that `pattern` lacks. The product of the Jacobian and a random vector is compared with a JVP in the dtype
+    of the case. An error may be three times the range of this JVP with random rounding errors. None is also
+    returned if JAX cannot differentiate the function.
+    """
+    workload, arrays = spec.workload, inputs.exact_inputs(spec.case, spec.workload, 0, 1)
+    is_summed = spec.derivative.summed and workload.reduce is not None
+    evaluation = dataclasses.replace(native_evaluation(spec.case, workload), summed=is_summed)
+    direction = evaluations.random_direction(evaluation, arrays, np.random.default_rng(spec.case.data_seed))
+    differentiate = functools.partial(evaluations.directional_derivative, direction=direction)
+    J, floor = references.reference_jacobians(spec, 0, 1)
+    v = flatten_inputs(evaluation.names, evaluation.per_point, direction, 1)
+    expected = J.by_output(J.values, v)
+    magnitude = J.by_output(references.at_least(np.abs(J.values), floor), np.abs(v))
+    limit = references.tolerance(spec.roundoff, max(workload.terms, v.shape[1])) * magnitude
+    with evaluations.evaluation_context(evaluation.dtype):
+        if not evaluations.is_traceable(evaluation, arrays, "columns"):
+            return None
+        product = differentiate(evaluation, arrays)
+        if (np.abs(product - expected) > limit).any():
+            rounding = evaluations.rounding_range(differentiate, evaluation, arrays, 2 * spec.roundoff, 16)
+            limit = limit + 3 * rounding
+    is_wrong = (np.abs(product - expected) > limit)[0]
+    if not is_wrong.any():
+        return None
+    output = int(np.argmax(is_wrong))
+    return (
+        f"the closed form of the workload (`reference`, or `nonzeros` with `pattern`) is wrong at point 0: the "
+        f"derivative of output {output} in a random direction is {expected[0, output]:.7g}, but JAX computes "
+        f"{product[0, output]:.7g}"
+    )
 
 
 @functools.lru_cache(maxsize=8)  # the cache of compiled programs compares functions by identity
