@@ -151,8 +151,8 @@ def verdict(derivative: Derivative, result: np.ndarray, platform: str) -> Verdic
         return Verdict(None, spec.tolerance, reason, text)
     if (computed := spec.computed) is not None and (text := computed.wrong or computed.unsure):
         return Verdict(None, spec.tolerance, "wrong_answer" if computed.wrong else "no_digits", text)
-    if computed is None and (text := _describe_wrong_form(spec)):
-        return Verdict(None, spec.tolerance, "wrong_answer", text)
+    if computed is None and (message := _describe_wrong_form(spec)):
+        return Verdict(None, spec.tolerance, "wrong_answer", message)
     progress = CheckProgress(spec, allowed=min(spec.tolerance, spec.max_tolerance))
     ranges, is_complete = _compare_ranges(spec, result), False
     while not is_complete:
@@ -207,8 +207,7 @@ def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
     step_error = np.zeros(len(result))
     if spec.case.ad_mode.finite_step:  # one error bound holds for all entries, so they have the same scale
         scale = largest_scale[:, None, None]
-        errors = np.abs(result - expected) - spec.tolerance * scale
-        bounds = load_option("finite_step").result_bounds(spec, start, stop, errors)
+        bounds = load_option("finite_step").result_bounds(spec, start, stop)
         step_error = reference.relative_error(bounds, largest_scale)
     comparisons = [EntryComparison(result, expected, scale), *outside_pattern]
     return PointsComparison(start, stop, comparisons, step_error, note)
