@@ -11,8 +11,9 @@ operation, t the derivative of x along a direction, and s the sum of the second 
     derivative of y along the direction      g'(x) t
     sum of the second derivatives of y       g'(x) s + sum over the directions of g''(x)[t, t]
 
-The sum of g''(x)[t, t] is zero if g is linear, and g''(x) times the sum of t^2 if g is elementwise. For other
-operations, such as loops and functions with a custom derivative, each g''(x)[t, t] is a JVP of a JVP.
+The sum of g''(x)[t, t] is g''(x) times the sum of t^2 if g is elementwise. For other operations, such as loops
+and functions with a custom derivative, each g''(x)[t, t] is a JVP of a JVP. JAX knows that it is zero if g is
+linear, and computes nothing.
 
 Sources: Li et al., "A computational framework for neural network-based variational Monte Carlo with Forward
 Laplacian" (2024); Dangel et al., "Collapsing Taylor mode automatic differentiation" (2025).
@@ -32,16 +33,8 @@ from scaling.core.reductions import ReferenceTerms, SizedEntries
 from scaling.options.jaxpr_interpreter import CUSTOM_CALLS, bind, evaluate_inlined
 from scaling.options.program_stats import TRANSCENDENTAL
 
-# Names of primitives of JAX. The linear operations include piecewise linear operations, such as max.
-_ELEMENTWISE = TRANSCENDENTAL | {"integer_pow", "square"}  # used only for operations with one operand
-_LINEAR = {
-    "add", "add_any", "clamp", "complex", "concatenate", "conj", "convert_element_type", "copy",
-    "copy_p", "cumsum", "dynamic_slice", "dynamic_update_slice", "expand_dims", "fft", "gather", "imag",
-    "max", "min", "neg", "pad", "real", "reduce_max", "reduce_min", "reduce_sum", "reduce_window_sum",
-    "reshape", "rev", "scatter-add", "select_n", "slice", "split", "squeeze", "stack", "sub", "tile",
-    "transpose", "unstack",
-}  # fmt: skip
-_BILINEAR = "conv_general_dilated", "dot_general", "mul"
+# The JAX primitives that compute each element of the result from one element, if they have one operand.
+_ELEMENTWISE = TRANSCENDENTAL | {"integer_pow", "square"}
 
 
 class LaplacianValue(NamedTuple):
@@ -146,12 +139,9 @@ def _apply_to_laplacian_values(equation: Any, operands: Sequence[Any]) -> list[A
     is_inexact = [jnp.issubdtype(dtype, jnp.inexact) for dtype in dtypes]
     if not (positions and any(is_inexact)):
         return function(*(x.value for x in arguments))
-    name = equation.primitive.name
-    if name in _ELEMENTWISE and len(operands) == 1:
+    if equation.primitive.name in _ELEMENTWISE and len(operands) == 1:
         return [_propagate_elementwise(lambda x: function(x)[0], operands[0])]
-    is_linear = name in _LINEAR or (name in _BILINEAR and len(positions) == 1)
-    is_linear |= name == "div" and positions == [0]
-    return _propagate(function, arguments, is_inexact, is_linear)
+    return _propagate(function, arguments, is_inexact)
 
 
 def _propagate_elementwise(g: Callable[[Any], Any], x: LaplacianValue) -> LaplacianValue:
@@ -164,28 +154,24 @@ def _propagate_elementwise(g: Callable[[Any], Any], x: LaplacianValue) -> Laplac
 
 
 def _propagate(
-    g: Callable[..., list[Any]], inputs: Sequence[LaplacianValue], is_inexact: Sequence[bool], is_linear: bool
+    g: Callable[..., list[Any]], inputs: Sequence[LaplacianValue], is_inexact: Sequence[bool]
 ) -> list[Any]:
     """Return a list of the results of g at `inputs`, with derivatives according to the chain rule.
 
-    Result k is a `LaplacianValue` if `is_inexact[k]` is true, and an array otherwise. `is_linear` states
-    whether g is jointly linear in all inputs.
+    Result k is a `LaplacianValue` if `is_inexact[k]` is true, and an array otherwise.
     """
     values, tangents, seconds = (tuple(fields) for fields in zip(*inputs, strict=True))
     inexact_results = lambda *z: list(itertools.compress(g(*z), is_inexact))  # noqa: E731
-    jvp = lambda *t: jax.jvp(inexact_results, values, t)[1]  # noqa: E731
-    second = jvp(*seconds)
-    if is_linear:
-        firsts = jax.vmap(jvp)(*tangents)
-    else:
-        second_jvp = lambda *t: jax.jvp(lambda *z: jax.jvp(inexact_results, z, t)[1], values, t)  # noqa: E731
-        firsts, curvatures = jax.vmap(second_jvp)(*tangents)
-        second = [s + jnp.sum(c, axis=0) for s, c in zip(second, curvatures, strict=True)]
-    derivatives = zip(firsts, second, strict=True)
-    return [
-        LaplacianValue(y, *next(derivatives)) if inexact else y
-        for y, inexact in zip(g(*values), is_inexact, strict=True)
-    ]
+    jvp = lambda z, t: jax.jvp(inexact_results, z, t)[1]  # noqa: E731
+    firsts, curvatures = jax.vmap(lambda *t: jax.jvp(lambda *z: jvp(z, t), values, t))(*tangents)
+    derivatives = zip(firsts, jvp(values, seconds), curvatures, strict=True)
+    results = []
+    for y, inexact in zip(g(*values), is_inexact, strict=True):
+        if inexact:
+            first, second, curvature = next(derivatives)
+            y = LaplacianValue(y, first, second + jnp.sum(curvature, axis=0))
+        results.append(y)
+    return results
 
 
 def reference_trace(H: SizedEntries) -> ReferenceTerms:
