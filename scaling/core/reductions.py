@@ -127,7 +127,7 @@ class Reduction:
     step_bound: Callable[[Jacobians, Any], Any] = lambda J, bound: bound.max(axis=1)
     degree: int = 1  # the degree of the result as a polynomial in the entries of J
     # The kind of values that the check samples if the whole reference takes too long: "entries" of J,
-    # "products" of J with random vectors, "columns" of J^T J, or None.
+    # "products" of J with random vectors, or None.
     sampling: str | None = None
     along_point: bool = False  # whether forward mode needs only one tangent, `Workload.direction`
     sums_points: bool = False  # whether the result is also summed over the points
@@ -226,7 +226,7 @@ _ALL_REDUCTIONS = (
         of_jacobians=lambda J, x: (J**2).sum(axis=(1, 2)),
     ),
     Reduction(
-        "gram", axes=(INPUTS, INPUTS), entries="column", degree=2, sampling="columns",
+        "gram", axes=(INPUTS, INPUTS), entries="column", degree=2,
         reference=lambda entries: load_option("gram").reference_gram(entries),
         columns=SliceStep(products=True),
         rows=SliceStep(sums_seeds=True, products=True),

@@ -6,13 +6,12 @@ to the root mean square of the expected products. At some points, all entries ar
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from scaling.core import inputs, workload
+from scaling.core import inputs
 from scaling.core import reference as references
 from scaling.core.check import EntryComparison, PointsComparison, compare_points
 from scaling.core.inputs import InputArrays
@@ -22,8 +21,6 @@ from scaling.options.reference import evaluations
 from scaling.options.reference.evaluations import Evaluation
 from scaling.options.reference.finite_step_bound import result_bounds
 from scaling.options.sparse_jacobians import SparseJacobians
-
-Draw = Callable[[str, int], np.ndarray]  # (input name, index of a random vector) -> random numbers
 
 _RANDOM_VECTORS = 4  # the number of random vectors that multiply the derivative of each input
 _COLUMNS, _ROWS = 8, 4  # the number of columns and rows of each Jacobian that are compared
@@ -60,7 +57,7 @@ def compared_shares(spec: ReferenceSpec, decided_share: float) -> dict[str, floa
     outputs = spec.reduction.shape(spec.derivative.outputs, spec.derivative.inputs)[0]
     complete = 0.0 if spec.reduction.sums_points else _count_complete_points(spec) / spec.case.points
     columns, rows = len(compared_columns) / spec.derivative.inputs, len(compared_rows) / outputs
-    sampled = columns if spec.reduction.sampling == "columns" else rows + columns - rows * columns
+    sampled = rows + columns - rows * columns
     entries = decided_share * (sampled + (1 - sampled) * complete)
     return {"entries": entries, "points": 1.0 if sampled == 1 else complete}
 
@@ -92,13 +89,11 @@ def _compare_block(
     spec: ReferenceSpec, result: np.ndarray, start: int, stop: int, groups: evaluations.Groups
 ) -> PointsComparison:
     arrays, result = inputs.exact_inputs(spec.case, spec.workload, start, stop), result.astype(np.float64)
-    draw = functools.partial(_draw_numbers, spec, start, stop)
+    generator = np.random.default_rng([spec.case.data_seed, 2, start])
     if _is_matrix_vector_product(spec):
-        comparisons = [_compare_products(spec, arrays, result, draw)]
-    elif spec.reduction.sampling == "columns":
-        comparisons = list(_compare_gram(spec, arrays, result))
+        comparisons = [_compare_products(spec, arrays, result, generator)]
     else:
-        comparisons = list(_compare_jacobians(spec, arrays, result, draw, groups))
+        comparisons = list(_compare_jacobians(spec, arrays, result, generator, groups))
     step_error = np.zeros(stop - start)
     if spec.case.ad_mode.finite_step:
         # One error bound holds for all entries, so that they have the same scale.
@@ -108,28 +103,18 @@ def _compare_block(
     return PointsComparison(start, stop, comparisons, step_error)
 
 
-def _draw_numbers(spec: ReferenceSpec, start: int, stop: int, name: str, index: int) -> np.ndarray:
-    """Return a random number for each element of the input `name` at the points [start, stop).
-
-    The numbers have a random sign and an absolute value in [0.5, 1). They differ for different values of
-    `index`. The numbers at a point do not depend on `start` and `stop`.
-    """
-    is_shared, shape = name in spec.workload.shared, spec.workload.inputs[name].shape
-    start_row, stop_row = (0, 1) if is_shared else (start, stop)
-    uniform = workload.uniform(*shape, low=-1.0)
-    drawn = inputs.draw_rows(uniform, spec.case.data_seed, f"{name} {index}", start_row, stop_row)
-    numbers = np.copysign(0.5 + np.abs(drawn) / 2, drawn)
-    return numbers[0] if is_shared else numbers
-
-
 def _compare_jacobians(
-    spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray, draw: Draw, groups: evaluations.Groups
+    spec: ReferenceSpec,
+    arrays: InputArrays,
+    result: np.ndarray,
+    generator: np.random.Generator,
+    groups: evaluations.Groups,
 ) -> Iterator[EntryComparison]:
     """Yield comparisons of Jacobians with the reference.
 
     They compare products with random vectors, then random columns and, if there are any, random rows.
     `result` contains the Jacobians. It has the shape (points, outputs, inputs), or (points, 1, nonzeros) if
-    seeds=colored. `draw(name, k)` returns the random numbers of vector k for the input `name`.
+    seeds=colored. `generator` draws the random vectors.
     """
     compared_columns, compared_rows = _sample_columns_and_rows(spec)
     if spec.pattern is None:
@@ -137,14 +122,18 @@ def _compare_jacobians(
     else:
         pattern = spec.pattern
         J, rows, cols = SparseJacobians(result[:, 0], pattern), pattern.rows, pattern.cols
-    yield _compare_random_products(spec, arrays, J, draw, groups)
+    yield _compare_random_products(spec, arrays, J, generator, groups)
     yield _compare_columns(spec, arrays, J, cols, compared_columns)
     if len(compared_rows):
         yield _compare_rows(spec, arrays, J, rows, compared_rows)
 
 
 def _compare_random_products(
-    spec: ReferenceSpec, arrays: InputArrays, J: Jacobians, draw: Draw, groups: evaluations.Groups
+    spec: ReferenceSpec,
+    arrays: InputArrays,
+    J: Jacobians,
+    generator: np.random.Generator,
+    groups: evaluations.Groups,
 ) -> EntryComparison:
     """Return a comparison of the products of Jacobians and random vectors.
 
@@ -153,9 +142,7 @@ def _compare_random_products(
     """
     evaluation = spec.computed.evaluation
     names, per_point = evaluation.names, evaluation.per_point
-    axes = {name: tuple(range(1, arrays[name].ndim)) if name in per_point else None for name in names}
-    sizes = {name: evaluations.element_sizes(arrays[name], axes[name]) for name in names}
-    vectors = [{name: sizes[name] * draw(name, k) for name in names} for k in range(_RANDOM_VECTORS)]
+    vectors = [evaluations.random_direction(evaluation, arrays, generator) for _ in range(_RANDOM_VECTORS)]
     directions = [direction for v in vectors for direction in evaluations.split_direction(v, groups)]
     measure = _make_measure("jvp", directions, spec.reduction.sums_outputs)
     expected = measure(evaluation, arrays)
@@ -198,7 +185,7 @@ def _floor_scale(spec: ReferenceSpec, scale: np.ndarray) -> np.ndarray:
 
 
 def _compare_products(
-    spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray, draw: Draw
+    spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray, generator: np.random.Generator
 ) -> EntryComparison:
     """Return a comparison of `result` with the product of the Jacobian and a vector v.
 
@@ -213,26 +200,10 @@ def _compare_products(
     expected = measure(evaluation, arrays)
     # The magnitude of the summed terms is estimated from copies of v with random signs.
     scale = np.abs(expected)
-    for k in range(_SIGN_SAMPLES):
-        signed = {name: x * np.sign(draw(name, k)) for name, x in direction.items()}
+    for _ in range(_SIGN_SAMPLES):
+        signed = {name: x * generator.choice([-1.0, 1.0], x.shape) for name, x in direction.items()}
         scale = np.maximum(scale, np.abs(_make_measure("jvp", [signed])(evaluation, arrays)))
     return EntryComparison(result, expected, scale, measure)
-
-
-def _compare_gram(spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray) -> Iterator[EntryComparison]:
-    """Yield two comparisons of `result` with J^T J, where J is the expected Jacobian at each point.
-
-    The first comparison contains the products of J^T J and random vectors. The second contains some columns
-    of J^T J. `arrays` contains the inputs at the points.
-    """
-    columns, _ = _sample_columns_and_rows(spec)
-    generator = np.random.default_rng([spec.case.data_seed, 2])
-    random_signs = generator.choice([-1.0, 1.0], (_RANDOM_VECTORS, result.shape[2]))
-    norm, largest = np.sqrt((result**2).sum(axis=2, keepdims=True)), np.abs(result).max(axis=2, keepdims=True)
-    for vectors, scale in ((random_signs, norm), (np.eye(result.shape[2])[columns], largest)):
-        measure = _make_measure("gram", vectors)
-        expected = measure(spec.computed.evaluation, arrays)
-        yield EntryComparison(result @ vectors.T, expected, np.maximum(scale, np.abs(expected)), measure)
 
 
 def _make_measure(quantity: str, seeds: Any, is_summed: bool = False) -> Callable[..., np.ndarray]:
@@ -242,7 +213,7 @@ def _make_measure(quantity: str, seeds: Any, is_summed: bool = False) -> Callabl
     in the block. If `points` is omitted, `arrays` contains the inputs at all points of the block.
 
     Args:
-        quantity: "jvp", or a `quantity` of `evaluations.slices`: "columns", "rows" or "gram".
+        quantity: "jvp", or a `quantity` of `evaluations.slices`: "columns" or "rows".
         seeds: for "jvp", a list of tangents. Each tangent contains the values at all points of the block.
             Otherwise, the `seeds` of `evaluations.slices`.
         is_summed: whether the outputs of each point are summed before the differentiation.
