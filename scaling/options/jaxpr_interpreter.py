@@ -198,8 +198,8 @@ def with_fixed_constants(
 
     A constant, such as random numbers from a fixed key, does not depend on the inputs. Constants that are
     never combined with an input, for example in a product, are not fixed. `structs` maps the name of each
-    input to an abstract array. The copy raises `ValueError` if the function later computes a different number
-    of constants, or constants of different shapes.
+    input to an abstract array. The copy raises `ValueError` if the function later computes more constants, or
+    constants of different shapes.
     """
     constants: list[np.ndarray] = []
 
@@ -208,17 +208,15 @@ def with_fixed_constants(
         return constant
 
     def fixed(**named: Any) -> Any:
-        remaining = list(constants)
+        remaining = iter(constants)
 
         def replace(constant: jax.Array) -> jax.Array:
-            if not remaining or remaining[0].shape != constant.shape:
+            fixed_constant = next(remaining, None)
+            if fixed_constant is None or fixed_constant.shape != constant.shape:
                 raise ValueError("it computes other constants")
-            return jnp.asarray(remaining.pop(0), constant.dtype)
+            return jnp.asarray(fixed_constant, constant.dtype)
 
-        result = _evaluate_with(replace, function, named)
-        if remaining:
-            raise ValueError("it computes fewer constants")
-        return result
+        return _evaluate_with(replace, function, named)
 
     jax.eval_shape(lambda named: _evaluate_with(keep, function, named), dict(structs))
     return fixed if constants else None

@@ -61,11 +61,17 @@ _BATCHED_BY_USER = {"custom_vmap_call", "pure_callback", "io_callback", "ffi_cal
 
 @dataclass(frozen=True)
 class RoundingProperties:
-    """The length of the longest sum, the narrowest dtype and the size of the largest array in a jaxpr."""
+    """The length of the longest sum, the narrowest dtype and the size of the largest array in a jaxpr.
+
+    The operations with custom derivative rules include `custom_jvp`, `custom_vjp`, `stop_gradient`, callbacks
+    and user-defined primitives. Some functions of JAX use them internally, such as `jax.nn.relu`. The jaxpr
+    of a JVP contains only some of them.
+    """
 
     terms: int  # the largest number of terms that are summed on a path from an input to an output
     bits: int  # the mantissa bits of the narrowest floating-point dtype of an intermediate result
     width: int  # the number of elements of the largest intermediate result
+    has_custom_rule: bool  # whether an operation has a derivative rule that JAX does not define
     has_batching_rule: bool  # whether the user's code defines how `vmap` batches an operation
     needs_transpose: bool  # whether the jaxpr is a JVP that JAX can only transpose, as of `custom_vjp`
 
@@ -96,14 +102,18 @@ def rounding_properties(function: Callable[..., Any], *arguments: Any) -> Roundi
 
     The arguments are arrays or abstract arrays.
     """
-    analysis = _JaxprAnalysis()
-    terms = max(1, math.ceil(analysis.longest_path(jax.make_jaxpr(function)(*arguments))))
-    names, jax_ids = {primitive.name for primitive in analysis.primitives}, _jax_ids()
-    is_foreign = any(id(primitive) not in jax_ids for primitive in analysis.primitives)
+    used: list[Any] = []
+    terms = max(1, math.ceil(_longest_path(jax.make_jaxpr(function)(*arguments), used)))
+    avals = [variable.aval for equation in used for variable in equation.outvars]
+    dtypes = [aval.dtype for aval in avals if jax.dtypes.issubdtype(getattr(aval, "dtype", int), np.floating)]
+    reduced = [e.params["mantissa_bits"] for e in used if e.primitive.name == "reduce_precision"]
+    names, jax_ids = {equation.primitive.name for equation in used}, _jax_ids()
+    is_foreign = any(id(equation.primitive) not in jax_ids for equation in used)
     return RoundingProperties(
         terms,
-        analysis.bits,
-        analysis.width,
+        bits=1 + min([52, *reduced, *(int(jnp.finfo(dtype).nmant) for dtype in dtypes)]),
+        width=max([1, *(int(getattr(aval, "size", 1)) for aval in avals)]),
+        has_custom_rule=is_foreign or any(name.startswith(_CUSTOM_RULES) for name in names),
         has_batching_rule=is_foreign or not _BATCHED_BY_USER.isdisjoint(names),
         needs_transpose="custom_lin" in names,
     )
@@ -115,85 +125,56 @@ def _jax_ids() -> set[int]:
     return {id(value) for names in modules for value in names.values() if isinstance(value, Primitive)}
 
 
-def has_custom_rules(function: Callable[..., Any], arguments: Mapping[str, Any]) -> bool:
-    """Return whether `function(**arguments)` uses an operation with custom derivative rules.
+def _longest_path(jaxpr: Any, used: list[Any]) -> float:
+    """Return the largest number of terms that are summed on a path from an input to an output of a jaxpr.
 
-    Such operations include `custom_jvp`, `custom_vjp`, `stop_gradient`, callbacks and user-defined
-    primitives. Some functions of JAX use them internally, such as `jax.nn.relu`.
+    A path is a chain of operations. All equations that depend on an input are appended to `used`.
     """
-    jax_ids = _jax_ids()
-    pending: list[Any] = [jax.make_jaxpr(function)(**arguments)]
-    while pending:
-        for equation in pending.pop().eqns:
-            primitive = equation.primitive
-            if primitive.name.startswith(_CUSTOM_RULES) or id(primitive) not in jax_ids:
-                return True
-            pending += subjaxprs(equation)
-    return False
+    inputs = getattr(jaxpr, "jaxpr", jaxpr).invars
+    return max(_terms_to_outputs(jaxpr, [0.0] * len(inputs), used), default=0.0)
 
 
-class _JaxprAnalysis:
-    """An analysis that finds the longest sum, narrowest dtype and largest intermediate result of jaxprs."""
+def _terms_to_outputs(jaxpr: Any, input_terms: Sequence[float | None], used: list[Any]) -> list[float]:
+    """Return the number of terms that are summed on the longest path to each output of a jaxpr.
 
-    def __init__(self) -> None:
-        self.bits = 53  # the mantissa bits of the narrowest dtype, with the implicit bit
-        self.width = 1  # the number of elements of the largest intermediate result
-        self.primitives: set[Primitive] = set()  # the primitives, except in operations on constants
+    `input_terms[k]` is the number of terms that were summed on the longest path to input k, or None if input
+    k is a constant. `used` is that of `_longest_path`.
+    """
+    inputs = getattr(jaxpr, "jaxpr", jaxpr).invars
+    terms: dict[Any, float | None] = dict(zip(inputs, input_terms, strict=True))
 
-    def longest_path(self, jaxpr: Any) -> float:
-        """Return the largest number of terms that are summed on a path from an input to an output."""
-        return max(self._terms_to_outputs(jaxpr), default=0.0)
+    def terms_to(atom: Any) -> float | None:
+        return None if isinstance(atom, Literal) else terms.get(atom)
 
-    def _terms_to_outputs(self, jaxpr: Any, input_terms: Sequence[float | None] | None = None) -> list[float]:
-        """Return the number of terms that are summed on the longest path to each output of a jaxpr.
+    for equation in jaxpr.eqns:
+        operand_terms = [terms_to(atom) for atom in equation.invars]
+        if all(count is None for count in operand_terms):
+            continue
+        terms.update(zip(equation.outvars, _terms_to_results(equation, operand_terms, used), strict=True))
+        used.append(equation)
+    return [terms_to(atom) or 0.0 for atom in jaxpr.outvars]
 
-        A path is a chain of operations from an input to the output. `input_terms[k]` is the number of terms
-        that were summed on the longest path to input k, or None if input k is a constant. By default, all
-        these numbers are 0.
-        """
-        inputs = getattr(jaxpr, "jaxpr", jaxpr).invars
-        terms: dict[Any, float | None] = dict(zip(inputs, input_terms or [0.0] * len(inputs), strict=True))
 
-        def terms_to(atom: Any) -> float | None:
-            return None if isinstance(atom, Literal) else terms.get(atom)
+def _terms_to_results(equation: Any, operand_terms: list[float | None], used: list[Any]) -> list[float]:
+    """Return the number of terms that are summed on the longest path to each result of an equation.
 
-        for equation in jaxpr.eqns:
-            operand_terms = [terms_to(atom) for atom in equation.invars]
-            if all(count is None for count in operand_terms):
-                continue
-            terms.update(zip(equation.outvars, self._terms_to_results(equation, operand_terms), strict=True))
-            self._update_extremes(equation)
-        return [terms_to(atom) or 0.0 for atom in jaxpr.outvars]
-
-    def _update_extremes(self, equation: Any) -> None:
-        self.primitives.add(equation.primitive)
-        if equation.primitive.name == "reduce_precision":
-            self.bits = min(self.bits, int(equation.params["mantissa_bits"]) + 1)
-        for aval in (variable.aval for variable in equation.outvars):
-            self.width = max(self.width, int(getattr(aval, "size", 1)))
-            if jax.dtypes.issubdtype(getattr(aval, "dtype", np.int32), np.floating):
-                self.bits = min(self.bits, int(jnp.finfo(aval.dtype).nmant) + 1)
-
-    def _terms_to_results(self, equation: Any, operand_terms: list[float | None]) -> list[float]:
-        """Return the number of terms that are summed on the longest path to each result of an equation.
-
-        `operand_terms[k]` is the number of terms that were summed on the longest path to operand k, or None
-        if operand k is a constant.
-        """
-        name, params = equation.primitive.name, equation.params
-        terms_before = max(count for count in operand_terms if count is not None)
-        results = len(equation.outvars)
-        if name == "cond":
-            branches = [self._terms_to_outputs(branch, operand_terms[1:]) for branch in params["branches"]]
-            return [max(counts) for counts in zip(*branches, strict=True)]
-        if name in ("scan", "while"):
-            body = params["jaxpr" if name == "scan" else "body_jaxpr"]
-            trips = params.get("length", _ASSUMED_TRIPS)
-            return [terms_before + self.longest_path(body) * trips] * results
-        if (called := called_jaxpr(equation, per_device=True)) is not None:
-            return self._terms_to_outputs(called, operand_terms)
-        terms_within = max(map(self.longest_path, subjaxprs(equation)), default=0.0)
-        return [terms_before + terms_within + _terms_of_operation(equation)] * results
+    `operand_terms[k]` is the number of terms that were summed on the longest path to operand k, or None if
+    operand k is a constant. `used` is that of `_longest_path`.
+    """
+    name, params = equation.primitive.name, equation.params
+    if name == "cond":
+        branches = [_terms_to_outputs(branch, operand_terms[1:], used) for branch in params["branches"]]
+        return [max(counts) for counts in zip(*branches, strict=True)]
+    if (called := called_jaxpr(equation, per_device=True)) is not None:
+        return _terms_to_outputs(called, operand_terms, used)
+    if name in ("scan", "while"):
+        body = params["jaxpr" if name == "scan" else "body_jaxpr"]
+        terms_within = _longest_path(body, used) * params.get("length", _ASSUMED_TRIPS)
+    else:
+        terms_within = max([_longest_path(jaxpr, used) for jaxpr in subjaxprs(equation)], default=0.0)
+        terms_within += _terms_of_operation(equation)
+    terms_before = max(count for count in operand_terms if count is not None)
+    return [terms_before + terms_within] * len(equation.outvars)
 
 
 def _terms_of_operation(equation: Any) -> float:

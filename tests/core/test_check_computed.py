@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-import time
 from types import SimpleNamespace
 
 import jax
@@ -23,7 +22,6 @@ from scaling.options.reference import (
     evaluations,
     finite_differences,
     rounding_check,
-    sampled_check,
 )
 from scaling.study import completion
 from tests.support.devices import run_once
@@ -115,25 +113,17 @@ def complex_products(x):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("long_run", "points"), [(-1.0, 2), (1.0, 3)], ids=["optimized", "not optimized"])
+@pytest.mark.parametrize(("limit", "points"), [(0, 2), (2**18, 3)], ids=["optimized", "not optimized"])
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev"])
 @pytest.mark.parametrize("function", [shifted_reads, complex_products])
 def test_an_error_is_detected_whether_the_reference_is_optimized_or_not(
-    function, mode, long_run, points, compute_result, monkeypatch
+    function, mode, limit, points, compute_result, monkeypatch
 ):
-    monkeypatch.setattr(evaluations, "_LONG_RUN_SECONDS", long_run)
+    monkeypatch.setattr(computed_reference, "_MAX_UNOPTIMIZED", limit)
     built = Workload(function, {"x": uniform(8)}, wrt="x")
     derivative, got = compute_result(built, mode=mode, points=points)
     assert check.verdict(derivative, got, "cpu").reason is None
     assert check.verdict(derivative, got * 1.001, "cpu").reason == "wrong_answer"
-
-
-def test_a_wait_for_other_processes_does_not_make_a_function_slow(monkeypatch):
-    monkeypatch.setattr(evaluations, "_LONG_RUN_SECONDS", -1.0)
-    monkeypatch.setattr(evaluations, "_SLOW_COMPILATION_SECONDS", 0.5)
-    function = lambda x: time.sleep(0.6) or jnp.sin(x)  # noqa: E731
-    slept = evaluations.Evaluation(function, ("x",), frozenset("x"), frozenset(), "float32", 3, 2**-24, 3)
-    assert evaluations.choose_optimization(slept, {"x": np.ones((2, 3))}).optimized
 
 
 @pytest.mark.thorough
@@ -363,7 +353,7 @@ def test_a_zero_derivative_by_one_input_hides_no_error_by_another(
     derivative, got = compute_result(zero_by_shift, points=points, mode="jacrev", dtype="float32")
     assert check.verdict(derivative, got, "cpu").reason is None
     column = np.abs(got[1, 0]).argsort()[-5]
-    name = f"entry [0, {column}] ({'w' if column < 40 else 'shift'}[{column % 40}])"
+    name = f"entry [0, {column}]"
     got[1, 0, column] *= factor
     verdict = check.verdict(derivative, got, "cpu")
     assert verdict.reason == "wrong_answer" and "point 1 is wrong" in verdict.text
@@ -574,27 +564,6 @@ def test_the_products_of_a_long_forward_mode_are_checked_without_a_rule_for_reve
     assert check.verdict(derivative, got, "cpu").reason == reason
 
 
-@pytest.mark.parametrize("reduce", ["outputs", "inputs", "gram"])
-def test_the_vectors_of_a_sampled_check_do_not_depend_on_the_ranges_of_points(
-    reduce, monkeypatch, compute_result
-):
-    monkeypatch.setattr(references, "BUDGET_SECONDS", 0.0)
-    built = Workload(
-        lambda x, w: jnp.sin(x[:3] * jnp.sum(w)) * x[1:], {"x": normal(4)}, {"w": normal(3)}, wrt="w+x"
-    )
-    derivative, got = compute_result(built, reduce=reduce, points=6)
-    spec, samples = references.reference_spec(derivative, "cpu"), []
-    for range_elements in (1, 2**16):
-        monkeypatch.setattr(references, "_RANGE_ELEMENTS", range_elements)
-        with spec.computed.session():
-            ranges = list(sampled_check.compare_samples(spec, got))
-        samples.append(
-            np.concatenate([np.c_[c.expected, c.scale] for c in (r.comparisons[0] for r in ranges)])
-        )
-    assert len(ranges) == 1 and np.ptp(samples[0], axis=0).all()
-    np.testing.assert_allclose(*samples, rtol=1e-9)
-
-
 def test_a_result_that_is_wrong_after_the_first_call_is_detected(monkeypatch):
     lay_out = layout.lay_out
     calls = []
@@ -674,21 +643,6 @@ def test_a_function_that_can_be_traced_in_one_dtype_has_a_reference_if_differenc
     with jax.enable_x64(False):
         computed = computed_reference.make_verified_reference(Case("mine", api="jit", points=20), built)
     assert (computed.evaluation.dtype, computed.wrong) == ("float64", None)
-
-
-def test_a_wrong_answer_whose_rounding_error_cannot_be_estimated_says_so(compute_result, monkeypatch):
-    derivative, got = compute_result(gradient_workload(8))
-    assert check.verdict(derivative, got, "cpu").reason is None
-
-    def fail(*arguments):
-        raise NotImplementedError("no rule for an operation\nin this version")
-
-    monkeypatch.setattr(evaluations, "rounding_range", fail)
-    verdict = check.verdict(derivative, got * 1.001, "cpu")
-    assert verdict.reason == "wrong_answer"
-    assert verdict.text.endswith(
-        "; its rounding error is unknown (NotImplementedError: no rule for an operation)"
-    )
 
 
 def test_two_long_steps_that_agree_by_chance_give_no_accurate_difference():
@@ -868,12 +822,3 @@ def test_a_finite_difference_of_rounded_intermediate_results_has_no_digits(dtype
     built = Workload(lambda x: jnp.log(1 - jnp.exp(-x)), {"x": uniform(3, low=13.0, high=15.0)}, wrt="x")
     record = measure(built, monkeypatch, mode="finite_difference", dtype=dtype)
     assert record.reason == reason, record.text
-
-
-@pytest.mark.parametrize("mode, is_named", [("jacfwd", True), ("finite_difference", False)])
-def test_a_derivative_rule_is_named_as_a_cause_only_if_the_mode_uses_it(mode, is_named, compute_result):
-    built = Workload(lambda x: jax.nn.relu(x) * 2, {"x": uniform(3, low=0.5)}, wrt="x")
-    derivative, got = compute_result(built, mode=mode, dtype="float64")
-    got[0, 0, 0] += 0.1
-    verdict = check.verdict(derivative, got, "cpu")
-    assert verdict.reason == "wrong_answer" and ("custom_jvp" in verdict.text) == is_named

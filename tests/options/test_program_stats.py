@@ -130,7 +130,9 @@ def test_an_expanded_primitive_has_the_operations_and_rounding_of_its_expansion(
     plain = lambda x: jnp.cumsum(twice_sine(x), axis=1)  # noqa: E731
     expanded = lambda x: _Expanded(jax.typeof(x))(x)  # noqa: E731
     assert count(expanded, x35) == count(plain, x35) == OperationCounts(45, 15)
-    assert rounding_properties(expanded, x35) == rounding_properties(plain, x35)
+    properties, expected = rounding_properties(expanded, x35), rounding_properties(plain, x35)
+    for name in ("terms", "bits", "width", "has_batching_rule"):
+        assert getattr(properties, name) == getattr(expected, name)
 
 
 def test_a_call_is_inlined_and_a_loop_or_a_shard_of_the_same_shapes_is_not():

@@ -14,7 +14,7 @@ from scaling.core import reference as references
 from scaling.core.case import Case
 from scaling.core.derivative import describe_derivative
 from scaling.core.workload import InputSpec, Workload, normal, uniform
-from scaling.options.reference import computed_reference, evaluations, screening, verification
+from scaling.options.reference import computed_reference, evaluations, finite_differences, verification
 from scaling.study import completion
 
 
@@ -99,10 +99,10 @@ def test_rounding_errors_that_grow_as_steps_shrink_are_not_taken_for_a_kink(fact
     )
     x = np.linspace(0.3, 1.2, 100)[:, None]
     with evaluations.evaluation_context("float64"):
-        errors = screening._estimate_errors(evaluation, np.random.default_rng(1), {"x": x}, [["x"]]).max(
-            axis=0
-        )
-    assert ((errors > screening._THRESHOLD) == is_suspicious).all()
+        errors = finite_differences._estimate_errors(
+            evaluation, np.random.default_rng(1), {"x": x}, [["x"]]
+        ).max(axis=0)
+    assert ((errors > finite_differences._THRESHOLD) == is_suspicious).all()
 
 
 @pytest.mark.parametrize(("factor", "is_wrong"), [(1.0, False), (2.0, True)])
@@ -111,8 +111,8 @@ def test_points_are_screened_in_every_part_of_the_batch(factor, is_wrong, monkey
         is_late = (rows[:, None] > 870) & (rows[:, None] < 930)  # no sampled point
         return np.where(is_late, 5.5, generator.uniform(-1, 1, (len(rows), 2)))
 
-    monkeypatch.setattr(screening, "_MAX_SCREENED_ELEMENTS", 2 * 200)
-    monkeypatch.setattr(screening, "_MAX_ELEMENTS_PER_CALL", 2 * 4)
+    monkeypatch.setattr(finite_differences, "_MAX_SCREENED_ELEMENTS", 2 * 200)
+    monkeypatch.setattr(finite_differences, "_MAX_ELEMENTS_PER_CALL", 2 * 4)
     ruled = with_rule(jnp.sin, lambda x: jnp.where(x > 5, factor, 1.0) * jnp.cos(x))
     assert bool(verify(lambda x: ruled(x), {"x": InputSpec((2,), draw)}, points=1000).wrong) == is_wrong
 

@@ -34,6 +34,7 @@ from scaling.options.reference import evaluations, verification
 from scaling.options.reference.evaluations import Evaluation
 
 _NATIVE_EVALUATIONS = 2  # the number of evaluations from which the rounding error of values is estimated
+_MAX_UNOPTIMIZED = 2**18  # the largest number of inputs times elements for which LLVM optimizes no program
 _MAX_DTYPE_DIFFERENCE = 2.0  # relative to the rounding error; a larger difference has another cause
 
 
@@ -106,13 +107,21 @@ def make_verified_reference(case: Case, workload: Workload) -> ComputedReference
         noise = evaluations.rounding_range(
             evaluations.values, native.native, arrays, relative, _NATIVE_EVALUATIONS, native_values
         )
+    obstacle: str | None
     for variant in _float64_variants(case, workload):
         with evaluations.evaluation_context("float64"):
-            reference = _make_float64_reference(case, variant, native, arrays, native_values, noise)
-            if not reference.float64_obstacle:
-                return _verify_reference(reference, case, variant, arrays)
-        obstacle = native.float64_obstacle or reference.float64_obstacle  # the first one
-        native = dataclasses.replace(native, float64_obstacle=obstacle)
+            try:
+                reference = _make_unverified_reference(case, variant, "float64", arrays)
+                float64_values = evaluations.values(reference.evaluation, arrays)
+            except Exception as error:
+                message = (str(error).strip().splitlines() or [""])[0][:120]
+                obstacle = f"it cannot be evaluated in float64 ({type(error).__name__}: {message})"
+            else:
+                reference = dataclasses.replace(reference, native=native.native)
+                obstacle = _describe_dtype_difference(reference, float64_values, native_values, noise)
+                if not obstacle:
+                    return _verify_reference(reference, case, variant, arrays)
+        native = dataclasses.replace(native, float64_obstacle=native.float64_obstacle or obstacle)
     with evaluations.evaluation_context(case.dtype):
         return _verify_reference(native, case, workload, arrays)
 
@@ -128,33 +137,6 @@ def _float64_variants(case: Case, workload: Workload) -> Iterator[Workload]:
         function = jaxpr_interpreter.with_fixed_constants(workload.function, structs)
     if function is not None:
         yield dataclasses.replace(workload, function=function)
-
-
-def _make_float64_reference(
-    case: Case,
-    workload: Workload,
-    native: ComputedReference,
-    arrays: InputArrays,
-    native_values: np.ndarray,
-    noise: np.ndarray,
-) -> ComputedReference:
-    """Return an unverified reference in float64, or a copy of `native` if the function fails in float64.
-
-    The field `float64_obstacle` contains an error message if the function fails, or if its values differ from
-    `native_values` by more than rounding errors. `native` is the reference in the dtype of the case, and
-    `native_values` are the function values in this dtype. `noise` contains the rounding errors of these
-    values.
-    """
-    try:
-        reference = _make_unverified_reference(case, workload, "float64", arrays)
-        float64_values = evaluations.values(reference.evaluation, arrays)
-    except Exception as error:
-        message = (str(error).strip().splitlines() or [""])[0][:120]
-        obstacle = f"it cannot be evaluated in float64 ({type(error).__name__}: {message})"
-        return dataclasses.replace(native, float64_obstacle=obstacle)
-    reference = dataclasses.replace(reference, native=native.native)
-    difference = _describe_dtype_difference(reference, float64_values, native_values, noise)
-    return dataclasses.replace(reference, float64_obstacle=difference)
 
 
 def native_evaluation(case: Case, workload: Workload) -> Evaluation:
@@ -174,8 +156,7 @@ def describe_wrong_form(spec: ReferenceSpec) -> str | None:
     returned if JAX cannot differentiate the function.
     """
     workload, arrays = spec.workload, inputs.exact_inputs(spec.case, spec.workload, 0, 1)
-    is_summed = spec.derivative.summed and workload.reduce is not None
-    evaluation = dataclasses.replace(native_evaluation(spec.case, workload), summed=is_summed)
+    evaluation = native_evaluation(spec.case, workload)
     direction = evaluations.random_direction(evaluation, arrays, np.random.default_rng(spec.case.data_seed))
     differentiate = functools.partial(evaluations.directional_derivative, direction=direction)
     J, floor = references.reference_jacobians(spec, 0, 1)
@@ -187,10 +168,8 @@ def describe_wrong_form(spec: ReferenceSpec) -> str | None:
         if not evaluations.is_traceable(evaluation, arrays, "columns"):
             return None
         product = differentiate(evaluation, arrays)
-        if (np.abs(product - expected) > limit).any():
-            rounding = evaluations.rounding_range(differentiate, evaluation, arrays, 2 * spec.roundoff, 16)
-            limit = limit + 3 * rounding
-    is_wrong = (np.abs(product - expected) > limit)[0]
+        rounding = evaluations.rounding_range(differentiate, evaluation, arrays, 2 * spec.roundoff, 16)
+    is_wrong = (np.abs(product - expected) > limit + 3 * rounding)[0]
     if not is_wrong.any():
         return None
     output = int(np.argmax(is_wrong))
@@ -242,9 +221,9 @@ def _make_unverified_reference(
         one_by_one=properties.has_batching_rule,  # a rule for `vmap` may be wrong
         # Without an attempt of forward mode, which would fail: JAX may then confuse int32 with int64.
         transposed=properties.needs_transpose,
+        # A program in the dtype of the case has to round like the program of the case.
+        optimized=dtype == case.dtype or elements * width > _MAX_UNOPTIMIZED,
     )  # fmt: skip
-    if dtype != case.dtype:  # a program in the dtype of the case has to round like the program of the case
-        evaluation = evaluations.choose_optimization(evaluation, arrays)
     computed = ComputedReference(workload.function, evaluation, evaluation, properties.terms)
     if case.ad_mode.is_value:
         return computed

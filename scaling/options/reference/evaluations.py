@@ -9,7 +9,6 @@ chooses tangents, and `rounding_range` estimates the rounding errors of a quanti
 import contextlib
 import dataclasses
 import functools
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -32,8 +31,6 @@ Groups = list[list[str]]  # groups of input names
 SAMPLED_POINTS = 16  # the number of sample points
 VALUE_ROUNDINGS = 64  # the error of a derivative from rounding the value, in unit roundoffs of the value
 _MAX_ELEMENTS = 2**22  # limit on the size of an intermediate result for all points and seeds of a call
-_SLOW_COMPILATION_SECONDS = 0.3  # seconds of processor time to compile the function without optimization
-_LONG_RUN_SECONDS = 1.0  # seconds of processor time for one evaluation per input, without optimization
 # Options to compile two to five times faster. jaxlib 0.11 has no fusion emitters, and refuses their option.
 _UNOPTIMIZED: dict[str, Any] = {"xla_backend_optimization_level": 0}
 if metadata.version("jaxlib").startswith("0.10."):
@@ -58,7 +55,7 @@ class Evaluation:
     transposed: bool = False  # whether a JVP is computed from the VJP (for one output, from the gradient)
     rounding_key: int = 0  # if nonzero, the seed of random rounding errors in all intermediate results
     one_by_one: bool = False  # whether points are evaluated in a loop, not by `vmap`
-    optimized: bool = True  # whether LLVM optimizes the code of the programs, which may take long
+    optimized: bool = True  # whether LLVM optimizes the programs, which may take longer than to run them
 
 
 @contextlib.contextmanager
@@ -90,23 +87,6 @@ def values_along(
     return values(evaluation, {**arrays, **shifted})
 
 
-def choose_optimization(evaluation: Evaluation, arrays: InputArrays) -> Evaluation:
-    """Return a copy of `evaluation` whose field `optimized` states whether LLVM should optimize its programs.
-
-    The field is true if the function takes long to run, but compiles fast. To measure both times, the
-    function is evaluated twice at the inputs `arrays`, without optimization.
-    """
-    evaluation = dataclasses.replace(evaluation, optimized=False)
-    times = [time.process_time()]  # the elapsed time would also depend on other processes
-    for _ in range(2):
-        values(evaluation, arrays)
-        times.append(time.process_time())
-    running = times[2] - times[1]
-    compiling = times[1] - times[0] - running  # optimized derivatives may take exponentially longer
-    optimized = evaluation.inputs * running > _LONG_RUN_SECONDS and compiling < _SLOW_COMPILATION_SECONDS
-    return dataclasses.replace(evaluation, optimized=optimized)
-
-
 def directional_derivative(evaluation: Evaluation, arrays: InputArrays, direction: InputArrays) -> np.ndarray:
     """Return the JVP at each point as a float64 array of shape (points, outputs).
 
@@ -117,21 +97,18 @@ def directional_derivative(evaluation: Evaluation, arrays: InputArrays, directio
 
 
 def slices(evaluation: Evaluation, arrays: InputArrays, quantity: str, seeds: np.ndarray) -> np.ndarray:
-    """Return columns, rows or products of the Jacobian J at each point as a float64 array.
+    """Return columns or rows of the Jacobian at each point as a float64 array.
 
-    quantity    seeds                                    shape of the result
-    "columns"   indices of columns                       (points, outputs, columns)
-    "rows"      indices of rows                          (points, rows, inputs)
-    "gram"      vectors v, of shape (vectors, inputs)    (points, inputs, vectors), the products J^T J v
+    quantity    seeds                  shape of the result
+    "columns"   indices of columns     (points, outputs, columns)
+    "rows"      indices of rows        (points, rows, inputs)
     """
-    seeds = seeds.astype(jnp.dtype(evaluation.dtype) if quantity == "gram" else np.int32)
     points = len(arrays[next(iter(evaluation.per_point))])
     count, chunk = len(seeds), min(len(seeds), seeds_per_call(evaluation, points))
-    chunks = np.resize(seeds, (-(-count // chunk), chunk, *seeds.shape[1:]))  # the last is padded with copies
+    chunks = np.resize(seeds.astype(np.int32), (-(-count // chunk), chunk))  # the last is padded with copies
     results = [_evaluate(evaluation, arrays, quantity, seeds_of_chunk) for seeds_of_chunk in chunks]
-    if quantity == "rows":
-        return np.concatenate(results, axis=1)[:, :count]
-    return np.concatenate(results, axis=2)[:, :, :count]
+    axis = 1 if quantity == "rows" else 2
+    return np.concatenate(results, axis=axis).take(range(count), axis=axis)
 
 
 def jacobian(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
@@ -236,24 +213,27 @@ def random_direction(
     return direction
 
 
-def keep_small_elements(direction: InputArrays, arrays: InputArrays) -> dict[str, np.ndarray]:
-    """Return a copy of `direction` that changes only small inputs. All its other elements are zero.
+def choose_directions(
+    evaluation: Evaluation, arrays: InputArrays, generator: np.random.Generator, groups: Groups
+) -> list[dict[str, np.ndarray]]:
+    """Return random directions along which a large derivative does not hide an error in a small one.
 
-    An input x is small if |x| is less than its size from `element_sizes`. Along a direction that also changes
-    large inputs, an error in a derivative with respect to a small input could be too small to detect.
+    Each of the first directions changes one of the `groups` of inputs. The next one changes only elements x
+    that are small: |x| is less than their size from `element_sizes`. It is zero if there are none. The last
+    one changes each element in proportion to its magnitude.
     """
-    is_small = {name: np.abs(arrays[name]) < element_sizes(arrays[name]) for name in direction}
-    return {name: np.where(is_small[name], x, 0.0) for name, x in direction.items()}
+    random = random_direction(evaluation, arrays, generator)
+    is_small = {name: np.abs(arrays[name]) < element_sizes(arrays[name]) for name in random}
+    small = {name: np.where(is_small[name], x, 0.0) for name, x in random.items()}
+    relative = random_direction(evaluation, arrays, generator, is_relative=True)
+    return [*split_direction(random, groups), small, relative]
 
 
-def element_sizes(x: np.ndarray, axes: tuple[int, ...] | None = None) -> np.ndarray:
-    """Return the size max(|x|, 0.001 r) of each element of x, where r is the root mean square over `axes`.
-
-    By default, `axes` are all axes. If r is 0, the size is 1.
-    """
+def element_sizes(x: np.ndarray) -> np.ndarray:
+    """Return the size max(|x|, 0.001 r) of each element of x, or 1 if r, the root mean square of x, is 0."""
     if not x.size:
         return x
-    smallest_size = _LEAST_RELATIVE_SIZE * np.sqrt(np.mean(x**2, axis=axes, keepdims=True))
+    smallest_size = _LEAST_RELATIVE_SIZE * np.sqrt(np.mean(x**2))
     return np.where(np.abs(x) > smallest_size, np.abs(x), np.where(smallest_size > 0, smallest_size, 1.0))
 
 
@@ -294,12 +274,12 @@ def _evaluate(evaluation: Evaluation, arrays: InputArrays, quantity: str, *seeds
 
 def _cast(evaluation: Evaluation, arrays: InputArrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return (per-point inputs, shared inputs) as two dicts of arrays in the dtypes of `evaluation`."""
-    per_point, shared = dict[str, np.ndarray](), dict[str, np.ndarray]()
-    for name, x in arrays.items():
-        dtype = np.int32 if name in evaluation.integers else jnp.dtype(evaluation.dtype)
-        group = per_point if name in evaluation.per_point else shared
-        group[name] = np.asarray(x).astype(dtype, copy=False)
-    return per_point, shared
+    cast = {
+        name: np.asarray(x).astype(np.int32 if name in evaluation.integers else evaluation.dtype, copy=False)
+        for name, x in arrays.items()
+    }
+    per_point = {name: cast.pop(name) for name in arrays if name in evaluation.per_point}
+    return per_point, cast
 
 
 @functools.lru_cache(maxsize=64)
@@ -362,5 +342,4 @@ _QUANTITIES: dict[str, Callable[..., jax.Array]] = {
     "jvp": lambda f, x, jvp, tangents: jvp(ravel_pytree(tangents)[0]),
     "columns": lambda f, x, jvp, indices: jax.vmap(lambda i: jvp(_one_hot(i, x)), out_axes=1)(indices),
     "rows": _rows,
-    "gram": lambda f, x, jvp, vectors: jax.vmap(lambda v: jax.vjp(f, x)[1](jvp(v))[0], out_axes=1)(vectors),
 }

@@ -7,19 +7,16 @@ the tolerance plus a multiple of the range of these values. Otherwise, the entry
 
 import dataclasses
 import functools
-import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from scaling.core import inputs
 from scaling.core.check import CheckProgress, EntryComparison, PointsComparison
-from scaling.core.inputs import InputArrays, point_structs
-from scaling.core.reductions import WHOLE, Jacobians
-from scaling.core.reference import ReferenceSpec, closed_form, reduce_reference, relative_error
-from scaling.options.jaxpr_properties import has_custom_rules
+from scaling.core.inputs import InputArrays
+from scaling.core.reductions import Jacobians
+from scaling.core.reference import ReferenceSpec, reduce_reference, relative_error
 from scaling.options.reference import evaluations
 from scaling.options.reference.computed_reference import native_evaluation
 from scaling.options.reference.evaluations import Evaluation
@@ -32,7 +29,6 @@ _RANGES = 3  # the estimated rounding error, as a multiple of the range of the e
 _MAX_COLUMNS = 32  # limit on the number of columns of a block
 _MIN_POINTS = 8  # a block may have this number of points even with more than _MAX_ENTRIES entries
 _MAX_ENTRIES = 2**18  # limit on the number of entries of a block of more than _MIN_POINTS points
-_MIN_LARGE_BLOCK = 2**10  # the number of points of a larger block is a power of 4, to need no padding
 _BUDGET_SECONDS = 60.0  # after this time (`_seconds_since`), no further block is evaluated
 _MIN_INPUTS_PER_OUTPUT = 8  # the minimum ratio for computing a Jacobian by rows, in reverse mode
 
@@ -46,6 +42,7 @@ class _Suspect:
     spec: ReferenceSpec
     native: Evaluation  # the function of the case in the dtype of the case
     arrays: InputArrays  # the inputs at the compared points
+    points: PointsComparison  # this comparison and the others at the same points
     comparison: EntryComparison
 
 
@@ -55,33 +52,27 @@ def reevaluate_failures(progress: CheckProgress) -> None:
     Also record the first point with a wrong entry. Entries that are not evaluated before the time limit are
     counted as skipped.
     """
-    spec, start = progress.spec, _read_clocks()
+    spec, start = progress.spec, (time.monotonic(), time.process_time())
     native = spec.computed.native if spec.computed else native_evaluation(spec.case, spec.workload)
-    for all_comparisons, comparison in progress.suspects:
-        arrays = inputs.exact_inputs(spec.case, spec.workload, all_comparisons.start, all_comparisons.stop)
-        _reevaluate_suspect(progress, _Suspect(spec, native, arrays, comparison), all_comparisons, start)
+    for points, comparison in progress.suspects:
+        arrays = inputs.exact_inputs(spec.case, spec.workload, points.start, points.stop)
+        _reevaluate_suspect(progress, _Suspect(spec, native, arrays, points, comparison), start)
     progress.suspects.clear()
     progress.reevaluation_seconds += _seconds_since(start)
 
 
-def _read_clocks() -> np.ndarray:
-    return np.array([time.monotonic(), time.process_time()])
-
-
-def _seconds_since(start: np.ndarray) -> float:
+def _seconds_since(start: tuple[float, float]) -> float:
     """Return the wall time or, if less, the CPU time since `start`. Other processes do not count."""
-    return float(np.min(_read_clocks() - start))
+    return min(time.monotonic() - start[0], time.process_time() - start[1])
 
 
-def _reevaluate_suspect(
-    progress: CheckProgress, suspect: _Suspect, all_comparisons: PointsComparison, start: np.ndarray
-) -> None:
+def _reevaluate_suspect(progress: CheckProgress, suspect: _Suspect, start: tuple[float, float]) -> None:
     """Evaluate the entries of a comparison in blocks, until all errors are explained or an entry is wrong.
 
-    The errors are recorded in `progress`. `all_comparisons` contains this comparison and the others at the
-    same points. `start` is the result of `_read_clocks` before the first evaluation.
+    The errors are recorded in `progress`. `start` contains the wall time and the CPU time before the first
+    evaluation.
     """
-    spec, comparison = suspect.spec, suspect.comparison
+    spec, comparison, points = suspect.spec, suspect.comparison, suspect.points
     shape = comparison.expected.shape
     typical_size, row_size, compared_size = _typical_sizes(spec, comparison)
     tolerance = min(spec.tolerance, spec.max_tolerance)
@@ -97,8 +88,7 @@ def _reevaluate_suspect(
         points_of_block, columns = _choose_block(suspect, is_pending)
         block = np.ix_(points_of_block, *map(np.arange, shape[1:-1]), np.arange(shape[-1])[columns])
         excess = difference[block] - own_limit[block]
-        rounding, note = _rounding_of_block(suspect, points_of_block, columns, typical_size[block], excess)
-        all_comparisons = all_comparisons._replace(note=all_comparisons.note + note)
+        rounding = _rounding_of_block(suspect, points_of_block, columns, typical_size[block], excess)
         is_wrong[block] = ~(difference[block] <= error_limit[block] + rounding)
         allowed = spec.tolerance + relative_error(rounding, typical_size[block])
         # If rounding hides a small or zero derivative, its error is relative to derivatives for other inputs.
@@ -116,10 +106,8 @@ def _reevaluate_suspect(
         progress.allowed = max(progress.allowed, float(np.max(allowed, where=is_allowed, initial=0.0)))
         error[block], is_pending[block] = np.where(is_excluded, 0.0, errors), False
     if is_wrong.any():
-        all_comparisons = all_comparisons._replace(
-            note=describe_first_wrong(spec, comparison, is_wrong) + all_comparisons.note
-        )
-    progress.record_errors(all_comparisons, *(x.reshape(len(x), -1).max(axis=1) for x in (error, is_wrong)))
+        points = points._replace(note=describe_first_wrong(spec, comparison, is_wrong) + points.note)
+    progress.record_errors(points, *(x.reshape(len(x), -1).max(axis=1) for x in (error, is_wrong)))
 
 
 def _typical_sizes(
@@ -156,61 +144,34 @@ def describe_first_wrong(spec: ReferenceSpec, comparison: EntryComparison, is_wr
     error = relative_error(np.abs(comparison.result - expected), comparison.scale)
     ranked = np.where(is_wrong, np.nan_to_num(error, nan=np.inf), -1.0)[point]
     index = [int(k) for k in np.unravel_index(np.argmax(ranked), ranked.shape)]
-    entry = f"entry {index}{_name_input(spec, index)}" if comparison.measure is None else "a sampled entry"
+    entry = f"entry {index}" if comparison.measure is None else "a sampled entry"
     values = (array[(point, *index)] for array in (comparison.result, expected))
-    text = "; {} is {:.7g}, expected {:.7g}".format(entry, *values)
-    structs = point_structs(spec.case, spec.workload)
-    mode = spec.case.ad_mode
-    if not (mode.is_value or mode.finite_step) and has_custom_rules(spec.workload.function, structs):
-        text += "; a custom_jvp, custom_vjp or custom_vmap of the function may be wrong in this mode or dtype"
-    return text
-
-
-def _name_input(spec: ReferenceSpec, index: Sequence[int]) -> str:
-    """Return the input element to which an entry of a dense Jacobian belongs, as text such as " (x[3])".
-
-    `index` is (output, column). Return "" for any other result.
-    """
-    is_jacobian = spec.pattern is None and spec.reduction is WHOLE
-    if not is_jacobian or spec.case.ad_mode.is_value or len(index) != 2:
-        return ""
-    column = index[1]
-    for name in spec.workload.names:
-        shape = spec.workload.inputs[name].shape
-        if column < math.prod(shape):
-            return f" ({name}{[int(k) for k in np.unravel_index(column, shape)] if shape else ''})"
-        column -= math.prod(shape)
-    return ""
+    return "; {} is {:.7g}, expected {:.7g}".format(entry, *values)
 
 
 def _rounding_of_block(
     suspect: _Suspect, points: np.ndarray, columns: Columns, size: np.ndarray, excess: np.ndarray
-) -> tuple[np.ndarray, str]:
-    """Return (rounding, note), where `rounding` estimates the rounding error of each entry of a block.
+) -> np.ndarray:
+    """Return an estimate of the rounding error of each entry of a block.
 
-    If the errors cannot be estimated, `rounding` is 0, and `note` is text with the reason. Otherwise, `note`
-    is "". `size` contains the typical magnitude of each entry, and `excess` its error minus the tolerance.
+    `size` contains the typical magnitude of each entry, and `excess` its error minus the tolerance.
     """
     spec = suspect.spec
-    try:
-        rounding = _estimate_rounding(suspect, points, columns, size, _FEW_REEVALUATIONS)
-        # More evaluations can only increase the estimate: by less than a factor of 2 if errors are normal.
-        allowed = spec.tolerance + relative_error(2 * rounding, size)
-        is_explained = (excess <= rounding) & (allowed <= spec.max_tolerance)
-        if len(rest := np.flatnonzero(~is_explained.reshape(len(points), -1).all(axis=1))):
-            rounding[rest] = _estimate_rounding(suspect, points[rest], columns, size[rest], _REEVALUATIONS)
-        # An entry with few possible values, as where elements tie, may be constant by chance at some points.
-        few = np.flatnonzero((excess > rounding).reshape(len(points), -1).any(axis=1))
-        if 0 < len(few) <= _MIN_POINTS:
-            rounding[few] = 0.75 * _estimate_rounding(  # the range of 64 normal errors is 4/3 of that of 16
-                suspect, points[few], columns, size[few], _MANY_REEVALUATIONS
-            )
-    except Exception as failure:  # of the function, or of JAX
-        message = f"{type(failure).__name__}: {failure}".strip().splitlines()[0][:120]
-        return np.zeros(size.shape), f"; its rounding error is unknown ({message})"
+    rounding = _estimate_rounding(suspect, points, columns, size, _FEW_REEVALUATIONS)
+    # More evaluations can only increase the estimate: by less than a factor of 2 if errors are normal.
+    allowed = spec.tolerance + relative_error(2 * rounding, size)
+    is_explained = (excess <= rounding) & (allowed <= spec.max_tolerance)
+    if len(rest := np.flatnonzero(~is_explained.reshape(len(points), -1).all(axis=1))):
+        rounding[rest] = _estimate_rounding(suspect, points[rest], columns, size[rest], _REEVALUATIONS)
+    # An entry with few possible values, as where elements tie, may be constant by chance at some points.
+    few = np.flatnonzero((excess > rounding).reshape(len(points), -1).any(axis=1))
+    if 0 < len(few) <= _MIN_POINTS:
+        rounding[few] = 0.75 * _estimate_rounding(  # the range of 64 normal errors is 4/3 of that of 16
+            suspect, points[few], columns, size[few], _MANY_REEVALUATIONS
+        )
     # A rounding error that exceeds the size of an entry may vary by orders of magnitude, as in chaos.
     exceeds_size = (rounding > size) & np.isfinite(rounding)
-    return np.where(exceeds_size, np.max(rounding, axis=0, where=exceeds_size, initial=0.0), rounding), ""
+    return np.where(exceeds_size, np.max(rounding, axis=0, where=exceeds_size, initial=0.0), rounding)
 
 
 def _estimate_rounding(
@@ -249,8 +210,6 @@ def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray
     entries_per_point = is_pending[0, ..., : _MAX_COLUMNS if has_columns else None].size
     points = np.flatnonzero(is_pending.reshape(len(is_pending), -1).any(axis=1))
     points = points[: max(_MIN_POINTS, _MAX_ENTRIES // entries_per_point)]
-    if len(points) > _MIN_LARGE_BLOCK:
-        points = points[: 4 ** ((len(points).bit_length() - 1) // 2)]
     if not has_columns:
         return points, slice(None)
     is_pending_column = is_pending[points].reshape(-1, is_pending.shape[-1]).any(axis=0)
@@ -258,11 +217,8 @@ def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray
 
 
 def _pad_indices(indices: np.ndarray) -> np.ndarray:
-    """Return the indices, repeated until their number is a power of 4.
-
-    A program is compiled for each different number of indices. Padding reduces the number of compilations.
-    """
-    return np.resize(indices, 4 ** (((len(indices) - 1).bit_length() + 1) // 2))
+    """Return the indices, repeated until their number is a power of 2, to compile few programs."""
+    return np.resize(indices, 2 ** (len(indices) - 1).bit_length())
 
 
 def _select_points(suspect: _Suspect, points_of_block: np.ndarray) -> InputArrays:
@@ -284,14 +240,6 @@ def _estimate_size(suspect: _Suspect, points_of_block: np.ndarray, shape: tuple[
     value = np.maximum(value, np.sqrt(np.mean(value**2, axis=0)))  # an output may cross zero at a point
     is_product = spec.case.ad_mode.is_value or spec.reduction.along_point or spec.case.target == "hvp"
     typical_input = np.sqrt(np.mean([np.mean(arrays[name] ** 2) for name in native.names])) or 1.0
-    # The error of a derivative that is zero at all points is relative to the terms that cancel in it.
-    is_zero = ~suspect.comparison.expected.any(axis=(0, 2))
-    form = closed_form(spec.case, spec.workload)
-    assert form is not None  # a reference that JAX computes is a form without terms
-    terms = form(arrays).value_terms if spec.case.ad_mode.is_value else form(arrays).derivative_terms
-    if terms is not None:
-        terms = terms[:, None] * (1.0 if spec.case.ad_mode.is_value else typical_input)
-        value = np.maximum(value, terms * (is_zero if is_zero.shape == value.shape[1:] else is_zero.all()))
     size = value if is_product else (value / typical_input) ** spec.reduction.degree
     if spec.reduction.sums_points:
         return np.full((1,) * len(shape), size.sum())

@@ -1,7 +1,7 @@
 """Verify the derivative of a computed reference (not a result) by finite differences (`find_objection`).
 
-Derivatives along random directions are compared at a few points, including those that screening.py finds
-suspicious. The function may have rounding errors and kinks. A wrong derivative rule of the function
+Derivatives along random directions are compared at a few points, including those where a coarse comparison
+finds a deviation. The function may have rounding errors and kinks. A wrong derivative rule of the function
 (`jax.custom_jvp`, `jax.custom_vjp`, `stop_gradient`) yields the same wrong derivative in every dtype and AD
 mode. Only the function values can reveal the error. core/check.py compares the results of cases instead.
 """
@@ -18,14 +18,13 @@ import numpy as np
 from scaling.core.case import Case
 from scaling.core.formatting import list_first
 from scaling.core.inputs import InputArrays, point_structs
-from scaling.core.reference import ROUNDOFF, flatten_inputs
+from scaling.core.reference import ROUNDOFF, flatten_inputs, relative_error
 from scaling.core.workload import Workload
-from scaling.options.jaxpr_properties import has_custom_rules
-from scaling.options.reference import evaluations, screening
+from scaling.options.jaxpr_properties import rounding_properties
+from scaling.options.reference import evaluations
 from scaling.options.reference.evaluations import (
     VALUE_ROUNDINGS,
     Evaluation,
-    Groups,
     rounding_range,
     values,
     values_along,
@@ -33,8 +32,8 @@ from scaling.options.reference.evaluations import (
 from scaling.options.reference.finite_differences import (
     CONFIRMING_ERROR,
     DerivativeComparison,
-    MeasuredValues,
     compare_along,
+    find_suspicious_points,
 )
 
 _MIN_CONFIRMED_SHARE = 0.1  # the minimum fraction of confirmed derivatives; tiny ones are not confirmed
@@ -43,13 +42,11 @@ _DIRECTIONS = 4  # the number of random directions
 _MAX_COLUMNS = 32  # limit on the number of columns of a Jacobian whose columns are confirmed
 _NOISE_RUNS = 3  # evaluations with random rounding errors; a single one may change nothing by chance
 _VALUE_RUNS = 8  # the same for values, which are cheap, and may be equal by chance at one of many points
-_NOISE_STEPS = tuple(2.0**-k for k in range(26, 4, -2))  # in increasing order
-_USED_NOISE_STEPS = 3  # only this number of noise steps is used: the shortest that change the value
 _HIDING_ERROR = 0.01  # relative to the largest value at a point; a larger error may hide a derivative
 # An output with at least this number of nonzero derivatives has a confirmed share of its own.
 _LEAST_NONZEROS = 10
 _SHIFT = 2.0**-19  # the distance to a nearby point, relative to the size of an input
-_SHIFTS = 3  # the number of nearby points; where three elements tie, two points may have the same slopes
+_SHIFTS = 6  # the number of nearby points; where three elements tie, some may have the same slopes by chance
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,8 @@ def find_objection(
     max_wrong_share = 0.0 if evaluation.roundoff <= ROUNDOFF["float64"] else 0.5
     is_refuted = not is_unsure and np.mean(result.is_wrong) > max_wrong_share
     structs = point_structs(dataclasses.replace(case, dtype=evaluation.dtype), workload)
-    may_be_wrong = evaluation.dtype != "float64" or has_custom_rules(workload.function, structs)
+    properties = rounding_properties(lambda named: workload.function(**named), structs)
+    may_be_wrong = evaluation.dtype != "float64" or properties.has_custom_rule
     if is_refuted and may_be_wrong:
         rule = "a derivative rule of the function (custom_jvp, custom_vjp, stop_gradient, primitive) is wrong"
         others = "it uses more than its inputs (such as a counter), or a solver in it stops at a tolerance"
@@ -120,86 +118,44 @@ def _describe_doubt(
     return f"{obstacle}{differences}; add a reference to the workload"
 
 
+@np.errstate(invalid="ignore", over="ignore")  # at infinite values
 def _confirm(
     evaluation: Evaluation, case: Case, workload: Workload, sampled: InputArrays, output_name: str
 ) -> _Confirmation:
-    """Return a comparison of a derivative with finite differences at some points.
+    """Return a comparison of a derivative with finite differences along random directions at some points.
 
-    `sampled` contains the inputs at the sampled points. The points that `find_suspicious_points` returns are
-    also compared. `output_name` names the differentiated quantity in error messages, such as "output".
+    These are the sampled points, whose inputs `sampled` contains, and the points that seem to be wrong. The
+    step lengths depend on the typical size of the inputs at all these points. `output_name` names the
+    differentiated quantity in error messages, such as "output".
     """
-    generator = np.random.default_rng(case.data_seed)
-    confirm = functools.partial(_confirm_at, evaluation, generator, output_name)
-    result = confirm(evaluations.sample_points(case), sampled)
-    is_settled = result.is_wrong.any() or result.confirmed_share < _MIN_CONFIRMED_SHARE
-    if is_settled or case.points <= evaluations.SAMPLED_POINTS:
-        return result
-    suspicious = screening.find_suspicious_points(evaluation, case, workload, sampled, generator)
-    if not suspicious.size:
-        return result
-    # The sampled points are included, because the step lengths depend on the typical size of the inputs.
-    points = np.union1d(evaluations.sample_points(case), suspicious[: evaluations.SAMPLED_POINTS])
-    suspicious_result = confirm(points, evaluations.inputs_at(case, workload, points))
-    # Cancellation also makes points suspicious, so that many points may rank before a wrong derivative.
-    other_points = suspicious[evaluations.SAMPLED_POINTS :][: _MAX_VERIFIED_ELEMENTS // evaluation.width]
-    if other_points.size and not suspicious_result.is_wrong.any():
-        other_result = confirm(other_points, evaluations.inputs_at(case, workload, other_points))
-        suspicious_result = other_result if other_result.is_wrong.any() else suspicious_result
-    # The suspicious points are not a random sample, so that the share of the sampled points is kept.
-    return dataclasses.replace(suspicious_result, confirmed_share=result.confirmed_share)
-
-
-@np.errstate(invalid="ignore", over="ignore")  # at infinite values
-def _confirm_at(
-    evaluation: Evaluation,
-    generator: np.random.Generator,
-    output_name: str,
-    points: np.ndarray,
-    arrays: InputArrays,
-) -> _Confirmation:
-    """Compare the derivatives along some random directions with finite differences along the same directions.
-
-    `output_name` names the differentiated quantity in error messages, such as "output". `arrays` contains the
-    inputs at some points. `points` contains the indices of these points in the batch.
-    """
-    directions = _choose_directions(evaluation, generator, arrays)
-    compare = functools.partial(_compare_along_all, evaluation, directions)
-    derivatives, comparison, is_nonzero = compare(arrays)
+    generator, points = np.random.default_rng(case.data_seed), evaluations.sample_points(case)
+    groups, suspicious = evaluations.group_inputs(evaluation, sampled, generator), points[:0]
+    if case.points > len(points):
+        # Cancellation also makes points suspicious, so that many points may rank before a wrong derivative.
+        limit = max(evaluations.SAMPLED_POINTS, _MAX_VERIFIED_ELEMENTS // evaluation.width)
+        suspicious = find_suspicious_points(evaluation, case, workload, groups, generator)[:limit]
+    is_sampled = np.isin(all_points := np.union1d(points, suspicious), points)
+    arrays = evaluations.inputs_at(case, workload, all_points)
+    directions = [evaluations.random_direction(evaluation, arrays, generator) for _ in range(_DIRECTIONS)]
+    others = evaluations.choose_directions(evaluation, arrays, generator, groups)
+    others = others[1:] if len(groups) == 1 else others  # a single group contains all inputs
+    directions += [x for x in others if any(element.any() for element in x.values())]
+    derivatives, comparison, is_nonzero = _compare_along_all(evaluation, directions, arrays)
     if comparison.is_wrong.any():
-        shifts = [
-            evaluations.random_direction(evaluation, arrays, generator, is_relative=True)
-            for _ in range(_SHIFTS)
-        ]
-        nearby = [{**arrays, **{x: arrays[x] + _SHIFT * shift[x] for x in shift}} for shift in shifts]
-        comparison = _exempt_ties(comparison, [compare(shifted)[:2] for shifted in nearby])
-    share = _confirmed_share(comparison, is_nonzero)
-    names = [[name for name, x in direction.items() if x.any()] for direction in directions]
-    is_wrong = comparison.is_wrong.max(axis=(0, 2))
-    worst = _describe_worst(output_name, names, points, derivatives, comparison) if is_wrong.any() else ""
+        comparison = _exempt_ties(evaluation, generator, directions, arrays, comparison)
+    # The suspicious points are not a random sample, so that only the sampled points have a share.
+    of_sampled = DerivativeComparison(*(x[:, is_sampled] for x in comparison))
+    share = _confirmed_share(of_sampled, is_nonzero[is_sampled])
+    is_wrong = np.asarray(comparison.is_wrong.any(axis=(0, 2)))
+    worst = ""
+    if is_wrong.any():
+        worst = _describe_worst(output_name, directions, all_points, derivatives, comparison)
     # Rounding errors at a few points must not hide a wrong derivative there.
     is_bounded = comparison.is_bounded.any(axis=0) | ~is_nonzero
     is_unresolved = comparison.is_unresolved.any(axis=(0, 2)) | ~is_bounded.all(axis=1)
-    unresolved = int(points[np.argmax(is_unresolved)]) if is_unresolved.any() else None
+    is_unresolved &= is_sampled | np.isin(all_points, suspicious[: evaluations.SAMPLED_POINTS])
+    unresolved = int(all_points[np.argmax(is_unresolved)]) if is_unresolved.any() else None
     return _Confirmation(is_wrong, share, worst, unresolved)
-
-
-def _choose_directions(
-    evaluation: Evaluation, generator: np.random.Generator, arrays: InputArrays
-) -> list[dict[str, np.ndarray]]:
-    """Return the directions along which `_compare_along_all` compares a derivative.
-
-    The first `_DIRECTIONS` directions change all inputs. If there are several inputs, each of the following
-    directions changes one group of them. The next one changes only small elements, if there are any. The last
-    one changes each element in proportion to its magnitude.
-    """
-    directions = [evaluations.random_direction(evaluation, arrays, generator) for _ in range(_DIRECTIONS)]
-    if len(evaluation.names) > 1:
-        groups = evaluations.group_inputs(evaluation, arrays, generator)
-        directions += evaluations.split_direction(directions[0], groups)
-    small = evaluations.keep_small_elements(directions[0], arrays)
-    directions += [small] if any(x.any() for x in small.values()) else []
-    directions.append(evaluations.random_direction(evaluation, arrays, generator, is_relative=True))
-    return directions
 
 
 def _confirmed_share(comparison: DerivativeComparison, is_nonzero: np.ndarray) -> float:
@@ -216,19 +172,27 @@ def _confirmed_share(comparison: DerivativeComparison, is_nonzero: np.ndarray) -
 
 
 def _exempt_ties(
-    comparison: DerivativeComparison, nearby: Sequence[tuple[np.ndarray, DerivativeComparison]]
+    evaluation: Evaluation,
+    generator: np.random.Generator,
+    directions: Sequence[InputArrays],
+    arrays: InputArrays,
+    comparison: DerivativeComparison,
 ) -> DerivativeComparison:
     """Return `comparison`, with wrong derivatives marked as unresolved where the slopes jump nearby.
 
-    Where elements tie, as in a median, the function is not differentiable. `nearby` contains the derivatives
-    and their comparison at several nearby points.
+    Where elements tie, as in a median, the function is not differentiable. The derivatives and their
+    comparisons are evaluated at several nearby points.
     """
-    least_change = CONFIRMING_ERROR * comparison.size
-    jumps = np.any([np.abs(slopes - comparison.expected) > least_change for slopes, _ in nearby], axis=(0, 1))
-    is_wrong_nearby = np.all([compared.is_wrong.any(axis=0) for _, compared in nearby], axis=0)
-    is_wrong = comparison.is_wrong & (is_wrong_nearby | ~jumps)
-    is_unresolved = comparison.is_unresolved | comparison.is_wrong & ~is_wrong
-    return comparison._replace(is_wrong=is_wrong, is_unresolved=is_unresolved)
+    jumps, is_wrong = np.zeros(comparison.is_wrong.shape[1:], bool), comparison.is_wrong
+    is_wrong_nearby = np.ones_like(jumps)
+    for _ in range(_SHIFTS):
+        shift = evaluations.random_direction(evaluation, arrays, generator, is_relative=True)
+        nearby = {**arrays, **{name: arrays[name] + _SHIFT * x for name, x in shift.items()}}
+        slopes, compared, _ = _compare_along_all(evaluation, directions, nearby)
+        changes = np.abs(slopes - comparison.expected) > CONFIRMING_ERROR * comparison.size
+        jumps, is_wrong_nearby = jumps | changes.any(axis=0), is_wrong_nearby & compared.is_wrong.any(axis=0)
+    is_tie = is_wrong & jumps & ~is_wrong_nearby
+    return comparison._replace(is_wrong=is_wrong & ~is_tie, is_unresolved=comparison.is_unresolved | is_tie)
 
 
 def _compare_along_all(
@@ -253,18 +217,22 @@ def _compare_along_all(
     rounding = [noise[:-1].max(axis=0)] * (len(directions) - 1) + [noise[-1]]
     rms = np.sqrt(np.mean(derivatives[:_DIRECTIONS] ** 2, axis=0))
     typical_sizes = [rms] * _DIRECTIONS + list(np.abs(derivatives[_DIRECTIONS:]))
-    measured = _measure_values(evaluation, arrays, directions[0])
+    center, value_noise = _measure_values(evaluation, arrays)
     # A derivative may contain the value of the function, for example for exp.
-    value_rounding = VALUE_ROUNDINGS * evaluation.roundoff * np.abs(measured.center)
+    value_rounding = VALUE_ROUNDINGS * evaluation.roundoff * np.abs(center)
     comparisons = []
     for direction, derivative, size, error in zip(
         directions, derivatives, typical_sizes, rounding, strict=True
     ):
         values_at = functools.partial(values_along, evaluation, arrays, direction)
-        comparisons.append(compare_along(values_at, derivative, size, measured, value_rounding, error))
+        comparisons.append(
+            compare_along(values_at, derivative, size, center, value_noise, value_rounding, error)
+        )
     stacked = DerivativeComparison(*map(np.array, zip(*comparisons, strict=True)))
-    is_nonzero = (rms > 8 * rounding[0]) | stacked.is_nonzero.any(axis=0) | _is_hidden(evaluation, measured)
-    is_finite = np.isfinite(measured.center)
+    is_nonzero = (
+        (rms > 8 * rounding[0]) | stacked.is_nonzero.any(axis=0) | _is_hidden(evaluation, center, value_noise)
+    )
+    is_finite = np.isfinite(center)
     return derivatives, stacked, is_nonzero & (is_finite | ~is_finite.any())
 
 
@@ -288,7 +256,7 @@ def _differentiate_along(
 
 def _describe_worst(
     output_name: str,
-    names: Groups,
+    directions: Sequence[InputArrays],
     points: np.ndarray,
     derivatives: np.ndarray,
     comparison: DerivativeComparison,
@@ -297,59 +265,46 @@ def _describe_worst(
 
     Derivatives along a direction that changes a single group of inputs take precedence, because the text then
     names the wrong input. Derivatives along the last direction of `_compare_along_all` come last.
-    `output_name` is the name of the differentiated quantity, such as "output". `names[k]` are the names of
-    the inputs that direction k changes. `points` contains the indices of the points. The other arrays have
-    the shape (directions, points, outputs).
+    `output_name` is the name of the differentiated quantity, such as "output". `points` contains the indices
+    of the points. The other arrays have the shape (directions, points, outputs).
     """
-    is_wrong, size = comparison.is_wrong, comparison.size
-    first = _DIRECTIONS if is_wrong[_DIRECTIONS:-1].any() else 0
-    stop = -1 if is_wrong[:-1].any() else None
-    errors, tolerances = (
-        np.divide(x, size, out=np.zeros_like(size), where=size > 0)
-        for x in (np.abs(derivatives - comparison.expected), comparison.allowed)
-    )
-    ranked = np.where(is_wrong, np.nan_to_num(errors, nan=np.inf), -1.0)[first:stop]
-    k, point, output = (int(index) for index in np.unravel_index(np.argmax(ranked), ranked.shape))
-    k += first
-    arrays = (derivatives, comparison.expected, errors, tolerances)
-    derivative, expected, error, tolerance = (float(array[k, point, output]) for array in arrays)
+    is_wrong, expected = comparison.is_wrong.copy(), comparison.expected
+    if is_wrong[:-1].any():
+        is_wrong[-1] = False
+    if is_wrong[_DIRECTIONS:].any():
+        is_wrong[:_DIRECTIONS] = False
+    errors = np.nan_to_num(relative_error(np.abs(derivatives - expected), comparison.size), nan=np.inf)
+    k, point, output = index = np.unravel_index(np.argmax(np.where(is_wrong, errors, -1.0)), errors.shape)
+    names = [name for name, x in directions[int(k)].items() if x.any()]
     return (
         f"at point {points[point]}, the derivative of {output_name} {output} with respect to "
-        f"{list_first(names[k], 3)} in a random direction is {derivative:.7g}, but finite differences give "
-        f"{expected:.7g} (relative error {error:.3g}, tolerance {tolerance:.2g})"
+        f"{list_first(names, 3)} in a random direction is {derivatives[index]:.7g}, but finite differences "
+        f"give {expected[index]:.7g} (relative error {errors[index]:.3g}, "
+        f"tolerance {comparison.allowed[index] / comparison.size[index]:.2g})"
     )
 
 
-def _measure_values(evaluation: Evaluation, arrays: InputArrays, direction: InputArrays) -> MeasuredValues:
-    """Evaluate a function at the inputs `arrays`, and estimate the rounding errors of its values.
+def _measure_values(evaluation: Evaluation, arrays: InputArrays) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values of a function at the inputs `arrays`, and an estimate of their rounding errors.
 
-    The estimate includes the differences of the values at short steps along `direction`.
+    The estimate is the unit roundoff times |value|, plus the range due to random rounding, plus `finfo.tiny`.
     """
-    roundoff = evaluation.roundoff
     center = values(evaluation, arrays)
     # Half the range of nine values is about the range of three, which is 0 by chance at some points.
-    change = rounding_range(values, evaluation, arrays, 2 * roundoff, _VALUE_RUNS, center) / 2
+    change = rounding_range(values, evaluation, arrays, 2 * evaluation.roundoff, _VALUE_RUNS, center) / 2
     underflow = float(jax.numpy.finfo(evaluation.dtype).tiny)
-    least_noise = roundoff * np.abs(center) + change + underflow
-    largest, used_steps = np.zeros(center.shape), np.zeros(center.shape, int)
-    for step in _NOISE_STEPS:
-        stepped = [values_along(evaluation, arrays, direction, k * step) for k in (-2, -1, 1, 2)]
-        difference = 6 * center - 4 * (stepped[1] + stepped[2]) + stepped[0] + stepped[3]
-        is_used = used_steps < _USED_NOISE_STEPS
-        largest = np.where(is_used, np.maximum(largest, np.nan_to_num(np.abs(difference)) / 2), largest)
-        # If the function rounds an intermediate result, the shortest steps may leave the value unchanged.
-        used_steps += np.any(np.array(stepped) != center, axis=0)
-    return MeasuredValues(center, least_noise, np.maximum(least_noise, largest))
+    return center, evaluation.roundoff * np.abs(center) + change + underflow
 
 
-def _is_hidden(evaluation: Evaluation, measured: MeasuredValues) -> np.ndarray:
+def _is_hidden(evaluation: Evaluation, center: np.ndarray, noise: np.ndarray) -> np.ndarray:
     """Return a boolean array of shape (points, outputs), true where rounding may hide changes of an output.
 
     This is possible if the rounding error exceeds a fraction of the largest |output| at the point. It is also
-    possible if the output is not zero, but so small that this fraction of it underflows.
+    possible if the output is not zero, but so small that this fraction of it underflows. `center` contains
+    the outputs, and `noise` their rounding errors.
     """
     fraction = max(_HIDING_ERROR, VALUE_ROUNDINGS * evaluation.roundoff)
-    size, underflow = np.abs(measured.center), float(jax.numpy.finfo(evaluation.dtype).tiny)
+    size, underflow = np.abs(center), float(jax.numpy.finfo(evaluation.dtype).tiny)
     largest = np.max(size, axis=1, keepdims=True, initial=0.0)
     is_tiny = (size > 0) & (fraction * size < underflow)
-    return is_tiny | (measured.least_noise > np.maximum(fraction * largest, 2 * underflow))
+    return is_tiny | (noise > np.maximum(fraction * largest, 2 * underflow))
