@@ -164,7 +164,7 @@ def verdict(derivative: Derivative, result: np.ndarray, platform: str) -> Verdic
 
 
 def _describe_wrong_form(spec: ReferenceSpec) -> str | None:
-    """Return an error message if the derivative is written by hand and its closed form is wrong, else None."""
+    """Return an error message if the mode is written by hand and its closed form is wrong, else None."""
     if spec.case.ad_mode.is_value or spec.case.mode not in spec.workload.whole_modes:
         return None
     text: str | None = load_option("computed_reference").describe_wrong_form(spec)

@@ -11,9 +11,9 @@ operation, t the derivative of x along a direction, and s the sum of the second 
     derivative of y along the direction      g'(x) t
     sum of the second derivatives of y       g'(x) s + sum over the directions of g''(x)[t, t]
 
-The sum of g''(x)[t, t] is g''(x) times the sum of t^2 if g is elementwise. For other operations, such as loops
-and functions with a custom derivative, each g''(x)[t, t] is a JVP of a JVP. JAX knows that it is zero if g is
-linear, and computes nothing.
+The sum of g''(x)[t, t] is g''(x) times the sum of t^2 if g is elementwise. For other operations, such as
+loops and functions with a custom derivative, each g''(x)[t, t] is a JVP of a JVP. JAX knows that it is zero
+if g is linear, and computes nothing.
 
 Sources: Li et al., "A computational framework for neural network-based variational Monte Carlo with Forward
 Laplacian" (2024); Dangel et al., "Collapsing Taylor mode automatic differentiation" (2025).

@@ -60,8 +60,8 @@ def compare_along(
     """Return a comparison of the derivative along one direction with finite differences of `values_at`.
 
     `values_at(step)` returns the function values at x + step * direction, where x contains the inputs.
-    `center` contains the values at step 0, and `value_noise` their rounding errors. `typical_size` is the typical
-    magnitude of the derivative, and `rounding` is its rounding error. The tolerance also includes
+    `center` contains the values at step 0, and `value_noise` their rounding errors. `typical_size` is the
+    typical magnitude of the derivative, and `rounding` is its rounding error. The tolerance also includes
     `value_rounding`, the rounding error of the function value, because a derivative may contain this value,
     as for exp. All arrays have the shape (points, outputs).
     """
