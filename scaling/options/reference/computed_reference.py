@@ -174,9 +174,9 @@ def describe_wrong_form(spec: ReferenceSpec) -> str | None:
         return None
     output = int(np.argmax(is_wrong))
     return (
-        f"the closed form of the workload (`reference`, or `nonzeros` with `pattern`) is wrong at point 0: "
-        f"the derivative of output {output} in a random direction is {expected[0, output]:.7g}, but JAX computes "
-        f"{product[0, output]:.7g}"
+        "the closed form of the workload (`reference`, or `nonzeros` with `pattern`) is wrong at point 0: "
+        f"the derivative of output {output} in a random direction is {expected[0, output]:.7g}, but JAX "
+        f"computes {product[0, output]:.7g}"
     )
 
 
