@@ -164,6 +164,7 @@ def describe_wrong_form(spec: ReferenceSpec) -> str | None:
     expected = J.by_output(J.values, v)
     magnitude = J.by_output(references.at_least(np.abs(J.values), floor), np.abs(v))
     limit = references.tolerance(spec.roundoff, max(workload.terms, v.shape[1])) * magnitude
+    limit = limit + 2.0**13 * references.smallest_normal(spec.case)  # intermediate results may underflow
     with evaluations.evaluation_context(evaluation.dtype):
         if not evaluations.is_traceable(evaluation, arrays, "columns"):
             return None
