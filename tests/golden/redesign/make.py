@@ -171,7 +171,7 @@ def surface(command: Command, cwd: Path) -> dict[str, Any]:
         "verbs": [verb for verb in re.findall(r"^  scaling (\w+)", overview, re.MULTILINE) if verb != "VERB"],
         "help_exit": {verb: done.returncode for verb, done in helps.items()},
         "options": {verb: options(done.stdout) for verb, done in helps.items() if verb not in _HYDRA},
-        "fields": re.findall(r"^  ([a-z_.]+) {1,18}\S", fields, re.MULTILINE),
+        "fields": re.findall(r"^  ([a-z_.]+): ", fields, re.MULTILINE),
         "refused": {name: {"words": _BAD[name], "exit": done.returncode} for name, done in refused.items()},
         "unclear": [name for name, done in refused.items() if prints_more_than_one_line(done)],
         "record": sorted({name for record in records for name in record}),
