@@ -1,5 +1,6 @@
-"""Find the nodes and devices of a cluster (sinfo), and list and cancel jobs (squeue, scancel)."""
+"""Find the nodes and devices of a cluster (sinfo), and list and cancel jobs (squeue, sacct, scancel)."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -50,6 +51,7 @@ def run_command(*arguments: str) -> str:
     """
     require_installed(arguments[0])
     variables = {name: value for name, value in os.environ.items() if not name.startswith(_FILTERS)}
+    variables["SLURM_BITSTR_LEN"] = "0"  # sacct truncates long array expressions otherwise
     if clusters := variables.get("SBATCH_CLUSTERS"):  # only sbatch reads it
         variables.setdefault("SLURM_CLUSTERS", clusters)
     try:
@@ -229,26 +231,52 @@ def _count_resource(requested: str, available: str) -> int:
     return sum(int(words[-1]) for words in resources if words[: len(name)] == name and words[-1].isdigit())
 
 
-def find_jobs(names: Sequence[str]) -> dict[tuple[str, str], JobState]:
-    """Return {(job name, job ID): state} for the jobs with the given names that squeue lists.
+def find_jobs(names: Sequence[str], jobs: Sequence[str]) -> dict[tuple[str, str], JobState]:
+    """Return {(job name, job ID): state} for jobs that squeue or sacct lists.
 
-    The jobs are pending, running, or ended recently. The ID of a job in an array has the form "12_3". Raise
-    `Refusal` if squeue fails.
+    squeue lists the jobs with the given names that are pending, running, or ended recently. sacct adds the
+    ended jobs with the IDs `jobs`, with all tasks of their arrays, if the cluster has accounting. The ID of a
+    job in an array has the form "12_3". Raise `Refusal` if squeue fails.
     """
     if not names:
         return {}
     options = ("--all", "--noheader", "--array", "--states=all", "--format=%i|%j|%T|%N|%r")
     squeue_output = run_command("squeue", *options, f"--name={','.join(names)}")
-    return {
-        (name, job): JobState(state, node, "" if reason == "None" else reason)
-        for job, name, state, node, reason in _split_lines(squeue_output, 5)
-    }
+    states = _find_ended_jobs(jobs) if jobs else {}
+    for job, name, state, node, reason in _split_lines(squeue_output, 5):  # a later state than that of sacct
+        states[name, job] = JobState(state, node, "" if reason == "None" else reason)
+    return states
+
+
+def _find_ended_jobs(jobs: Sequence[str]) -> dict[tuple[str, str], JobState]:
+    """Return {(job name, job ID): final state} for the ended jobs of sacct, or {} if sacct fails."""
+    options = ("--noheader", "--parsable2", "--allocations", "--format=JobID,JobName,State,NodeList,ExitCode")
+    array_ids = ",".join(sorted({job.partition("_")[0] for job in jobs}))
+    states: dict[tuple[str, str], JobState] = {}
+    with contextlib.suppress(Refusal):  # a cluster without accounting
+        sacct_output = run_command("sacct", *options, f"--jobs={array_ids}")
+        for job, name, state_text, node, exit_code in _split_lines(sacct_output, 5):
+            reason = "" if exit_code == "0:0" else f"exit code {exit_code}"
+            state = JobState(state_text.split(" ")[0], "" if node == "None assigned" else node, reason)
+            if not state.live:
+                states |= {(name, each): state for each in _expand_array(job)}
+    return states
 
 
 def _split_lines(text: str, count: int) -> list[list[str]]:
     """Split each line of a text at "|" into `count` fields. Omit lines with fewer fields."""
     split_lines = [line.strip().split("|", count - 1) for line in text.splitlines()]
     return [fields for fields in split_lines if len(fields) == count]
+
+
+def _expand_array(job: str) -> list[str]:
+    """Return the job IDs in a Slurm array expression: "12_[0,3-7:2%2]" gives 12_0, 12_3, 12_5 and 12_7."""
+    array, bracket, indices = job.partition("_[")
+    if not bracket:
+        return [job]
+    ranges = re.findall(r"(\d+)(?:-(\d+))?(?::(\d+))?", indices.partition("%")[0])
+    numbers = [range(int(first), int(last or first) + 1, int(step or 1)) for first, last, step in ranges]
+    return [f"{array}_{number}" for each in numbers for number in each]
 
 
 def cancel(name: str) -> None:

@@ -54,6 +54,7 @@ _UNINFORMATIVE_PREFIXES = (
     " ", "Traceback", "subprocess.CalledProcessError", "submitit", "srun: Job step", "slurmstepd",
     "Command '[",
 )  # fmt: skip
+_NO_LOG = "no log: being submitted, never started, or its node does not see the results folder"
 _HIDDEN = "Slurm may show it to its user only"  # PrivateData
 _LOG_BYTES = 65536  # number of bytes at the end of a log that are read
 _POLL_SECONDS = 3.0  # time between two polls
@@ -129,7 +130,8 @@ def find_tasks(results: Path) -> list[TaskState]:
     queued = [submission for submission in submissions if _may_be_queued(submission)]
     problem, jobs = "", dict[tuple[str, str], JobState]()
     try:
-        jobs = slurm.find_jobs([submission.name for submission in queued])
+        entries = [entry for submission in queued for entry in submission.entries]
+        jobs = slurm.find_jobs([each.name for each in queued], [each.job for each in entries if each.job])
     except Refusal as refusal:
         problem = str(refusal)
     return [task for each in submissions for task in _find_submitted_tasks(each, jobs, problem)]
@@ -188,7 +190,7 @@ def _read_final_state(task: TaskState) -> JobState:
     if name := _find_state_in_log(task):
         return JobState(name, journal.node)
     if not journal.runs and not task.entry.log_path("err").exists():
-        return JobState(LOST, reason="no log: never started, or its node does not see the results folder")
+        return JobState(LOST, reason=_NO_LOG)
     if was_stopped and journal.last_text:
         return JobState("FAILED", journal.node, reason=journal.last_text)
     if was_stopped and task.submission.kind != SLURM:

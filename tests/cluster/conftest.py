@@ -86,12 +86,14 @@ def make_submission(make_plan, tmp_path):
 
 @pytest.fixture
 def fake_slurm(monkeypatch):
-    """Simulate squeue and scancel.
+    """Simulate squeue, sacct and scancel.
 
-    `queue` maps a job ID to (job name, state). `calls` are the commands. If `fails` is true, squeue fails.
+    `queue` and `accounting` map a job ID to (job name, state). `calls` are the commands. If `fails` is true, squeue fails.
     """
-    fake = types.SimpleNamespace(queue={}, calls=[], fails=False)
-    columns = {"i": "job", "T": "state", "N": "node", "r": "reason", "j": "name"}
+    fake = types.SimpleNamespace(queue={}, accounting={}, calls=[], fails=False)
+    columns = {"i": "job", "T": "state", "N": "node", "r": "reason", "j": "name"} | {
+        "JobID": "job", "State": "state", "NodeList": "node", "ExitCode": "code", "JobName": "name",
+    }  # fmt: skip
 
     def run_command(command, *options):
         fake.calls.append(" ".join([command, *options]))
@@ -102,11 +104,15 @@ def fake_slurm(monkeypatch):
         if fake.fails:
             raise Refusal("Slurm: Unable to contact slurm controller (connect failure)")
         lines = []
-        for job, (name, state) in fake.queue.items():
-            if name in values["--name"].split(","):
-                row = {"job": job, "name": name, "state": state, "node": "n1", "reason": "None"}
-                fields = values["--format"].replace("%", "").split("|")
-                lines.append("|".join(row[columns[field]] for field in fields))
+        for job, (name, state) in (fake.queue if command == "squeue" else fake.accounting).items():
+            ids, names = values.get("--jobs"), values.get("--name")
+            if (ids and job.partition("_")[0] not in ids.split(",")) or (
+                names and name not in names.split(",")
+            ):
+                continue
+            row = {"job": job, "name": name, "state": state, "node": "n1", "reason": "None", "code": "0:0"}
+            fields = values["--format"].replace("%", "").replace("|", ",").split(",")
+            lines.append("|".join(row[columns[field]] for field in fields))
         return "\n".join(lines)
 
     monkeypatch.setattr(slurm, "run_command", run_command)

@@ -42,9 +42,9 @@ def first_task(submission, state, reason=""):
 
 
 def fake_slurm(monkeypatch, states):
-    """Simulate a Slurm that lists these jobs with the name of each submission."""
+    """Simulate a Slurm that lists these jobs with the name of each submission, without accounting."""
     monkeypatch.setattr(
-        slurm, "find_jobs", lambda names: {(name, job): states[job] for name in names for job in states}
+        slurm, "find_jobs", lambda names, _: {(name, job): states[job] for name in names for job in states}
     )
 
 
@@ -114,6 +114,20 @@ def test_a_local_task_that_is_just_starting_a_program_is_found(submission, monke
     )
 
 
+@pytest.mark.parametrize(
+    ("job", "jobs"),
+    [
+        ("12", ["12"]),
+        ("12_3", ["12_3"]),
+        ("12_[0-2]", ["12_0", "12_1", "12_2"]),
+        ("12_[1,4-5%2]", ["12_1", "12_4", "12_5"]),
+        ("12_[0-4:2]", ["12_0", "12_2", "12_4"]),
+    ],
+)
+def test_the_id_of_a_pending_array_is_expanded_to_all_tasks(job, jobs):
+    assert slurm._expand_array(job) == jobs
+
+
 def test_filters_in_the_environment_of_the_user_do_not_reach_slurm(tmp_path, monkeypatch):
     command = tmp_path / "squeue"
     command.write_text("#!/bin/sh\nenv | grep -E '^(SINFO|SQUEUE|SCANCEL|SLURM)_'\n")
@@ -122,7 +136,33 @@ def test_filters_in_the_environment_of_the_user_do_not_reach_slurm(tmp_path, mon
     for name in ("SQUEUE_STATES", "SQUEUE_LICENSES", "SINFO_PARTITION", "SCANCEL_INTERACTIVE", "SLURM_CONF"):
         monkeypatch.setenv(name, "x")
     variables = slurm.run_command("squeue").splitlines()
-    assert variables == ["SLURM_CONF=x"]
+    assert sorted(variables) == ["SLURM_BITSTR_LEN=0", "SLURM_CONF=x"]
+
+
+def test_a_job_unknown_to_the_controller_is_not_running_even_if_accounting_says_so(monkeypatch):
+    rows = ["12_0|x|RUNNING|n1", "12_1|x|COMPLETED|n1", "12_[2-3]|x|CANCELLED by 0|None assigned"]
+    monkeypatch.setattr(slurm, "run_command", lambda *_: "".join(f"{row}|0:0\n" for row in rows))
+    states = slurm._find_ended_jobs([f"12_{n}" for n in range(4)])
+    ended = {("x", "12_1"): "COMPLETED", ("x", "12_2"): "CANCELLED", ("x", "12_3"): "CANCELLED"}
+    assert {job: state.name for job, state in states.items()} == ended
+
+
+@pytest.mark.parametrize(
+    ("accounted", "listed", "state", "reason"),
+    [
+        ("PREEMPTED|n1|0:0", "COMPLETED|n1|None", "COMPLETED", ""),
+        ("PREEMPTED|n1|0:0", "PENDING||BeginTime", "PENDING", "BeginTime"),
+        ("FAILED|n1|3:0", "FAILED|n1|NonZeroExitCode", "FAILED", "NonZeroExitCode"),
+    ],
+)
+def test_the_controller_overrides_an_earlier_end_of_a_requeued_job(
+    submission, tmp_path, monkeypatch, accounted, listed, state, reason
+):
+    submission_files.save_job_ids(submission, {"0001": "12"})
+    output = {"sacct": f"12|{submission.name}|{accounted}\n", "squeue": f"12|{submission.name}|{listed}\n"}
+    monkeypatch.setattr(slurm, "run_command", lambda *arguments: output[arguments[0]])
+    (found,) = task_state.find_tasks(tmp_path)
+    assert (found.state.name, found.state.reason) == (state, reason)
 
 
 def test_job_arrays_do_not_exceed_a_limit(monkeypatch):
@@ -156,7 +196,7 @@ CANCELLED = "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T16:00
         ("", "LOST", "killed"),
     ],
 )  # fmt: skip
-def test_the_end_of_a_job_that_slurm_has_forgotten_is_read_from_its_log(
+def test_without_accounting_the_end_of_a_job_is_read_from_its_log(
     submission, tmp_path, monkeypatch, text, state, reason
 ):
     submission = with_job(submission)
@@ -178,7 +218,7 @@ def test_the_end_of_a_job_that_slurm_has_forgotten_is_read_from_its_log(
         (None, "LOST", None),
     ],
 )
-def test_a_forgotten_job_that_ended_before_its_first_case_is_explained_by_its_log(
+def test_without_accounting_a_job_that_ended_before_its_first_case_is_explained_by_its_log(
     submission, tmp_path, monkeypatch, text, state, cause
 ):
     submission = with_job(submission)

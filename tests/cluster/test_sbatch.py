@@ -26,7 +26,7 @@ def submit(make_plan, commands, monkeypatch, tmp_path):
 
     def call(results=tmp_path / "here", kind="slurm", **scripts):
         plan, tasks, _ = make_plan(kind, 1 if kind == "local" else 2)
-        commands(**{"sbatch": "exit 1", "srun": "", "squeue": "", "scancel": ""} | scripts)
+        commands(**{"sbatch": "exit 1", "srun": "", "squeue": "", "sacct": "", "scancel": ""} | scripts)
         results.mkdir(exist_ok=True)
         cluster = from_config({"name": kind, "qos": "normal"} if kind == "slurm" else {"name": kind})
         return sbatch.submit(results, cluster, tasks, SETTINGS, plan, False)

@@ -268,7 +268,7 @@ def test_a_node_failure_loses_no_finished_record(submit, tmp_path, results):
 
 
 def test_a_task_that_timed_out_is_resubmitted_by_the_next_run(submit, tmp_path, results):
-    """After Slurm has forgotten the job, the state is read from its log."""
+    """Without accounting, the state is read from the log of the job."""
     submit("cluster.time=1", "cluster.fill=1")
     before = wait_for_block(tmp_path)
     for job, _ in map(str.split, queued_jobs()):  # the time limit of a minute, earlier

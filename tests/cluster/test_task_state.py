@@ -28,21 +28,22 @@ def state_of(results):
     return name
 
 
+@pytest.mark.parametrize("source", ["queue", "accounting"])
 def test_a_job_with_the_id_of_a_task_but_another_name_is_not_the_job_of_the_task(
-    make_submission, fake_slurm, tmp_path
+    source, make_submission, fake_slurm, tmp_path
 ):
     make_submission(job="7")
-    fake_slurm.queue = {"7": ("train", "RUNNING")}
+    setattr(fake_slurm, source, {"7": ("train", "RUNNING" if source == "queue" else "COMPLETED")})
     assert state_of(tmp_path) == "LOST"
-    fake_slurm.queue = {"7": (NAME, "COMPLETED")}
+    setattr(fake_slurm, source, {"7": (NAME, "COMPLETED")})
     assert state_of(tmp_path) == "COMPLETED"
 
 
-@pytest.mark.parametrize("command", ["squeue", "sinfo"])
+@pytest.mark.parametrize("command", ["squeue", "sacct", "sinfo"])
 def test_lines_without_the_requested_fields_are_ignored(command, monkeypatch, make_submission, tmp_path):
     """squeue and sinfo print the name of each cluster if SLURM_CLUSTERS is set."""
     make_submission(job="7")
-    lines = {"sinfo": "main|n1|1|2|(null)|main*|2|(null)", "squeue": f"7|{NAME}|RUNNING|n1|None"}
+    lines = {"sinfo": "main|n1|1|2|(null)|main*|2|(null)", "squeue": f"7|{NAME}|RUNNING|n1|None", "sacct": ""}
     text = {name: f"{line}\n" for name, line in lines.items()} | {
         command: f"CLUSTER: east\n{lines[command]}\n"
     }
@@ -54,7 +55,7 @@ def test_lines_without_the_requested_fields_are_ignored(command, monkeypatch, ma
 def test_jobs_and_nodes_of_hidden_partitions_are_listed(commands):
     hidden = {"squeue": "7|x|RUNNING|n1|None", "sinfo": "main|n1|1|2|(null)|main*|2|(null)"}
     commands(**{name: f'[ "$1" != --all ] || echo "{line}"' for name, line in hidden.items()})
-    assert slurm.find_jobs(["x"])["x", "7"].live
+    assert slurm.find_jobs(["x"], [])["x", "7"].live
     assert slurm.partition_machine(ClusterSettings(name="slurm")).nodes == 1
 
 
@@ -72,7 +73,7 @@ def test_a_number_of_cpus_that_sinfo_abbreviates_is_parsed_and_any_other_text_re
 
 def test_lines_of_slurm_that_are_no_utf_8_are_ignored(commands):
     commands(squeue="printf '\\377\\n7|x|RUNNING|n1|None\\n'")
-    assert slurm.find_jobs(["x"])["x", "7"].live
+    assert slurm.find_jobs(["x"], [])["x", "7"].live
 
 
 def test_queries_ask_the_cluster_to_which_sbatch_submits(commands, monkeypatch):
@@ -92,16 +93,26 @@ def test_a_state_that_is_not_known_to_be_final_may_still_run(make_submission, fa
         assert found.state.live and found.state.name == state
 
 
+def test_an_end_in_the_accounting_yields_to_a_job_that_was_requeued(make_submission, fake_slurm, tmp_path):
+    make_submission(job="7")
+    fake_slurm.accounting = {"7": (NAME, "CANCELLED by 0")}
+    assert state_of(tmp_path) == "CANCELLED"
+    fake_slurm.queue = {"7": (NAME, "RUNNING")}
+    assert state_of(tmp_path) == "RUNNING"
+    fake_slurm.queue, fake_slurm.accounting = {}, {"7": (NAME, "TIMEOUT")}
+    assert state_of(tmp_path) == "TIMEOUT"
+
+
 def test_a_job_of_another_user_that_slurm_does_not_list_may_still_run(
     make_submission, fake_slurm, tmp_path, monkeypatch
 ):
-    """With PrivateData=jobs, squeue lists the jobs of the user only."""
+    """With PrivateData=jobs, squeue and sacct list the jobs of the user only."""
     start_journal(make_submission(job="7"))
     assert state_of(tmp_path) == "LOST"
     monkeypatch.setattr(os, "geteuid", lambda: 2**31)
     assert state_of(tmp_path) == "UNKNOWN"
     assert len(task_state.queued_cases(task_state.find_tasks(tmp_path))) == 2
-    fake_slurm.queue = {"7": (NAME, "TIMEOUT")}
+    fake_slurm.accounting = {"7": (NAME, "TIMEOUT")}
     assert state_of(tmp_path) == "TIMEOUT"
 
 
@@ -311,7 +322,7 @@ def test_cancel_ends_the_other_tasks_if_slurm_refuses_one(refused, make_submissi
 def test_cancel_waits_until_all_tasks_are_submitted(make_submission, fake_slurm, tmp_path, capsys):
     make_submission()
     assert main.main(["status", str(tmp_path)]) == 0
-    assert "never started" in " ".join(capsys.readouterr().out.split())
+    assert "being submitted" in " ".join(capsys.readouterr().out.split())
 
     def submit():
         fake_slurm.queue = {"7": (NAME, "PENDING")}
