@@ -1,4 +1,4 @@
-"""Implement `scaling report`: write the report, print a summary, find unrecorded cases."""
+"""Implement `scaling report`: write the report if it is outdated, print a summary, find unrecorded cases."""
 
 import argparse
 import contextlib
@@ -13,40 +13,47 @@ from scaling.cluster.cluster_settings import SUBMISSIONS
 from scaling.core.case import Refusal
 from scaling.core.formatting import format_count
 from scaling.core.record import Record
-from scaling.report.terminal import describe_totals, print_report, summary_lines
+from scaling.report.terminal import (
+    describe_totals,
+    inputs_digest,
+    load_saved_output,
+    print_report,
+    save_output,
+    summary_lines,
+    terminal_report,
+)
 from scaling.report.text import WIDTH, wrap_text
 from scaling.results import store
 
 if TYPE_CHECKING:
     from scaling.analysis.findings import Findings
 
+_EFFICIENCY = 0.5  # equal to `findings.EFFICIENCY`; an up-to-date report does not import `findings`
+
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    """Write the HTML report of a results folder, and print the results.
+    """Write the HTML report of a results folder, and print a summary.
 
     With --proposal, also write text, tables and figures for a compute-time application.
     """
-    from scaling.analysis import findings
-    from scaling.report.page import write_report
-
     folder, efficiency = store.require_results_folder(args.folder), _read_efficiency(args.efficiency)
+    current_report = load_saved_output(folder, _digest(folder, efficiency))
+    if current_report and not args.proposal and not find_unrecorded(folder):
+        print_report(current_report, console)
+        _print_totals(folder, current_report.totals, console)
+        return
     store.require_writable(folder / "report")
-    loaded = store.load(folder)
-    lost = find_unrecorded(folder, loaded.records)
-    study_findings = findings.read(folder, None, lost, loaded, efficiency or findings.EFFICIENCY)
-    index = write_report(folder, study_findings)
-    print_report(study_findings, console)
-    print_lines(console, [f"{describe_totals(study_findings)}; report: {index}"])
+    study_findings = write_and_print(folder, console, efficiency=efficiency)
     if args.proposal:
         from scaling.report import proposal
 
         print_lines(console, [f"proposal: {proposal.write_proposal(folder, study_findings)}"])
 
 
-def _read_efficiency(word: str | None) -> float | None:
-    """Return E from "efficiency=E", or None if `word` is None. Raise `Refusal` unless 0 < E <= 1."""
+def _read_efficiency(word: str | None) -> float:
+    """Return E from "efficiency=E", or 0.5 if `word` is None. Raise `Refusal` unless 0 < E <= 1."""
     if word is None:
-        return None
+        return _EFFICIENCY
     name, _, value = word.partition("=")
     with contextlib.suppress(ValueError):
         if name == "efficiency" and 0 < float(value) <= 1:
@@ -54,42 +61,77 @@ def _read_efficiency(word: str | None) -> float | None:
     raise Refusal(f"efficiency must be above 0 and at most 1, such as efficiency=0.5, not {word!r}")
 
 
-def write_and_summarize(
-    folder: Path, console: Console, settings: Collection[str], loaded: store.Loaded
-) -> "Findings":
-    """Write the HTML report of a folder, print a summary that fits on one screen, and return its `Findings`.
+def _digest(folder: Path, efficiency: float) -> str:
+    return inputs_digest(folder) + (f" efficiency={efficiency}" if efficiency != _EFFICIENCY else "")
 
-    `settings` contains the hashes of the environments to print, or is empty for all environments. `loaded`
-    contains the records of the folder.
+
+def write_and_print(
+    folder: Path,
+    console: Console,
+    settings: Collection[str] = (),
+    brief: bool = False,
+    loaded: store.Loaded | None = None,
+    efficiency: float = _EFFICIENCY,
+) -> "Findings":
+    """Print the results of a folder, update its HTML report if it is outdated, and return the `Findings`.
+
+    `settings` contains the hashes of the environments to print, or is empty for all environments. If `brief`
+    is true, the printed summary fits on one screen. `loaded` contains the records, or is None to load them.
+    `efficiency` is the smallest acceptable parallel efficiency, from 0 to 1.
     """
     from scaling.analysis import findings
-    from scaling.report.page import write_report
 
+    digest = _digest(folder, efficiency)
+    loaded = loaded or store.load(folder)
     lost = find_unrecorded(folder, loaded.records)
-    shown_findings = findings.read(folder, None, lost, loaded)
-    index = write_report(folder, shown_findings)
+    latest = store.newest_records([*loaded.records, *lost], folder)
     shown_settings = {*settings, *(record.setting for record in lost)}
-    others = [r for r in shown_findings.records if settings and r.setting not in shown_settings]
-    if others:
-        shown_findings = findings.read(folder, shown_settings, lost, loaded)
-    print_lines(console, summary_lines(shown_findings, folder, console.width))
-    if others:
-        other = f"{format_count(len(others), 'record')} of other environments (versions, flags or code)"
-        print_lines(console, wrap_text(f"- In the report, kept apart: {other}.", indent="  "))
-    totals, page = describe_totals(shown_findings), f"report: {index}"
-    joined = f"{totals}; {page}"
-    print_lines(console, [joined] if len(joined) <= WIDTH else [totals, page])
-    return shown_findings
+    has_other_settings = bool(settings) and any(record.setting not in shown_settings for record in latest)
+    only = shown_settings if has_other_settings else None
+    study_findings = findings.read(folder, only, lost, loaded, efficiency)
+    if lost or not load_saved_output(folder, digest):
+        from scaling.report.page import write_report
+
+        all_findings = study_findings
+        if only is not None:
+            all_findings = findings.read(folder, None, lost, loaded, efficiency)
+        write_report(folder, all_findings)
+        if not lost:
+            save_output(folder, digest, terminal_report(all_findings))
+    _print_findings(study_findings, len(latest) - len(study_findings.records), folder, console, brief)
+    return study_findings
 
 
-def find_unrecorded(folder: Path, records: Sequence[Record]) -> list[Record]:
+def _print_findings(
+    study_findings: "Findings", other_records: int, folder: Path, console: Console, brief: bool
+) -> None:
+    """Print the results of a folder. `other_records` is the number of records of other environments."""
+    if brief:
+        print_lines(console, summary_lines(study_findings, folder, console.width))
+    else:
+        print_report(terminal_report(study_findings), console)
+    if other_records:
+        other = f"{format_count(other_records, 'record')} of other environments (versions, flags or code)"
+        text = f"- In the report, kept apart: {other}."
+        print_lines(console, wrap_text(text, indent="  ") if brief else [text])
+    _print_totals(folder, describe_totals(study_findings), console, brief)
+
+
+def find_unrecorded(folder: Path, records: Sequence[Record] | None = None) -> list[Record]:
     """Return a new "failed" record for each case that an ended job did not record. No file is written.
 
-    `records` contains the existing records of the folder.
+    `records` contains the existing records of the folder, or is None to load them.
     """
     if not (folder / SUBMISSIONS).is_dir():
         return []
     from scaling.cluster import task_state
 
     tasks = task_state.find_tasks(folder)
-    return task_state.make_failed_records(tasks, records)
+    return task_state.make_failed_records(tasks, store.load(folder).records if records is None else records)
+
+
+def _print_totals(folder: Path, totals: str, console: Console, brief: bool = False) -> None:
+    """Print `totals` (a text with the number of cases per status) and the path of the report."""
+    report = f"report: {folder / 'report' / 'index.html'}"
+    joined = f"{totals}; {report}"
+    print_lines(console, [totals, report] if brief and len(joined) > WIDTH else [joined])

@@ -337,7 +337,7 @@ def _report_and_publish(run: StudyRun, schedule: Schedule, loaded: store.Loaded,
     """
     planned = schedule.environments
     settings = {record.setting for record in loaded.records if find_identities(record, planned)}
-    study_findings = report.write_and_summarize(run.folder, console, settings, loaded)
+    study_findings = report.write_and_print(run.folder, console, settings, brief=True, loaded=loaded)
     if run.baseline:
         from scaling.cli.compare import print_comparison
 

@@ -24,6 +24,7 @@ from scaling.core.record import STAGES, STATUSES, Record
 from scaling.report import tables
 from scaling.report.figures import charts, files
 from scaling.report.figures.marks import SHAPES, Figure
+from scaling.report.terminal import REPORT_FILES
 from scaling.report.text import Table, clean_text, load_template, render_markdown
 from scaling.results.store import replace_file
 
@@ -55,8 +56,8 @@ def write_report(folder: Path, findings: Findings) -> Path:
         tables=[table for table in (answer_table, *folded) if table.rows],
     )  # fmt: skip
     report.mkdir(exist_ok=True)
-    replace_file(report / "table.md", markdown.encode())
-    replace_file(report / "index.html", page.encode())
+    for name, content in zip(REPORT_FILES, (page, markdown), strict=True):
+        replace_file(report / name, content.encode())
     return report / "index.html"
 
 

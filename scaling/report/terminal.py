@@ -1,18 +1,22 @@
-"""Print reports and tables on a console, and format the summary of a run.
+"""Print reports, tables and the summary of a run on a console, and save what a report printed (.inputs.json).
 
-This module imports the analysis only where it needs it, so that other commands start quickly.
+A report that is up to date is printed again without importing the analysis or reading the records.
 """
 
+import contextlib
+import hashlib
 import itertools
+import os
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from scaling.core import environment
 from scaling.core.formatting import format_count
 from scaling.core.record import STATUSES
 from scaling.report.text import WIDTH, Table, clean_text, keep_numbers_whole, wrap_text
@@ -21,24 +25,31 @@ from scaling.results import store
 if TYPE_CHECKING:
     from scaling.analysis.findings import Findings
 
+REPORT_FILES = ("index.html", "table.md")
+_SAVED_OUTPUT = ".inputs.json"  # file with the digest of a report's inputs and its text for a console
 _BORDER_WIDTH = 3  # characters of padding and border per column
 # `scaling run` prints at most 25 lines: answers, warnings, two commands, and four lines below them.
 _ANSWER_LINES, _MAX_WARNINGS = 15, 4
 
 
-def print_report(findings: "Findings", console: Console) -> None:
-    """Print the fastest modes, the scaling curves of each problem, and the sentences of a report."""
+class TerminalReport(NamedTuple):
+    """The tables and text that `scaling report` prints about a results folder."""
+
+    tables: Sequence[Table]  # the fastest modes, and the scaling curves of each problem
+    sentences: Sequence[str]
+    totals: str  # the number of cases per status
+
+
+def terminal_report(findings: "Findings") -> TerminalReport:
+    """Return the tables and sentences that `scaling report` prints on a console."""
     from scaling.analysis.answers import answer_sentences
     from scaling.analysis.curves import curves_of_largest_problems
     from scaling.report.tables import answer_table, curve_table
 
     derivatives = (curve for curve in findings.curves if not curve.case.ad_mode.is_value)
     curve_tables = (curve_table(findings, curves) for curves in curves_of_largest_problems(derivatives))
-    for table in (answer_table(findings), *curve_tables):
-        if table.rows:
-            print_table(table, console)
-    for sentence in answer_sentences(findings):
-        _print_wrapped(f"- {sentence}", console)
+    tables = [table for table in (answer_table(findings), *curve_tables) if table.rows]
+    return TerminalReport(tables, answer_sentences(findings), describe_totals(findings))
 
 
 def describe_totals(findings: "Findings") -> str:
@@ -53,6 +64,53 @@ def describe_totals(findings: "Findings") -> str:
     has_only_plans = bool(findings.forecasts) and not findings.newest_records
     statuses = [*(STATUSES if has_only_plans else STATUSES[:3]), *(["missing"] if counts["missing"] else [])]
     return ", ".join(f"{counts[name]:,} {name}" for name in statuses)
+
+
+def inputs_digest(folder: Path) -> str:
+    """Return a SHA-256 digest of the records, plans, study.json, folder name, Python source and templates."""
+    digest = hashlib.sha256(os.fsencode(f"{folder.resolve().name} {environment.source()}"))
+    templates = Path(__file__).parent.glob("*.[cj]*")  # .css, .jinja and .js files
+    inputs = [*folder.glob("*.jsonl"), *folder.glob("plan-*.json"), folder / "study.json"]
+    for path in (*sorted(inputs), *sorted(templates)):
+        content = b""
+        with contextlib.suppress(OSError):
+            content = store.read_file(path)
+        digest.update(os.fsencode(f"{path.name} {len(content)} ") + content)
+    return digest.hexdigest()
+
+
+def _add_output_digest(folder: Path, digest: str) -> str:
+    """Return `digest`, followed by a digest of the files of the report. Missing files are ignored."""
+    output = hashlib.sha256()
+    for name in REPORT_FILES:
+        with contextlib.suppress(OSError):
+            output.update(store.read_file(folder / "report" / name))
+    return f"{digest} {output.hexdigest()}"
+
+
+def load_saved_output(folder: Path, digest: str) -> TerminalReport | None:
+    """Return the saved console output of a report, or None if the report is outdated or was changed.
+
+    A report is outdated if the saved digest of its inputs differs from `digest`.
+    """
+    saved = store.read_json(folder / "report" / _SAVED_OUTPUT)
+    if not (isinstance(saved, dict) and saved.get("digest") == _add_output_digest(folder, digest)):
+        return None
+    return TerminalReport([Table(*table) for table in saved["tables"]], saved["sentences"], saved["totals"])
+
+
+def save_output(folder: Path, digest: str, printed: TerminalReport) -> None:
+    """Save the console output of a report and the digest of its inputs to the file report/.inputs.json."""
+    content = {"digest": _add_output_digest(folder, digest)} | printed._asdict()
+    store.write_json(folder / "report" / _SAVED_OUTPUT, content)
+
+
+def print_report(report: TerminalReport, console: Console) -> None:
+    """Print the tables and the sentences of a report on a console. The field `totals` is not printed."""
+    for table in report.tables:
+        print_table(table, console)
+    for sentence in report.sentences:
+        _print_wrapped(f"- {sentence}", console)
 
 
 def print_table(table: Table, console: Console) -> None:

@@ -2,6 +2,8 @@
 
 import pytest
 
+from scaling.analysis import findings
+from scaling.cli import report
 from tests.support import made_up
 from tests.support.records import record
 
@@ -26,6 +28,10 @@ def test_report_states_up_to_which_device_count_the_efficiency_holds(
     assert done.returncode == 0 and expected in " ".join(done.stdout.split()), done.stdout + done.stderr
     page = (folder / "report" / "index.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
     assert f"Efficiency of at least {required}:</strong> {devices}" in page
+
+
+def test_report_and_analysis_have_the_same_default():
+    assert report._EFFICIENCY == findings.EFFICIENCY
 
 
 @pytest.mark.parametrize(

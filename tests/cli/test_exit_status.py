@@ -46,7 +46,7 @@ def test_a_run_that_ends_with_cases_without_a_record_exits_with_status_1(
     """Cases of another study, which has replaced study.json in the meantime, do not count."""
     recorded = [make_record(replicate=number) for number in range(3 - missing)]
     found = types.SimpleNamespace(records=recorded, missing=["a case of another study"])
-    monkeypatch.setattr(report, "write_and_summarize", lambda *_, **__: found)
+    monkeypatch.setattr(report, "write_and_print", lambda *_, **__: found)
     job = types.SimpleNamespace(
         folder=None, baseline=None, tracking=None, settings=types.SimpleNamespace(replicates=3),
         checked=[PreflightResult(recorded[0].case, None, None)],

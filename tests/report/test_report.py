@@ -9,7 +9,7 @@ import pytest
 from scaling.analysis import answers, findings
 from scaling.core.case import to_dict
 from scaling.core.record import Writer
-from scaling.report import export, proposal
+from scaling.report import export, proposal, terminal
 from scaling.report import tables as report_tables
 from scaling.results.store import write_json
 from tests.support import reports
@@ -81,6 +81,11 @@ def test_a_report_and_a_proposal_delete_no_file_of_the_user(folder):
     reports.write_report(folder)
     proposal.write_proposal(folder, findings.read(folder))
     assert [path.read_bytes() for path in files] == [b"of the user"] * len(files)
+
+
+def test_the_inputs_of_a_report_have_a_digest_whatever_bytes_are_in_the_folder_name(folder):
+    renamed = folder.rename(folder.parent / "caf\udce9")
+    assert terminal.inputs_digest(renamed) == terminal.inputs_digest(renamed)
 
 
 def test_text_of_a_record_is_escaped(folder):

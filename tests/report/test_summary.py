@@ -11,7 +11,6 @@ from scaling.analysis import answers, findings
 from scaling.cli import report
 from scaling.report.terminal import summary_lines
 from scaling.report.text import wrap_text
-from scaling.results.store import load
 from tests.support import made_up
 from tests.support.records import STEADY, processes, record
 
@@ -98,8 +97,7 @@ def test_closing_report_fits_a_screen_of_80_columns(tmp_path, monkeypatch, name)
         Path(name), [*made_up.study(60), *processes(("jacfwd", 1.0), ("jacrev", 2.0), digest="another")]
     )
     output = io.StringIO()
-    folder = Path(name)
-    report.write_and_summarize(folder, Console(file=output, width=140), {"made up"}, load(folder))
+    report.write_and_print(Path(name), Console(file=output, width=140), {"made up"}, brief=True)
     lines = output.getvalue().splitlines()
     assert len(lines) <= 25 and all(len(line) <= 80 or name in line for line in lines)
     assert re.search(r"report: .*index\.html$", lines[-1])
@@ -116,9 +114,7 @@ def test_a_lost_attempt_of_a_case_that_failed_before_does_not_count_as_another_e
     made_up.write(tmp_path / "made", [*processes(("jacfwd", 1.0)), failed[0]])
     monkeypatch.setattr(report, "find_unrecorded", lambda *_: failed[1:])
     output = io.StringIO()
-    folder = tmp_path / "made"
-    settings = {each.setting for each in load(folder).records}
-    report.write_and_summarize(folder, Console(file=output, width=140), settings, load(folder))
+    report.write_and_print(tmp_path / "made", Console(file=output, width=140))
     assert "1 failed" in output.getvalue() and "other environments" not in output.getvalue()
 
 

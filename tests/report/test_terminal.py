@@ -37,7 +37,7 @@ def print_to_text(study, width=80, encoding="utf-8", **options):
     """Return the report as a console of this width and encoding receives it."""
     buffer = io.BytesIO()
     file = io.TextIOWrapper(buffer, encoding=encoding)
-    terminal.print_report(study, Console(file=file, width=width, **options))
+    terminal.print_report(terminal.terminal_report(study), Console(file=file, width=width, **options))
     file.flush()
     return buffer.getvalue().decode(encoding)
 
