@@ -206,11 +206,11 @@ def test_crossover_map_has_a_mode_and_a_time_in_each_cell(drawings, study):
     assert all(re.fullmatch(r"jac(fwd|rev)\n[\d.]+ (s|ms|µs)( \?)?", label) for label in labels)
 
 
-def test_the_sweep_with_the_most_modes_is_drawn_for_each_function_and_size():
+def test_panels_with_more_data_come_first():
     many = [record(points=p, mode=m, seconds=p / 10) for p in (12, 24, 48) for m in ("jacfwd", "jacrev")]
     few = [record(2, points=p, seconds=1.0 * p) for p in (12, 24)]
     panels = size_sweeps(pool_processes([*few, *many]))
-    assert [panel.case.devices for panel in charts.choose_sweeps(panels)] == [1]
+    assert [panel.case.devices for panel in charts.rank_sweeps(panels)] == [1, 2]
 
 
 def test_memory_is_the_measured_peak_or_else_the_program_request(read):

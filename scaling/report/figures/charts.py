@@ -3,14 +3,14 @@
 import itertools
 from collections.abc import Iterable, Sequence
 
-from scaling.analysis.cases import ENOUGH_COUNTS, join_words
+from scaling.analysis.cases import ENOUGH_COUNTS, S, join_words
 from scaling.analysis.curves import Curve, FastestModeMap, SizeSweep, curves_of_largest_problems
 from scaling.analysis.estimate import format_exponent, format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast
 from scaling.analysis.ranking import Ranking
 from scaling.core.formatting import format_duration
-from scaling.core.grouping import group_by, least_by
+from scaling.core.grouping import group_by
 from scaling.report.figures import marks
 from scaling.report.figures.marks import INK, Figure, LineStyle, Panel, Row, Spec, line_styles, make_figure
 from scaling.report.text import file_stem
@@ -179,7 +179,7 @@ def _value_axis(curve: Curve, field: str, values: Sequence[float], device_counts
 
 def draw_sizes(findings: Findings) -> Figure | None:
     """Draw time against problem size. Return None if no size was varied."""
-    sweeps = choose_sweeps(s for s in findings.size_sweeps if max(s.all_sizes.values()) <= _LARGEST_SIZE)
+    sweeps = rank_sweeps(s for s in findings.size_sweeps if max(s.all_sizes.values()) <= _LARGEST_SIZE)
     drawn_sweeps = sweeps[: marks.MAX_PANELS]
     cases = {method.name: line[0][1].case for sweep in drawn_sweeps for method, line in sweep.lines.items()}
     styles, panels = line_styles(cases), []
@@ -197,32 +197,34 @@ def draw_sizes(findings: Findings) -> Figure | None:
         panels.append(Panel(title, marks.make_chart(rows, x, y, styles, marks.draw_lines(styles))))
     caption = (
         "Median time of one call; bars are 95 % intervals. The tooltip of a mark gives the exponent of its "
-        "line. Of each function and size, the sweep with the most modes is drawn."
+        "line. The sweeps with the most modes and sizes are drawn."
     )
     return make_figure("size", "Time against size", caption, panels, styles, len(sweeps))
 
 
-def choose_sweeps(sweeps: Iterable[SizeSweep]) -> list[SizeSweep]:
-    """Return the best size sweep of each function and size. Sweeps of function values (mode=value) come last.
+def rank_sweeps(sweeps: Iterable[SizeSweep]) -> list[SizeSweep]:
+    """Return size sweeps in drawing order: the best sweep of each function, then the second best, and so on.
 
-    The best sweep has the most AD methods and, of several such sweeps, the most timings.
+    The best sweep has the most AD methods and, of several such sweeps, the most timings. Sweeps of function
+    values (mode=value) come last.
     """
+    best_first = sorted(
+        sweeps, key=lambda s: (-len(s.lines), -sum(map(len, s.lines.values())), s.case.devices, -s.volume)
+    )
+    return sorted(_interleave_families(best_first), key=lambda sweep: sweep.case.ad_mode.is_value)
 
-    def rank(sweep: SizeSweep) -> tuple[int, ...]:
-        timing_count = sum(map(len, sweep.lines.values()))
-        return -len(sweep.lines), -timing_count, sweep.case.devices, -sweep.volume
 
-    best = least_by(sweeps, lambda sweep: (sweep.family_key, sweep.swept), rank).values()
-    return sorted(best, key=lambda sweep: (sweep.case.ad_mode.is_value, rank(sweep)))
+def _interleave_families(subjects: Iterable[S]) -> list[S]:
+    """Return the first of `subjects` of each function, then the second of each function, and so on."""
+    groups = group_by(subjects, lambda subject: subject.family_key).values()
+    ranked = [pair for group in groups for pair in enumerate(group)]
+    return [subject for _, subject in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def draw_crossover(findings: Findings) -> Figure | None:
     """Draw maps of the fastest AD mode per size and device count. Return None if no size was varied."""
-    largest_maps = least_by(
-        findings.fastest_mode_maps, lambda each: (each.family_key, each.swept), lambda each: -len(each.cells)
-    )
-    maps = sorted(largest_maps.values(), key=lambda mode_map: -len(mode_map.cells))
-    drawn_maps = maps[: marks.MAX_PANELS]
+    maps = sorted(findings.fastest_mode_maps, key=lambda mode_map: -len(mode_map.cells))
+    drawn_maps = _interleave_families(maps)[: marks.MAX_PANELS]
     cases = {cell.method.name: cell.case for mode_map in drawn_maps for cell in mode_map.cells.values()}
     styles = [style._replace(shape=None, dash=None) for style in line_styles(cases)]
     panels = []
