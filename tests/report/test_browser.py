@@ -154,6 +154,23 @@ def test_isolation_of_a_mode_leaves_out_a_mode_whose_name_begins_like_it(page):
     assert page.eval(f"{names}.map(line => ({is_kept})({{line}}))") == [True, True, False]
 
 
+def test_wheel_zooms_only_with_shift(page):
+    wait_for_panels(page)
+    ticks = "[...document.querySelectorAll('#devices .chart')][0].querySelector('.mark-symbol path').getAttribute('transform')"
+    x, y = scroll_to_center(page, POINT)
+    before = page.eval(ticks)
+    page.call("Input.dispatchMouseEvent", type="mouseWheel", x=x + 60, y=y, deltaX=0, deltaY=-200)
+    page.eval("new Promise(done => setTimeout(done, 200))")
+    assert page.eval(ticks) == before
+    x, y = scroll_to_center(page, POINT)
+    page.call(
+        "Input.dispatchMouseEvent", type="mouseWheel", x=x + 60, y=y, deltaX=0, deltaY=-200, modifiers=8
+    )
+    page.eval("new Promise(done => setTimeout(done, 200))")
+    assert page.eval(ticks) != before
+    assert page.problems == []
+
+
 def column(page, heading):
     """Return the texts of a column of the table of measurements in its visible rows."""
     headings = page.eval(

@@ -240,6 +240,11 @@ def test_a_size_beyond_the_range_of_a_float_is_in_the_tables_but_not_in_the_figu
     assert f"p={10**400}" in reports.write_report(folder).read_text()
 
 
+def axis_of(drawing, name, panel=0):
+    """Return the ends of an axis of a panel."""
+    return drawing.panels[panel].chart["encoding"][name]["scale"]["domain"]
+
+
 def scaling_records(*rows, weak=False):
     """Return made-up records from rows (mode, index of the size, device counts)."""
     generator = np.random.default_rng(0)
@@ -266,7 +271,7 @@ def test_speedup_efficiency_and_ideal_are_drawn(read):
     )
     names = [entry.name for entry in strong.legend]
     assert names == ["jacfwd (vmap), shard_map, points split", "jacrev (vmap), shard_map, points split"]
-    assert [row["label"] for row in rows(strong, "text")] == ["ideal"] * 2
+    assert [row["label"] for row in rows(strong, "text")] == ["ideal", "jacrev", "jacfwd"] * 2
     assert y_titles(strong) == ["speed-up", "efficiency"]
 
 
@@ -314,15 +319,33 @@ def test_undetermined_ratio_has_an_interval_and_no_mark(read):
     assert "not determined" in row["tip"]
 
 
-def test_symbols_of_a_legend_are_not_filled_as_those_of_the_points(read, tmp_path):
+def test_lines_have_end_labels_only_if_there_are_at_most_four(read):
+    modes = ["jacfwd", "jacrev", "linearize", "vmap_grad", "analytic"]
+    for count, expected in ((4, 4), (5, 0)):
+        records = [record(d, (4.0 + at) / d, mode=m) for at, m in enumerate(modes[:count]) for d in (1, 2)]
+        drawing = charts.draw_times(read(records))
+        assert len({row["label"] for row in rows(drawing, "text", 0)} - {"ideal"}) == expected
+
+
+def test_symbols_of_a_legend_are_not_filled_as_those_of_the_points_also_with_end_labels(read, tmp_path):
     drawing = charts.draw_times(
         read([record(d, s / d, mode=m) for d in (1, 2) for m, s in (("jacfwd", 1.0), ("jacrev", 2.0))])
     )
     text = svg_text(drawing, tmp_path)
     symbols = re.findall(r'role-legend-symbol"[^>]*><path ([^>]*)>', text)
-    assert len(symbols) == 2
+    assert len(symbols) == 2 and ">jacrev</text>" in text
     for symbol, color in zip(symbols, (marks.BLUE, marks.VERMILION), strict=True):
         assert f'stroke="{color}"' in symbol and f'fill="{color}"' not in symbol, symbol
+
+
+def test_end_labels_do_not_overlap(read):
+    records = [
+        record(d, (4.0 + at / 100) / d, mode=m) for at, m in enumerate(("jacfwd", "jacrev")) for d in (1, 2)
+    ]
+    drawing = charts.draw_times(read(records))
+    low, high = axis_of(drawing, "y")
+    first, second = (row["y"] for row in rows(drawing, "text", 0) if "line" in row)
+    assert abs(np.log(first / second)) / np.log(high / low) > 0.06
 
 
 def protanopia(colour):

@@ -148,7 +148,8 @@ def _draw_chart(
     ideal = _ideal_values(curves, field, device_counts)
     x = marks.log_axis("devices", device_counts, counts=True)
     y = _value_axis(curves[0], field, [*marks.values_with_bounds(rows), *ideal.values()], device_counts)
-    return marks.make_chart(rows, x, y, styles, [*marks.draw_ideal(ideal, y), *marks.draw_lines(styles)])
+    layers = [*marks.draw_ideal(ideal, y), *marks.draw_lines(rows, y, styles)]
+    return marks.make_chart(rows, x, y, styles, layers)
 
 
 def _ideal_values(curves: Sequence[Curve], field: str, device_counts: Iterable[int]) -> dict[int, float]:
@@ -194,7 +195,8 @@ def draw_sizes(findings: Findings) -> Figure | None:
         oversubscribed = not sweep.honest and "unbound or oversubscribed"
         constants = join_words(sweep.fixed_sizes, sweep.devices_text, sweep.call, oversubscribed)
         title = marks.panel_title(findings, sweep, constants)
-        panels.append(Panel(title, marks.make_chart(rows, x, y, styles, marks.draw_lines(styles))))
+        chart = marks.make_chart(rows, x, y, styles, marks.draw_lines(rows, y, styles))
+        panels.append(Panel(title, chart))
     caption = (
         "Median time of one call; bars are 95 % intervals. The tooltip of a mark gives the exponent of its "
         "line. The sweeps with the most modes and sizes are drawn."
@@ -233,7 +235,7 @@ def draw_crossover(findings: Findings) -> Figure | None:
         title, chart = marks.panel_title(findings, mode_map, constants), _draw_map(mode_map, styles)
         width = 70 + _CELL_WIDTH * len(mode_map.devices)
         height = max(120, _CELL_HEIGHT * min(len(mode_map.sizes), _MAX_ROWS))
-        panels.append(Panel(title, chart, least_width=width, height=height))
+        panels.append(Panel(title, chart, zoom=False, least_width=width, height=height))
     caption = (
         "The fastest mode for each size and number of devices, with its time. Pale, with a question mark: "
         "not distinguished from the next."
@@ -252,7 +254,7 @@ def _draw_map(mode_map: FastestModeMap, styles: Sequence[LineStyle]) -> Spec:
     layers = [marks.make_layer({"type": "rect"}, fillOpacity=opacity)]
     if len(mode_map.sizes) <= _MAX_ROWS:
         text: Spec = {"align": "center", "baseline": "middle", "lineBreak": "\n", "dy": -6, "fontSize": 10}
-        layers.append(marks.draw_text(INK, **text))
+        layers.append(marks.draw_text({"value": INK}, **text))
     return marks.make_chart(rows, x, y, styles, layers)
 
 

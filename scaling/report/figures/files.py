@@ -21,6 +21,12 @@ _PANEL_WIDTH = 400  # pixels
 _PANEL_LETTERS = 62  # number of letters that fit into the width
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _ISOLATED = {"name": "isolated", "value": ""}
+_DRAG_EVENTS = "[mousedown, window:mouseup] > window:mousemove!"
+_ZOOM = {
+    "name": "zoom",
+    "bind": "scales",
+    "select": {"type": "interval", "zoom": "wheel![event.shiftKey]", "translate": _DRAG_EVENTS},
+}
 ENCODERS: dict[str, Callable[[str], bytes]] = {  # from format to function that converts SVG text
     "svg": str.encode,
     "png": lambda svg: vl_convert.svg_to_png(svg, scale=2.0),
@@ -35,8 +41,10 @@ def page_specs(figures: Iterable[Figure]) -> str:
 
 
 def _page_panel(panel: Panel) -> Spec:
+    first_layer, *other_layers = panel.chart["layer"]
+    layers = [first_layer | {"params": [_ZOOM]} if panel.zoom else first_layer, *other_layers]
     size = {"height": panel.height, "autosize": {"type": "fit-x", "contains": "padding"}}
-    return panel.chart | {"params": [_ISOLATED]} | size
+    return panel.chart | {"layer": layers, "params": [_ISOLATED]} | size
 
 
 def to_script_json(value: Any) -> str:

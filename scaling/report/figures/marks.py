@@ -1,10 +1,11 @@
-"""Build the parts of a figure (`Figure`, `Panel`): axes, lines, markers, error bars and line styles.
+"""Build the parts of a figure (`Figure`, `Panel`): axes, lines, markers, error bars, labels and line styles.
 
 The fields of a data row are its `line`, its position `x`, its value `y`, the limits `low` and `high` of the
 95 % interval, and its tooltip `tip`.
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,6 +21,8 @@ Spec = dict[str, Any]  # a part of a Vega-Lite specification
 MAX_PANELS = 6  # largest number of panels in a figure
 _MAX_TICKS = 24  # largest number of device counts or sizes for which each has a tick
 _MAX_ROUND_TICKS = 9
+_MAX_LABELS = 4  # largest number of lines with labels at their ends
+_LABEL_HEIGHT = 0.065  # height of a text label as a fraction of the panel height
 # True for the marks that are drawn opaque: all marks, or those of the selected legend entry.
 _ISOLATED = (
     "!isolated || !datum.line || "
@@ -95,6 +98,7 @@ class Panel(NamedTuple):
 
     title: tuple[str, ...]
     chart: Spec
+    zoom: bool = True  # whether the reader of the HTML page can zoom and pan
     least_width: int = 0  # pixels
     height: int = 230  # pixels
 
@@ -212,14 +216,41 @@ def make_layer(mark: Spec, rows: Sequence[Row] | None = None, **channels: Any) -
     return {"mark": {"clip": True} | mark, "encoding": channels} | data
 
 
-def draw_lines(styles: Sequence[LineStyle]) -> list[Spec]:
-    """Return layers of lines, error bars and markers that show the data rows of a chart."""
+def draw_lines(rows: Sequence[Row], y: Spec, styles: Sequence[LineStyle]) -> list[Spec]:
+    """Return layers of lines, error bars and markers that show the data rows of a chart with the axis `y`.
+
+    If there are two to four lines with different AD modes, each line is labeled with its mode.
+    """
     dash = _line_channel(styles, [list(style.dash or (1, 0)) for style in styles])
     shape = _line_channel(styles, [SHAPES[style.shape or "circle"] for style in styles])
     bounds: Spec = {"y": {"field": "low"}, "y2": {"field": "high"}}
     lines = make_layer({"type": "line", "strokeWidth": 1.8}, strokeDash=dash)
     error_bars = make_layer({"type": "rule", "strokeWidth": 2}, **bounds)
-    return [lines, error_bars, make_layer({"type": "point"}, shape=shape)]
+    layers = [lines, error_bars, make_layer({"type": "point"}, shape=shape)]
+    last_rows = {row["line"]: row for row in rows if row["y"] is not None}
+    if 1 < len(set(map(_mode_of_line, last_rows))) == len(last_rows) <= _MAX_LABELS:
+        colors = {style.name: style.color for style in styles}
+        labels = [row | {"color": colors[row["line"]]} for row in _label_line_ends(last_rows.values(), y)]
+        # With the color scale of the lines, the fill of the text would also fill the symbols of the legend.
+        color = {"field": "color", "type": "nominal", "scale": None}
+        layers.append(draw_text(color, labels, align="left", dx=8, dy=3))
+    return layers
+
+
+def _mode_of_line(line: str) -> str:
+    return re.split(r" \(|,", line)[0]
+
+
+def _label_line_ends(last_rows: Iterable[Row], y: Spec) -> list[Row]:
+    """Return data rows with the AD mode of each line as a label at its end. Overlapping labels move up."""
+    domain = y["scale"]["domain"]
+    to_position, to_value = (math.log, math.exp) if domain[0] else (float, float)
+    least_distance = _LABEL_HEIGHT * (to_position(domain[1]) - to_position(domain[0]))
+    labels, position = [], -math.inf
+    for row in sorted(last_rows, key=lambda row: row["y"]):
+        position = max(to_position(row["y"]), position + least_distance)
+        labels.append(row | {"label": _mode_of_line(row["line"]), "y": to_value(position)})
+    return labels
 
 
 def draw_ideal(values: Mapping[int, float], y: Spec) -> list[Spec]:
@@ -232,11 +263,11 @@ def draw_ideal(values: Mapping[int, float], y: Spec) -> list[Spec]:
     visible = [row for row in rows if low <= row["y"] <= high]
     line = {"type": "line", "strokeDash": [2, 3], "strokeWidth": 1.2}
     falls = sorted(values.values()) != list(values.values())
-    label = draw_text(MUTED, visible[-1:], dx=-10, dy=4 if falls else -7)  # away from the data
+    label = draw_text({"value": MUTED}, visible[-1:], dx=-10, dy=4 if falls else -7)  # away from the data
     return [make_layer(line, rows, color={"value": MUTED}), label]
 
 
-def draw_text(color: str, rows: Sequence[Row] | None = None, **options: Any) -> Spec:
+def draw_text(color: Spec, rows: Sequence[Row] | None = None, **options: Any) -> Spec:
     """Return a layer that writes the field 'label' of each row. `options` are Vega-Lite mark properties."""
     mark = {"type": "text", "align": "right", "clip": False} | options
-    return make_layer(mark, rows, text={"field": "label"}, color={"value": color})
+    return make_layer(mark, rows, text={"field": "label"}, color=color)
