@@ -207,7 +207,8 @@ def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
     step_error = np.zeros(len(result))
     if spec.case.ad_mode.finite_step:  # one error bound holds for all entries, so they have the same scale
         scale = largest_scale[:, None, None]
-        bounds = load_option("finite_step").result_bounds(spec, start, stop)
+        errors = np.abs(result - expected) - spec.tolerance * scale
+        bounds = load_option("finite_step").result_bounds(spec, start, stop, errors)
         step_error = reference.relative_error(bounds, largest_scale)
     comparisons = [EntryComparison(result, expected, scale), *outside_pattern]
     return PointsComparison(start, stop, comparisons, step_error, note)

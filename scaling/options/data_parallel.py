@@ -35,7 +35,7 @@ from scaling.core.reductions import Rounding
 from scaling.core.reference import ReferenceSpec
 from scaling.core.workload import Workload
 from scaling.options.reference import evaluations
-from scaling.options.reference.finite_step_bound import input_bounds
+from scaling.options.reference.finite_step_bound import cover_errors, input_bounds
 
 Loss = Callable[..., Any]  # f(**shared inputs) returns the scalar sum over some points
 SumOverPoints = Callable[[Callable[[Loss], Any]], Any]  # f(transform) returns the sum of transform(loss)
@@ -187,8 +187,18 @@ def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
     provable = np.maximum(spec.max_tolerance * rounding.largest_by_leaf(size), tolerance * size.max())
     expected, leaf_scale = (np.broadcast_to(array, result.shape) for array in (expected, leaf_scale))
     comparison = EntryComparison(result.astype(np.float64), expected, leaf_scale, provable=provable)
-    step_error = references.relative_error(np.full(len(result), step_bound.max()), largest)
+    bounds = np.full(len(result), step_bound.max())
+    if spec.case.ad_mode.finite_step:
+        errors = np.abs(comparison.result - expected) - spec.tolerance * largest
+        bounds = cover_errors(bounds, errors, functools.partial(_step_bound_of_sum, spec))
+    step_error = references.relative_error(bounds, largest)
     return PointsComparison(0, min(_REEVALUATED_POINTS, points), [comparison], step_error)
+
+
+def _step_bound_of_sum(spec: ReferenceSpec, index: int) -> np.ndarray:
+    """Return an error bound for the forward difference of the summed loss in input element `index`."""
+    ranges, terms = references.point_ranges(spec), spec.rounding.longest_sum
+    return np.asarray(sum(input_bounds(spec, *each, terms, index)[:, 0].sum() for each in ranges))
 
 
 def _terms_of_sum(

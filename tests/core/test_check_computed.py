@@ -21,6 +21,7 @@ from scaling.options.reference import (
     computed_reference,
     evaluations,
     finite_differences,
+    finite_step_bound,
     rounding_check,
 )
 from scaling.study import completion
@@ -822,3 +823,23 @@ def test_a_finite_difference_of_rounded_intermediate_results_has_no_digits(dtype
     built = Workload(lambda x: jnp.log(1 - jnp.exp(-x)), {"x": uniform(3, low=13.0, high=15.0)}, wrt="x")
     record = measure(built, monkeypatch, mode="finite_difference", dtype=dtype)
     assert record.reason == reason, record.text
+
+
+@pytest.mark.parametrize("factor, reason", [(1.0, None), (1.75, "wrong_answer")])
+def test_an_error_of_a_finite_difference_beyond_the_largest_curvature_is_detected(
+    factor, reason, compute_result
+):
+    built = Workload(lambda x: jnp.exp(300 * x), {"x": uniform(1, low=0.0, high=1e-3)}, wrt="x")
+    derivative, got = compute_result(built, mode="finite_difference", dtype="float64")
+    truncation_error = 300**2 * STEPS["float64"] / 2 * got / 300
+    assert check.verdict(derivative, got + (factor - 1) * truncation_error, "cpu").reason == reason
+
+
+def test_the_curvature_of_an_input_among_very_many_is_estimated_if_its_error_is_large(
+    compute_result, monkeypatch
+):
+    monkeypatch.setattr(finite_step_bound, "_MAX_VALUES", 1)
+    rates = jnp.full(200, 1.0).at[198].set(300.0)
+    built = Workload(lambda x: jnp.sum(jnp.exp(rates * x)), {"x": uniform(200, high=1e-3)}, wrt="x")
+    derivative, got = compute_result(built, mode="finite_difference", dtype="float64")
+    assert check.verdict(derivative, got, "cpu").reason is None
