@@ -172,9 +172,9 @@ def test_huge_terms_of_a_reference_do_not_hide_a_wrong_result(factor, reason, mo
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("slope, terms, reason", [
-    (0.0, np.exp, "no_digits"), (0.01, np.exp, "wrong_answer"), (0.01, lambda x: 1e100 + 0 * x, "wrong_answer"),
+    (0.0, np.exp, None), (0.01, np.exp, "wrong_answer"), (0.01, lambda x: 1e100 + 0 * x, "wrong_answer"),
 ])  # fmt: skip
-def test_the_terms_of_a_zero_derivative_hide_no_error(slope, terms, reason, dtype, monkeypatch):
+def test_a_zero_derivative_is_compared_relative_to_its_terms(slope, terms, reason, dtype, monkeypatch):
     function = lambda x: jnp.exp(x) - jnp.exp(x / 2) ** 2 + slope * x  # noqa: E731
 
     def reference(batch):
