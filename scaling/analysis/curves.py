@@ -27,6 +27,7 @@ from scaling.analysis.cases import (
 )
 from scaling.analysis.estimate import Estimate, format_ratio, format_share
 from scaling.analysis.ranking import Ranking
+from scaling.analysis.ratios import estimate_ratio, p_value
 from scaling.analysis.timings import Timing, is_empty_call, near_floor, time_ratio
 from scaling.core.case import Case, label, problem
 from scaling.core.formatting import format_count
@@ -35,6 +36,7 @@ from scaling.core.grouping import group_by, least_by
 KINDS = ("strong", "weak")
 _WORK_TOLERANCE = 0.01  # relative variation of work per device allowed in a weak scaling curve
 _LEAST_SIZES = 3  # a line through two sizes has no residuals
+_FALSE_MODES = 0.05  # largest probability that chance names a fastest mode without a doubt in a map
 _ROUNDING = 1e-6  # a quadratic coefficient up to this size is attributed to rounding
 
 
@@ -331,7 +333,12 @@ class FastestModeMap(_SizeSeries):
     def doubts(self, devices: int) -> list[str]:
         """Return the reasons why the fastest modes on a device count may be wrong."""
         named = [r for (_, count), r in self.cells.items() if count == devices and r.fastest_mode]
-        return list(dict.fromkeys(doubt for ranking in named for doubt in ranking.doubts))
+        doubts = list(dict.fromkeys(doubt for ranking in named for doubt in ranking.doubts))
+        ratios = (estimate_ratio(slow.records, r.fastest.records) for r in named for slow in r.others)
+        largest_p_value = max((p_value(ratio) or 0.0 for ratio in ratios), default=0.0)
+        if largest_p_value * len(self.cells) > _FALSE_MODES:  # the correction of Bonferroni
+            doubts.append(f"chance may explain one of {format_count(len(self.cells), 'comparison')}")
+        return doubts
 
 
 def _find_series(items: Sequence[S]) -> Iterator[tuple[str, str, str, list[S]]]:

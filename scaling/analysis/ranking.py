@@ -31,7 +31,8 @@ class Ranking(Subject):
     """The fastest timing of a problem, its runner-up, and the ratio of their times."""
 
     fastest: Timing
-    runner_up: Timing | None  # the fastest of the others that is not significantly slower, or of all others
+    others: tuple[Timing, ...]  # with another method, or else another memory setting
+    runner_up: Timing | None  # the fastest of `others` that is not significantly slower, or of all of them
     ratio: Estimate | None  # time of `runner_up` divided by the time of `fastest`
     # `recommend_ranking` sets these. Without a recommended device count, `device_certainty` is ''.
     device_certainty: str = ""  # of the device count, in the words of `certainty`
@@ -99,7 +100,7 @@ def fastest_methods(timings: Iterable[Timing]) -> list[Ranking]:
     return rankings
 
 
-def _rank(fastest: Timing, others: Iterable[Timing]) -> Ranking:
+def _rank(fastest: Timing, others: Sequence[Timing]) -> Ranking:
     """Return the ranking of `fastest` and its runner-up.
 
     The runner-up is the fastest of `others` that is not significantly slower than `fastest`. If all of
@@ -107,7 +108,8 @@ def _rank(fastest: Timing, others: Iterable[Timing]) -> Ranking:
     """
     ratios = ((timing, time_ratio(timing, fastest)) for timing in others)
     next_and_ratio = min(ratios, key=lambda pair: (pair[1].above_one, pair[0].median), default=(None, None))
-    return Ranking(fastest.case, fastest.environment, fastest.honest, fastest, *next_and_ratio)
+    subject = (fastest.case, fastest.environment, fastest.honest)
+    return Ranking(*subject, fastest, tuple(others), *next_and_ratio)
 
 
 def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:

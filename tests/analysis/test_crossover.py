@@ -1,5 +1,6 @@
 """Tests of the crossover map: the fastest mode at each size and device count, runs of sizes with the same mode, and certainty."""
 
+import numpy as np
 import pytest
 
 from scaling.analysis.cases import method_of
@@ -134,3 +135,37 @@ def test_points_that_grow_with_the_device_count_are_not_the_swept_size(two_modes
     (result,) = maps_of(weak + sizes)
     expected = ("p", "points=16 o=3", (5, 6, 7), (1, 2))
     assert (result.swept, result.fixed_sizes, result.sizes, result.devices) == expected
+
+
+def test_chance_differences_among_many_comparisons_are_doubted(make_record):
+    """Equal modes with noise between processes: chance distinguishes some of them, and each has a doubt."""
+    random, doubts = np.random.default_rng(7), []
+    for _ in range(40):
+        records = [
+            make_record(mode=mode, points=n, devices=count, api="shard_map", seconds=[level] * 7, replicate=i)
+            for n in (16, 32, 64, 128, 256, 512, 1024, 2048)
+            for count in (1, 2, 4)
+            for mode in ("jacfwd", "jacrev")
+            for i, level in enumerate(n * 1e-3 / count * np.exp(0.02 * random.standard_normal(4)))
+        ]
+        (result,) = maps_of(records)
+        doubts += [
+            result.doubts(n)
+            for n in (1, 2, 4)
+            if {"jacfwd", "jacrev"} <= {mode for mode, *_ in modes(result.runs(n))}
+        ]
+    assert doubts and all(each == ["chance may explain one of 24 comparisons"] for each in doubts)
+
+
+def test_a_mode_that_chance_may_distinguish_from_a_noisy_third_one_has_a_doubt(make_record):
+    """The runner-up is certainly slower, but the times of a third mode vary between its processes."""
+    noise = {"jacfwd": (1.0, 0.001), "jacrev": (1.5, 0.001), "linearize": (2.0, 0.3)}
+    records = [
+        make_record(mode=mode, points=n, devices=1, api="jit", seconds=[level] * 7, replicate=i)
+        for n in (16, 32, 64, 128)
+        for mode, (seconds, spread) in noise.items()
+        for i, level in enumerate(n * seconds * np.exp(spread * np.array([-1, 1, -1, 1])))
+    ]
+    (result,) = maps_of(records)
+    assert [mode for mode, *_ in modes(result.runs(1))] == ["jacfwd"]
+    assert result.doubts(1) == ["chance may explain one of 4 comparisons"]
