@@ -646,6 +646,23 @@ def test_a_function_that_can_be_traced_in_one_dtype_has_a_reference_if_differenc
     assert (computed.evaluation.dtype, computed.wrong) == ("float64", None)
 
 
+def test_a_result_whose_rounding_error_cannot_be_estimated_has_a_verdict_that_says_so(
+    compute_result, monkeypatch
+):
+    derivative, got = compute_result(gradient_workload(8))
+    assert check.verdict(derivative, got, "cpu").reason is None
+
+    def fail(*arguments):
+        raise NotImplementedError("no rule for an operation\nin this version")
+
+    monkeypatch.setattr(evaluations, "rounding_range", fail)
+    verdict = check.verdict(derivative, got * 1.001, "cpu")
+    assert verdict.reason == "wrong_answer"
+    assert verdict.text.endswith(
+        "; its rounding error is unknown (NotImplementedError: no rule for an operation)"
+    )
+
+
 def test_two_long_steps_that_agree_by_chance_give_no_accurate_difference():
     # Differences of the loss of a classifier with many rectifiers, whose kinks are denser than the long steps.
     by_step = [130807, 111087, 120612, 120636, 120790, 120817, 120836, 120836, 120719]

@@ -88,7 +88,8 @@ def _reevaluate_suspect(progress: CheckProgress, suspect: _Suspect, start: tuple
         points_of_block, columns = _choose_block(suspect, is_pending)
         block = np.ix_(points_of_block, *map(np.arange, shape[1:-1]), np.arange(shape[-1])[columns])
         excess = difference[block] - own_limit[block]
-        rounding = _rounding_of_block(suspect, points_of_block, columns, typical_size[block], excess)
+        rounding, note = _rounding_of_block(suspect, points_of_block, columns, typical_size[block], excess)
+        points = points._replace(note=points.note + note)
         is_wrong[block] = ~(difference[block] <= error_limit[block] + rounding)
         allowed = spec.tolerance + relative_error(rounding, typical_size[block])
         # If rounding hides a small or zero derivative, its error is relative to derivatives for other inputs.
@@ -151,10 +152,26 @@ def describe_first_wrong(spec: ReferenceSpec, comparison: EntryComparison, is_wr
 
 def _rounding_of_block(
     suspect: _Suspect, points: np.ndarray, columns: Columns, size: np.ndarray, excess: np.ndarray
+) -> tuple[np.ndarray, str]:
+    """Return the rounding error of each entry of a block, and a note that says why it is unknown, or "".
+
+    An unknown rounding error is 0. The function may raise an exception, because its inputs have random
+    rounding errors. The arguments are those of `_explain_block`.
+    """
+    try:
+        return _explain_block(suspect, points, columns, size, excess), ""
+    except Exception as failure:  # of the function, or of JAX
+        message = f"{type(failure).__name__}: {failure}".strip().splitlines()[0][:120]
+        return np.zeros(size.shape), f"; its rounding error is unknown ({message})"
+
+
+def _explain_block(
+    suspect: _Suspect, points: np.ndarray, columns: Columns, size: np.ndarray, excess: np.ndarray
 ) -> np.ndarray:
     """Return an estimate of the rounding error of each entry of a block.
 
-    `size` contains the typical magnitude of each entry, and `excess` its error minus the tolerance.
+    `size` contains the typical magnitude of each entry, and `excess` its error minus the tolerance. At points
+    where few evaluations do not explain the errors, more are made.
     """
     spec = suspect.spec
     rounding = _estimate_rounding(suspect, points, columns, size, _FEW_REEVALUATIONS)
