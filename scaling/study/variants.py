@@ -123,10 +123,13 @@ def _check_variant(versus: str, variant: Variant) -> None:
     """
     script = "import jax, numpy, scaling.worker as w; jax.devices(); print(getattr(w, 'PROTOCOL', 1))"
     variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | dict(variant.variables)
-    process = subprocess.run(
-        [variant.python, "-c", script], capture_output=True, text=True, check=False, cwd=variant.folder,
-        env=variables
-    )  # fmt: skip
+    try:
+        process = subprocess.run(
+            [variant.python, "-c", script], capture_output=True, text=True, check=False, cwd=variant.folder,
+            env=variables
+        )  # fmt: skip
+    except OSError as error:
+        raise Refusal(f"versus={versus}: {error.strerror}: name a Python interpreter that has JAX") from None
     if process.returncode:
         reason = last_informative_line(process.stderr.splitlines()) or f"status {process.returncode}"
         raise Refusal(f"versus={versus} cannot run a worker: {reason}")

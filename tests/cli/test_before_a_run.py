@@ -46,6 +46,17 @@ def test_a_dry_run_prepares_no_program_to_compare_with(call_main, write_study, m
     assert done.returncode == 2 and "is not a version" in done.stderr
 
 
+def test_a_program_that_the_system_cannot_execute_is_rejected_in_one_line(tmp_path):
+    program = tmp_path / "python"
+    program.write_bytes(b"\0")
+    program.chmod(0o755)
+    with (
+        pytest.raises(Refusal, match="Exec format error: name a Python interpreter that has JAX"),
+        variants.open_variant(f"python:{program}"),
+    ):
+        pass
+
+
 def test_a_module_of_the_user_with_the_name_of_a_workload_is_rejected_although_answers_are_cached(
     call_main, tmp_path, write_study, monkeypatch
 ):
