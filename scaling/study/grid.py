@@ -40,6 +40,7 @@ _GRID_KEYS = ("scaling", "where")  # keys of a grid that are not fields of a cas
 _STUDY_KEYS = ("title", "grids", "parts", "ceilings")  # keys of a study that are not keys of a grid
 _COUNTS = ("points", "devices", "chunk", "block", "memory_limit")  # fields whose values are positive integers
 _NUMBERS = (*_COUNTS, "data_seed")
+_BOOLEANS = ("jit", "overlap")  # fields that are true or false
 _BYTES = {  # unit in lower case -> number of bytes
     "": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
@@ -319,17 +320,13 @@ def _parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
                 default = f"the default of {names['workload']}"
                 raise Refusal(f"where={text!r}: {name} is null, {default}: name it in the grid")
         try:
-            result = eval(code, {"__builtins__": {}}, names)
+            return bool(eval(code, {"__builtins__": {}}, names))
         except NameError as error:
             size = f"a size must be in the grid, sizes: {{{error.name}: 8}}"
             fix = f"write a text in quotes, {error.name!r}; {size}"
             raise Refusal(f"{unknown_name('name in where', error.name, names)}; {fix}") from None
         except Exception as error:
             raise Refusal(f"where={text!r} cannot be evaluated: {error or type(error).__name__}") from None
-        if not isinstance(result, bool):
-            fix = "compare it, such as api == 'jit' or api == 'pmap'"
-            raise Refusal(f"where={text!r}: {format_value(result)} is not a condition; {fix}")
-        return result
 
     return fulfills_where
 
@@ -342,12 +339,25 @@ def _check_node(node: ast.AST) -> Iterator[str]:
     if not isinstance(node, _ALLOWED_NODES):
         fix = "compare fields, join with and, or, not"
         raise Refusal(f"{type(node).__name__} is not allowed; {fix}")
+    is_not = isinstance(getattr(node, "op", None), ast.Not)
+    has_conditions = is_not or isinstance(node, ast.Expression | ast.BoolOp)
+    for operand in ast.iter_child_nodes(node) if has_conditions else ():
+        if isinstance(operand, ast.expr) and not _is_condition(operand):
+            fix = "compare it, such as api == 'jit' or api == 'pmap'"
+            raise Refusal(f"{ast.unparse(operand)} is not a condition; {fix}")
     if isinstance(node, ast.Compare):
         operands = [node.left, *node.comparators]
         for left, op, right in zip(operands, node.ops, operands[1:], strict=False):
             yield from _check_comparison(left, right)
             if not isinstance(op, ast.In | ast.NotIn):  # 'fwd' in mode is a substring test
                 yield from _check_comparison(right, left)
+
+
+def _is_condition(node: ast.expr) -> bool:
+    """Return whether a node is a comparison, and, or, not, True, False or a field that is true or false."""
+    is_logical = isinstance(getattr(node, "op", None), ast.boolop | ast.Not)
+    is_true_or_false = isinstance(getattr(node, "value", None), bool) or getattr(node, "id", "") in _BOOLEANS
+    return isinstance(node, ast.Compare) or is_logical or is_true_or_false
 
 
 def _check_comparison(left: ast.expr, right: ast.expr) -> Iterator[str]:
@@ -362,6 +372,9 @@ def _check_comparison(left: ast.expr, right: ast.expr) -> Iterator[str]:
     constants = [getattr(constant, "value", None) for constant in getattr(right, "elts", [right])]
     values = [value for value in constants if value is not None]
     for value in values:
+        if name == "mode" and value in ALIASES:
+            mode, batch = ALIASES[value]
+            raise Refusal(f"mode == {value!r} is written mode == {mode!r} and batch == {batch!r}")
         is_number = name in _NUMBERS and isinstance(value, int | float)
         if name in FIELDS and name != "sizes" and not is_number:
             Case(**{"workload": "any", name: value})
