@@ -6,6 +6,7 @@ cases.
 """
 
 import argparse
+import difflib
 import functools
 import json
 import os
@@ -103,15 +104,20 @@ def _parse_arguments(words: Sequence[str], command: str) -> tuple[dict[str, str]
     if folder is not None and not (os.path.isdir(folder) and os.access(folder, os.R_OK | os.X_OK)):
         example = "such as --config-dir my_conf"
         raise Refusal(f"--config-dir takes a folder that can be read, {example}, not {folder!r}")
-    values = dict[str, str]()
+    values, names = dict[str, str](), [word.partition("=")[0] for word in words if word.startswith("--")]
+    known_keys = [*_known_keys(), "--help", "--cfg", "--config-dir"]
     for word in overrides:
         name, equals_sign, text = word.lstrip("+").partition("=")
-        check_names("key", [name.partition(".")[0]], [*_known_keys(), "--help", "--cfg", "--config-dir"])
+        if equals_sign and name.isidentifier() and not difflib.get_close_matches(name, known_keys):
+            fix = f"a size is written sizes.{name}=VALUE; `scaling {command} --help` lists the keys"
+            raise Refusal(f"unknown key {name!r}: {fix}")
+        check_names("key", [name.partition(".")[0]], known_keys)
         if not equals_sign:
             raise Refusal(f"{word!r} is not an override: write {name}=VALUE")
-        if name in values:
-            raise Refusal(f"{name} is given twice: write it once")
         values[name] = text
+        names += [name, *(f"{name}.{key}" for key in re.findall(r"[{,]\s*(\w+)\s*:", text))]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise Refusal(f"{repeated[0]} is given twice: write it once")
     return values, folder and Path(folder), bool(options.cfg)
 
 
@@ -215,12 +221,15 @@ def _set_values(config: Any, values: Mapping[str, str]) -> None:
     for name, text in values.items():
         try:
             config.merge_with_dotlist([f"{name}={_in_yaml_syntax(name, text)}"])
+            if OmegaConf.select(config, name) is None and text.lower() not in ("null", "~"):
+                raise yaml.YAMLError  # the text is a comment or an anchor without a value
         except yaml.YAMLError:
             fix = "quote a text with special characters for the shell and for YAML, such as \"results='a b'\""
             raise Refusal(f"cannot read {name}={text}: {fix}; a list is written 'devices=[1,2]'") from None
-        except (ConfigAttributeError, ConfigKeyError):
+        except (ConfigAttributeError, ConfigKeyError) as error:
             fix = "`scaling run --help` and the files in conf list every key"
-            raise Refusal(f"unknown key {name!r}: {fix}") from None
+            key = max(name, str(error.full_key), key=len)  # for sampling={x: 1}, "sampling.x"
+            raise Refusal(f"unknown key {key!r}: {fix}") from None
 
 
 def _in_yaml_syntax(name: str, text: str) -> str:
@@ -234,6 +243,8 @@ def _in_yaml_syntax(name: str, text: str) -> str:
         return "true" if name == "where" else "[null]"
     if name in FIELDS and re.fullmatch(r"[^\[{'\"]*,.*", text):
         raise Refusal(f"{name}={text}: to run each of several values, write '{name}=[{text}]'")
+    if name in ("sizes", "sampling"):
+        text = re.sub(r":(?=\S)", ": ", text)  # {p:8} is {p: 8}; in YAML "p:8" would be a key
     if name == "results":
         text = os.path.expanduser(text)
     # A revision may contain ~, flags contain =, and 1e3 may be a folder.
