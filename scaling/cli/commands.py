@@ -99,7 +99,7 @@ COMMANDS = {
         _argument("--mode", default="auto",
                   help="online, offline, disabled or auto (default: auto: WANDB_MODE, or online with a key)"),
         _argument("--dashboard", action=argparse.BooleanOptionalAction, default=True,
-                  help="save a W&B report too (default: yes, needs ad-scaling[dashboard])"),
+                  help="save workspace and report too (default: yes, needs ad-scaling[dashboard])"),
     )),
 }  # fmt: skip
 

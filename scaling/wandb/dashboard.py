@@ -1,4 +1,4 @@
-"""Create or update the W&B report of a study (`save`), which shows its answer and its line plots.
+"""Create or update the W&B workspace and the W&B report of a study (`save`), which show its line plots.
 
 upload.py imports this module. Text from records is never interpreted as Markdown.
 """
@@ -10,6 +10,7 @@ from typing import Any
 import wandb
 import wandb_workspaces.reports.v2 as wr
 import wandb_workspaces.workspaces as ws
+from wandb_workspaces.workspaces import internal
 
 from scaling.wandb.job import Plot, PublishJob, ideal_metric
 
@@ -23,22 +24,50 @@ _SECTION_TITLES = {  # kind of plot -> title of its section
 
 
 def save(job: PublishJob, current_ids: Mapping[str, str]) -> str:
-    """Save the W&B report of a study, and return its URL.
+    """Save the W&B workspace and the W&B report of a study. Return text with both URLs.
 
     `current_ids` maps each `TrackedRun.series` to the ID of its W&B run on the server.
     """
-    location: dict[str, Any] = {"entity": str(job.settings.entity), "project": job.settings.project}
-    study_run = job.runs[-1]
     # The filter uses a digest because wandb-workspaces 0.4 does not escape quotes in filters.
-    is_from_study = ws.Config("study_digest") == study_run.series
+    is_from_study = ws.Config("study_digest") == job.runs[-1].series
     run_filter = ws.And(is_from_study, ws.Tags().notin(["superseded"]))
+    # W&B uses the title in a URL, and rejects symbols and more than 128 characters.
+    title = re.sub(r"-{2,}", "-", re.sub(r"[^\w .,()-]", "", f"How {job.runs[-1].name} scales"))[:128]
+    sections = _make_sections(job, current_ids)
+    workspace_url = _save_workspace(job, title, sections, run_filter)
+    report_url = _save_report(job, title, sections, run_filter)
+    return f"dashboard {workspace_url}, report {report_url}"
+
+
+def _save_workspace(job: PublishJob, title: str, sections: Mapping[str, list[Any]], run_filter: Any) -> str:
+    columns = ["run:displayName", *(f"config:{name}.value" for name in ("method", "api", "split", "host"))]
+    workspace = ws.Workspace(
+        entity=str(job.settings.entity), project=job.settings.project, name=title, sections=[
+            ws.Section(name, panels, is_open=True, layout_settings=ws.SectionLayoutSettings(
+                columns=min(2, len(panels)), rows=-(-len(panels) // 2)
+            )) for name, panels in sections.items()
+        ],
+        settings=ws.WorkspaceSettings(x_axis="devices", max_runs=_MAX_LINES),
+        runset_settings=ws.RunsetSettings(filters=run_filter, pinned_columns=columns),
+    )  # fmt: skip
+    # The name depends only on the study, so that all machines update the same workspace.
+    workspace._internal_name = internal._url_query_str_to_internal_name(job.runs[-1].series[:11])
+    try:
+        workspace._internal_id = ws.Workspace.from_url(str(workspace.url))._internal_id
+    except ValueError as error:
+        if "not found" not in str(error):
+            raise
+    workspace.save()
+    return str(workspace.url)
+
+
+def _save_report(job: PublishJob, title: str, sections: Mapping[str, list[Any]], run_filter: Any) -> str:
+    location: dict[str, Any] = {"entity": str(job.settings.entity), "project": job.settings.project}
     runset = wr.Runset(**location, name="current runs", filters=run_filter)
     blocks: list[Any] = [wr.H1("The answer"), wr.UnorderedList(items=list(job.sentences))]
-    for name, panels in _make_sections(job, current_ids).items():
+    for name, panels in sections.items():
         blocks += [wr.H1(name), wr.PanelGrid(runsets=[runset], panels=panels)]
-    # W&B uses the title in a URL, and rejects symbols and more than 128 characters.
-    title = re.sub(r"-{2,}", "-", re.sub(r"[^\w .,()-]", "", f"How {study_run.name} scales"))[:128]
-    text = f"Written by `scaling publish`, which writes it anew each time (study {study_run.series})."
+    text = f"Written by `scaling publish`, which writes it anew each time (study {job.runs[-1].series})."
     report = wr.Report(**location, title=title, width="fluid", description=text, blocks=blocks)
     earlier_reports = wandb.Api().reports("/".join(location.values()))
     report.id = next((earlier.id for earlier in earlier_reports if earlier.description == text), "")

@@ -5,7 +5,9 @@ so that the child process starts quickly.
 """
 
 import dataclasses
+import errno
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -61,6 +63,9 @@ class TrackingSettings:
         The environment variable WANDB_MODE, if set, replaces the mode "auto".
         """
         fields = {str(name): value for name, value in config.items() if name != "name"}
+        for name in fields:
+            if re.search("key|token|secret|passw", name, re.IGNORECASE):
+                raise Refusal(f"tracking.{name}: keys come from WANDB_API_KEY, never from a config")
         check_names("key of tracking", fields, [field.name for field in dataclasses.fields(cls)])
         if mode := os.environ.get("WANDB_MODE"):
             check_names("WANDB_MODE", [mode], MODES)
@@ -134,5 +139,7 @@ def ideal_metric(baseline: int) -> str:
 
 def describe_error(error: BaseException) -> str:
     """Return the first line of an error message, at most 200 characters, without secrets and folder names."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{error.strerror}: free some space"
     first_line = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
     return scrub(first_line)[:200].rstrip(" .")

@@ -63,8 +63,7 @@ def publish_job(job: PublishJob) -> Iterator[Fields]:
 def _map_runs(function: Callable[[TrackedRun], Fields], runs: Iterable[TrackedRun]) -> Iterator[Fields]:
     """Call `function` with each run in threads, and yield the events that it returns.
 
-    Each event gets the digest of its run. If the function raises an exception, the event contains only the
-    error message as `reason`.
+    Each event gets the digest of its run. If `function` raises an exception, it has only a `reason`.
     """
 
     def make_event(run: TrackedRun) -> Fields:
@@ -78,10 +77,7 @@ def _map_runs(function: Callable[[TrackedRun], Fields], runs: Iterable[TrackedRu
 
 
 def _write_offline_copy(job: PublishJob, run: TrackedRun) -> Fields:
-    """Write an offline copy of a run, unless a complete one exists. Return its state.
-
-    The state is "kept", or "there before" if a complete copy exists.
-    """
+    """Write an offline copy of a run unless a complete one exists. The state is 'kept' or 'there before'."""
     if any(_is_complete(log) for copy in _find_copies(job, run) for log in copy.glob("*.wandb")):
         return {"state": "there before"}
     _remove_copies(job, run)
@@ -238,11 +234,11 @@ def _save_dashboard(job: PublishJob, current_ids: Mapping[str, str]) -> Fields:
     try:
         from scaling.wandb import dashboard  # imports wandb_workspaces, which is optional
 
-        return {"dashboard": f"report {dashboard.save(job, current_ids)}"}
+        return {"dashboard": dashboard.save(job, current_ids)}
     except ModuleNotFoundError:
-        return {"dashboard": "no report: it needs wandb-workspaces: pip install 'ad-scaling[dashboard]'"}
+        return {"dashboard": "no dashboard: it needs wandb-workspaces: pip install 'ad-scaling[dashboard]'"}
     except Exception as error:
-        return {"reason": f"the report could not be saved: {describe_error(error)}"}
+        return {"reason": f"the dashboard could not be saved: {describe_error(error)}"}
 
 
 def main() -> None:

@@ -141,7 +141,7 @@ class Operations:
         page = {"__typename": "PageInfo", "endCursor": None, "hasNextPage": False}
         return {"models": {"pageInfo": page, "edges": [{"cursor": "", "node": node} for node in nodes]}}
 
-    def do_upsertView(self, variables: dict[str, Any]) -> Any:
+    def do_UpsertView2(self, variables: dict[str, Any]) -> Any:
         new = not variables.get("id")
         name = variables.get("id") or base64.b64encode(f"View:{len(self.views)}".encode()).decode()
         self.views[name] = self.views.get(name, {}) | variables | {"id": name}
@@ -149,6 +149,17 @@ class Operations:
         project = {"id": "p", "name": stored["projectName"], "entityName": stored["entityName"]}
         view = {k: stored.get(k) for k in ("id", "type", "name", "displayName", "description", "spec")}
         return {"upsertView": {"view": view | {"project": project, "updatedAt": TIME}, "inserted": new}}
+
+    do_upsertView = do_UpsertView2
+
+    def do_View(self, variables: dict[str, Any]) -> Any:
+        views = [
+            v
+            for v in self.views.values()
+            if v["type"] == variables["viewType"] and v["name"] == variables["viewName"]
+        ]
+        nodes = [{k: view[k] for k in ("id", "displayName", "spec")} for view in views]
+        return {"project": {"allViews": {"edges": [{"node": node} for node in nodes]}}}
 
     def do_ProjectInternalId(self, variables: dict[str, Any]) -> Any:
         return {"project": {"internalId": "1"} if variables["projectName"] in self.projects else None}

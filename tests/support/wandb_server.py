@@ -1,6 +1,6 @@
 """A local stand-in for the W&B server, as far as the project uses it: it stores what it receives and returns it.
 
-It stores runs with their config, history and summary, and views (reports). `Server.fault` makes it misbehave. It
+It stores runs with their config, history and summary, and views (workspaces and reports). `Server.fault` makes it misbehave. It
 implements the protocol as seen from client 0.31 and knows nothing of the project; the real server was not examined.
 """
 

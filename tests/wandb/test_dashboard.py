@@ -16,22 +16,16 @@ pytestmark = pytest.mark.wandb
 SETTINGS = TrackingSettings(entity=ENTITY, timeout=10)
 
 
-def report_spec(server: Server) -> dict:
-    """Return the specification of the only report."""
-    (view,) = server.views.values()
-    assert view["type"] == "runs"
-    return json.loads(view["spec"])
+def views(server: Server) -> dict[str, dict]:
+    """Return the specifications of the workspace and of the report, by kind."""
+    assert sorted(view["type"] for view in server.views.values()) == ["project-view", "runs"]
+    return {view["type"]: json.loads(view["spec"]) for view in server.views.values()}
 
 
 def sections(server: Server) -> dict[str, list[dict]]:
-    """Return the panels of the sections of the report, by title."""
-    panels_by_title, title = {}, ""
-    for block in report_spec(server)["blocks"]:
-        if block["type"] == "heading":
-            title = block["children"][0]["text"]
-        elif block["type"] == "panel-grid":
-            panels_by_title[title] = block["metadata"]["panelBankSectionConfig"]["panels"]
-    return panels_by_title
+    """Return the panels of the open sections of the workspace, by title."""
+    all_sections = views(server)["project-view"]["section"]["panelBankConfig"]["sections"]
+    return {section["name"]: section["panels"] for section in all_sections if section["isOpen"]}
 
 
 def strings(value) -> list[str]:
@@ -41,7 +35,7 @@ def strings(value) -> list[str]:
     return [text for item in value for text in strings(item)] if isinstance(value, list) else [str(value)]
 
 
-def test_sections_show_time_speedup_and_size_with_dotted_ends_of_intervals(server, tmp_path):
+def test_open_sections_show_time_speedup_and_size_with_dotted_ends_of_intervals(server, tmp_path):
     folder = write_results(tmp_path / "made")
     Writer(folder).append(record("jacfwd", 2, sizes={"m": 96}))
     assert publish(folder, SETTINGS).succeeded
@@ -56,8 +50,10 @@ def test_sections_show_time_speedup_and_size_with_dotted_ends_of_intervals(serve
     assert speedup["yAxisTitle"] == "speed-up over 1 device"
     (size,) = (panel["config"] for panel in panels_by_title["Time against size"])
     assert size["xAxis"] == "size" and size["xAxisTitle"] == "m"
-    answers = strings(report_spec(server))
-    assert any(text.startswith("rbf grad_map m=48 points=32: jacfwd") for text in answers)
+    assert set(panels_by_title) <= set(strings(views(server)["runs"]))
+    answers = strings(views(server)["runs"])
+    for answer in ("rbf grad_map m=48 points=32: jacfwd", "1 case failed: 1 wrong_answer"):
+        assert any(text.startswith(answer) for text in answers)
     configs = [time, speedup, size]
     drawn = {name for config in configs for name in config["metrics"]}
     ends_of_runs = {
@@ -78,7 +74,7 @@ def test_omitted_plots_are_counted(server, tmp_path):
     assert len(sections(server)[title]) == 12 and "(12 of 14 " in title
 
 
-def test_second_publish_updates_the_same_report(server, tmp_path):
+def test_second_publish_updates_the_same_workspace_and_report(server, tmp_path):
     folder = write_results(tmp_path / "made")
     publish(folder, SETTINGS)
     first_specs = {name: view["spec"] for name, view in server.views.items()}
@@ -87,7 +83,7 @@ def test_second_publish_updates_the_same_report(server, tmp_path):
     assert set(server.views) == set(first_specs)
     assert all(view["spec"] != first_specs[name] for name, view in server.views.items())
     publish(write_results(tmp_path / "another", "another"), SETTINGS)
-    assert len(server.views) == 2  # another study has its own
+    assert len(server.views) == 4  # another study has its own
 
 
 def test_markup_in_names_and_messages_is_text(server, tmp_path):
@@ -95,16 +91,16 @@ def test_markup_in_names_and_messages_is_text(server, tmp_path):
     for devices in (1, 2):
         Writer(folder).append(wandb_study.record("jacfwd", devices, target="<i>**name**</i>"))
     assert publish(folder, SETTINGS).succeeded
-    assert "Markdown Panel" not in strings(report_spec(server))
+    assert "Markdown Panel" not in strings(views(server)["project-view"])
     (name,) = {view["displayName"] for view in server.views.values()}
     assert not set(name) & set("<>[]/")
 
 
 def test_rejected_dashboard_does_not_affect_the_runs(server, tmp_path):
-    server.fault = lambda operation: 400 if operation == "upsertView" else None
+    server.fault = lambda operation: 400 if operation in ("UpsertView2", "upsertView") else None
     outcome = publish(write_results(tmp_path / "made"), SETTINGS)
     assert set(outcome.states) == {"published"} and not outcome.succeeded
-    assert "the report could not be saved" in outcome.lines[-1]
+    assert "the dashboard could not be saved" in outcome.lines[-1]
 
 
 def test_missing_dashboard_package_gives_one_line_with_the_install_command(server, tmp_path, monkeypatch):
@@ -115,5 +111,6 @@ def test_missing_dashboard_package_gives_one_line_with_the_install_command(serve
     outcome = publish(write_results(tmp_path / "made"), SETTINGS)
     assert set(outcome.states) == {"published"} and outcome.succeeded and server.views == {}
     assert (
-        outcome.lines[-1] == "W&B: no report: it needs wandb-workspaces: pip install 'ad-scaling[dashboard]'"
+        outcome.lines[-1]
+        == "W&B: no dashboard: it needs wandb-workspaces: pip install 'ad-scaling[dashboard]'"
     )

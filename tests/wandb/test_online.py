@@ -248,7 +248,7 @@ def test_copies_synced_after_the_same_runs_were_published_are_tagged(published_c
 
 def test_requests_contain_no_local_path_host_name_git_remote_or_key(published):
     server, folder, outcome = published
-    assert outcome.succeeded and len(server.views) == 1  # the report was sent too
+    assert outcome.succeeded and len(server.views) == 2  # the dashboard was sent too
     sent = b"\n".join(server.bodies).decode(errors="replace")
     assert "jacrev" in sent
     private = [str(folder), str(Path.cwd()), str(Path.home()), tempfile.gettempdir() + "/", sys.prefix, KEY]

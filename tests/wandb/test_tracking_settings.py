@@ -1,13 +1,14 @@
 """Tests of the tracking settings: invalid values are rejected, and the config file states the defaults."""
 
 import dataclasses
+import errno
 import math
 
 import pytest
 import yaml
 
 from scaling.core.case import Refusal
-from scaling.wandb.job import TrackingSettings
+from scaling.wandb.job import TrackingSettings, describe_error
 from tests.support import wandb_study
 from tests.support.paths import CONF
 from tests.support.wandb_server import KEY
@@ -42,7 +43,7 @@ def test_wandb_mode_replaces_auto_but_no_explicit_mode_and_must_be_known(monkeyp
 
 
 def test_api_key_in_a_config_is_rejected_without_printing_it():
-    with pytest.raises(Refusal, match="unknown key of tracking 'api_key'") as refusal:
+    with pytest.raises(Refusal, match="WANDB_API_KEY") as refusal:
         TrackingSettings.from_config({"api_key": KEY})
     assert KEY not in str(refusal.value)
 
@@ -52,3 +53,8 @@ def test_config_file_states_the_defaults():
     assert TrackingSettings.from_config(config) == TrackingSettings()
     assert set(config) == {"name"} | {field.name for field in dataclasses.fields(TrackingSettings)}
     assert yaml.safe_load((CONF / "tracking" / "none.yaml").read_text()) == {"name": "none"}
+
+
+def test_a_full_disk_is_described_with_the_fix_and_without_file_names():
+    error = OSError(errno.ENOSPC, "No space left on device", "run-0.wandb")
+    assert describe_error(error) == "No space left on device: free some space"
