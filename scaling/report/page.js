@@ -232,9 +232,9 @@ function samplesSpec(of, width) {
 function sampleRows(of) {
   const rows = of.samples.flatMap(([process, times, marked]) => times.map((seconds, at) => ({
     seconds, process, line: process.startsWith("B") ? "B" : "A", marked: marked.includes(at),
-    tip: `${process}, sample ${at + 1}\n${seconds.toPrecision(4)} s${marked.includes(at) ? "\nmarked" : ""}`,
+    tip: `${process}, sample ${at * of.step + 1}\n${seconds.toPrecision(4)} s${marked.includes(at) ? "\nmarked" : ""}`,
   })));
-  return rows.map((row, at) => ({ ...row, number: at + 1 }));
+  return rows.map((row, at) => ({ ...row, number: at * of.step + 1 }));
 }
 
 function openPanel(row) {

@@ -5,6 +5,7 @@ page.html.jinja includes page.css and page.js. Text from records is escaped. In 
 the figures.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from scaling.report.terminal import REPORT_FILES
 from scaling.report.text import Table, clean_text, load_template, render_markdown
 from scaling.results.store import replace_file
 
+_MAX_SAMPLES = 14_000  # on one page; if there are more, only every n-th sample of a process is plotted
 _MAX_CARDS = 24  # largest number of functions with a card at the top of the page
 _RANGE_FIELDS = (  # fields of a record; a detail panel shows the smallest and the largest value
     "detect_seconds", "color_seconds", *STAGES, "argument_bytes", "output_bytes", "temp_bytes", "peak_bytes",
@@ -128,22 +130,27 @@ def case_panels(cases: Mapping[str, Mapping[str, Sequence[Record]]]) -> dict[str
     processes have the names 'A, process 1', 'A, process 2', and so on. A panel is a JSON-compatible dict:
 
         facts      list of strings, such as 'compile 1.20 s to 1.40 s'
+        step       usually 1; a step of 2 means that only every second sample is plotted
         samples    list with an entry for each process: [name, times in seconds, indices of disturbed samples]
     """
     processes = {
         anchor: [(f"{prefix}process {n}", r) for prefix, rs in groups.items() for n, r in enumerate(rs, 1)]
         for anchor, groups in cases.items()
     }
-    return {anchor: _make_panel(named) for anchor, named in processes.items() if named}
+    total = sum(len(record.seconds) for named in processes.values() for _, record in named)
+    step = max(1, math.ceil(total / _MAX_SAMPLES))
+    return {anchor: _make_panel(named, step) for anchor, named in processes.items() if named}
 
 
-def _make_panel(named_records: Sequence[tuple[str, Record]]) -> dict[str, Any]:
+def _make_panel(named_records: Sequence[tuple[str, Record]], step: int) -> dict[str, Any]:
     samples = []
     for name, record in sorted(named_records, key=lambda pair: pair[1].started_at or ""):
-        seconds = [float(f"{second:.4g}") for second in record.seconds]
-        disturbed = [index for index, is_disturbed in enumerate(disturbed_samples(record)) if is_disturbed]
-        samples.append([name, seconds, disturbed])
-    return {"facts": _list_facts([record for _, record in named_records]), "samples": samples}
+        seconds = [float(f"{second:.4g}") for second in record.seconds[::step]]
+        disturbed = disturbed_samples(record)[::step]
+        samples.append([name, seconds, [index for index, value in enumerate(disturbed) if value]])
+    omission = [f"one of every {step} samples is drawn"] if step > 1 else []
+    facts = omission + _list_facts([record for _, record in named_records])
+    return {"facts": facts, "step": step, "samples": samples}
 
 
 def _list_facts(records: Sequence[Record]) -> list[str]:

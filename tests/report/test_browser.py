@@ -42,6 +42,7 @@ def test_page_of_two_thousand_records_opens_without_errors_or_requests(browser, 
     browser.open(index)
     assert browser.problems == [] and set(browser.requests) == {index.as_uri()}
     assert browser.eval("document.querySelectorAll('#measured tbody tr').length") > 500
+    assert index.stat().st_size < 2_500_000
 
 
 @pytest.mark.parametrize(("width", "dark"), [(390, False), (390, True), (820, True), (1400, False)])

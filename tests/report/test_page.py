@@ -202,6 +202,15 @@ def test_facts_of_a_case_are_its_stages_memory_disturbed_turns_and_largest_error
     ]  # fmt: skip
 
 
+def test_of_many_samples_every_nth_is_drawn_and_the_panel_says_so():
+    cases = {f"row{number}": {"": [record(seconds=[1e-3] * 9_999 + [2e-3])]} for number in range(3)}
+    panels = page.case_panels(cases)
+    assert all("one of every 3 samples is drawn" in panel["facts"] for panel in panels.values())
+    assert sum(len(times) for panel in panels.values() for _, times, _ in panel["samples"]) == 3 * 3_334
+    few = page.case_panels({"row0": cases["row0"]})["row0"]
+    assert few["step"] == 1 and len(few["samples"][0][1]) == 10_000 and "drawn" not in few["facts"][0]
+
+
 def test_failed_replicates_of_a_case_have_different_names(tmp_path):
     failed = [record(1, status="failed", reason="timeout", replicate=i) for i in range(3)]
     study = findings.read(made_up.write(tmp_path / "made", failed))
