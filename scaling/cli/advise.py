@@ -121,7 +121,8 @@ def _advise_on_devices(words: list[str], request: _Request, console: Console) ->
 def _parse_words(words: Sequence[str], share: Mapping[str, Any] | None = None) -> _Request:
     """Parse the command-line arguments. Raise `Refusal` if an argument is invalid.
 
-    `share` contains the devices and the budget of this process, if they are not those of the command.
+    If this process handles some of the device counts only, `share` contains its `devices` and its `budget`,
+    which replace those of the command.
     """
     parser = Parser(prog="scaling advise", add_help=False, allow_abbrev=False)
     parser.add_argument("words", nargs="*")
@@ -231,7 +232,7 @@ def _explain_death(error_text: str) -> Refusal:
 
 
 def main() -> None:
-    """Execute the command in the process in which JAX runs.
+    """Execute `scaling advise` in the child process that runs JAX.
 
     `sys.argv` contains the ID of the process that started it, and the words of the command.
     """

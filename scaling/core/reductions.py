@@ -159,7 +159,7 @@ def _reference_whole(entries: SizedEntries) -> ReferenceTerms:
 
 
 def _reference_points(entries: SizedEntries) -> ReferenceTerms:
-    """Return the sum of J over the outputs at each point, with the arrays that set its allowed error."""
+    """Return the terms of the sum of J over the outputs at each point."""
     arrays = (entries.J.values, entries.size, entries.magnitude)
     return ReferenceTerms(*(entries.J.by_input(values)[:, None, :] for values in arrays))
 

@@ -12,7 +12,7 @@ from scaling.core.reductions import Jacobians, ReferenceTerms, SizedEntries
 
 
 def count_passes(derivative: Derivative) -> int:
-    """Return the number of JVPs with which all devices together compute J^T J in forward mode."""
+    """Return the total number of JVPs that all devices need to compute J^T J in forward mode."""
     case, seed_devices = derivative.case, derivative.case.mesh_shape[1]
     seeds_per_device = ceil_div(derivative.seeds, seed_devices)
     chunk = case.chunk if isinstance(case.chunk, int) else seeds_per_device

@@ -62,7 +62,7 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
 
 
 def _count_measurements(findings: Findings) -> dict[str, Any] | None:
-    """Return what the section on methods states about the measurements, or None without measurements."""
+    """Return the counts of the measurements for the section on methods, or None if there are none."""
     records = [r for r in findings.records if r.status == "ok" and r.case.kind == "case"]
     if not records:
         return None

@@ -123,7 +123,7 @@ def _curve_cell(point: CurvePoint) -> str:
 def count_statuses(findings: Findings) -> Counter[str]:
     """Return the number of replicates with each status. The statuses include "planned" and "missing".
 
-    The skipped and failed cases of plans are counted if there is no other record.
+    If the folder has only records of plans, their skipped and failed cases are counted.
     """
     plans = Counter(record.status for forecast in findings.forecasts for record in forecast.records)
     counts = Counter(record.status for record in findings.newest_records) or plans

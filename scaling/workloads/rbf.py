@@ -87,8 +87,8 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
 def _analytic(variant: str, summed: bool, x, support):
     """Return the derivatives of the kernel K(x, y) with respect to x, at points x of shape (points, d).
 
-    The result has the shape (points, m, d) for m centers, or (points, d) if `summed` over the centers. The
-    variant `source` omits the axis d.
+    The result has the shape (points, m, d) for m centers. If `summed` is true, it is summed over the centers,
+    and has the shape (points, d). With the variant `source`, where d is 1, there is no axis d.
     """
     if variant == "squared":
         value = jnp.exp(-0.5 * jnp.sum((x[:, None, :] - support) ** 2, axis=-1))

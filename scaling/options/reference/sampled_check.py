@@ -180,7 +180,7 @@ def _compare_rows(
 
 
 def _floor_scale(spec: ReferenceSpec, scale: np.ndarray) -> np.ndarray:
-    """Return `scale`, but at least `tolerance / max_tolerance` times the largest entry in the same row."""
+    """Return `scale`, raised to at least `tolerance / max_tolerance` times the largest entry of its row of J."""
     return np.maximum(scale, spec.tolerance / spec.max_tolerance * scale.max(axis=2, keepdims=True))
 
 
