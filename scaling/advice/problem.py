@@ -30,6 +30,10 @@ from scaling.study.user_workload import ADVISED
 TARGETS = ("jacobian", "hessian", "hvp", "gauss_newton")
 PRODUCTS = ("hvp", "gauss_newton")  # targets with an additional argument, a direction for each point
 _workload_numbers = itertools.count(1)  # distinguishes the workloads of functions with equal names
+_UNREADABLE = {  # type of a value that cannot be an input -> what to use instead
+    jax.core.Tracer: "call scaling.advise outside of jit, vmap and grad, or use a jax.ShapeDtypeStruct",
+    np.ma.MaskedArray: "JAX would ignore its mask; use x.filled(0), and the mask as another input",
+}
 _is_floating = lambda array: jnp.issubdtype(array.dtype, jnp.floating)  # noqa: E731
 _leaf_name = lambda path: jax.tree_util.keystr(path, simple=True, separator=".")  # noqa: E731
 
@@ -130,6 +134,11 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
         raise Refusal(
             f"{group} must be a dict such as {{'x': x}} by names of parameters, not {describe(inputs)}"
         )
+    try:
+        jax.tree.structure(dict(inputs))
+    except ValueError as error:  # such as keys that JAX cannot sort
+        fix = "use strings as the keys of dicts"
+        raise Refusal(f"{group} contains no pytree of JAX ({error}): {fix}") from None
     arrays = jax.tree_util.tree_map_with_path(_read_leaf, dict(inputs))
     for name in inputs:
         if not jax.tree.leaves(arrays[name]):
@@ -141,10 +150,13 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
 def _read_leaf(path: Any, leaf: Any) -> Any:
     """Convert a leaf of an input to an array of a JAX dtype. Raise `Refusal` if this is not possible."""
     subject = f"input {_leaf_name(path)!r}"
+    for kind, fix in _UNREADABLE.items():
+        if isinstance(leaf, kind):
+            raise Refusal(f"{subject} is a {kind.__name__}: {fix}")
     is_abstract = isinstance(leaf, jax.ShapeDtypeStruct)
     try:
         array = leaf if is_abstract else np.asarray(leaf)
-    except Exception as error:  # such as a tensor of PyTorch that requires a gradient, or a traced array
+    except Exception as error:  # such as a tensor of PyTorch that requires a gradient, or a jax.random.key
         text = " ".join(str(error).split())
         raise Refusal(f"{subject} cannot be converted to an array of NumPy ({text})") from None
     if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):

@@ -94,6 +94,11 @@ class OtherArray:
         ((force, {"x": X}, {"k": {"a": K}}, "k.a"), ["(wrt) 'k.a'", "x, k"]),
         ((force, {"x": X}, {"k": np.arange(2)}, "k"), ["wrt=k contains int"]),
         ((force, {"x": X}, {"k": K.astype(np.float64)}), ["float32, float64", "use one of"]),
+        ((force, {"x": np.ma.masked_less(X, 1)}, {"k": K}), ["'x' is a MaskedArray", "x.filled(0)"]),
+        (
+            (force, {"x": {"a": X, 1: X}}, {"k": K}),
+            ["points contains no pytree of JAX", "sorting", "strings as"],
+        ),
         ((np, {"x": X}), ["(module): give a function"]),
         ((force, {"x": X}, {"k": K}, "x", "hesian"), ["unknown target 'hesian'", "did you mean 'hessian'"]),
     ],
@@ -105,7 +110,7 @@ def test_a_bad_input_is_explained_in_one_line(arguments, words):
 
 
 def test_a_traced_input_is_refused():
-    with pytest.raises(Refusal, match=r"'x' cannot be converted to an array of NumPy .*traced array"):
+    with pytest.raises(Refusal, match=r"'x' is a Tracer: call scaling.advise outside"):
         jax.jit(lambda x: make_problem(force, {"x": x}, {"k": K}))(X)
 
 
