@@ -169,7 +169,9 @@ def _check_group(group: str, choice: str | None, config: Any) -> None:
         return
     files = {path.stem: _read_keys(path) for path in sorted((configuration_folder() / group).glob("*.yaml"))}
     name = config.get("name")
-    check_names(f"`name` in the {group} file", [name], files)
+    if name is None:
+        raise Refusal(f"{group}={choice} has no key `name`: add `defaults: [{[*files][-1]}]` at its top")
+    check_names(f"`name` in the {group} file", [name], [*files])
     if name == "wandb":
         return  # `TrackingSettings` checks these keys
     for key in (key for key in config if key not in files[name]):
