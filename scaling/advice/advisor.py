@@ -186,7 +186,7 @@ class Advice:
         return "; ".join(texts) or "there is no other obvious choice"
 
     def find_plain(self, mode: str) -> Record | None:
-        """Return the record of an AD mode with the defaults of batch, chunk and block, on the fewest devices."""
+        """Return the record of an AD mode with default batch, chunk and block, on the fewest devices."""
         plain = (mode, "vmap", None, None)
         records = [
             r for r in self.records if (r.case.mode, r.case.batch, r.case.chunk, r.case.block) == plain

@@ -212,8 +212,8 @@ def describe_crossovers(findings: Findings) -> list[str]:
 def _describe_weak_scaling(findings: Findings) -> list[str]:
     """Return a sentence that describes the best weak scaling curve of each function measured with JAX.
 
-    `fastest_curves` selects the curve. A curve is omitted if its time on the largest device count is too close
-    to the time of an empty call.
+    `fastest_curves` selects the curve. A curve is omitted if its time on the largest device count is too
+    close to the time of an empty call.
     """
     weak = (curve for curve in findings.curves if curve.kind == "weak" and curve.case.engine == "jax")
     return [

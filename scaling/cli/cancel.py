@@ -14,8 +14,8 @@ from scaling.results import store
 def execute(args: argparse.Namespace, console: Console) -> None:
     """Cancel the pending and running cluster tasks of a results folder, and print their number.
 
-    Raise `Refusal` if `scaling run` is submitting tasks, or if some tasks may still run because they could not
-    be cancelled.
+    Raise `Refusal` if `scaling run` is submitting tasks, or if some tasks may still run because they could
+    not be cancelled.
     """
     folder = store.require_results_folder(args.folder)
     store.refuse_newer_schema(folder)

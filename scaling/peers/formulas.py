@@ -56,7 +56,7 @@ class Batch:
         return 1 if self.case.batch == "whole" else self.case.points
 
     def points_per_tangent(self, index: int) -> int:
-        """Return the number of points for which one tangent of the input `x[index]` contains a unit vector each.
+        """Return the number of points for which one tangent of the input `x[index]` has a unit vector each.
 
         This is the number of all points, or 1 if the points share the input or the function sums over them.
         """
