@@ -180,7 +180,7 @@ def _compare_rows(
 
 
 def _floor_scale(spec: ReferenceSpec, scale: np.ndarray) -> np.ndarray:
-    """Return `scale`, or `tolerance / max_tolerance` times the largest scale of the row of J if it is larger."""
+    """Return the larger of `scale` and `tolerance / max_tolerance` times its maximum in the row of J."""
     return np.maximum(scale, spec.tolerance / spec.max_tolerance * scale.max(axis=2, keepdims=True))
 
 
