@@ -812,6 +812,48 @@ def test_an_error_that_the_reference_and_the_mode_by_hand_share_is_found(factor,
     assert record.reason == reason, record.text
 
 
+def zero_of_integers(x):
+    """Return 0, and raise an error if x is not an integer."""
+
+    def read(y):
+        if np.any(y != np.round(y)):
+            raise ValueError("not an integer")
+        return np.zeros_like(y)
+
+    return jax.pure_callback(read, jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="sequential")
+
+
+def sine_of_integers(x):
+    """Return sin(x), whose values and derivatives exist only at integers."""
+    sine = jax.custom_jvp(lambda x: jnp.sin(x) + zero_of_integers(x))
+    sine.defjvp(lambda x, v: (sine(*x), (jnp.cos(x[0]) + zero_of_integers(x[0])) * v[0]))
+    return sine(x)
+
+
+RIGHT_FORMS = {  # the function, and its derivative by hand; JAX computes another derivative, or none
+    "kink": (lambda x: jnp.maximum(x, 0.0), lambda xp, x: xp.where(x >= 0, 1.0, 0.0)),
+    "wrong rule": (with_scaled_derivative(jnp.sin, 1.5), lambda xp, x: xp.cos(x)),
+    "stop_gradient": (lambda x: jnp.sin(jax.lax.stop_gradient(x)), lambda xp, x: xp.cos(x)),
+    "no rounded inputs": (sine_of_integers, lambda xp, x: xp.cos(x)),
+}
+
+
+@pytest.mark.default
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", RIGHT_FORMS)
+def test_a_right_closed_form_that_jax_contradicts_is_not_refused(name, dtype, monkeypatch):
+    function, slope = RIGHT_FORMS[name]
+    integers = InputSpec((3,), lambda generator, rows: np.tile([0.0, 1.0, -2.0], (len(rows), 1)))
+    values = (lambda x: np.maximum(x, 0.0)) if name == "kink" else np.sin
+    reference = lambda x: Reference(values(x["x"]), slope(np, x["x"])[:, :, None] * np.eye(3))  # noqa: E731
+    by_hand = lambda x: slope(jnp, x)[:, :, None] * jnp.eye(3, dtype=x.dtype)  # noqa: E731
+    built = Workload(
+        function, {"x": integers}, wrt="x", reference=reference, whole_modes={"analytic": by_hand}
+    )
+    record = measure(built, monkeypatch, mode="analytic", dtype=dtype)
+    assert record.status == "ok", record.text
+
+
 @pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("reduction", [None, *REDUCTIONS, "value"])
 def test_known_nonzeros_are_reduced_without_a_dense_reference(reduction, dense, monkeypatch):

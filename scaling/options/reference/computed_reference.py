@@ -151,34 +151,54 @@ def describe_wrong_form(spec: ReferenceSpec) -> str | None:
     """Return an error message if JAX contradicts the closed form of a workload at the first point, else None.
 
     A derivative that the workload computes by hand may repeat an error of its closed form, such as an entry
-    that `pattern` lacks. The product of the Jacobian and a random vector is compared with a JVP in the dtype
-    of the case. An error may be three times the range of this JVP with random rounding errors. None is also
-    returned if JAX cannot differentiate the function.
+    that `pattern` lacks. The product of the Jacobian and a random vector must differ from a JVP in the dtype
+    of the case, and from finite differences, because a rule of the function may be wrong, or a kink may be at
+    the point. None is also returned if JAX cannot evaluate the function with rounding errors.
     """
     workload, arrays = spec.workload, inputs.exact_inputs(spec.case, spec.workload, 0, 1)
     evaluation = native_evaluation(spec.case, workload)
     direction = evaluations.random_direction(evaluation, arrays, np.random.default_rng(spec.case.data_seed))
-    differentiate = functools.partial(evaluations.directional_derivative, direction=direction)
     J, floor = references.reference_jacobians(spec, 0, 1)
     v = flatten_inputs(evaluation.names, evaluation.per_point, direction, 1)
     expected = J.by_output(J.values, v)
     magnitude = J.by_output(references.at_least(np.abs(J.values), floor), np.abs(v))
     limit = references.tolerance(spec.roundoff, max(workload.terms, v.shape[1])) * magnitude
     limit = limit + 2.0**13 * references.smallest_normal(spec.case)  # intermediate results may underflow
-    with evaluations.evaluation_context(evaluation.dtype):
-        if not evaluations.is_traceable(evaluation, arrays, "columns"):
-            return None
-        product = differentiate(evaluation, arrays)
-        rounding = evaluations.rounding_range(differentiate, evaluation, arrays, 2 * spec.roundoff, 16)
-    is_wrong = (np.abs(product - expected) > limit + 3 * rounding)[0]
+    try:
+        product, is_wrong = _compare_with_jvp(spec, evaluation, arrays, direction, expected, limit)
+        if is_wrong.any():
+            with evaluations.evaluation_context("float64"):
+                exact = _make_unverified_reference(spec.case, workload, "float64", arrays).evaluation
+                is_wrong &= verification.find_refuted(exact, arrays, direction, expected, limit)
+    except Exception:  # of the function, or of JAX
+        return None
     if not is_wrong.any():
         return None
-    output = int(np.argmax(is_wrong))
+    output = int(np.argmax(is_wrong[0]))
     return (
         "the closed form of the workload (`reference`, or `nonzeros` with `pattern`) is wrong at point 0: "
         f"the derivative of output {output} in a random direction is {expected[0, output]:.7g}, but JAX "
         f"computes {product[0, output]:.7g}"
     )
+
+
+def _compare_with_jvp(
+    spec: ReferenceSpec,
+    evaluation: Evaluation,
+    arrays: InputArrays,
+    direction: InputArrays,
+    expected: np.ndarray,
+    limit: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the JVP along `direction`, and where it differs from `expected`, of shape (points, outputs).
+
+    It may differ by `limit`, and by three times the range of the JVP with random rounding errors.
+    """
+    differentiate = functools.partial(evaluations.directional_derivative, direction=direction)
+    with evaluations.evaluation_context(evaluation.dtype):
+        product = differentiate(evaluation, arrays)
+        rounding = evaluations.rounding_range(differentiate, evaluation, arrays, 2 * spec.roundoff, 16)
+    return product, np.abs(product - expected) > limit + 3 * rounding
 
 
 @functools.lru_cache(maxsize=8)  # the cache of compiled programs compares functions by identity

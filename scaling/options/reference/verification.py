@@ -105,6 +105,25 @@ def find_objection(
     return {"unsure": _describe_doubt(evaluation.dtype, is_refuted, unresolved, float64_obstacle)}
 
 
+@np.errstate(invalid="ignore", over="ignore")  # at infinite values
+def find_refuted(
+    evaluation: Evaluation,
+    arrays: InputArrays,
+    direction: InputArrays,
+    derivative: np.ndarray,
+    tolerance: np.ndarray,
+) -> np.ndarray:
+    """Return where finite differences refute a derivative along a direction, of shape (points, outputs).
+
+    The derivative may have errors up to `tolerance`. At a kink, it may be between the slopes on both sides.
+    """
+    center, noise = _measure_values(evaluation, arrays)
+    value_rounding = VALUE_ROUNDINGS * evaluation.roundoff * np.abs(center)
+    values_at = functools.partial(values_along, evaluation, arrays, direction)
+    size, rounding = np.abs(derivative), tolerance / 4  # `compare_along` allows four times the rounding error
+    return compare_along(values_at, derivative, size, center, noise, value_rounding, rounding).is_wrong
+
+
 def _describe_doubt(
     dtype: str, is_refuted: bool, unresolved: int | None, float64_obstacle: str | None
 ) -> str:
