@@ -28,13 +28,23 @@ from scaling.core.case import Refusal, from_dict, to_dict
 from scaling.core.environment import node_name
 from scaling.core.timing import Sampling
 from scaling.results import store
-from scaling.results.read_record import check_entries, check_types
+from scaling.results.read_record import check_entries, check_types, type_check
 from scaling.workers.machine import Machine, ProcessShape
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult, Schedule, ScheduledCase, group_by_process
 
 SETUP_FAILED = "scaling: setup line failed with exit status"  # beginning of a line in the log of a job
 _SUBMISSION_FILE = "submission.json"
+# Field of an event in a journal -> test of its JSON value. An event has some of these fields.
+_EVENT_CHECKS = {
+    **dict.fromkeys(("event", "key"), type_check(str)),
+    **dict.fromkeys(("replicate", "attempt", "pid"), type_check(int)),
+    **dict.fromkeys(("job", "node", "text"), type_check(str | None)),
+    "at": lambda value: isinstance(value, str) and _is_time(value),
+    "seat": type_check(int | None),
+    "nodes": type_check(list[str]),
+    "log_starts": lambda value: type_check(list[int])(value) and len(value) == 2,
+}
 
 
 @dataclass(frozen=True)
@@ -318,14 +328,28 @@ def _journal_paths(task: Path) -> Iterator[Path]:
 
 
 def _read_events(task: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events in all journal files of a task, from the first run to the last.
+    """Yield the events in all journal files of a task, from the first run to the last. Skip invalid lines.
 
     An event is a dict. Its entry "run" is the number of the run of the task, starting with 1.
     """
     for run, path in enumerate(itertools.takewhile(Path.exists, _journal_paths(task)), 1):
         for line in store.read_file(path).decode(errors="replace").splitlines():
-            with contextlib.suppress(ValueError):  # the last line may be incomplete
-                yield json.loads(line) | {"run": run}
+            with contextlib.suppress(ValueError, RecursionError):  # the last line may be incomplete
+                event = json.loads(line)
+                if isinstance(event, dict) and _is_event(event):
+                    yield event | {"run": run}
+
+
+def _is_event(event: dict[str, Any]) -> bool:
+    are_valid = all(is_valid(event[name]) for name, is_valid in _EVENT_CHECKS.items() if name in event)
+    return are_valid and "event" in event and ("key" in event or event["event"] not in ("begin", "end"))
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return datetime.datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
 
 
 class Journal:

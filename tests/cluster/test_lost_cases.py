@@ -340,12 +340,16 @@ def test_a_final_failure_runs_once_more_with_retry(submission, tmp_path, make_re
     assert key not in attempts([task_state.remaining_cases(work, [failed(1)])])
 
 
-def test_an_incomplete_line_of_a_journal_is_skipped(submission):
+NAIVE_TIME = '{"event": "begin", "key": "x", "replicate": 0, "attempt": 1, "at": "2026-11-30T19:11:48"}'
+
+
+@pytest.mark.parametrize("line", ['{"event": "begin", "ke', "[]", "{}", "7", NAIVE_TIME])
+def test_a_damaged_line_of_a_journal_is_skipped(submission, line):
     start_journal(submission)
     entry = submission.entries[0]
     undamaged = read_journal(entry.path)
     with entry.path.with_suffix(".run-1.jsonl").open("a") as file:
-        file.write('{"event": "begin", "ke\n')
+        file.write(line + "\n")
     assert read_journal(entry.path) == undamaged and len(undamaged.attempts) == 1
 
 
