@@ -354,7 +354,7 @@ def test_a_zero_derivative_by_one_input_hides_no_error_by_another(
     derivative, got = compute_result(zero_by_shift, points=points, mode="jacrev", dtype="float32")
     assert check.verdict(derivative, got, "cpu").reason is None
     column = np.abs(got[1, 0]).argsort()[-5]
-    name = f"entry [0, {column}]"
+    name = f"entry [0, {column}] ({'w' if column < 40 else 'shift'}[{column % 40}])"
     got[1, 0, column] *= factor
     verdict = check.verdict(derivative, got, "cpu")
     assert verdict.reason == "wrong_answer" and "point 1 is wrong" in verdict.text

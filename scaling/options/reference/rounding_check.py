@@ -7,7 +7,9 @@ the tolerance plus a multiple of the range of these values. Otherwise, the entry
 
 import dataclasses
 import functools
+import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +17,7 @@ import numpy as np
 from scaling.core import inputs
 from scaling.core.check import CheckProgress, EntryComparison, PointsComparison
 from scaling.core.inputs import InputArrays
-from scaling.core.reductions import Jacobians
+from scaling.core.reductions import WHOLE, Jacobians
 from scaling.core.reference import ReferenceSpec, closed_form, reduce_reference, relative_error
 from scaling.options.reference import evaluations
 from scaling.options.reference.computed_reference import native_evaluation
@@ -145,9 +147,26 @@ def describe_first_wrong(spec: ReferenceSpec, comparison: EntryComparison, is_wr
     error = relative_error(np.abs(comparison.result - expected), comparison.scale)
     ranked = np.where(is_wrong, np.nan_to_num(error, nan=np.inf), -1.0)[point]
     index = [int(k) for k in np.unravel_index(np.argmax(ranked), ranked.shape)]
-    entry = f"entry {index}" if comparison.measure is None else "a sampled entry"
+    entry = f"entry {index}{_name_input(spec, index)}" if comparison.measure is None else "a sampled entry"
     values = (array[(point, *index)] for array in (comparison.result, expected))
     return "; {} is {:.7g}, expected {:.7g}".format(entry, *values)
+
+
+def _name_input(spec: ReferenceSpec, index: Sequence[int]) -> str:
+    """Return the input element of an entry (output, column) of a dense Jacobian, such as " (x[3])".
+
+    Return "" for any other result.
+    """
+    is_product = spec.case.ad_mode.is_value or spec.case.target == "hvp"
+    if spec.pattern is not None or spec.reduction is not WHOLE or is_product:
+        return ""
+    column = index[-1]
+    for name in spec.workload.names:
+        shape = spec.workload.inputs[name].shape
+        if column < math.prod(shape):
+            return f" ({name}{[int(k) for k in np.unravel_index(column, shape)] if shape else ''})"
+        column -= math.prod(shape)
+    return ""
 
 
 def _rounding_of_block(
