@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from scaling.cli.output import print_lines
+from scaling.cli.output import damaged_notes, print_lines
 from scaling.core.case import Refusal
 from scaling.core.formatting import format_count
 from scaling.results import store
@@ -67,6 +67,8 @@ def _copy_results(folders: Sequence[Path], records: Collection[bytes], target: P
     if new_records:
         path = target / f"merged-{uuid.uuid4().hex[:12]}.jsonl"
         store.replace_file(path, b"".join(record + b"\n" for record in new_records))
+    for folder in folders:
+        yield from (f"{folder}: {note}" for note in damaged_notes(store.load(folder).damaged))
     studies = {folder: store.read_study(folder) for folder in (target, *folders)}
     yield from (f"{folder}: {study.problem}" for folder, study in studies.items() if study.problem)
     _merge_studies(list(studies.values()), target)

@@ -131,10 +131,15 @@ def test_studies_are_merged_and_the_first_title_is_kept(merge, tmp_path):
     assert len(study["cases"]) == 2
 
 
-def test_damaged_lines_are_not_copied_and_the_records_of_their_file_are(merge, tmp_path, make_record):
+def test_damaged_lines_are_named_and_not_copied_and_the_records_of_their_file_are(
+    merge, tmp_path, make_record
+):
     line = to_line(make_record(points=10, digest="two"))
     (tmp_path / "b" / "incomplete.jsonl").write_text(line + '\n{"half of a record')
-    merge()
+    damaged, _ = merge()
+    assert damaged.startswith(
+        f"{tmp_path / 'b'}: damaged, ignored: incomplete.jsonl:2: not a complete line of JSON"
+    )
     assert store.load(tmp_path / "c").damaged == [] and len(store.load(tmp_path / "c").records) == 6
     assert lines_in(tmp_path / "c") == lines_in(tmp_path / "a", tmp_path / "b")
 
