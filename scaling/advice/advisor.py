@@ -150,10 +150,15 @@ class Advice:
         }  # fmt: skip
         return ", ".join(text for text, applies in details.items() if applies)
 
+    @property
+    def duration(self) -> str:
+        """Return text such as "1.06 ms (1.05 to 1.07) per call, measured", for the recommended method."""
+        interval = median_interval(self.best.seconds) or ()
+        how = "measured" if self.best.seconds else "predicted"
+        return f"{format_duration(time_per_call(self.best) or 0.0, *interval)} per call, {how}"
+
     def __str__(self) -> str:
-        best, interval = self.best, median_interval(self.best.seconds) or ()
-        duration = format_duration(time_per_call(best) or 0.0, *interval)
-        how = "measured" if best.seconds else "predicted"
+        best = self.best
         certainty = "nothing was measured, and the prediction may be wrong by a factor of two or more"
         if best.seconds:
             others = [record for record in self.records if record.seconds and record != best]
@@ -164,7 +169,7 @@ class Advice:
         needed_bytes = bytes_while_running(vars(best))
         amount = "an unknown amount" if needed_bytes is None else format_bytes(needed_bytes)
         return (
-            f"Use {self.describe(best.case)}: {duration} per call, {how} on {self.machine}.\n"
+            f"Use {self.describe(best.case)}: {self.duration} on {self.machine}.\n"
             f"For comparison, {self._compare_obvious_choices()}.\n"
             f"It needs {amount} of memory per device; {certainty}.\n\n"
             f"{self.code}"

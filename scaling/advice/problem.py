@@ -93,6 +93,10 @@ def make_problem(
     """Check the arguments of `scaling.advise`, and return a `Problem`. Raise `Refusal` if one is invalid."""
     if not callable(function):
         raise Refusal(f"the function to advise on is {describe(function)}: give a function of one point")
+    if inspect.iscoroutinefunction(function):
+        raise Refusal(
+            "the function to advise on is defined by `async def`, which JAX cannot trace: use `def`"
+        )
     check_names("target", [target], TARGETS)
     points = _read_inputs("points", points)
     shared = _read_inputs("shared", {} if shared is None else shared)
@@ -225,7 +229,8 @@ def registered(
         )  # fmt: skip
     except Refusal as error:
         text = name_user_function(str(error))
-        if "on abstract inputs" in text and problem.shared:
+        has_number = any(a.shape == () and not _is_floating(a) for a in jax.tree.leaves(dict(problem.shared)))
+        if "on abstract inputs" in text and has_number:
             text += "; bind a size, an axis or a flag by functools.partial"
         raise Refusal(text) from None
     finally:

@@ -58,6 +58,7 @@ _DTYPES = (*DTYPES, "int8", "int16", "int32", "int64", "uint8", "uint16", "uint3
 _FIELDS_OF_FUNCTION = ("wrt", "target", "devices", "hardware")
 _FIELDS_OF_WORKLOAD = (*VIEWS["problem"], "formulation", "memory_limit", "devices", "hardware")
 _IN_PROCESS = "--in-process"  # the first argument of the process in which JAX runs; JSON of its share follows
+_DURATION = "duration"  # the name of the file to which this process writes the time of the best method
 _Shapes = dict[str, tuple[tuple[int, ...], str]]  # input name -> (shape, dtype)
 
 
@@ -80,26 +81,29 @@ def execute(words: list[str], console: Console) -> int:
     if words[0] == _IN_PROCESS:
         request = _parse_words(words[2:], json.loads(words[1]))
         try:
-            _advise(request, console)
-        except SystemExit as error:
+            Path(tempfile.gettempdir(), _DURATION).write_text(_advise(request, console))
+        except (SystemExit, KeyboardInterrupt) as error:  # Ctrl-C is a stop for the parent
             fix = "remove it, or write it under if __name__ == '__main__'"
-            raise Refusal(f"{request.name} raised SystemExit({error}); {fix}") from None
+            raise Refusal(f"{request.name} raised {type(error).__name__}({error}); {fix}") from None
         return 0
     try:
-        return _advise_on_devices(words, _parse_words(words), console)
+        _advise_on_devices(words, _parse_words(words), console)
+        return 0
     except KeyboardInterrupt:
         raise KeyboardInterrupt("stopped before there was any advice") from None
 
 
-def _advise_on_devices(words: list[str], request: _Request, console: Console) -> int:
-    """Execute the command in a new process, on a CPU in one for each device count. Return the exit status.
+def _advise_on_devices(words: list[str], request: _Request, console: Console) -> None:
+    """Execute the command in a new process, on a CPU in one for each device count.
 
-    Raise `Refusal` if a device count is invalid. Raise `KeyboardInterrupt` if a signal stops the process
-    before it finds a method.
+    Raise `Refusal` if a device count is invalid, or if there is no advice for any device count. Raise
+    `KeyboardInterrupt` if a signal stops the process before it finds a method.
     """
     options, core_count = request.options, len(cores.usable_cores())
     devices = options["devices"]
-    if request.is_bound and not (devices and all(count in range(1, core_count + 1) for count in devices)):
+    if not devices or any(type(count) is not int for count in devices):
+        raise Refusal(f"devices={devices}: give a number of devices, or several, such as [1,2]")
+    if request.is_bound and not all(1 <= count <= core_count for count in devices):
         fix = f"give numbers from 1 to {core_count}"
         raise Refusal(f"devices={devices}: this machine has {format_count(core_count, 'core')}; {fix}")
     if request.case is None:
@@ -107,15 +111,36 @@ def _advise_on_devices(words: list[str], request: _Request, console: Console) ->
     machine = options["hardware"] or f"this machine ({local_machine().platform})"
     # On a CPU, each number of devices gets a separate process that is bound to one core per device.
     groups = [[count] for count in dict.fromkeys(devices)] if request.is_bound else [devices]
+    durations, refusals, is_stopped = dict[int, str](), dict[int, Refusal](), False
     for group in groups:
         share = {"devices": group, "budget": options["budget"] / len(groups)}
         is_measured = options["budget"] and not options["hardware"]
         procedure = f"measured for up to {share['budget']:g} s" if is_measured else "by compiling alone"
         print_lines(console, [f"{request.name} on {machine}, devices={group}: {procedure}"])
-        status, is_stopped = _run_in_process([_IN_PROCESS, json.dumps(share), *words], request)
-        if status or is_stopped:
-            return status
-    return 0
+        try:
+            command = [_IN_PROCESS, json.dumps(share), *words]
+            durations[group[0]], is_stopped = _run_in_process(command, request)
+        except Refusal as refusal:
+            refusals[group[0]] = refusal
+        except KeyboardInterrupt:
+            if not durations:
+                raise
+            is_stopped = True
+        if is_stopped:
+            break
+    if not durations:
+        raise next(iter(refusals.values()))
+    _print_comparison(durations, refusals, console)
+
+
+def _print_comparison(
+    durations: Mapping[int, str], refusals: Mapping[int, Refusal], console: Console
+) -> None:
+    """Print why device counts have no advice, and the times of the best methods on several device counts."""
+    print_lines(console, [f"devices={count} is left out: {text}" for count, text in refusals.items()])
+    if len(durations) > 1:
+        times = [f"{format_count(count, 'device')} {text}" for count, text in durations.items()]
+        print_lines(console, [f"Best time on each number of devices: {'; '.join(times)}."])
 
 
 def _parse_words(words: Sequence[str], share: Mapping[str, Any] | None = None) -> _Request:
@@ -138,7 +163,7 @@ def _parse_words(words: Sequence[str], share: Mapping[str, Any] | None = None) -
     if (functions or points or shared) if is_workload else (len(functions) != 1 or not points):
         example = "scaling advise spring.py:force --points x=100000,17"
         raise Refusal(f"give one function with --points ({example}), or workload=NAME and its fields")
-    budget = " ".join(budgets) or "30"
+    budget = " ".join(budgets or ["30"])
     if not re.fullmatch(r"\d{0,9}\.?\d{1,9}", budget):
         raise Refusal(f"budget must be a number of seconds, such as 30 or 0.5, not {budget!r}")
     allowed = _FIELDS_OF_WORKLOAD if is_workload else _FIELDS_OF_FUNCTION
@@ -189,10 +214,11 @@ def _parse_shapes(option: str, texts: Sequence[str]) -> _Shapes:
     return inputs
 
 
-def _run_in_process(words: list[str], request: _Request) -> tuple[int, bool]:
-    """Execute this command in a new process. Return (exit status, whether a signal stopped the process).
+def _run_in_process(words: list[str], request: _Request) -> tuple[str, bool]:
+    """Execute this command in a new process. Return (time per call, whether a signal stopped the process).
 
-    Raise `Refusal` if the process dies, and `KeyboardInterrupt` if a signal stops it before there is advice.
+    The time is that of the best method, as text. Raise `Refusal` if the process refuses the function or dies,
+    and `KeyboardInterrupt` if a signal stops it before there is advice.
     """
     variables = {"TF_CPP_MIN_LOG_LEVEL": "2"}
     if request.case:  # otherwise, use the user's own settings, as the printed code will
@@ -216,12 +242,15 @@ def _run_in_process(words: list[str], request: _Request) -> tuple[int, bool]:
                 is_stopped = True
                 process.send_signal(signal.SIGINT)  # it prints its advice so far
         error_text = Path(folder, "errors").read_text(errors="replace")
-    if is_stopped and process.returncode:
+        if process.returncode == 0:
+            sys.stderr.write(error_text)
+            return Path(folder, _DURATION).read_text(), is_stopped
+    if is_stopped:
         raise KeyboardInterrupt
-    if process.returncode not in (0, 2):
-        raise _explain_death(error_text)
-    sys.stderr.write(error_text)
-    return process.returncode, is_stopped
+    refusals = [line for line in error_text.splitlines() if line.startswith("scaling: ")]
+    if process.returncode == 2 and refusals:
+        raise Refusal(refusals[-1].removeprefix("scaling: "))
+    raise _explain_death(error_text)
 
 
 def _explain_death(error_text: str) -> Refusal:
@@ -248,8 +277,8 @@ def main() -> None:
     os._exit(status)  # without waiting for a compilation that a signal interrupted
 
 
-def _advise(request: _Request, console: Console) -> None:
-    """Find and print the fastest AD method in this process."""
+def _advise(request: _Request, console: Console) -> str:
+    """Find and print the fastest AD method in this process. Return its time per call as text."""
     dtypes = [dtype for group in (request.points, request.shared) for _, dtype in group.values()]
     dtypes += [request.case.dtype] if request.case else []
     _start_jax(request.options["devices"][0] if request.is_bound else 0, "float64" in dtypes)
@@ -267,6 +296,7 @@ def _advise(request: _Request, console: Console) -> None:
     summary = str(advice)  # raises a `Refusal` if no method can be advised
     print_table(make_table("", "The methods, best first", "", map(_format_row, advice.rows)), console)
     print_lines(console, ["", *summary.splitlines()])
+    return advice.duration
 
 
 def _make_structs(shapes: _Shapes) -> Any:

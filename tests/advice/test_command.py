@@ -1,6 +1,7 @@
 """`scaling advise`: a function of a file or a workload on the command line; bad words are one line and exit status 2."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -58,8 +59,11 @@ def force(x, stiffness):
         ("spring.py:force --points x=3,2:float99", "unknown dtype 'float99'"),
         ("nosuch.py:force --points x=3,2", "'nosuch.py:force' does not name a function in an existing file"),
         ("spring.py:force --points x=3,2 devices=0", "devices=[0]: this machine has"),
-        ("spring.py:force --points x=3,2 devices=[]", "devices=[]: this machine has"),
-        ("workload=linear devices=[[1]]", "devices=[[1]]: this machine has"),
+        ("spring.py:force --points x=3,2 devices=[]", "devices=[]: give a number of devices, or several"),
+        ("workload=linear devices=[[1]]", "devices=[[1]]: give a number of devices"),
+        ("workload=linear devices=1.0", "devices=[1.0]: give a number of devices"),
+        ("workload=linear devices=true", "devices=[True]: give a number of devices"),
+        ("workload=linear budget=", "such as 30 or 0.5, not ''"),
         (
             "spring.py:force --points x=3,2 wrt=x,k",
             "wrt=x,k: to run each of several values, write 'wrt=[x,k]'",
@@ -101,14 +105,17 @@ def test_a_file_that_its_name_does_not_import_is_refused(file, words, tmp_path, 
 @pytest.mark.parametrize(
     ("replies", "devices", "status", "words"),
     [
-        ([(0, False), (0, False)], "[1,2]", 0, "devices=[2]: measured for up to 15 s"),
-        ([(0, False), (2, False)], "[1,2]", 2, ""),
-        ([(2, False)], "[2,1]", 2, ""),
-        ([(0, True)], "[1,2]", 0, ""),
+        ([("2 s", False), ("1 s", False)], "[1,2]", 0, "devices: 1 device 2 s; 2 devices 1 s.\n"),
+        ([("2 s", False), Refusal("few points")], "[1,2]", 0, "\ndevices=2 is left out: few points\n"),
+        ([Refusal("few points"), ("2 s", False)], "[2,1]", 0, "\ndevices=2 is left out: few points\n"),
+        ([Refusal("no points"), Refusal("few points")], "[2,1]", 2, "scaling: no points"),
+        ([("2 s", True)], "[1,2]", 0, ""),
+        ([("2 s", False), KeyboardInterrupt()], "[1,2]", 0, ""),
         ([KeyboardInterrupt()], "[1,2]", 130, "stopped before there was any advice"),
-        ([(0, False)], "[1,1]", 0, ""),
+        ([("2 s", False)], "[1,1]", 0, ""),
     ],
-    ids=["both", "second refused", "first refused", "stopped with advice", "stopped", "equal"],
+    ids=["both", "second refused", "first refused", "both refused", "stopped with advice", "stopped in second",
+         "stopped", "equal"],
 )  # fmt: skip
 def test_each_number_of_devices_is_advised_on_once_until_a_signal(
     replies, devices, status, words, monkeypatch, capsys
@@ -132,7 +139,7 @@ def test_each_number_of_devices_is_advised_on_once_until_a_signal(
 def test_no_advice_on_a_cpu_is_given_for_an_accelerator_that_jax_does_not_find(monkeypatch, capsys):
     monkeypatch.setenv("JAX_PLATFORMS", "cuda,cpu")
     monkeypatch.setattr(machine, "_query_jax_devices", lambda: machine.Machine("cpu", "cpu", 1))
-    monkeypatch.setattr(advise, "_run_in_process", lambda *_: (0, False))
+    monkeypatch.setattr(advise, "_run_in_process", lambda *_: ("1 s", False))
     assert main(["advise", "workload=linear"]) == 2
     assert "JAX cannot start gpu of JAX_PLATFORMS=cuda,cpu" in capsys.readouterr().err
 
@@ -217,6 +224,11 @@ def test_a_workload_is_advised_on_and_the_command_that_runs_it_is_named(scaling_
     assert [line for line in done.stdout.splitlines() if ": by compiling alone" in line] == [
         f"mine on this machine (cpu), devices=[{count}]: by compiling alone" for count in (1, 2)
     ]
+    last_line = done.stdout.splitlines()[-1]
+    assert re.fullmatch(
+        r"Best time .* devices: 1 device .+ per call, predicted; 2 devices .+ per call, predicted\.",
+        last_line,
+    )
 
 
 @pytest.mark.thin(3, "thorough")
@@ -227,6 +239,7 @@ def test_a_workload_is_advised_on_and_the_command_that_runs_it_is_named(scaling_
         ("def force(x):\n    return float(x[0])\n", "abstract inputs"),
         ("raise SystemExit(3)\n", "spring.py:force raised SystemExit(3); remove it"),
         ("import sys\n\ndef force(x):\n    sys.exit(3)\n", "spring.py:force raised SystemExit(3); remove"),
+        ("raise KeyboardInterrupt\n", "spring.py:force raised KeyboardInterrupt(); remove it"),
         ("import os\nos._exit(3)\n", "died"),
         (
             "import jax\njax.config.update('jax_num_cpu_devices', 3)\n",

@@ -25,6 +25,10 @@ def force(x, k, scale=1.0):
     return scale * k * (x[1:] - x[:-1])
 
 
+async def force_later(x, k):
+    return force(x, k)
+
+
 class OtherArray:
     """An array of a library with dtypes of its own, such as pandas or PyTorch."""
 
@@ -49,6 +53,7 @@ class OtherArray:
         ((force, {"x": X}, {"k": K}, "x,k"), ["wrt must be names joined by '+', such as x+k", "'x,k'"]),
         ((force, {}), ["one at least in points"]),
         ((force, {"x": X}, {"x": K}), ["in both: x"]),
+        ((force_later, {"x": X}, {"k": K}), ["defined by `async def`", "use `def`"]),
         ((force, {"x": X}), ["takes (x, k, scale=1.0), but the inputs are x:", "in points or in shared"]),
         ((force, {"x": X}, {"stifness": K}), ["takes (x, k, scale=1.0), but the inputs are x, stifness"]),
         ((force, {"x": X}, {"k": "soft"}), ["'k' is 'soft' (str)", "arrays of real numbers"]),
@@ -180,6 +185,12 @@ def test_a_message_on_a_function_has_its_name(function):
         registered(problem) as case,
     ):
         candidates.list_candidates(case)
+
+
+def test_a_shape_error_has_no_hint_to_bind_a_size():
+    with pytest.raises(Refusal, match="fails on abstract inputs") as refusal:
+        scaling.advise(lambda x, k: k * x, {"x": X}, {"k": np.ones(5, np.float32)}, budget=0)
+    assert "functools" not in str(refusal.value)
 
 
 def test_a_size_given_as_an_input_is_refused_with_the_way_to_bind_it():
