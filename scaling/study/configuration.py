@@ -269,6 +269,8 @@ def _explain_error(error: Exception, words: Sequence[str]) -> Refusal:
         fix = f"; your own is DIR/study/{Path(name).name}.yaml, with --config-dir DIR" * (group == "study")
         return Refusal(f"{unknown_name(group or 'configuration', name, error.options)}{fix}")
     reason = " ".join(str(cause).partition("object_type")[0].split())
+    if isinstance(cause, RecursionError):
+        reason = "a file or a value refers to itself, or has too many levels"
     fix = "correct the argument or the file that this names"
     return Refusal(f"cannot compose {' '.join(words)[:200]}: {reason[:300]}; {fix}")
 
