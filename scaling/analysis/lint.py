@@ -10,6 +10,7 @@ from scaling.analysis.cases import describe_environments
 from scaling.analysis.curves import Curve
 from scaling.analysis.estimate import format_percentage
 from scaling.analysis.findings import Findings
+from scaling.analysis.ratios import trend
 from scaling.analysis.timings import Timing
 from scaling.core.case import label
 from scaling.core.formatting import format_count, format_duration
@@ -20,6 +21,7 @@ Rule = Callable[[Findings], list[str]]  # returns a description of each violatio
 DefectCheck = Callable[[Timing], str | bool]  # returns a description of a defect of a time, or '' or False
 _LEAST_SAMPLES = 7  # per process
 _MAX_HALF_WIDTH = 0.05  # limit of the relative half-width of an interval
+_MAX_TREND = 0.02  # limit of the change of the time within a process, relative to the median
 _WRONG = ("wrong_answer", "not_finite")
 
 
@@ -111,6 +113,15 @@ def _disturbed(timing: Timing) -> str | bool:
     return share > timings.DISTURBED and f"{format_percentage(share)} of its samples, {' and '.join(causes)}"
 
 
+def _trend(timing: Timing) -> str | bool:
+    """Return the largest trend of a process as text, such as '+5.2 % from the first third to the last'.
+
+    The number is the change of the median time. Return False if no process has a significant trend.
+    """
+    change = max((trend(record.seconds, _MAX_TREND) or 0.0 for record in timing.records), key=abs)
+    return change != 0 and f"{100 * change:+.1f} % from the first third to the last"
+
+
 # Rules for a whole folder. Each returns descriptions of its violations.
 
 
@@ -195,6 +206,8 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
      f"stop what else runs there, or raise a CPU quota; {_RERUN}"),
     (WARNING, "devices that are hardware threads of one core", _check_each(_shared_cores),
      "as many devices as physical cores at most"),
+    (WARNING, "trend within a process", _check_each(_trend),
+     f"sampling.warm_up=0.5, a machine at rest; {_RERUN}"),
     (WARNING, "no baseline: a plain jit program on one device", _curves_without_jit,
      "add a grid with `api: jit` and `devices: 1`"),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Compute intervals of times and ratios (`Ratio`), p-values, moderated variances and autocorrelation.
+"""Compute intervals of times and ratios (`Ratio`), p-values, moderated variances, trends, autocorrelation.
 
 Samples are nested in processes, and processes in cluster jobs. The error of a time is estimated from the
 variation at the highest level with several members: jobs, otherwise processes, otherwise samples. This
@@ -28,7 +28,7 @@ from scaling.core.timing import median_interval
 _LEAST_VARIANCE = 1e-18  # smallest variance of the logarithm of a time, for a relative error of 1e-9
 _LEAST_CASES = 20  # the least number of cases for which variances are moderated
 _LEAST_SAMPLES = 6  # with fewer samples, their range contains the median with a probability below 95 %
-_SIGNIFICANCE = 1e-3  # significance level of the test for autocorrelation
+_SIGNIFICANCE = 1e-3  # significance level of the tests for trend and autocorrelation
 
 
 @dataclass(frozen=True)
@@ -210,6 +210,25 @@ def _effective_count(ratios: Sequence[Ratio]) -> float:
     pairs = max(1, sum(n * (n - 1) for n in cases.values()))
     correlation = sum(sums[process] ** 2 - n for process, n in cases.items()) / pairs
     return len(ratios) / (1 + (len(ratios) - 1) * min(max(correlation, 0.0), 1.0))
+
+
+def trend(samples: Sequence[float], least: float = 0.0) -> float | None:
+    """Return the relative change of the median time from the first to the last third of the samples.
+
+    Return None if there are fewer than three samples, if the change is at most `least`, or if it is not
+    significant. The test is Spearman's rank correlation with the sample index, at the 0.1 % level.
+    """
+    count = len(samples)
+    if count < 3 or min(samples) == max(samples):
+        return None
+    first, last = (statistics.median(third) for third in (samples[: count // 3], samples[-(count // 3) :]))
+    change = (last - first) / statistics.median(samples)
+    if abs(change) <= least:
+        return None
+    ranks, index = _centered_ranks(samples), np.arange(count) - (count - 1) / 2
+    determination = (ranks @ index) ** 2 / (ranks @ ranks) / (index @ index)  # the squared correlation
+    critical = stdtrit(count - 2, _SIGNIFICANCE / 2) ** 2
+    return change if determination * (count - 2) >= critical * (1 - determination) else None
 
 
 def interval_widening(samples: Sequence[float]) -> float | None:

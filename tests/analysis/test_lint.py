@@ -5,9 +5,10 @@ import re
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from scaling.analysis import findings, lint
-from scaling.analysis.ratios import interval_widening
+from scaling.analysis.ratios import interval_widening, trend
 from scaling.core.case import to_dict
 from scaling.core.record import to_line
 from scaling.results.store import write_json
@@ -77,6 +78,7 @@ def change(records, at, **fields):
     return [*records[:at], dataclasses.replace(records[at], **fields), *records[at + 1 :]]
 
 
+SHIFTED = [1e-3 * (1 + (index >= 15) * 0.05 + 1e-4 * (index * 7 % 5)) for index in range(30)]
 WALK = [1e-3 * (1 + 0.08 * (index // 10 % 2) + 1e-4 * (index * 7 % 5)) for index in range(60)]
 FAULTS = [  # rule, severity, study with that fault from (study, clean), words of the remark
     ("unverified answers", "error", lambda s, _: change(s(), 0, error=None), "error None, tolerance 1e-06"),
@@ -98,6 +100,7 @@ FAULTS = [  # rule, severity, study with that fault from (study, clean), words o
      "22 % of its samples, load of other processes and throttled"),
     ("devices that are hardware threads", "warning", lambda s, _: change(s(), 2, before={"siblings": [[0, 4]]}),
       "some on the same core"),
+    ("trend within", "warning", lambda s, _: change(s(), 2, seconds=SHIFTED), "+4.9 % from the first third to the last"),
     ("no baseline: a plain jit", "warning", lambda s, _: [r for r in s() if r.case.api != "jit" or r.case.mode == "analytic"],
      "linear o=3 p=5 points=8"),
 ]  # fmt: skip
@@ -211,7 +214,30 @@ DRAWS = {
 def test_independent_samples_rarely_raise_remarks(draw, count):
     generator = np.random.default_rng(count)
     series = [DRAWS[draw](generator, count) for _ in range(1000)]
+    assert sum(trend(samples) is not None for samples in series) <= 8
     assert sum(interval_widening(samples) is not None for samples in series) <= 6
+
+
+def test_trend_has_the_size_and_sign_of_the_drift():
+    generator = np.random.default_rng(0)
+    for drift in (0.1, -0.1):
+        trends = [
+            trend(1 + drift * np.arange(60) / 60 + 0.02 * generator.normal(size=60)) for _ in range(200)
+        ]
+        detected = [trend for trend in trends if trend is not None]
+        assert len(detected) >= 190 and np.median(detected) == pytest.approx(drift * 2 / 3, rel=0.2)
+
+
+@pytest.mark.parametrize("count", [3, 7, 30])
+def test_a_trend_is_significant_if_that_of_scipy_is(count):
+    generator = np.random.default_rng(count)
+    for _ in range(300):
+        drift = np.arange(count) * generator.choice([0, 0.02, 0.1])
+        samples = np.round(10 + drift + generator.normal(size=count), 1).tolist()
+        if trend(samples) is not None:
+            assert scipy.stats.spearmanr(samples, range(count)).pvalue <= 1e-3
+        elif np.median(samples[: count // 3]) != np.median(samples[-(count // 3) :]):
+            assert scipy.stats.spearmanr(samples, range(count)).pvalue > 1e-3
 
 
 def test_interval_widening_of_an_autoregressive_series_matches_theory():
@@ -225,16 +251,16 @@ def test_interval_widening_of_an_autoregressive_series_matches_theory():
 
 
 @pytest.mark.parametrize("samples", [[], [1.0], [1.0] * 9, [1.0, 2.0]])
-def test_constant_or_short_series_have_no_widening(samples):
-    assert interval_widening(samples) is None
+def test_constant_or_short_series_have_no_trend_and_no_widening(samples):
+    assert trend(samples) is None and interval_widening(samples) is None
 
 
 def test_exit_status_of_lint_depends_on_errors_and_strict(scaling_command, study, remarks_on, tmp_path):
     for records, options, status, verdict in (
         (study(), [], 0, "publishable as it is"),
-        (change(study(), 2, floor_seconds=2e-4), [], 0, "0 errors, 1 warning"),
-        (change(study(), 2, floor_seconds=2e-4), ["--strict"], 1, "0 errors, 1 warning"),
-        (change(change(study(), 2, floor_seconds=2e-4), 0, error=None), [], 1, "1 error, 1 warning"),
+        (change(study(), 2, seconds=SHIFTED), [], 0, "0 errors, 1 warning"),
+        (change(study(), 2, seconds=SHIFTED), ["--strict"], 1, "0 errors, 1 warning"),
+        (change(change(study(), 2, seconds=SHIFTED), 0, error=None), [], 1, "1 error, 1 warning"),
     ):
         remarks_on(records)
         result = scaling_command(["lint", str(tmp_path), *options])
