@@ -147,7 +147,7 @@ def _parse_words(words: Sequence[str], share: Mapping[str, Any] | None = None) -
     """Parse the command-line arguments. Raise `Refusal` if an argument is invalid.
 
     If this process handles some of the device counts only, `share` contains its `devices` and its `budget`,
-    which replace those of the command.
+    which replace the values of the command.
     """
     parser = Parser(prog="scaling advise", add_help=False, allow_abbrev=False)
     parser.add_argument("words", nargs="*")

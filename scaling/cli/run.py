@@ -257,13 +257,13 @@ def _submit(run: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Co
         return bool(schedule.queued)
     tasks = _pack_tasks(run, schedule, loaded)
     submission = sbatch.submit(run.folder, run.cluster, tasks, run.settings, schedule, run.nested)
-    jobs = ", ".join(dict.fromkeys((entry.job or "").partition("_")[0] for entry in submission.entries))
+    jobs = list(dict.fromkeys((entry.job or "").partition("_")[0] for entry in submission.entries))
+    job_names = f"{'jobs' if len(jobs) > 1 else 'job'} {', '.join(jobs)}"
     longest, limit = max(task.seconds for task in tasks), run.cluster.time
     progress_advice = f"`{store.format_command('status', run.folder)}` shows their progress"
     duration = f"each about {format_wait(longest)} or less"
-    print_lines(
-        console, [f"submitted {format_count(len(tasks), 'task')} as {jobs}, {duration}; {progress_advice}"]
-    )
+    submitted = f"submitted {format_count(len(tasks), 'task')} as {job_names}"
+    print_lines(console, [f"{submitted}, {duration}; {progress_advice}"])
     if longest > 60 * limit:
         warning = f"one of them may take {format_wait(longest)}, longer than cluster.time={limit:g} minutes"
         print_lines(console, [f"{warning}: cluster.time={math.ceil(1.5 * longest / 60)} is enough"], "yellow")

@@ -159,7 +159,7 @@ class LlvmFunction:
     def _find_loops(self) -> dict[str, set[str]]:
         """Return {label of the first block (header) of a loop: labels of all blocks in the loop}.
 
-        The blocks of a loop are assumed to be consecutive, and those of a function to be in the order in
+        The blocks of a loop are assumed to be consecutive, and the blocks of a function to be in the order in
         which they run. A branch to the same or an earlier block then ends an iteration.
         """
         labels, loops = list(self.blocks), dict[str, set[str]]()

@@ -214,7 +214,7 @@ def _estimate_errors(
 ) -> np.ndarray:
     """Return estimates of the relative errors of directional derivatives, of shape (directions, points).
 
-    The directions are those of `choose_directions`. The error at a point is the largest error of all outputs.
+    `choose_directions` chooses the directions. The error at a point is the largest error of all outputs.
     """
     center = values(evaluation, arrays)
     directions = evaluations.choose_directions(evaluation, arrays, generator, groups)

@@ -175,7 +175,7 @@ def _rounding_of_block(
     """Return the rounding error of each entry of a block, and a note that says why it is unknown, or "".
 
     An unknown rounding error is 0. The function may raise an exception, because its inputs have random
-    rounding errors. The arguments are those of `_explain_block`.
+    rounding errors. `_explain_block` describes the arguments.
     """
     try:
         return _explain_block(suspect, points, columns, size, excess), ""
