@@ -65,7 +65,7 @@ def load(folder: str | PathLike[str], samples: bool = False) -> "DataFrame":
     results = store.require_results_folder(fspath(folder))
     findings = read(results)
     if not findings.records:
-        raise store.no_records("load", results, findings.damaged)
+        raise store.no_records_error("load", results, findings.damaged)
     if findings.damaged:
         lines = format_count(len(findings.damaged), "damaged line")
         warnings.warn(f"{lines} left out, the first {findings.damaged[0]}", stacklevel=3)

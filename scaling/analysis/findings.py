@@ -129,8 +129,8 @@ def read(
     the folder, or is None to load them. `efficiency` is the smallest acceptable parallel efficiency.
     """
     loaded = loaded or store.load(folder)
-    latest_records = store.newest_records([*loaded.records, *unrecorded], folder)
-    records = [record for record in latest_records if only is None or record.setting in only]
+    current_records = store.current_records([*loaded.records, *unrecorded], folder)
+    records = [record for record in current_records if only is None or record.setting in only]
     study = store.read_study(folder, records)
     timings = pool_processes(records)
     plan_paths = sorted(folder.glob("plan-*.json"))

@@ -112,7 +112,7 @@ def _load_newest_records(name: str, folder: Path) -> tuple[dict[str, list[Record
     count the omitted records and the damaged lines. Each remark starts with `name`.
     """
     loaded = store.load(folder)
-    latest = store.newest_records(loaded.records, folder)
+    latest = store.current_records(loaded.records, folder)
     records = [record for record in latest if record.case.kind == "case"]
     newest = store.keep_newest_environments(records)
     by_case = group_by(sorted(newest, key=lambda record: record.replicate), lambda record: record.key)

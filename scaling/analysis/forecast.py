@@ -13,7 +13,7 @@ from scaling.analysis.estimate import Estimate
 from scaling.analysis.timings import Timing, near_floor
 from scaling.core.grouping import group_by
 from scaling.core.record import Record
-from scaling.results.store import keep_newest_environments, latest, sort_by_start
+from scaling.results.store import keep_newest_environments, latest_records, sort_by_start
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def forecasts(plans: Iterable[Record], files: Mapping[str, Any]) -> list[Forecas
     `files` maps each hardware name to the content of its plan file, which may be invalid.
     """
     results = []
-    by_hardware = group_by(latest(plans), lambda record: str(record.environment["hardware"]["name"]))
+    by_hardware = group_by(latest_records(plans), lambda record: str(record.environment["hardware"]["name"]))
     for name, records in by_hardware.items():
         plan_file, newest = _mapping(files.get(name)), keep_newest_environments(records)
         # All records of a plan have the same environment. The records of the newest plan come first.

@@ -16,7 +16,7 @@ from scaling.analysis.estimate import Estimate, format_ratio
 from scaling.core.formatting import format_count, format_duration
 from scaling.core.grouping import group_by
 from scaling.core.record import COMPILING_STAGES, Record
-from scaling.results.store import latest
+from scaling.results.store import latest_records
 
 _LEAST_EMPTY_CALLS = 10  # a time shorter than this many empty calls is mostly dispatch latency
 # Reasons why a time may not be reliable, in the words of all tables, sentences and warnings.
@@ -62,7 +62,7 @@ def nodes_of(record: Record) -> int | None:
 
 def pool_processes(records: Iterable[Record]) -> list[Timing]:
     """Return one `Timing` for each measured case in each environment, sorted by environment and case."""
-    measured = (record for record in latest(records) if record.status == "ok")
+    measured = (record for record in latest_records(records) if record.status == "ok")
     groups = group_by(measured, lambda record: (record.setting, record.key, record.honest))
     timings = (
         Timing(group[0].case, environment, honest, tuple(group), ratios.estimate_time(group))

@@ -19,7 +19,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     """
     folder = store.require_results_folder(args.folder)
     store.refuse_newer_schema(folder)
-    with store.locked(folder):  # not while `scaling run` submits tasks
+    with store.lock_folder(folder):  # not while `scaling run` submits tasks
         tasks = task_state.find_tasks(folder)
         cancelled = task_state.cancel(tasks)
     if cancelled:

@@ -40,7 +40,7 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
     store.create_results(target, "--output ")
     if problem := store.read_study(target).problem:
         raise Refusal(f"{target}: {problem}, or remove it")
-    with store.locked(target, seconds=_LOCK_SECONDS):
+    with store.lock_folder(target, seconds=_LOCK_SECONDS):
         return list(_copy_results(folders, records, target))
 
 

@@ -20,7 +20,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         store.require_writable(folder / "wandb")
     loaded = store.load(folder)
     if not loaded.records:
-        raise store.no_records("publish", folder, loaded.damaged)
+        raise store.no_records_error("publish", folder, loaded.damaged)
     print_lines(console, damaged_notes(loaded.damaged), "yellow")
     published = publish(folder, settings, loaded)
     print_lines(console, published.lines)

@@ -84,7 +84,7 @@ def write_and_print(
     digest = _digest(folder, efficiency)
     loaded = loaded or store.load(folder)
     lost = find_unrecorded(folder, loaded.records)
-    latest = store.newest_records([*loaded.records, *lost], folder)
+    latest = store.current_records([*loaded.records, *lost], folder)
     shown_settings = {*settings, *(record.setting for record in lost)}
     has_other_settings = bool(settings) and any(record.setting not in shown_settings for record in latest)
     only = shown_settings if has_other_settings else None

@@ -104,7 +104,7 @@ def _read_study(config: dict[str, Any], name: str) -> StudyRun:
     _check_options(config, cluster)
     is_tracked = config["tracking"].get("name") != "none"
     tracking = TrackingSettings.from_config(config["tracking"]) if is_tracked else None
-    folder = store.parse_results(config["results"])
+    folder = store.parse_results_folder(config["results"])
     if cluster.submits:
         sbatch.resolve_results(folder, cluster)  # refuses a path that no job can use
     study = config["study"]
@@ -195,7 +195,7 @@ def _print_dry_run(run: StudyRun, console: Console) -> int:
 
 def _run_directly(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
     """Run the missing cases without submitting jobs, and return (schedule, all records of the folder)."""
-    with store.locked(run.folder) as lock:
+    with store.lock_folder(run.folder) as lock:
         schedule, loaded = _plan_run(run, console)
         total = schedule.missing + len(schedule.skips) + len(schedule.failures)
         if not total:
@@ -217,7 +217,7 @@ def _submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.L
     If `run.wait` is true, wait until the tasks end, and write a "failed" record for each case that was lost.
     Return None if tasks are queued, and this process does not wait for them.
     """
-    with store.locked(run.folder):
+    with store.lock_folder(run.folder):
         schedule, loaded = _plan_run(run, console)
         submitted = _submit(run, schedule, loaded, console)
     if not submitted:
@@ -225,7 +225,7 @@ def _submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.L
     if not run.wait:
         return None
     _wait_until_done(run.folder, console)
-    with store.locked(run.folder):
+    with store.lock_folder(run.folder):
         schedule, loaded = _plan_run(dataclasses.replace(run, retry=False), console)
     if schedule.missing:
         print_lines(console, ["repeat the command to run these cases; finished records are kept"])

@@ -97,7 +97,7 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState]) -> StudyStatus:
     """Return the states of all cases of a results folder, given the states of its cluster tasks."""
     loaded = store.load(folder)
     every_record = [*loaded.records, *task_state.make_failed_records(tasks, loaded.records)]
-    newest = store.newest_records(every_record, folder)
+    newest = store.current_records(every_record, folder)
     records = list(store.newest_by_replicate(newest).values())
     study = store.read_study(folder, records)
     status_lines = [

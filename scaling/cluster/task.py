@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     path = Path(arguments[0])
     try:
         definition = submission_files.read_task(path)
-        with store.locked(path.parent, f".{path.stem}.lock", _LOCK_SECONDS) as lock:
+        with store.lock_folder(path.parent, f".{path.stem}.lock", _LOCK_SECONDS) as lock:
             return _run_with_journal(path, definition, lock)
     except Refusal as refusal:
         print(f"scaling: {refusal}", file=sys.stderr)

@@ -117,7 +117,7 @@ def _read_options(config: dict[str, Any]) -> tuple[Hardware, Path, RunSettings]:
             "specify the hardware to plan for, such as hardware=v5p or hardware=h100; "
             "`scaling plan --help` lists all hardware"
         )
-    folder, settings = store.parse_results(config["results"]), RunSettings.from_config(config)
+    folder, settings = store.parse_results_folder(config["results"]), RunSettings.from_config(config)
     options = config | {"sampling.width": settings.sampling.width}
     for option, default in _RUN_OPTIONS.items():
         value = options[option].get("name") if isinstance(options[option], Mapping) else options[option]
@@ -179,7 +179,7 @@ def run_plan(study: PlannedStudy, listener: Callable[[dict[str, Any]], None]) ->
     `listener` is called with an event (a dict) when a case begins or ends.
     """
     store.create_results(study.folder)
-    with store.locked(study.folder, ".plan.lock"):
+    with store.lock_folder(study.folder, ".plan.lock"):
         writer = Writer(study.folder)
         _write_manifest(study)
         # Another plan may have recorded some of the cases since they were checked.

@@ -9,7 +9,7 @@ from scaling.analysis.dataframe import export_tables
 from scaling.analysis.findings import Findings, read
 from scaling.contrib import extrap
 from scaling.core.case import Refusal, check_names
-from scaling.results.store import Loaded, no_records, replace_file
+from scaling.results.store import Loaded, no_records_error, replace_file
 
 
 def write_exports(
@@ -32,7 +32,7 @@ def write_exports(
         )
     findings, output_folder = read(folder, loaded=loaded), output or folder / "export"
     if not findings.records and not findings.forecasts:
-        raise no_records("export", folder, findings.damaged)
+        raise no_records_error("export", folder, findings.damaged)
     try:
         is_new_folder = not output_folder.exists()
         output_folder.mkdir(parents=True, exist_ok=True)

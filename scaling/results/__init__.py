@@ -1,1 +1,1 @@
-"""Read and write a results folder: check and lock it, parse its records, and replace its files."""
+"""Parse records (read_record.py), and read, lock and replace the files of a results folder (store.py)."""

@@ -1,4 +1,4 @@
-"""Parse a line of JSON as a `Record`, check the types of its fields, and refuse records of newer versions."""
+"""Parse a line of JSON as a `Record`, and check its schema version, key, field types, status and numbers."""
 
 import contextlib
 import datetime
@@ -18,10 +18,11 @@ Check = Callable[[Any], bool]  # tests whether a JSON value is valid
 _MIN_SAMPLE_SECONDS = 1e-12
 
 
-def from_line(line: str, path: Path = Path("the file")) -> Record:
-    """Parse a line of JSON in the file `path` as a record.
+def parse_record(line: str, path: Path = Path("the file")) -> Record:
+    """Return the record in a line of JSON. Error messages name the file `path` of the line.
 
-    Raise ValueError if the line is not a valid record, or `Refusal` if a newer ad-scaling wrote the line.
+    Raise ValueError if the line is not a valid record, or `Refusal` if a newer version of ad-scaling wrote
+    it.
     """
     fields = json.loads(line)
     _require(isinstance(fields, dict), "not a JSON object")
@@ -39,7 +40,10 @@ def from_line(line: str, path: Path = Path("the file")) -> Record:
 
 
 def require_known_schema(value: Any, path: Path) -> None:
-    """Raise `Refusal` if a newer version of ad-scaling wrote `value` (a record, plan or study) to `path`."""
+    """Raise `Refusal` if a newer version of ad-scaling wrote `value`, and otherwise do nothing.
+
+    `value` is the content of a record, a plan or study.json, as parsed from JSON. `path` is its file.
+    """
     schema = value.get("schema") if isinstance(value, dict) else None
     if not isinstance(schema, int | float) or isinstance(schema, bool) or not schema > SCHEMA:
         return
@@ -55,7 +59,10 @@ def _require(condition: bool, problem: str) -> None:
 
 
 def type_check(hint: Any) -> Check:
-    """Return a function that tests whether a value has the type `hint`. A negative number fails the test."""
+    """Return a function that tests whether a value has the type `hint`, such as `dict[str, int]`.
+
+    Negative numbers, NaN and infinity fail the test.
+    """
     origin, argument_checks = typing.get_origin(hint), list(map(type_check, typing.get_args(hint)))
     if origin is types.UnionType:  # the last type is often None, so it is tested first
         return lambda value: any(is_type(value) for is_type in reversed(argument_checks))
@@ -82,7 +89,10 @@ def _field_checks(dataclass: Any) -> dict[str, Check]:
 
 
 def check_types(value: Any) -> Any:
-    """Return the dataclass instance `value`. Raise ValueError if a field has a wrong type or is negative."""
+    """Return the dataclass instance `value` unchanged if all fields have the types of their annotations.
+
+    Raise ValueError if a field has another type, or is a negative number.
+    """
     for name, is_type in _field_checks(value.__class__).items():
         if not is_type(field := getattr(value, name)):
             raise ValueError(f"{name} is {field!s:.60}")
@@ -123,9 +133,10 @@ def _check_numbers(name: str, value: Any) -> None:
 
 
 def check_entries(name: str, value: Any) -> None:
-    """Raise ValueError if an entry of the record field `name` has a wrong type.
+    """Raise ValueError if a dict in a record field lacks a required key, or a value has a wrong type.
 
-    `value` is the value of the field: a dict, a list of dicts or None.
+    `name` is the name of the field, such as "environment". `value` is its content: a dict, a list of dicts or
+    None.
     """
     for entries in value if isinstance(value, list) else [value]:
         checks = {} if entries is None else _ENTRY_CHECKS[name]

@@ -1,4 +1,4 @@
-"""Check, load and lock a results folder (records, study.json), select the latest records, and replace files.
+"""Check, load and lock a results folder (records, study.json), select the latest records, replace files.
 
 A file is replaced atomically. read_record.py parses each record. `scaling.core.record.Writer` writes the
 records of a run.
@@ -22,7 +22,7 @@ import scaling
 from scaling.core.case import Case, Refusal, from_dict
 from scaling.core.formatting import format_count, format_value
 from scaling.core.record import SCHEMA, Record, Writer
-from scaling.results.read_record import from_line, require_known_schema
+from scaling.results.read_record import parse_record, require_known_schema
 
 # Of several records of a measurement, the last record with the highest rank is used.
 _STATUS_RANK = {"failed": 0, "skipped": 1, "planned": 2, "ok": 2}
@@ -32,8 +32,8 @@ _LOCK_SECONDS = 10.0  # maximum time to wait for another run that is about to en
 _MAX_NAME_BYTES = 255  # maximum length of a file name on Linux
 
 
-def parse_results(value: Any) -> Path:
-    """Return the value of `results=PATH` as a path, or raise `Refusal` if it cannot be a results folder."""
+def parse_results_folder(value: Any) -> Path:
+    """Return the value of `results=PATH` as a path. Raise `Refusal` if it cannot be a results folder."""
     is_path = isinstance(value, str | int | float) and not isinstance(value, bool)
     if not is_path or not str(value).strip() or "\0" in str(value):
         raise Refusal(f"results must be a folder, such as results=results/mine, not {format_value(value)}")
@@ -45,9 +45,9 @@ def parse_results(value: Any) -> Path:
 
 
 def refuse_other_files(folder: Path, option: str = "results=") -> None:
-    """Raise `Refusal` if a folder has too long a name, or contains files but no results.
+    """Raise `Refusal` if the name of a folder is too long, or if its files are not results.
 
-    The message quotes `option`.
+    `option` is the command-line option that the message quotes, such as "results=".
     """
     if any(len(os.fsencode(name)) > _MAX_NAME_BYTES for name in folder.parts):  # before a parent is created
         raise _not_writable(folder, os.strerror(errno.ENAMETOOLONG), option)
@@ -59,8 +59,8 @@ def refuse_other_files(folder: Path, option: str = "results=") -> None:
 def create_results(folder: Path, option: str = "results=") -> None:
     """Create a results folder if it does not exist.
 
-    Raise `Refusal` if the folder is not writable or its results cannot be read. The message quotes `option`,
-    the option that selects the folder, such as "results=".
+    Raise `Refusal` if the folder is not writable, or if its records cannot be read. `option` is the
+    command-line option that the message quotes, such as "results=".
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -91,15 +91,15 @@ def require_results_folder(path: str) -> Path:
 def require_writable(path: Path) -> None:
     """Raise `Refusal` if this process cannot create a file in the folder `path`.
 
-    If the folder does not exist, check its parent folder instead.
+    If the folder does not exist, its parent folder is checked instead.
     """
     existing = path if path.exists() else path.parent
     if not os.access(existing, os.W_OK | os.X_OK):
         raise Refusal(f"cannot write to {existing}: change the permissions, or give a copy of {path.parent}")
 
 
-def no_records(action: str, folder: Path, damaged: Sequence[str]) -> Refusal:
-    """Return a `Refusal` for a results folder that contains no record to export, publish or load.
+def no_records_error(action: str, folder: Path, damaged: Sequence[str]) -> Refusal:
+    """Return the exception to raise if a results folder contains no record to export, publish or load.
 
     `action` is "export", "publish" or "load". `damaged` contains a message for each line that cannot be read.
     """
@@ -144,7 +144,7 @@ def load(folder: Path) -> Loaded:
         for number, line in enumerate(lines, 1):
             try:
                 if line.strip():
-                    records.append(from_line(line.decode(), path))
+                    records.append(parse_record(line.decode(), path))
             except Refusal:
                 raise
             except (ValueError, RecursionError) as error:
@@ -161,7 +161,7 @@ def load(folder: Path) -> Loaded:
 
 
 def _describe(error: Exception) -> str:
-    """Return the reason why a line or a file cannot be read, without a file name or a position."""
+    """Return why a line or a file cannot be read, as text of at most 120 characters without a file name."""
     if isinstance(error, UnicodeDecodeError | json.JSONDecodeError | RecursionError):
         return "not a complete line of JSON, as after an interrupted write or copy"
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__)[:120]
@@ -178,32 +178,32 @@ def sort_by_start(records: Iterable[Record]) -> list[Record]:
     return sorted(records, key=lambda record: (record.started_at or "", record.attempt))
 
 
-def latest(records: Iterable[Record]) -> list[Record]:
+def latest_records(records: Iterable[Record]) -> list[Record]:
     """Return one record for each combination of case, environment and replicate.
 
-    Of several attempts, the last one with the best status is returned. The statuses "ok" and "planned" are
-    better than "skipped", which is better than "failed".
+    Of several records for the same combination, the last one with the best status is returned. The statuses
+    "ok" and "planned" are better than "skipped", which is better than "failed".
     """
-    latest_records: dict[tuple[str, str, int], Record] = {}
+    selected: dict[tuple[str, str, int], Record] = {}
     for record in sort_by_start(records):
         measurement = (record.key, record.setting, record.replicate)
-        previous = latest_records.get(measurement, record)
+        previous = selected.get(measurement, record)
         if previous.identity == record.identity:
             replaces = _STATUS_RANK[record.status] >= _STATUS_RANK[previous.status]
         else:  # another version of a peer (another AD library): the last installed one is used
             replaces = record.reason != "not_installed"
         if replaces:
-            latest_records[measurement] = record
-    return list(latest_records.values())
+            selected[measurement] = record
+    return list(selected.values())
 
 
-def newest_records(records: Iterable[Record], folder: Path) -> list[Record]:
-    """Return the records that `latest` selects, without the outdated failures of preflight checks.
+def current_records(records: Iterable[Record], folder: Path) -> list[Record]:
+    """Return the records that `latest_records` selects, without outdated failures of the preflight check.
 
-    The record of a failed check has the case as written in its study. It is outdated if the study in `folder`
-    does not have this case: after a successful check, a study has the case with its defaults filled in.
+    Before a case passes this check, its fields have no defaults filled in. A failure is outdated if
+    study.json in `folder` no longer contains the case in this form, because a later check succeeded.
     """
-    newest = latest(records)
+    newest = latest_records(records)
     study = read_study(folder, newest).cases
     return [record for record in newest if not study or record.key in study or not _is_failed_check(record)]
 
@@ -215,19 +215,29 @@ def _is_failed_check(record: Record) -> bool:
 
 
 def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
-    """Return {(case key, replicate number): newest record} for records that `newest_records` selects."""
+    """Return {(case key, replicate number): record}, with the newest record of each replicate.
+
+    `records` are records that `current_records` selected.
+    """
     return {(record.key, record.replicate): record for record in sort_by_start(records)}
 
 
 def keep_newest_environments(records: Sequence[Record]) -> list[Record]:
-    """For each workload, return the records of its last environment, and likewise the failed checks."""
+    """Return the records of the newest environment of each workload.
+
+    The newest environment is the environment of the record that started last. It is determined separately for
+    records of failed preflight checks.
+    """
     subject = lambda record: (record.case.workload, _is_failed_check(record))  # noqa: E731
     newest = {subject(record): record.setting for record in sort_by_start(records)}
     return [record for record in records if record.setting == newest[subject(record)]]
 
 
 def count_replicates(entry: Mapping[str, Any]) -> int:
-    """Return the number of replicates in a case entry of study.json, or 1 if there is no valid number."""
+    """Return the number of replicates of a case in study.json, or 1 if the number is invalid.
+
+    `entry` is the dict that study.json contains for the case.
+    """
     count = entry.get("replicates")
     return min(count, MAX_REPLICATES) if isinstance(count, int) and count >= 1 else 1
 
@@ -243,7 +253,7 @@ class Study(NamedTuple):
 def read_study(folder: Path, records: Iterable[Record] = ()) -> Study:
     """Return the content of study.json in a results folder, with its cases.
 
-    The cases of `records` are not parsed again.
+    A case that one of `records` contains is taken from there, which is faster than parsing it again.
     """
     path, known_cases = folder / "study.json", {record.key: record.case for record in records}
     content, cases = read_json(path) if path.exists() else {}, dict[str, tuple[Case, int]]()
@@ -260,10 +270,11 @@ def read_study(folder: Path, records: Iterable[Record] = ()) -> Study:
 
 
 @contextlib.contextmanager
-def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) -> Iterator[int]:
+def lock_folder(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) -> Iterator[int]:
     """Lock the file `name` in a folder until the context exits, and yield its file descriptor.
 
-    Raise `Refusal` if the lock is not free after `seconds`, or if the file system does not support locks.
+    Raise `Refusal` if another process holds the lock for `seconds`, or if the file system does not support
+    locks.
     """
     path = folder / name
     is_foreign = path.exists() and not os.access(path, os.W_OK)  # created by another user of the folder
@@ -287,15 +298,15 @@ def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) ->
         os.close(descriptor)
 
 
-def append_records(results: Path, records: Iterable[Record]) -> None:
-    """Write records to a new file in a results folder."""
-    writer = Writer(results)
+def append_records(folder: Path, records: Iterable[Record]) -> None:
+    """Write records to a new file in a folder folder."""
+    writer = Writer(folder)
     for record in records:
         writer.append(record)
 
 
 def schema_and_version() -> dict[str, Any]:
-    """Return the JSON fields "schema" (record format) and "versions" (version of this package)."""
+    """Return a dict with the version of the record format ("schema") and of this package ("versions")."""
     return {"schema": SCHEMA, "versions": {"ad_scaling": scaling.__version__}}
 
 
@@ -315,7 +326,7 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(text: bytes) -> Any:
-    """Return the value of a JSON text in UTF-8, or None if the text is invalid."""
+    """Return the value of `text`, which is JSON in UTF-8, or None if it is not valid JSON."""
     try:
         return json.loads(text.decode())
     except (ValueError, RecursionError):

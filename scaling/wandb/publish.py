@@ -95,7 +95,7 @@ def _publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | No
     destination = _digest_of((settings.project, settings.entity, settings.tags))[:6]
     sentences = tuple(answers.answer_sentences(results))
     job = PublishJob(settings, tuple(runs), tuple(plots), sentences, destination)
-    with store.locked(folder, ".wandb.lock", _LOCK_SECONDS) as lock:  # no two processes publish at once
+    with store.lock_folder(folder, ".wandb.lock", _LOCK_SECONDS) as lock:  # no two processes publish at once
         (folder / "wandb").mkdir(exist_ok=True)
         yield from _run_job(folder / "wandb", job, lock)
 

@@ -1,4 +1,4 @@
-"""Define `ChildProcess`: start a program, exchange JSON lines, and explain its exit by its error messages.
+"""Start a child process, exchange JSON lines, log its standard error, explain its exit (`ChildProcess`).
 
 Workers, compile workers, preflight checks, and the W&B client all run as a `ChildProcess`. worker_group.py
 starts several of them, on this host or on other nodes.
@@ -76,11 +76,11 @@ class ChildProcess:
         for reader in self._readers:
             reader.start()
 
-    def send(self, value: Any) -> None:
-        """Write `value` as one line of JSON to standard input of the process, unless the pipe is closed."""
+    def send(self, message: Any) -> None:
+        """Write a line of JSON to the standard input of the process, unless the process has closed it."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(value) + "\n")
+            self._process.stdin.write(json.dumps(message) + "\n")
             self._process.stdin.flush()
 
     def receive(self, seconds: float) -> Event | None:
@@ -98,26 +98,26 @@ class ChildProcess:
         return list(self._stderr)
 
     def explain_exit(self, status: int) -> tuple[str, str, str]:
-        """Return (reason, text, line), a description of how the process ended.
+        """Return (reason, phrase, last line of standard error), which explain why the process ended.
 
-        The reason is "out_of_memory" or "killed". The text is a phrase such as "ended with status 1". The
-        line is the last line of standard error that may explain the exit, or "". `status` is the exit status,
-        which is -N or 128 + N if signal N ended the process.
+        The reason is "out_of_memory" or "killed". The phrase is, for example, "ended with status 1". The line
+        is "" if no line may explain the exit. `status` is the exit status, which is -N or 128 + N if signal N
+        ended the process.
         """
         status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
         last_line = last_informative_line(self.stderr_lines())
         oom_killed = status == -signal.SIGKILL and _count_oom_kills() > self._kills_before
         killed_by = f"was killed by signal {-status}{_SIGNAL_NAMES.get(-status, '')}"
-        text = killed_by if status < 0 else f"ended with status {status}"
-        text += " when the host's memory ran out" if oom_killed else ""
+        phrase = killed_by if status < 0 else f"ended with status {status}"
+        phrase += " when the host's memory ran out" if oom_killed else ""
         reason = "out_of_memory" if oom_killed or environment.is_out_of_memory(last_line) else "killed"
-        return reason, text, last_line
+        return reason, phrase, last_line
 
     def close(self, exit_seconds: float = 0.0, end_seconds: float = _END_SECONDS) -> None:
         """End the process with SIGTERM, and kill its process group with SIGKILL after `end_seconds`.
 
-        If `exit_seconds` is not 0, first close standard input, and wait up to this time for the process to
-        exit.
+        If `exit_seconds` is not 0, first close standard input, and wait for this time at most until the
+        process exits.
         """
         process = self._process
         if exit_seconds:
@@ -165,14 +165,17 @@ class ChildProcess:
 
 
 def _open_log(log: Path | None) -> TextIO:
-    """Open a log for appending. If `log` is None or cannot be opened, open /dev/null instead."""
+    """Open the file `log` for appending, or /dev/null if `log` is None or cannot be opened."""
     with contextlib.suppress(OSError):
         return open(log or os.devnull, "a", encoding="utf-8", errors="replace")
     return open(os.devnull, "a", encoding="utf-8")
 
 
 def _count_oom_kills() -> int:
-    """Return the number of out-of-memory kills in this cgroup, or on this host if the cgroup has no count."""
+    """Return the number of processes that Linux killed because memory ran out.
+
+    The number is that of this cgroup, or of this host if the cgroup has none, or 0 if both are unknown.
+    """
     counter_files = [*(f"{folder}/memory.events" for folder in environment.cgroup_folders()), "/proc/vmstat"]
     counters = next(filter(None, map(environment.contents, counter_files)), "")
     line = re.search(r"^oom_kill (\d+)$", counters, re.MULTILINE)
@@ -180,7 +183,10 @@ def _count_oom_kills() -> int:
 
 
 def last_informative_line(lines: Sequence[str]) -> str:
-    """Return the last line that may explain an exit, or "". Paths and secrets are removed from the line."""
+    """Return the last of `lines` that may explain an exit, or "" if none does.
+
+    `lines` are lines of standard error. Paths and secrets are removed from the returned line.
+    """
     informative = [line for line in lines if line.strip() and not _UNINFORMATIVE.match(line)]
     rejected_flags = [line for line in informative if "Couldn't interpret value" in line]
     variable = "XLA_FLAGS: " if rejected_flags else ""  # other messages of XLA name the variable
@@ -189,9 +195,9 @@ def last_informative_line(lines: Sequence[str]) -> str:
 
 
 def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
-    """Return (reason, explanation) for a failed job step, or None if the cause is not known.
+    """Return (reason, explanation) for a failed step of a Slurm job, or None if the cause is not known.
 
-    `lines` contains the standard error of the step. The reason is a key of `scaling.core.record.REASONS`.
+    `lines` are the lines of standard error of the step. The reason is a key of `scaling.core.record.REASONS`.
     """
     messages = [line for line in reversed(lines) if line.startswith(_SLURM_PREFIXES)]
     causes = ((reason, line) for line in messages for text, reason in _CAUSES.items() if text in line.lower())

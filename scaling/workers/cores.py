@@ -1,4 +1,4 @@
-"""List the CPU cores that this process may use, and reserve cores for one study.
+"""List the CPU cores that this process may use, and claim cores, so that studies do not share them.
 
 Two studies never measure on the same core at the same time, even if different users run them. A process
 claims a core by binding an abstract Unix socket. Linux releases the socket when the process ends. Claims are
@@ -69,7 +69,7 @@ def claim_cores(
 
 
 def _describe_wait(cores: list[int], node: str) -> str:
-    """Return a message about waiting for `cores` that names the processes that use them."""
+    """Return a message that this process waits for `cores`, with the IDs of the processes that hold them."""
     holder_pids = set()
     for core in cores:
         with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
@@ -85,10 +85,10 @@ def _describe_wait(cores: list[int], node: str) -> str:
 def _try_claim(
     usable: list[int], count: int, owner: str, node: str, claims: contextlib.ExitStack
 ) -> list[int] | None:
-    """Reserve and return up to `count` of the `usable` cores, or return None if too few are free.
+    """Claim up to `count` of the `usable` cores. Return the claimed cores, or None if too few are free.
 
-    Cores that other processes of `owner` on `node` have reserved are shared. The reservation ends when
-    `claims` is closed.
+    Cores that other processes of the same `owner` on the same `node` have claimed are shared. The claims end
+    when the stack `claims` is closed.
     """
     # Several node names can refer to this host. Nodes of an owner share cores only if too few are free.
     count = min(count, len(usable))

@@ -51,10 +51,11 @@ class Machine:
         return self.per_node * self.nodes
 
     def shape(self, devices: int, processes: int | str | None) -> ProcessShape:
-        """Return the numbers of devices, nodes, and processes of a case. As few nodes as possible are used.
+        """Return the numbers of devices, nodes and processes of a case that needs `devices` devices.
 
-        `processes` is the number of processes, "device" for one per device, or None for one per node.
-        Raise `Refusal` if the devices cannot be divided evenly over the processes and nodes.
+        `processes` is the number of processes, "device" for one per device, or None for one per node. As few
+        nodes as possible are used. Raise `Refusal` if the devices do not divide evenly over the processes and
+        nodes.
         """
         nodes = max(1, -(-devices // self.per_node)) if self.remote else 1
         while devices % nodes:
@@ -73,7 +74,7 @@ class Machine:
     def check_device_counts(
         self, devices: Iterable[int], processes: int | str | None, oversubscribe: bool
     ) -> None:
-        """Raise `Refusal` if this machine cannot run a case with one of the device counts `devices`.
+        """Raise `Refusal` if this machine cannot run a case on one of the numbers of devices `devices`.
 
         `oversubscribe` allows more devices than cores on the CPUs of this host.
         """

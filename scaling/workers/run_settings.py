@@ -1,4 +1,4 @@
-"""Define `RunSettings` (sampling, replicates, processes, time limit), and check their values."""
+"""Define `RunSettings` (sampling, replicates, processes, time limit), and check the values of a config."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields

@@ -44,7 +44,10 @@ class PreflightResult:
 
     @property
     def environment_key(self) -> tuple:
-        """Return (hash of the workload's source, peer versions). Equal keys mean equal environments."""
+        """Return (hash of the workload's source code, versions of the packages of a peer).
+
+        Cases with equal keys run in equal environments.
+        """
         return self.workload_digest, self.engine
 
 
@@ -59,17 +62,17 @@ class ScheduledCase:
 
     @property
     def case(self) -> Case:
-        """Return the case that the preflight result describes."""
+        """Return the case, with all defaults filled in."""
         return self.preflight.case
 
     @property
     def replicate_key(self) -> tuple[str, int]:
-        """Return (case key, replicate number), which all attempts at this replicate share."""
+        """Return (case key, replicate number), which is the same for all attempts at a replicate."""
         return self.case.key, self.replicate
 
     @property
     def session_key(self) -> tuple:
-        """Return a key to group cases. Cases with equal keys may run in the same worker process."""
+        """Return a tuple that is equal for cases that may run in the same worker process."""
         # A CPU worker is bound to one core per device. The x64 mode also changes float32 programs. A peer may
         # abort its process or start threads. The import of a user's module may have side effects.
         case = self.case
@@ -123,9 +126,10 @@ def make_schedule(
 ) -> Schedule:
     """Return the schedule of a study, with the cases to execute in random order within each replicate.
 
-    `baseline` contains the records of the baseline of a comparison, or is None. `queued` contains the
-    `replicate_key` of each case that another submission will run. If `retry` is true, failed cases without
-    remaining attempts run once more.
+    `results` are the preflight results of all cases, and `records` the records so far. `baseline` contains
+    the records of the other program of a comparison, or is None. `queued` contains the `replicate_key` of
+    each case that another submission will run. If `retry` is true, failed cases without remaining attempts
+    run once more.
     """
     keys = {preflight.environment_key for preflight in results}
     environments = {key: planned_environment(machine, settings, key) for key in keys}
@@ -212,10 +216,10 @@ def build_history(
 
 
 def find_identities(record: Record, environments: Environments) -> list[Identity]:
-    """Return [(case key, digest, replicate), ...] for the environments that a record matches.
+    """Return the `Identity` of a record in each of the planned `environments` that the record matches.
 
     A record matches if its environment has the same digest, or the same values of all fields that are known
-    before the run.
+    before the run. The list is empty if no environment matches.
     """
     actual = record.environment
     return [
@@ -226,9 +230,9 @@ def find_identities(record: Record, environments: Environments) -> list[Identity
 
 
 def _agree_where_known(planned: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
-    """Return whether two environments agree in all hashed fields that are known before the run.
+    """Return whether the environments `planned` and `actual` agree in all fields known before the run.
 
-    `planned["untold"]` lists the unknown fields.
+    Only fields that are part of the digest are compared. `planned["untold"]` lists the unknown fields.
     """
     known_fields = set(environment.DIGEST_FIELDS) - set(planned["untold"] or ())
     return all(planned.get(name) == actual.get(name) for name in known_fields)
@@ -237,8 +241,8 @@ def _agree_where_known(planned: Mapping[str, Any], actual: Mapping[str, Any]) ->
 def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> Environment:
     """Return the environment that the record of a case will have if the case runs on `machine`.
 
-    `key` is the `environment_key` of the case. For a remote machine, the entry "untold" lists the entries
-    that are unknown before the run.
+    `key` is the `environment_key` of the case. For a remote machine, the entry "untold" lists the fields that
+    are unknown before the run.
     """
     platform, (workload_digest, engine) = machine.platform, key
     bound_to: list[int] | None = [] if settings.bind and platform == "cpu" else None
@@ -258,18 +262,21 @@ def process_shape(case: Case, machine: Machine, settings: RunSettings) -> Proces
 
 
 def group_by_problem(items: Iterable[ScheduledCase]) -> list[list[ScheduledCase]]:
-    """Return groups of cases that compute the same derivative of the same function at the same inputs."""
+    """Group cases that compute the same derivative of the same function at the same inputs."""
     return list(group_by(items, lambda item: problem(item.case)).values())
 
 
 def group_by_process(items: Iterable[ScheduledCase]) -> tuple[tuple[ScheduledCase, ...], ...]:
-    """Return groups of cases that may share a worker process. Groups and cases are in execution order."""
+    """Group cases that may share a worker process. The groups, and the cases in a group, are in run order."""
     ordered = sorted(items, key=lambda item: (item.replicate, item.order))
     return tuple(map(tuple, group_by(ordered, lambda item: item.session_key).values()))
 
 
 def replicate_counts(results: Iterable[PreflightResult], settings: RunSettings) -> dict[str, int]:
-    """Return {case key: number of replicates}. The number is 1 if the preflight check excludes the case."""
+    """Return {case key: number of replicates to run}.
+
+    The number is 1 for a case that cannot run according to its preflight check.
+    """
     return {result.case.key: 1 if result.outcome else settings.replicates for result in results}
 
 
@@ -280,10 +287,10 @@ def study_manifest(
     results: Sequence[PreflightResult],
     settings: RunSettings,
 ) -> dict[str, Any]:
-    """Return the content of study.json, which describes the study that last ran in a results folder.
+    """Return the content of study.json, the file that describes the last study of a results folder.
 
-    `scaling` lists the types of scaling in the study, "strong" or "weak". The content includes each case with
-    its number of replicates.
+    `name` and `title` are those in the YAML file of the study. `scaling` lists its types of scaling, "strong"
+    or "weak". The content includes each case with its number of replicates.
     """
     counts = replicate_counts(results, settings)
     return store.schema_and_version() | {

@@ -57,7 +57,7 @@ class WorkerOptions:
 
 @dataclass(eq=False)
 class WorkItem:
-    """A scheduled case to measure with one `Variant`, and the state of this measurement."""
+    """A case to measure with one of the compared programs (`Variant`), and the state of this measurement."""
 
     item: ScheduledCase
     variant: int  # index of the variant: 0 for this program, 1 for the baseline of a comparison
@@ -81,32 +81,32 @@ def run_schedule(
 ) -> None:
     """Run all cases of a schedule in worker processes, and write a record of each case.
 
-    `lock` is the file descriptor of the lock of the results folder. In a comparison, `baseline` is a second
-    variant and its results folder. Each case then runs in both variants. The samples of the two variants
-    alternate, and each variant has its own record. `listener` receives the event "waiting" if a worker waits
-    for CPU cores, and the events "begin" and "end" of each case, except for the baseline.
+    `lock` is the file descriptor of the lock of the results folder. In a comparison, `baseline` is the other
+    program and its results folder. Each case then runs in both programs, their samples alternate, and each
+    program has its own record. `listener` receives the event "waiting" if a worker waits for CPU cores, and
+    the events "begin" and "end" of each case, except for the baseline.
     """
     options = options or WorkerOptions()
     variants = [(Variant(python=options.python), folder), *([baseline] if baseline else [])]
     environments = {key: env | dict(options.environment) for key, env in schedule.environments.items()}
     results = [
-        VariantResults(variant, path, Writer(path), _expect(environments, variant))
+        VariantResults(variant, path, Writer(path), _expected_environments(environments, variant))
         for variant, path in variants
     ]
     run = _Run(schedule, settings, lock, listener, results, options)
     for item in (*schedule.skips, *schedule.failures):
         assert item.preflight.outcome is not None
         for variant in range(len(results)):
-            run.record_end(WorkItem(item, variant), *item.preflight.outcome)
+            run.record_without_result(WorkItem(item, variant), *item.preflight.outcome)
     for session in schedule.sessions:
         run.supervise(session)
 
 
-def _expect(environments: Environments, variant: Variant) -> dict[tuple, Environment]:
-    """Return the environments to record for `variant` until its workers report the actual ones.
+def _expected_environments(environments: Environments, variant: Variant) -> dict[tuple, Environment]:
+    """Return the environments to record for `variant` until its workers report the actual environments.
 
-    `environments` describe this program. In the result, the fields that may differ in `variant` are None, and
-    its name replaces the digests.
+    `environments` are the environments of this program. For another program, fields that may differ are None,
+    and the name of the program replaces the digests.
     """
     if variant.name in (Variant.name, "self"):
         return dict(environments)
@@ -146,7 +146,10 @@ class _Run:
                     waiting_groups[:0] = remaining
 
     def _claim_cores(self, stack: contextlib.ExitStack, count: int) -> list[int] | None:
-        """Reserve CPU cores until `stack` is closed. Return None if this process reserves no cores."""
+        """Claim `count` CPU cores until `stack` is closed, and return them.
+
+        Return None if no cores are claimed here, as on a GPU or for workers on other nodes.
+        """
         is_on_cpu = self.schedule.machine.platform == "cpu"
         if self.options.transport or not self.settings.bind or not is_on_cpu:  # other nodes claim their own
             return None
@@ -156,7 +159,7 @@ class _Run:
             raise AllocationLost(str(error)) from None
 
     def _group_by_problem(self, session: Sequence[ScheduledCase]) -> Groups:
-        """Return the cases of a session in small groups with the same derivative, as work items."""
+        """Return groups of at most eight cases that compute the same derivative, once for each variant."""
         variants, size = range(len(self.results)), _MAX_INTERLEAVED
         return [
             [WorkItem(item, variant) for item in cases[start : start + size] for variant in variants]
@@ -166,7 +169,7 @@ class _Run:
 
     def _fail_variant(self, waiting: Groups, variant: int, death: WorkerDied) -> Groups:
         for work in [work for group in waiting for work in group if work.variant == variant]:
-            self.record_end(work, "failed", death.reason, str(death) or "the worker did not start")
+            self.record_without_result(work, "failed", death.reason, str(death) or "the worker did not start")
         groups = [[work for work in group if work.variant != variant] for group in waiting]
         return [group for group in groups if group]
 
@@ -181,11 +184,11 @@ class _Run:
         claimed_cores: list[int] | None,
         is_retry: bool = False,
     ) -> WorkerGroup:
-        """Start workers for `first_case` and the other cases that may share its workers.
+        """Start the workers for `first_case` and for the other cases that may share its workers.
 
         If the workers do not start, try once more, unless `is_retry` is true. The workers end when `stack` is
-        closed. `variant` is an index into `self.results`. `claimed_cores` contains the CPU cores that are
-        reserved for the workers, or is None if no cores are reserved.
+        closed. `variant` is an index into `self.results`. `claimed_cores` contains the CPU cores for the
+        workers, or is None if no cores are claimed.
         """
         machine, settings, options = self.schedule.machine, self.settings, self.options
         results, shape = self.results[variant], process_shape(first_case, machine, settings)
@@ -212,17 +215,17 @@ class _Run:
                 raise
             return self._start_workers(stack, first_case, variant, claimed_cores, is_retry=True)
 
-    def record_end(self, work: WorkItem, status: str, reason: str, text: str) -> None:
-        """Write a record with the given status ("failed" or "skipped"), and report the end of the case."""
+    def record_without_result(self, work: WorkItem, status: str, reason: str, text: str) -> None:
+        """Write a "failed" or "skipped" record of a case that was not measured, and report its end."""
         environment = self.results[work.variant].environments[work.item.preflight.environment_key]
         if self.options.transport:
             count = process_shape(work.item.case, self.schedule.machine, self.settings).nodes
             environment = environment | {"hosts": list(self.options.transport.nodes[:count])}
         record = work.item.record_without_result(environment, self.settings, status, reason, text)
-        self.end(work, {"event": "end", "line": to_line(record)} | outcome_fields(record))
+        self.append_record(work, {"event": "end", "line": to_line(record)} | outcome_fields(record))
 
-    def end(self, work: WorkItem, event: dict[str, Any]) -> None:
-        """Write the record of a case, which the event "end" contains, and report the end of the case."""
+    def append_record(self, work: WorkItem, event: dict[str, Any]) -> None:
+        """Write the record that the event "end" of a case contains, and report the end of the case."""
         self.results[work.variant].writer.append(event.pop("line"))
         work.state = "ended"
         if event["reason"] == "out_of_memory":
@@ -230,7 +233,7 @@ class _Run:
         self.notify(work, event)
 
     def notify(self, work: WorkItem, event: dict[str, Any]) -> None:
-        """Notify the listener that a case begins or ends, except for the baseline."""
+        """Pass the event "begin" or "end" of a case to the listener, except for a baseline."""
         if work.variant == 0:
             item = work.item
             identity = {"key": item.case.key, "replicate": item.replicate, "attempt": item.attempt}
@@ -250,7 +253,8 @@ class _InterleavedCases:
     def measure(self) -> tuple[bool, Groups]:
         """Measure the cases. Return (whether all workers are alive, groups of unfinished cases).
 
-        Each postponed case is a group of its own. The other unfinished cases form one group.
+        A postponed case, which did not fit in memory together with the others, is a group of its own. The
+        other unfinished cases form one group.
         """
         all_alive = True
         try:
@@ -288,9 +292,10 @@ class _InterleavedCases:
                     self._request(work, "finish")
 
     def _active_items(self) -> list[WorkItem]:
-        """Return the work items that need more samples, and remove postponed cases from worker memory.
+        """Return the cases that need more samples, as work items.
 
-        A case is postponed if it does not fit in memory together with the other cases.
+        First remove postponed cases from the memory of their workers. A case is postponed if it does not fit
+        in memory together with the others.
         """
         for work in self.items:
             if work.state == "prepared" and self._is_postponed(work.item):
@@ -298,17 +303,20 @@ class _InterleavedCases:
         return [work for work in self.items if work.state == "prepared"]
 
     def _handle_death(self, death: WorkerDied) -> None:
-        """Record the case of a dead worker as failed, or postpone it if it may fit without other cases."""
+        """Record the current case of a dead worker as failed.
+
+        If the worker ran out of memory and the case may fit in memory alone, postpone the case instead.
+        """
         work = self.last_request
         if death.reason == "out_of_memory" and not self._has_single_case():
             work.state = "postponed"
             return
         cause = str(death) or f"timed out after {self.run.settings.case_seconds:g} s (case_seconds)"
         text = ": ".join([*user_modules(work.item.case), cause])
-        self.run.record_end(work, "failed", death.reason, text)
+        self.run.record_without_result(work, "failed", death.reason, text)
 
     def _prepare(self, work: WorkItem) -> None:
-        """Request that the workers prepare a case, or skip the case if it is known to be too large.
+        """Ask the workers to compile and check a case, or skip the case if it is known to be too large.
 
         A case is too large if the same case, or one with smaller sizes or fewer points, ran out of memory.
         """
@@ -316,7 +324,7 @@ class _InterleavedCases:
         oom_cases = (other.item.case for other in self.run.out_of_memory if other.variant == work.variant)
         if smaller_case := next((case for case in oom_cases if _is_no_larger(case, item.case)), None):
             text = f"{smaller_case.key} ran out of memory, and this case is no smaller"
-            self.run.record_end(work, "skipped", "dominated", text)
+            self.run.record_without_result(work, "skipped", "dominated", text)
             return
         # Other environments may have other memory.
         here = {(): self.run.results[work.variant].environments[item.preflight.environment_key]}
@@ -334,7 +342,7 @@ class _InterleavedCases:
         )  # fmt: skip
 
     def _request(self, work: WorkItem, action: str, **fields: Any) -> dict[str, Any]:
-        """Send a request for a case to its workers, and return the reply.
+        """Send a request about a case to its workers, and return the event with which they reply.
 
         `action` is "prepare", "turn", or "finish". Raise `WorkerDied` if no reply arrives.
         """
@@ -354,12 +362,12 @@ class _InterleavedCases:
         elif may_fit_alone or self._is_postponed(work.item):
             work.state = "postponed"
         else:
-            self.run.end(work, event)
+            self.run.append_record(work, event)
         return event
 
 
 def _is_no_larger(first: Case, second: Case) -> bool:
-    """Return whether `first` equals `second`, except that its points and sizes may be smaller."""
+    """Return whether `first` equals `second`, except that `first` may have fewer points or smaller sizes."""
     is_comparable = dataclasses.replace(first, points=second.points, sizes=second.sizes) == second
     no_larger_sizes = all(size <= second.sizes.get(name, 0) for name, size in first.sizes.items())
     return is_comparable and first.points <= second.points and no_larger_sizes

@@ -55,7 +55,7 @@ class SrunSteps:
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return a list with one srun command, which starts all workers."""
+        """Return a list with one command: srun, which starts all worker processes."""
         per_process = shape.devices // shape.processes
         if self.platform == "cpu":  # a device is a physical core, not a hardware thread
             resources = [f"--cpus-per-task={per_process}", "--hint=nomultithread"]
@@ -76,9 +76,10 @@ class SrunSteps:
 
 
 def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
-    """Return a Slurm option that requests the GPUs of a case, such as {"gres": "gpu:h100:4"}.
+    """Return a Slurm option that requests the GPUs of a case, as {name: value}, such as {"gres": "gpu:4"}.
 
-    `option` is the name of the option, such as "gpus_per_node". `gres` is a resource, such as "gpu:h100".
+    `option` is "gres", "gpus_per_node" or "gpus_per_task". `gres` is a resource with or without its type,
+    such as "gpu:h100".
     """
     if option == "gres":
         return {"gres": f"{gres}:{shape.devices // shape.nodes}"}
@@ -97,7 +98,11 @@ class SshShells:
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return one remote shell command per process, which sets environment variables and runs `worker`."""
+        """Return one command per process: a remote shell (ssh) that sets variables and runs `worker`.
+
+        `worker` is the command of a worker process. `variables` are environment variables, of which some are
+        passed on.
+        """
         forwarded = sorted(name for name in variables if name.startswith(_FORWARDED_PREFIXES))
         assignments = [f"{name}={variables[name]}" for name in forwarded]
         commands = []
@@ -212,12 +217,12 @@ def open_worker_group(
     log: Path | None = None,
     report_wait: Callable[[str], None] = lambda _: None,
 ) -> Iterator[WorkerGroup]:
-    """Start the workers of a case, and yield their `WorkerGroup`. The context ends the workers when it exits.
+    """Start the workers of a case, and yield their `WorkerGroup`. The workers end when the context exits.
 
     `header` contains the settings that each worker receives first. `lock` is a file descriptor that local
-    workers inherit. If `remote` is given, it starts the workers on other nodes. `report_wait` receives a
-    message if a worker waits for CPU cores. Raise `WorkerDied` if a worker ends before it is ready, or
-    `AllocationLost` if a remote worker ends before any worker has responded.
+    workers inherit, or None. `remote` starts the workers on other nodes, and is None for this host.
+    `report_wait` receives a message if a worker waits for CPU cores. Raise `WorkerDied` if a worker ends
+    before it is ready, or `AllocationLost` if a remote worker ends before any worker has responded.
     """
     worker_command = [variant.python, "-m", variant.module]
     variables = _worker_variables(header["platform"], variant, is_remote=remote is not None)
@@ -244,9 +249,9 @@ def open_worker_group(
 
 
 def _worker_variables(platform: str, variant: Variant, is_remote: bool) -> dict[str, str]:
-    """Return the environment variables for a worker, or for srun or ssh if `is_remote` is true.
+    """Return the environment variables of a worker, or of srun or ssh if `is_remote` is true.
 
-    The options of the enclosing job are removed for srun, which would use them otherwise.
+    The options of an enclosing Slurm job are left out for srun, which would use them otherwise.
     """
     # GLIBC_TUNABLES must be set before the process starts. The worker itself adds the default XLA_FLAGS.
     tunables = environment.variables(platform)["GLIBC_TUNABLES"]

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from scaling.analysis import folder_comparison
 from scaling.analysis.ratios import ratio_interval
-from scaling.results.store import latest, load
+from scaling.results.store import latest_records, load
 
 FALSE_ALARMS, FOUND = 0.05, 0.95
 QUICK = ("sampling.seconds=0.1", "sampling.warm_up=0.02", "devices=1")
@@ -93,7 +93,7 @@ def count_verdicts(results: Path) -> tuple[Counter, int]:
 
 def count_naive_differences(first: Path, second: Path) -> tuple[int, int]:
     """Return the number of cases whose samples differ between two runs, and the number of all cases."""
-    a, b = ({record.key: record.seconds for record in latest(load(folder).records) if record.status == "ok"}
+    a, b = ({record.key: record.seconds for record in latest_records(load(folder).records) if record.status == "ok"}
             for folder in (first, second))  # fmt: skip
     intervals = [ratio_interval(b[key], a[key]) for key in a.keys() & b.keys()]
     return sum(1 for found in intervals if found and not found[1] <= 1 <= found[2]), len(intervals)

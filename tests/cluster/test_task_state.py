@@ -328,7 +328,7 @@ def test_cancel_waits_until_all_tasks_are_submitted(make_submission, fake_slurm,
         fake_slurm.queue = {"7": (NAME, "PENDING")}
         lock.__exit__(None, None, None)
 
-    lock = store.locked(tmp_path)
+    lock = store.lock_folder(tmp_path)
     lock.__enter__()
     threading.Timer(0.5, submit).start()
     assert main.main(["cancel", str(tmp_path)]) == 0

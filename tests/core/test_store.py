@@ -16,7 +16,7 @@ import pytest
 from scaling.core.case import Refusal, to_dict
 from scaling.core.record import FAILED, SKIPPED, Writer, to_line
 from scaling.results import store
-from scaling.results.read_record import from_line
+from scaling.results.read_record import parse_record
 
 JUNK = {
     "an incomplete line": b'{"case": {"workload": "lin',
@@ -170,7 +170,7 @@ def test_a_field_of_a_wrong_type_does_not_prevent_loading_the_folder(tmp_path, m
             write(tmp_path / "a.jsonl", changed_line(record, **{field: value}), good)
             records, damaged, _ = store.load(tmp_path)
             assert len(records) + len(damaged) == 2 and good in records, value
-            assert good in store.latest([*records, *records]), value
+            assert good in store.latest_records([*records, *records]), value
             assert all(isinstance(record.honest, bool) for record in records), value
 
 
@@ -178,7 +178,7 @@ def test_every_skip_and_failure_reason_round_trips(make_record):
     for status, reasons in (("skipped", SKIPPED), ("failed", FAILED)):
         for reason in reasons:
             record = make_record(status, reason=reason)
-            assert from_line(to_line(record)) == record
+            assert parse_record(to_line(record)) == record
 
 
 def fail_with(code):
@@ -252,21 +252,21 @@ def test_a_write_that_fails_half_way_raises_and_keeps_the_earlier_records(tmp_pa
         import resource, signal, sys
         from pathlib import Path
         from scaling.core.record import Writer
-        from scaling.results.read_record import from_line
+        from scaling.results.read_record import parse_record
 
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         lines = sys.stdin.read().splitlines()
         writer = Writer(Path(sys.argv[1]))
-        writer.append(from_line(lines[0]))
+        writer.append(parse_record(lines[0]))
         hard_limit = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         resource.setrlimit(resource.RLIMIT_FSIZE, (len(lines[0]) + 1 + len(lines[1]) // 2, hard_limit))
         try:
-            writer.append(from_line(lines[1]))
+            writer.append(parse_record(lines[1]))
         except OSError as error:
             print(error.strerror, error.filename == sys.argv[1])
         print(next(Path(sys.argv[1]).glob("*.jsonl")).stat().st_size)
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard_limit, hard_limit))
-        writer.append(from_line(lines[2]))
+        writer.append(parse_record(lines[2]))
     """
     records = [make_record(points=n) for n in (7, 8, 9)]
     lines = [to_line(record) for record in records]
@@ -305,60 +305,60 @@ def test_the_latest_ok_record_is_preferred_to_later_failures(make_record):
     second = make_record(started_at="2026-11-21T09:00", attempt=2)
     failed = make_record("failed", reason="killed", started_at="2026-11-21T10:00", attempt=3)
     for order in ([first, second, failed], [failed, second, first], [second, failed, first]):
-        assert store.latest(order) == [second]
+        assert store.latest_records(order) == [second]
 
 
 def test_without_an_ok_record_the_latest_failure_is_returned(make_record):
     early = make_record("failed", reason="error", started_at="2026-11-21T08:00", attempt=1)
     late = make_record("failed", reason="killed", started_at="2026-11-21T09:00", attempt=2)
-    assert store.latest([late, early]) == store.latest([early, late]) == [late]
+    assert store.latest_records([late, early]) == store.latest_records([early, late]) == [late]
     skipped = make_record("skipped", reason="too_large", started_at="2026-11-21T07:00")
-    assert store.latest([late, skipped, early]) == [skipped]
+    assert store.latest_records([late, skipped, early]) == [skipped]
 
 
 def test_a_failed_preflight_check_is_omitted_if_the_study_does_not_have_its_case(tmp_path, make_record):
     failed = make_record("failed", reason="killed", sizes={"p": 5})
     later = make_record(target="jacobian", wrt="W", formulation="sum", digest="f" * 12)
-    assert store.newest_records([failed, later], tmp_path) == [failed, later]  # there is no study
+    assert store.current_records([failed, later], tmp_path) == [failed, later]  # there is no study
     for record, expected in ((later, [later]), (failed, [failed, later])):
         cases = [{"key": record.key, "case": to_dict(record.case)}]
         store.write_json(tmp_path / "study.json", {"cases": cases})
-        assert store.newest_records([failed, later], tmp_path) == expected
+        assert store.current_records([failed, later], tmp_path) == expected
 
 
 def test_other_environments_and_replicates_are_separate_measurements(make_record):
     records = [make_record(), make_record(digest="f" * 12), make_record(replicate=1), make_record(points=9)]
-    assert store.latest(records) == records
+    assert store.latest_records(records) == records
 
 
 def test_a_second_run_in_a_folder_waits_and_is_then_rejected_in_one_line(tmp_path):
-    with store.locked(tmp_path):
+    with store.lock_folder(tmp_path):
         start = time.monotonic()
         waiting = pytest.raises(Refusal, match=r"another run is working in .*; wait for it")
-        with waiting as error, store.locked(tmp_path, seconds=0.3):
+        with waiting as error, store.lock_folder(tmp_path, seconds=0.3):
             pytest.fail("two runs locked one folder")
         assert time.monotonic() - start >= 0.3 and "\n" not in str(error.value)
-    with store.locked(tmp_path):
+    with store.lock_folder(tmp_path):
         pass
 
 
 def test_a_lock_is_held_while_a_worker_that_inherited_it_lives(tmp_path):
-    with store.locked(tmp_path) as handle:
+    with store.lock_folder(tmp_path) as handle:
         worker = subprocess.Popen(["sleep", "60"], pass_fds=(handle,))
     try:
-        with pytest.raises(Refusal, match="another run"), store.locked(tmp_path, seconds=0.3):
+        with pytest.raises(Refusal, match="another run"), store.lock_folder(tmp_path, seconds=0.3):
             pytest.fail("a second run began while a worker of the first was alive")
     finally:
         worker.kill()
         worker.wait()
-    with store.locked(tmp_path):
+    with store.lock_folder(tmp_path):
         pass
 
 
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP], ids=errno.errorcode.get)
 def test_a_file_system_without_locks_is_named_with_the_fix(tmp_path, monkeypatch, code):
     monkeypatch.setattr(store.fcntl, "flock", fail_with(code))
-    with pytest.raises(Refusal) as error, store.locked(tmp_path):
+    with pytest.raises(Refusal) as error, store.lock_folder(tmp_path):
         pytest.fail("the folder was not locked")
     assert f"cannot lock {tmp_path}/.lock" in str(error.value) and os.strerror(code) in str(error.value)
     assert "file system with locks" in str(error.value)
@@ -368,17 +368,17 @@ def test_a_lock_that_a_colleague_created_is_used_without_permission_to_write_it(
     (tmp_path / ".lock").touch()
     (tmp_path / ".lock").chmod(0o444)
     lock = "from pathlib import Path; from scaling.results import store; folder = Path('.')"
-    done = run_without_privileges(f"{lock}\nwith store.locked(folder): print('locked')", tmp_path)
+    done = run_without_privileges(f"{lock}\nwith store.lock_folder(folder): print('locked')", tmp_path)
     assert done.stdout == "locked\n", done.stderr
-    with store.locked(tmp_path):
-        code = f"{lock}\nwith store.locked(folder, seconds=0.1): pass"
+    with store.lock_folder(tmp_path):
+        code = f"{lock}\nwith store.lock_folder(folder, seconds=0.1): pass"
         assert "Refusal: another run is working in" in run_without_privileges(code, tmp_path).stderr
 
 
 def test_the_lock_of_a_shared_folder_can_be_written_as_the_umask_of_its_user_allows(tmp_path):
     before = os.umask(0o002)
     try:
-        with store.locked(tmp_path):
+        with store.lock_folder(tmp_path):
             assert (tmp_path / ".lock").stat().st_mode & 0o777 == 0o664
     finally:
         os.umask(before)
@@ -389,7 +389,7 @@ def test_a_results_folder_that_cannot_be_written_is_rejected(tmp_path):
     with pytest.raises(Refusal, match=r"cannot write to results=.*; give another folder with results=PATH"):
         store.create_results(tmp_path / "file" / "below")
     with pytest.raises(Refusal, match=r"new/x+: File name too long; give another folder"):
-        store.parse_results(str(tmp_path / "new" / ("x" * 300)))
+        store.parse_results_folder(str(tmp_path / "new" / ("x" * 300)))
     store.create_results(tmp_path / "a" / "b")
     assert list((tmp_path / "a" / "b").iterdir()) == []
 
@@ -491,7 +491,7 @@ def test_huge_numbers_are_written_as_null(make_record):
     )
     fields = json.loads(line)
     assert fields["peak_bytes"] is None and fields["environment"]["deep"] == [None, None]
-    assert from_line(line).peak_bytes is None
+    assert parse_record(line).peak_bytes is None
 
 
 def test_records_whose_sizes_have_other_names_are_separate_timings(tmp_path, make_record):

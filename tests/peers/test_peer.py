@@ -9,7 +9,7 @@ import pytest
 from scaling.core import environment
 from scaling.core.case import Case, Refusal, from_dict, to_dict
 from scaling.peers import interface
-from scaling.results.store import latest, load
+from scaling.results.store import latest_records, load
 from scaling.study import completion
 
 pytestmark = pytest.mark.process
@@ -57,7 +57,7 @@ def run(scaling_command, write_study, tmp_path):
             """)
         done = scaling_command(arguments, env={"PYTHONPATH": str(tmp_path)})
         assert done.returncode == status, done.stdout + done.stderr
-        records = latest(load(tmp_path / "results" / "mine").records)
+        records = latest_records(load(tmp_path / "results" / "mine").records)
         return sorted(records, key=lambda r: (r.case.engine != "jax", r.case.points)), done
 
     return call

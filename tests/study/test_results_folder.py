@@ -3,7 +3,7 @@
 import pytest
 
 from scaling.core.case import Refusal
-from scaling.results.store import parse_results, refuse_other_files
+from scaling.results.store import parse_results_folder, refuse_other_files
 from scaling.study.configuration import compose
 
 FOREIGN = [["thesis.tex"], ["report/index.html"], ["wandb/settings"], ["a/study.json", "a/b.jsonl"]]
@@ -22,7 +22,7 @@ def test_a_folder_with_other_files_than_results_is_rejected(names, tmp_path):
     with pytest.raises(
         Refusal, match="is not empty and holds no results: give a new folder with results=PATH"
     ):
-        parse_results(str(tmp_path))
+        parse_results_folder(str(tmp_path))
     with pytest.raises(Refusal, match="give a new folder with --output PATH"):
         refuse_other_files(tmp_path, "--output ")
 
@@ -30,7 +30,10 @@ def test_a_folder_with_other_files_than_results_is_rejected(names, tmp_path):
 @pytest.mark.parametrize("names", ACCEPTED)
 def test_a_new_folder_and_one_with_results_are_accepted(names, tmp_path):
     write_files(tmp_path, names)
-    assert [parse_results(str(path)) for path in (tmp_path, tmp_path / "new")] == [tmp_path, tmp_path / "new"]
+    assert [parse_results_folder(str(path)) for path in (tmp_path, tmp_path / "new")] == [
+        tmp_path,
+        tmp_path / "new",
+    ]
 
 
 @pytest.mark.parametrize("path", ["2024_11_26", "1e3", "010", "0x10", "true", "a=b", "it's", "größe", "a(b)"])

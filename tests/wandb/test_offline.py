@@ -216,6 +216,6 @@ def test_folder_that_cannot_be_published_gives_one_line_and_no_exception(tmp_pat
 def test_folder_is_not_published_by_two_processes_at_once(tmp_path, monkeypatch):
     folder = write_results(tmp_path / "made")
     monkeypatch.setattr(publish, "_LOCK_SECONDS", 0.1)
-    with store.locked(folder, ".wandb.lock"):
+    with store.lock_folder(folder, ".wandb.lock"):
         outcome = published(folder, OFFLINE)
     assert "another run is working in" in outcome.lines[0] and not (folder / "wandb").exists()

@@ -17,7 +17,7 @@ from scaling.cli import main
 from scaling.core import environment, run_case
 from scaling.core.timing import Sampling
 from scaling.results import store
-from scaling.results.read_record import from_line
+from scaling.results.read_record import parse_record
 from scaling.workers import cores
 
 CORES = cores.usable_cores()
@@ -182,7 +182,7 @@ def test_a_process_whose_cores_changed_sends_no_record(monkeypatch, make_record)
     )
     loop._end("key")
     assert [event["event"] for event in events] == ["refused", "end"]
-    assert from_line(events[1]["line"]) == make_record()
+    assert parse_record(events[1]["line"]) == make_record()
 
 
 @needs_two_cores

@@ -16,7 +16,7 @@ import pytest
 from scaling.core.formatting import format_count
 from scaling.core.inputs import draw_rows
 from scaling.core.workload import uniform
-from scaling.results.store import latest, load
+from scaling.results.store import latest_records, load
 from tests.support.commands import COMMAND, COMMAND_TIMEOUT, command_environment, wait_until
 
 pytestmark = pytest.mark.process
@@ -121,7 +121,7 @@ def folder(tmp_path):
 
 
 def records_by_variant(tmp_path):
-    return {record.case.variant: record for record in latest(load(folder(tmp_path)).records)}
+    return {record.case.variant: record for record in latest_records(load(folder(tmp_path)).records)}
 
 
 def workers(tmp_path):

@@ -13,7 +13,7 @@ import jax
 import pytest
 
 from scaling.core.case import Case
-from scaling.results.store import latest, load
+from scaling.results.store import latest_records, load
 from scaling.study import preflight
 from scaling.study.grid import GridCell
 from scaling.study.preflight_process import describe_changes
@@ -114,7 +114,7 @@ def run_arguments(folder, text, *arguments):
 
 
 def records(folder):
-    return latest(load(folder / "results" / "mine").records)
+    return latest_records(load(folder / "results" / "mine").records)
 
 
 def limit_memory():

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from scaling.results.store import latest, load
+from scaling.results.store import latest_records, load
 
 pytestmark = pytest.mark.process
 
@@ -73,7 +73,7 @@ def test_the_time_of_a_case_with_several_processes_is_that_of_the_slowest(comman
     arguments = command(variant="slow_rank", mode="value", api="shard_map", devices="[1, 2]")
     done = scaling_command([*arguments, "processes=2"])
     assert done.returncode == 0, done.stdout + done.stderr
-    one, two = sorted(latest(load(results(tmp_path)).records), key=lambda r: r.case.devices)
+    one, two = sorted(latest_records(load(results(tmp_path)).records), key=lambda r: r.case.devices)
     assert one.status == two.status == "ok", (one.text, two.text)
     assert two.slowest_rank == 1 and min(two.seconds) >= 0.02 > 2 * statistics.median(two.seconds_min)
     assert one.seconds == one.seconds_min and one.slowest_rank == 0, "one process does not wait"
@@ -107,7 +107,7 @@ def test_several_processes_give_correct_results_in_every_layout(command, scaling
     layouts = "\"api == 'pmap' and split == 'points' or api == 'shard_map' and split == 'seeds' and mode == 'jacrev'\""
     arguments = command(api="[pmap, shard_map]", split="[points, seeds]", devices=2, where=layouts)
     done = scaling_command([*arguments, "processes=2"])
-    records = latest(load(results(tmp_path)).records)
+    records = latest_records(load(results(tmp_path)).records)
     assert [r.case.mode for r in records].count("jacrev") == 2 and len(records) == 3
     assert done.returncode == 0 and {r.status for r in records} == {"ok"}, [r.text for r in records]
     assert all(r.error <= r.tolerance and len(r.environment["cores"]) == 2 for r in records)

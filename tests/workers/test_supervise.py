@@ -9,7 +9,7 @@ import pytest
 
 from scaling.core.case import AUTO, Case
 from scaling.core.record import to_line
-from scaling.results.store import append_records, latest, load
+from scaling.results.store import append_records, latest_records, load
 from scaling.workers import supervise, worker_group
 from scaling.workers.machine import Machine
 from scaling.workers.run_settings import RunSettings
@@ -312,7 +312,7 @@ def test_every_case_has_a_record_if_workers_cannot_start(monkeypatch, tmp_path):
     let_workers_fail_to_start(monkeypatch, "the process ended with status 1: ImportError: no jax")
     items = make_items("jacfwd", "jacrev", points=(6, 12))
     run(tmp_path, items)
-    records = latest(load(tmp_path).records)
+    records = latest_records(load(tmp_path).records)
     assert {r.key for r in records} == {item.case.key for item in items}
     assert all(r.reason == "killed" and "no jax" in r.text for r in records)
 
