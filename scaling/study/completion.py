@@ -1,4 +1,4 @@
-"""Apply the rules on the fields of a case: complete it, find fields without effect, find why it cannot run.
+"""Fill in the defaults of a case, find its fields without effect, and the rule why it cannot run.
 
 Cases that describe the same computation are equal after completion (`complete`). A completed case that cannot
 run is skipped, with a reason (`why_inapplicable`). For an invalid case, the functions raise `Refusal`.
@@ -51,16 +51,16 @@ def complete(case: Case, make_workload: Callable[[Case], Any] = workload.make_fr
     case = dataclasses.replace(case, **_reset_values(case))
     if case.engine != JAX:
         case = dataclasses.replace(case, **peers.complete_case(case))
-    made = check_workload(case.workload, make_workload(case))
-    built = workload.build(case, lambda _: made)
+    user_workload = check_workload(case.workload, make_workload(case))
+    built = workload.build(case, lambda _: user_workload)
     if case.target == "hvp" or built.reduction.along_point:
         check_direction(case.workload, built)
-    reduce = None if case.reduce == (made.reduce or "whole") else case.reduce
+    reduce = None if case.reduce == (user_workload.reduce or "whole") else case.reduce
     return dataclasses.replace(case, reduce=reduce, wrt=None if case.ad_mode.is_value else built.wrt)
 
 
 def unused_fields(case: Case) -> dict[str, Unused]:
-    """Return {name: (reason, causes)} for each field that is set in a case but has no effect.
+    """Return {field: (reason, causes)} for each field that a case sets although it has no effect.
 
     The reason is the text after "mesh=2x4 has no effect", such as "without split=both". The causes are the
     names of the fields that make the field ineffective, such as "split".
@@ -90,7 +90,7 @@ def unused_fields(case: Case) -> dict[str, Unused]:
 
 
 def _first_reasons(rules: Sequence[_EffectRule]) -> dict[str, Unused]:
-    """Return {field name: (reason, causes)} for the first rule that applies to each field."""
+    """Return {field: (reason, causes)} with the first rule that applies to each field."""
     return {name: (reason, causes) for name, unused, reason, causes in reversed(rules) if unused}
 
 
@@ -134,8 +134,8 @@ def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
 def _choose_name(case: Case, field: str, names: tuple[str, ...]) -> str | None:
     """Return the value of the case field `field`, such as "variant", or its default if it is not set.
 
-    The default is the first of `names`, or None if `names` is empty. Raise `Refusal` if the value is not in
-    `names`.
+    `names` are the valid values. The default is the first of them, or None if there are none. Raise `Refusal`
+    if the value is not valid.
     """
     value = getattr(case, field) or (names[0] if names else None)
     check_names(f"{field} of {case.workload}", [value] if value else [], names)
@@ -143,7 +143,7 @@ def _choose_name(case: Case, field: str, names: tuple[str, ...]) -> str | None:
 
 
 def _reset_values(case: Case) -> dict[str, Any]:
-    """Return {field name: new value} for the fields of a case that `complete` resets.
+    """Return {field: new value} for the fields of a case that `complete` changes.
 
     Fields without an effect get their defaults, except `wrt`. With split=data, `reduce` becomes "points".
     With split=data and api=jit, `split` becomes "points" too. storage=device becomes None, except with
@@ -165,7 +165,10 @@ def _reset_values(case: Case) -> dict[str, Any]:
 
 
 def fields_without_effect(case: Case) -> dict[str, Unused]:
-    """Return {name: (reason, causes)} for the fields without effect in a case, even if they are not set."""
+    """Return {field: (reason, causes)} for each field that has no effect in a case, set or not.
+
+    The reason and the causes are as in `unused_fields`.
+    """
     mode, with_jit = case.ad_mode, case.api == "jit"
     seedless, handwritten = not mode.has_seeds, mode.by_workload
     with_mode, unchunked = f"with mode={mode.name}", seedless or mode.single_seed or case.target == "hvp"
@@ -204,7 +207,7 @@ def fields_without_effect(case: Case) -> dict[str, Unused]:
 
 
 def without_trivial_blocks(derivative: Derivative) -> Derivative:
-    """Return a copy of a derivative without chunk and block sizes that have no effect.
+    """Return a copy of a derivative whose case has no chunk or block that has no effect.
 
     `chunk` (seeds at a time) becomes None if it holds all seeds of a device. `block` (points at a time)
     becomes None if it holds all points of a device, except with storage=host.
@@ -238,7 +241,7 @@ def why_inapplicable(derivative: Derivative) -> tuple[str, str] | None:
 
 
 def _list_target_rules(derivative: Derivative) -> list[_SkipRule]:
-    """Return (reason, is_violated, explanation) for each rule on the target of a case, such as "hessian"."""
+    """Return the rules on the target of a case, such as "hessian", as (reason, is violated, explanation)."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     second_order, whole_batch, name = case.target in SECOND, case.batch == "whole", case.workload
     per_point = f"target={case.target} is computed for each point"
@@ -291,7 +294,7 @@ def _list_seed_rules(derivative: Derivative) -> list[_SkipRule]:
 
 
 def _list_batch_rules(derivative: Derivative) -> list[_SkipRule]:
-    """Return (reason, is_violated, explanation) for each rule on reduce=points, batch=whole and the modes."""
+    """Return the rules on reduce=points, batch=whole and modes, as (reason, is violated, explanation)."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     name, reduction, sums_points = case.workload, workload.reduction, workload.reduction.sums_points
     whole_batch, on_host, point_devices = case.batch == "whole", case.storage == "host", case.mesh_shape[0]
@@ -327,7 +330,7 @@ def _list_batch_rules(derivative: Derivative) -> list[_SkipRule]:
 
 
 def _list_layout_rules(derivative: Derivative) -> list[_SkipRule]:
-    """Return (reason, is_violated, explanation) for each rule on the device mesh, `api` and jit=false."""
+    """Return the rules on the device mesh, `api` and jit=false, as (reason, is violated, explanation)."""
     case = derivative.case
     eager, split_seeds = not case.jit, case.split == "seeds" and case.seeds == "identity"
     indivisible_seeds = [part.seeds for part in derivative.parts if part.seeds % case.devices]

@@ -1,4 +1,4 @@
-"""Compose the configuration of a study: parse the arguments, read conf/ with Hydra, check keys, write help.
+"""Compose the configuration of a study: parse arguments, read YAML files with Hydra, check keys, write help.
 
 Hydra reads the files that arguments such as study=rbf name. The values of the other arguments are YAML.
 `compose` checks the names of keys and files. grid.py checks the values of the fields, and expands them into
@@ -48,8 +48,8 @@ _WIDTH = 79  # characters in a line of the help text
 _KEY = re.compile(r"^( *)([a-z_]+):[ ]*([^#\n]*?)[ ]*(?:#[ ]*(.*(?:\n +#.*)*))?$", re.MULTILINE)
 
 
-def compose(words: Sequence[str], command: str = "run") -> tuple[dict[str, Any], str]:
-    """Return (configuration, study name) for the command-line arguments `words`.
+def compose(arguments: Sequence[str], command: str = "run") -> tuple[dict[str, Any], str]:
+    """Return (configuration, study name) for the arguments of `scaling run` or `scaling plan`.
 
     With --cfg, print the configuration as YAML, and exit with status 0. `command` is "run" or "plan". Raise
     `Refusal` if an argument or a YAML file is invalid.
@@ -59,7 +59,7 @@ def compose(words: Sequence[str], command: str = "run") -> tuple[dict[str, Any],
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf, open_dict
 
-    values, users_folder, prints_config = _parse_arguments(words, command)
+    values, users_folder, prints_config = _parse_arguments(arguments, command)
     selected_files = [_select_file(group, values.pop(group)) for group in _GROUPS if group in values]
     if users_folder:
         _refuse_same_names(users_folder)
@@ -76,7 +76,7 @@ def compose(words: Sequence[str], command: str = "run") -> tuple[dict[str, Any],
     except Refusal:
         raise
     except Exception as error:
-        raise _explain_error(error, words) from None
+        raise _explain_error(error, arguments) from None
     if prints_config:
         print(OmegaConf.to_yaml(config), flush=True)
         raise SystemExit(0)
@@ -87,24 +87,24 @@ def compose(words: Sequence[str], command: str = "run") -> tuple[dict[str, Any],
     return plain_config, choices["study"]
 
 
-def _parse_arguments(words: Sequence[str], command: str) -> tuple[dict[str, str], Path | None, bool]:
-    """Return ({name: text} of the overrides, the folder of --config-dir or None, whether --cfg is given).
+def _parse_arguments(arguments: Sequence[str], command: str) -> tuple[dict[str, str], Path | None, bool]:
+    """Return ({name: value}, the folder of --config-dir or None, whether --cfg is given).
 
-    `words` contains the arguments after the command name, such as "devices=2". Raise `Refusal` if an argument
-    is invalid.
+    Each argument such as "devices=2" gives one (name, value) pair of text. Raise `Refusal` if an argument is
+    invalid.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--cfg", choices=["job"])
     parser.add_argument("--config-dir", metavar="DIR")
     try:
-        options, overrides = parser.parse_known_args(list(words))
+        options, overrides = parser.parse_known_args(list(arguments))
     except argparse.ArgumentError as error:
         raise Refusal(f"scaling {command}: {error}; `scaling {command} --help` lists what it takes") from None
     folder = options.config_dir
     if folder is not None and not (os.path.isdir(folder) and os.access(folder, os.R_OK | os.X_OK)):
         example = "such as --config-dir my_conf"
         raise Refusal(f"--config-dir takes a folder that can be read, {example}, not {folder!r}")
-    values, names = dict[str, str](), [word.partition("=")[0] for word in words if word.startswith("--")]
+    values, names = dict[str, str](), [word.partition("=")[0] for word in arguments if word.startswith("--")]
     known_keys = [*_known_keys(), "--help", "--cfg", "--config-dir"]
     for word in overrides:
         name, equals_sign, text = word.lstrip("+").partition("=")
@@ -131,13 +131,13 @@ def _select_file(group: str, text: str) -> str:
 
 
 def _refuse_same_names(folder: Path) -> None:
-    """Raise `Refusal` if a file in `folder` differs from the file of the package that Hydra would read."""
+    """Raise `Refusal` if a file in `folder` has the name, but not the content, of a file of this package."""
     package = configuration_folder()
     for path in package.glob("**/*.yaml"):
-        own = folder / path.relative_to(package)
-        if own.is_file() and own.read_bytes() != path.read_bytes():
+        user_file = folder / path.relative_to(package)
+        if user_file.is_file() and user_file.read_bytes() != path.read_bytes():
             problem = "has the name of a file of the package, which would be read instead"
-            raise Refusal(f"{own} {problem}: rename it, such as my_{own.name}")
+            raise Refusal(f"{user_file} {problem}: rename it, such as my_{user_file.name}")
 
 
 def configuration_folder() -> Path:
@@ -195,7 +195,10 @@ def _configure_yaml() -> None:
 
 
 def _read_small_document(loader: Any) -> yaml.Node | None:
-    """Return the root node of a YAML document. Raise `yaml.MarkedYAMLError` if it has too many values."""
+    """Return the root node of a YAML document, for use by a PyYAML loader.
+
+    Raise `yaml.MarkedYAMLError` if the document has more than 10,000 values.
+    """
 
     @functools.cache
     def count_values(node: yaml.Node) -> int:
@@ -210,7 +213,7 @@ def _read_small_document(loader: Any) -> yaml.Node | None:
 
 
 def _set_values(config: Any, values: Mapping[str, str]) -> None:
-    """Set keys of a composed configuration, such as "sizes.p", to values that are given as text.
+    """Set keys of a composed configuration in place. `values` maps keys, such as "sizes.p", to text.
 
     Raise `Refusal` if a key is unknown, or if a text is not YAML.
     """
@@ -235,7 +238,7 @@ def _set_values(config: Any, values: Mapping[str, str]) -> None:
 
 
 def _in_yaml_syntax(name: str, text: str) -> str:
-    """Return the value of an argument as YAML.
+    """Return the text of a command-line value, such as "~/results", as the YAML text that Hydra reads.
 
     A text such as a condition is quoted. "~" in results=~/PATH is expanded, which some shells do not after =.
     chunk=null becomes chunk=[null], because null would mean that the field is not set. where=null becomes
@@ -255,8 +258,8 @@ def _in_yaml_syntax(name: str, text: str) -> str:
     return json.dumps(text, ensure_ascii=False) if is_text or not text else text
 
 
-def _explain_error(error: Exception, words: Sequence[str]) -> Refusal:
-    """Return a `Refusal` that explains in one line why the arguments `words` cannot be composed."""
+def _explain_error(error: Exception, arguments: Sequence[str]) -> Refusal:
+    """Return the exception to raise if Hydra cannot compose `arguments`, with an explanation in one line."""
     from hydra.errors import MissingConfigException
 
     cause = error.__cause__ or error
@@ -272,15 +275,15 @@ def _explain_error(error: Exception, words: Sequence[str]) -> Refusal:
     if isinstance(cause, RecursionError):
         reason = "a file or a value refers to itself, or has too many levels"
     fix = "correct the argument or the file that this names"
-    return Refusal(f"cannot compose {' '.join(words)[:200]}: {reason[:300]}; {fix}")
+    return Refusal(f"cannot compose {' '.join(arguments)[:200]}: {reason[:300]}; {fix}")
 
 
-def describe_groups(words: Sequence[str]) -> str:
-    """Return text with a line such as "cluster: local, none, slurm" for each folder of configuration files.
+def describe_groups(arguments: Sequence[str]) -> str:
+    """Return text with a line such as "cluster: local, none, slurm" for each folder of YAML files.
 
-    `words` are the arguments of `scaling run`. The files in the folder of --config-dir are included.
+    The files in the folder that `arguments` name with --config-dir are included.
     """
-    _, users_folder, _ = _parse_arguments(words, "run")
+    _, users_folder, _ = _parse_arguments(arguments, "run")
     folders = [configuration_folder(), *([users_folder] if users_folder else [])]
     files = [path.relative_to(folder) for folder in folders for path in folder.glob("*/**/*.yaml")]
     groups = sorted(group_by(files, lambda path: str(path.parent)).items())

@@ -62,7 +62,7 @@ class GridCell:
     sources: tuple[_Sources, ...] = dataclasses.field(default=(), compare=False)  # one dict for each grid
 
     def scaled(self, case: Case) -> Case:
-        """Return a copy of a case. If `scaling` is "weak", multiply its `points` by its `devices`."""
+        """Return a copy of `case`. With weak scaling, its number of points is multiplied by its `devices`."""
         factor = case.devices if self.scaling == "weak" else 1
         return dataclasses.replace(case, points=case.points * factor)
 
@@ -98,7 +98,7 @@ def expand_study(
         if device_counts and fields.get("devices") == EVERY:
             fields["devices"] = list(device_counts)
     if max_cases is not None:
-        _check_count(grids, max_cases)
+        _check_case_count(grids, max_cases)
     cells: dict[GridCell, list[_Sources]] = defaultdict(list)
     for fields, sources in grids:
         with _with_source(sources):
@@ -109,8 +109,11 @@ def expand_study(
     return [dataclasses.replace(cell, sources=tuple(all_sources)) for cell, all_sources in cells.items()]
 
 
-def _check_count(grids: Sequence[tuple[_Fields, _Sources]], max_cases: int) -> None:
-    """Raise `Refusal` if `grids` have more than `max_cases` cases, before `where`. mesh=all counts as one."""
+def _check_case_count(grids: Sequence[tuple[_Fields, _Sources]], max_cases: int) -> None:
+    """Raise `Refusal` if `grids` have more than `max_cases` cases, without the condition `where`.
+
+    mesh=all counts as one case.
+    """
     count = 0
     for fields, sources in grids:
         with _with_source(sources):
@@ -125,7 +128,7 @@ def _expand_grids(
 ) -> Iterator[tuple[_Fields, _Sources]]:
     """Yield (fields, {field: source}) for each grid of a study. The grids of its parts come first.
 
-    The source of a field is the place that sets the field, such as "in study/rbf.yaml, grid 2".
+    The source of a field is the place that sets the field, as text such as "in study/rbf.yaml, grid 2".
 
     Args:
         study: The shared fields, `grids`, `parts` (studies within the study) and `title`.
@@ -148,7 +151,7 @@ def _expand_grids(
         part_location = f"in part {name} of {location.removeprefix('in ')}"
         # Another workload has other sizes.
         has_sizes_of_study = shared.get("workload") in (None, part.get("workload", shared.get("workload")))
-        fields = _merge(shared, part) if has_sizes_of_study else {**shared, **part}
+        fields = _merge_fields(shared, part) if has_sizes_of_study else {**shared, **part}
         yield from _expand_grids(fields, command_line, part_location, part_sources)
     for number, grid in enumerate(study.get("grids", [] if parts else [{}]), 1):
         grid_location = f"{location}, grid {number}" if "grids" in study else location
@@ -157,7 +160,7 @@ def _expand_grids(
             check_names("study key", grid, FIELDS + _GRID_KEYS)
             _read_sizes(grid)
             _parse_where(grid.get("where"))  # also if the command line replaces it
-        yield _merge(_merge(shared, grid), command_line), study_sources | grid_sources
+        yield _merge_fields(_merge_fields(shared, grid), command_line), study_sources | grid_sources
 
 
 def _check_study(study: Mapping[str, Any], parts: Any) -> None:
@@ -178,7 +181,10 @@ def _check_study(study: Mapping[str, Any], parts: Any) -> None:
 
 @contextlib.contextmanager
 def _with_source(sources: _Sources) -> Iterator[None]:
-    """Add the source (file and grid) of an invalid value to a `Refusal` that the `with` block raises."""
+    """Append the place where a field is set to the message of a `Refusal` that the `with` block raises.
+
+    `sources` maps fields to these places, such as "in study/rbf.yaml, grid 2".
+    """
     try:
         yield
     except Refusal as refusal:
@@ -186,10 +192,10 @@ def _with_source(sources: _Sources) -> Iterator[None]:
 
 
 def add_source(text: str, sources: _Sources) -> str:
-    """Append the source of the invalid field to an error message, such as " (in study/rbf.yaml, grid 2)".
+    """Return an error message with the place where the invalid field is set, such as " (in study/rbf.yaml)".
 
-    `sources` maps fields to their sources. The invalid field is the first word of `text` that is a key of
-    `sources`. If there is none, the source of the grid is appended. Nothing is appended if the source is the
+    `sources` maps fields to their places. The invalid field is the first word of `text` that is a key of
+    `sources`. If there is none, the place of the grid is appended. Nothing is appended if the place is the
     command line or unknown. If the command line sets the workload, the message also advises study=function.
     """
     names = re.findall(r"[a-z_]+", text.partition(":")[0].replace("unknown size", "unknown sizes"))
@@ -200,8 +206,8 @@ def add_source(text: str, sources: _Sources) -> str:
     return text if source in (None, COMMAND_LINE) else f"{text} ({source}{alone})"
 
 
-def _merge(fields: Mapping[str, Any], replacements: Mapping[str, Any]) -> _Fields:
-    """Return `fields` updated with `replacements`. If both contain a dict `sizes`, these dicts are merged."""
+def _merge_fields(fields: Mapping[str, Any], replacements: Mapping[str, Any]) -> _Fields:
+    """Return a dict with `fields` and their `replacements`. If both have `sizes`, these are merged."""
     merged = {**fields, **replacements}
     if isinstance(fields.get("sizes"), Mapping) and isinstance(replacements.get("sizes"), Mapping):
         merged["sizes"] = {**fields["sizes"], **replacements["sizes"]}
@@ -229,7 +235,8 @@ def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
 def _expand_cells(fields: _Fields, overridden: Collection[str]) -> Iterator[GridCell]:
     """Yield a `GridCell` for each combination of swept values that fulfills the condition `where`.
 
-    `overridden` contains the names of the fields that the command line sets.
+    `fields` are the fields of a grid. `overridden` contains the names of the fields that the command line
+    sets.
     """
     fulfills_where, swept = _parse_where(fields.get("where")), _swept_values(fields)
     for combination in itertools.product(*swept.values()):
@@ -284,6 +291,7 @@ def _make_cell(fields: _Fields, overridden: Collection[str]) -> GridCell:
 
 
 def _parse_bytes(text: str) -> int:
+    """Convert an amount of memory, such as "512MiB", to bytes. Raise `Refusal` if it is invalid."""
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)
     unit = _BYTES.get(match[2].lower()) if match else None
     if match is None or unit is None or float(match[1]) * unit > LARGEST:
@@ -292,11 +300,11 @@ def _parse_bytes(text: str) -> int:
 
 
 def _parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
-    """Return a function f(values) that tests whether a case fulfills the condition `where`.
+    """Return a function that tests whether a case fulfills the condition `where`, such as "p < 64".
 
-    `values` maps the fields and sizes of the case to their values, such as {"devices": 2, "p": 64}. If
-    `where` is None, f returns True. Raise `Refusal` if the condition is invalid. f raises `Refusal` if the
-    condition cannot be evaluated.
+    The argument of the function maps the fields and sizes of the case to their values, such as {"devices": 2,
+    "p": 64}. If `where` is None, the function returns True. Raise `Refusal` if the condition is invalid. The
+    function raises `Refusal` if the condition cannot be evaluated.
     """
     if not isinstance(where, str | bool | None):
         example = "\"devices == 1 or api != 'jit'\""
@@ -332,9 +340,9 @@ def _parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
 
 
 def _check_node(node: ast.AST) -> Iterator[str]:
-    """Check a node of the syntax tree of a condition, and yield each field that it compares with a constant.
+    """Check a node of the syntax tree of a condition, and yield the fields that it compares with a constant.
 
-    Raise `Refusal` if the node is invalid.
+    Raise `Refusal` if a condition must not contain such a node, or if a comparison is invalid.
     """
     if not isinstance(node, _ALLOWED_NODES):
         fix = "compare fields, join with and, or, not"
@@ -361,10 +369,10 @@ def _is_condition(node: ast.expr) -> bool:
 
 
 def _check_comparison(left: ast.expr, right: ast.expr) -> Iterator[str]:
-    """Yield the name of the field `left` if it is compared with a constant other than None.
+    """Yield the name of the field `left` if a condition compares it with a constant other than None.
 
-    `left` and `right` are the operands of a comparison in a condition. `right` may be a list of constants.
-    Raise `Refusal` if the field cannot have the value of a constant. Numbers may be compared with any number.
+    `left` and `right` are the operands of the comparison. `right` may be a list of constants. Raise `Refusal`
+    if the field cannot have the value of a constant. Numbers may be compared with any number.
     """
     if not isinstance(left, ast.Name):
         return
@@ -384,5 +392,5 @@ def _check_comparison(left: ast.expr, right: ast.expr) -> Iterator[str]:
 
 
 def format_setting(name: str, value: Any) -> str:
-    """Return a field or option as "NAME=VALUE", as on the command line, such as "jit=true"."""
+    """Return a field and its value as text for the command line, such as "jit=true"."""
     return f"{name}={value if isinstance(value, str) else format_value(value)}"

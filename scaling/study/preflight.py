@@ -1,4 +1,4 @@
-"""Start child processes that check the cases of a study, cache their answers, refuse values without effect.
+"""Check the cases of a study in child processes, cache the answers, and refuse fields without effect.
 
 There is one process (preflight_process.py) for each set of user modules, so that a module that crashes or
 hangs affects only the cases that use it. Answers about built-in workloads are cached in the results folder.
@@ -34,10 +34,10 @@ ProgressCallback = Callable[[int, int], None]  # (number of checked cells, numbe
 
 
 def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallback) -> list[Answer]:
-    """Check whether the cases of a study can run, and return one answer per case, in the same order.
+    """Check in child processes whether cases can run, and return one answer per case, in the same order.
 
-    The checks run in child processes. Each element of `cells` is a case as given in the study. During the
-    checks, `note(checked, total)` is called with the number of checked cases and of all cases. An answer is:
+    `cells` are the cases as given in the study. `note(checked, total)` is called with the number of checked
+    cases and the number of all cases. An answer is one of:
 
     - the dict that `preflight_process.check_cell` returns, if the case is valid
     - {"failure": (reason, text)}, if the check crashed or took more than `seconds`
@@ -62,8 +62,9 @@ def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallbac
 def _check_until_failure(cells: Sequence[GridCell], seconds: float) -> Iterator[Answer]:
     """Check cases in one child process, and yield their answers, in order. End after a check that fails.
 
-    The next cases that differ from the failed case only in layout fail alike. So do all next cases if their
-    module cannot be imported. An answer may also be {"refusal": error message}.
+    Other cases that differ from the failed one only in their layout would fail too, and get the same answer.
+    If the user's module cannot be imported, all cases get this answer. For an invalid case, the answer is
+    {"refusal": error message}.
     """
     try:
         with open_worker_group({"platform": "cpu"}, _PROGRAM, ProcessShape(1), None) as process:
@@ -94,9 +95,9 @@ def _describe_failure(case: Case, death: WorkerDied, seconds: float, is_imported
 
 
 def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[PreflightResult]:
-    """Convert the answers of `check_cells` to one `PreflightResult` per distinct case.
+    """Convert the answers of `check_cells` to one `PreflightResult` for each distinct case.
 
-    Raise `Refusal` if a field has no effect.
+    Raise `Refusal` if the study sets a field that has no effect.
     """
     refuse_unused(cells, [answer.get("unused", {}) for answer in answers])
     results: dict[Case, PreflightResult] = {}
@@ -112,9 +113,9 @@ def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -
 
 
 def skip_peers_off_cpu(platform: str, result: PreflightResult) -> PreflightResult:
-    """Return `result`, marked as skipped if its case needs a CPU and `platform` is not "cpu".
+    """Return `result`, changed to "skipped" if its case needs a CPU and `platform` is not "cpu".
 
-    Peers (AD libraries other than JAX) need a CPU. An outcome that `result` already has is kept.
+    Peers (AD libraries other than JAX) need a CPU. A result that is already skipped or failed is not changed.
     """
     if platform == "cpu" or result.case.engine == "jax" or result.outcome:
         return result
@@ -123,10 +124,10 @@ def skip_peers_off_cpu(platform: str, result: PreflightResult) -> PreflightResul
 
 
 def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, Any]]) -> None:
-    """Raise `Refusal` if a value on the command line or in a YAML file affects none of the cases.
+    """Raise `Refusal` if a value on the command line or in a YAML file has no effect in any case.
 
-    A value in a YAML file is permitted if the command line makes it ineffective. `unused[i]` contains the
-    fields that have no effect in `cells[i]`, as `completion.unused_fields` returns them.
+    `unused[i]` contains the fields that have no effect in `cells[i]`, as `completion.unused_fields` returns
+    them. A value in a YAML file is permitted if the command line makes it ineffective.
     """
     reasons_by_value: dict[tuple[str, str, Any], list[Any]] = defaultdict(list)
     for cell, without_effect in zip(cells, unused, strict=True):
@@ -146,12 +147,12 @@ def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, Any]]
 
 
 def without_layout(case: Case) -> Case:
-    """Return a copy of a case with default values for its layout, memory and cache fields."""
+    """Return a copy of a case with the default layout, memory and cache fields, such as devices=1."""
     return dataclasses.replace(case, **_LAYOUT_DEFAULTS)
 
 
 def cache_key(cells: Sequence[GridCell]) -> str | None:
-    """Return the cache key of the preflight answers for `cells`, or None if they must not be cached.
+    """Return the key under which the answers about `cells` are cached, or None if they must not be cached.
 
     The key is a hash of all data that affect the answers, such as the versions of the installed packages.
     """
@@ -165,7 +166,7 @@ def cache_key(cells: Sequence[GridCell]) -> str | None:
 
 
 def load_answers(folder: Path, cells: Sequence[GridCell]) -> list[Answer]:
-    """Return the saved answers of `check_cells` for `cells` in a results folder, or [] if it has none."""
+    """Return the cached answers about `cells` in a results folder, or [] if it has none."""
     key, cached = cache_key(cells), store.read_json(folder / _CACHE_FILE)
     if key is None or not isinstance(cached, dict):
         return []
@@ -174,9 +175,9 @@ def load_answers(folder: Path, cells: Sequence[GridCell]) -> list[Answer]:
 
 
 def save_answers(folder: Path, cells: Sequence[GridCell], answers: Sequence[Answer]) -> None:
-    """Save the answers of `check_cells` in a results folder, except if they may change later.
+    """Cache the answers about `cells` in a results folder, unless the next check may answer differently.
 
-    They may change if a case has a user's module, if a check failed, or if the memory is too small.
+    This is so if a case has a user's module, if a check failed, or if the memory is too small.
     """
     key = cache_key(cells)
     is_cacheable = all("case" in answer and (answer["unfit"] or [""])[0] != "too_large" for answer in answers)

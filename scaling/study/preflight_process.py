@@ -1,4 +1,4 @@
-"""Main program of the child process that checks cases: call user code, explain its errors, check its results.
+"""Main program of the preflight process: import the user's module, call it, check cases, explain errors.
 
 Each line of standard input is a request in JSON about one cell (a case as given in a study), with the fields
 "case" and "scaling". The process imports the user's modules of the cell, and sends the event "begin". It
@@ -65,7 +65,10 @@ def main() -> None:
 
 
 def describe_changes(settings: Mapping[str, Any]) -> str | None:
-    """Return a description of the JAX settings that differ from `settings`, and a fix, or None."""
+    """Return which JAX settings a user's module has changed, and a fix, as text, or None if none changed.
+
+    `settings` are the values before the module was imported.
+    """
     current = jax.config.values
     changed = [name for name in _FIXES if current.get(name) != settings.get(name)]
     if not changed:
@@ -79,7 +82,8 @@ def check_cell(cell: GridCell) -> dict[str, Any]:
     """Fill in the defaults of a case as given in a study, and check whether the case can run.
 
     Return a dict. Its entry "case" is the completed case. "unfit" is (reason, text) if the case cannot run,
-    and otherwise None. "unused" is the result of `unused_fields`. Raise `Refusal` if the case is invalid.
+    and otherwise None. "unused" contains the fields without effect (`unused_fields`). Raise `Refusal` if the
+    case is invalid.
     """
     is_jitted = cell.case.jit and cell.case.engine == interface.JAX
     if is_jitted and jax.config.jax_disable_jit:  # type: ignore[attr-defined]
@@ -109,7 +113,7 @@ def check_cell(cell: GridCell) -> dict[str, Any]:
 
 
 def _why_indivisible(case: Case) -> tuple[str, str] | None:
-    """Return ("indivisible", text) if a case splits a single point over several devices, otherwise None.
+    """Return ("indivisible", text) if a single point would be split over several devices, otherwise None.
 
     Raise `Refusal` if a case has several points that do not divide evenly over its devices.
     """
@@ -134,7 +138,7 @@ def _check_inputs_once(case: Case) -> None:
 
 
 def _check_by_hand(derivative: Derivative) -> None:
-    """Raise `Refusal` if a case uses a derivative written by hand that JAX cannot trace."""
+    """Raise `Refusal` if JAX cannot trace the derivative written by hand that a case uses, if it uses one."""
     case, built = derivative.case, derivative.workload
     if case.engine == interface.JAX and (by_hand := built.whole_modes.get(case.mode)):
         points, shared = input_structs(case, built)
@@ -177,7 +181,7 @@ def _make_workload(case: Case) -> Any:
 
 
 def call_user_code(cell: GridCell, report_import: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """Return `check_cell(cell)`, or an event with an error message if it raises an exception.
+    """Return `check_cell(cell)`, or a dict with an error message if the user's code raises an exception.
 
     First import the user's modules of the cell, and call `report_import`.
     """

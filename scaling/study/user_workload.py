@@ -24,7 +24,10 @@ MAX_CHECKED_ELEMENTS = 2**20  # larger arrays take long to compute
 
 
 def find_module(name: str) -> ModuleType:
-    """Import and return the workload module `name`. Raise `Refusal` if `name` is a path or is ambiguous."""
+    """Import and return the module of a workload, given its import path, such as "rbf" or "my.spring".
+
+    Raise `Refusal` if `name` is a file, or if a user's file has the name of a built-in workload.
+    """
     if name.endswith(".py") or not all(word.isidentifier() for word in name.split(".")):
         fix = "write workload=spring for spring.py in this folder; PYTHONPATH names other folders"
         raise Refusal(f"workload {name!r} is not the import path of a module: {fix}")
@@ -34,7 +37,7 @@ def find_module(name: str) -> ModuleType:
 
 
 def check_not_shadowed(name: str) -> None:
-    """Raise `Refusal` if the working directory or PYTHONPATH has another workload module of this name."""
+    """Raise `Refusal` if a user's module has the name of the built-in workload `name`."""
     defines_workload = re.compile(r"^(def|class|from) .*\bworkload\b|^workload\b", re.MULTILINE)
     folders = map(Path, ["", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
     for file in (folder / path for folder in folders for path in (f"{name}.py", f"{name}/__init__.py")):
@@ -44,11 +47,11 @@ def check_not_shadowed(name: str) -> None:
 
 
 def declared_names(module: ModuleType, name: str, variant: str | None = None) -> tuple[str, ...]:
-    """Return the names in the constant `name` of a workload module, or () if there is no such constant.
+    """Return the names in a constant of a workload module, such as VARIANTS, or () if it has none.
 
-    The constant, such as VARIANTS, is a tuple or list of names, or a dict with the names as keys. If
-    FORMULATIONS is a dict, it maps variants to lists of names, and the names for `variant` are returned.
-    Raise `Refusal` if the constant has another type.
+    The constant `name` is a tuple or list of names, or a dict with the names as keys. If FORMULATIONS is a
+    dict, it maps variants to lists of names, and the names for `variant` are returned. Raise `Refusal` if the
+    constant has another type.
     """
     declared = getattr(module, name, ())
     if isinstance(declared, Mapping):
@@ -63,8 +66,8 @@ def declared_sizes(name: str, module: ModuleType, case_sizes: Mapping[str, Any])
     """Return {size name: default value}, the constant SIZES of a workload module.
 
     `name` is the name of the workload. `case_sizes` contains the sizes that the case sets. Raise `Refusal` if
-    `case_sizes` contains a name that is not in SIZES, or if a size has neither a default nor a value. Also
-    raise `Refusal` if SIZES is malformed or contains the name of a field, which it would hide in `where`.
+    it contains a name that is not in SIZES, if a size has neither a default nor a value, or if SIZES is
+    malformed or contains the name of a field, which the size would hide in `where`.
     """
     declared = getattr(module, "SIZES", {})
     if not isinstance(declared, Mapping) or not all(isinstance(size, str) for size in declared):
@@ -82,7 +85,7 @@ def declared_sizes(name: str, module: ModuleType, case_sizes: Mapping[str, Any])
 def check_workload(name: str, result: Any) -> Workload:
     """Return `result` if it is a valid `Workload`, otherwise raise `Refusal`.
 
-    `result` is the value that the function `workload` of the module `name` returned.
+    `result` is the value that the function `workload` of the user's module `name` returned.
     """
     if not isinstance(result, Workload):
         expected = f"must return a scaling.workload.Workload, not {type(result).__name__}"
@@ -115,7 +118,11 @@ def check_workload(name: str, result: Any) -> Workload:
 
 
 def check_direction(name: str, built: Workload) -> None:
-    """Raise `Refusal` if the inputs named in `built.direction` and in `built.wrt` have different shapes."""
+    """Raise `Refusal` if the direction of a workload has other shapes than its differentiated inputs.
+
+    `built.direction` names the inputs that are the direction, and `built.wrt` names the differentiated
+    inputs.
+    """
     shapes, needed = ([built.inputs[x].shape for x in xs] for xs in (built.direction_names, built.names))
     if shapes != needed:
         expected = f"must name inputs with the shapes of wrt={built.wrt!r}, in the same order"
@@ -123,7 +130,7 @@ def check_direction(name: str, built: Workload) -> None:
 
 
 def check_inputs(case: Case, built: Workload) -> None:
-    """Raise `Refusal` if an input is not reproducible, or if its dtype cannot represent the values.
+    """Raise `Refusal` if the inputs of a case differ when they are made again, or exceed their dtype.
 
     Only the first point is checked. Large inputs are not checked.
     """

@@ -289,7 +289,7 @@ def study_manifest(
 ) -> dict[str, Any]:
     """Return the content of study.json, the file that describes the last study of a results folder.
 
-    `name` and `title` are those in the YAML file of the study. `scaling` lists its types of scaling, "strong"
+    `name` and `title` come from the YAML file of the study. `scaling` lists its types of scaling, "strong"
     or "weak". The content includes each case with its number of replicates.
     """
     counts = replicate_counts(results, settings)
