@@ -1,4 +1,4 @@
-"""Describe results in sentences: fastest modes (`FastestAnswer`), crossovers, growth, plans and failures."""
+"""Describe results in sentences: fastest AD modes (`FastestAnswer`), crossovers, growth, plans, failures."""
 
 import itertools
 import math
@@ -43,7 +43,7 @@ _MOST_METHODS = 4  # methods with an exponent
 
 
 def answer_sentences(findings: Findings) -> list[str]:
-    """Return sentences that summarize a results folder."""
+    """Return the sentences that summarize a results folder, as a list of strings."""
     topics = (
         _describe_fastest, describe_crossovers, _describe_weak_scaling, describe_growth,
         _describe_plans, _describe_defects,
@@ -64,7 +64,7 @@ def _describe_fastest(findings: Findings) -> list[str]:
 
 
 class FastestAnswer(NamedTuple):
-    """The fastest AD mode and the recommended device count for the largest problem of a function, as text."""
+    """The fastest AD mode and the recommended number of devices for the largest problem of a function."""
 
     problem: str  # the result of `Findings.problem_name`, such as 'mlp width=8 points=64'
     ranking: Ranking  # on the recommended device count
@@ -75,7 +75,7 @@ class FastestAnswer(NamedTuple):
 
     @property
     def headline(self) -> str:
-        """Return the fastest mode and its time as one sentence without the final period."""
+        """Return the fastest mode and its time as one sentence, without the period."""
         modes = f"{' or '.join(self.modes)}{' is fastest' if self.ranking.distinguished else ''}"
         time = f"{modes}, {self.time} on {self.ranking.devices_text}, {self.ranking.call}"
         clauses = filter(None, [time, self.ratio, self.ranking.certainties])
@@ -83,15 +83,15 @@ class FastestAnswer(NamedTuple):
 
 
 def measured_answers(findings: Findings) -> list[FastestAnswer]:
-    """Return the fastest AD mode of the largest measured problem, for each function and environment."""
+    """Return a `FastestAnswer` on the largest measured problem of each function in each environment."""
     problems = largest_problems(findings.fastest, lambda ranking: ranking.family_key, len)
     return [_describe_problem(findings, rankings) for rankings in problems]
 
 
 def _describe_problem(findings: Findings, rankings: Sequence[Ranking]) -> FastestAnswer:
-    """Return the fastest AD mode and the recommended device count of a problem as a `FastestAnswer`.
+    """Return a `FastestAnswer` on one problem.
 
-    `rankings` contains one `Ranking` per device count.
+    `rankings` contains the `Ranking` of the modes on each number of devices.
     """
     ranking = recommend_ranking(rankings)
     fastest = ranking.fastest
@@ -110,9 +110,9 @@ def _describe_problem(findings: Findings, rankings: Sequence[Ranking]) -> Fastes
 
 
 def _list_untimed(findings: Findings, ranking: Ranking) -> list[str]:
-    """Return a sentence that names the AD modes that could not be timed, or [] if every mode was timed.
+    """Return a list with a sentence that names the AD modes without a time, or [] if every mode has one.
 
-    Only the problem and the device count of `ranking` are considered.
+    Only modes for the problem and the number of devices of `ranking` are listed.
     """
     key = ranking.environment, problem(ranking.case), ranking.case.devices
     records = findings.untimed_records.get(key, [])
@@ -122,9 +122,9 @@ def _list_untimed(findings: Findings, ranking: Ranking) -> list[str]:
 
 
 def _describe_devices(findings: Findings, rankings: Sequence[Ranking], ranking: Ranking) -> list[str]:
-    """Return sentences that compare the device counts, and state the speed-up and the efficiency.
+    """Return sentences that compare the numbers of devices, and state the speed-up and the efficiency.
 
-    `rankings` contains one `Ranking` per device count. `ranking` is that on the recommended one.
+    `rankings` contains one `Ranking` for each number of devices. `ranking` is for the recommended number.
     """
     recommended = ranking.fastest
     if len(rankings) == 1:
@@ -150,7 +150,7 @@ def _describe_devices(findings: Findings, rankings: Sequence[Ranking], ranking: 
 
 
 def _describe_speedup(findings: Findings, curve: Curve, point: CurvePoint) -> tuple[str, str]:
-    """Return a sentence that states the speed-up of a curve point, and one that states its efficiency."""
+    """Return two sentences: one on the speed-up of a point of a curve, and one on its efficiency."""
     too_large = findings.too_large_on.get((curve.environment, *curve.program))
     same = f"{format_ratio(*point.speedup)} over the same program on {curve.baseline}"
     if too_large and too_large < point.baseline_devices:
@@ -163,9 +163,10 @@ def _describe_speedup(findings: Findings, curve: Curve, point: CurvePoint) -> tu
 
 
 def _describe_efficiency(findings: Findings, curve: Curve, known_doubts: str = "") -> str:
-    """Return the device counts on which a curve is efficient as text, such as 'on up to 8 devices'.
+    """Return on how many devices a curve is efficient, as text such as 'on up to 8 devices'.
 
-    The text ends with the reasons why it may be wrong. Reasons in the text `known_doubts` are omitted.
+    The text ends with the reasons why it may be wrong. Reasons that the text `known_doubts` contains are
+    omitted.
     """
     required = findings.efficiency
     if not all(point.efficiency.is_determined for point in curve.points):
@@ -187,13 +188,14 @@ def _describe_efficiency(findings: Findings, curve: Curve, known_doubts: str = "
 
 
 def describe_crossovers(findings: Findings) -> list[str]:
-    """Return sentences that state the fastest AD mode by size of each function whose fastest mode changes.
+    """Return a sentence for each function whose fastest AD mode changes with a problem size.
 
-    The other sizes have their largest values, and the device count is the smallest one.
+    The sentence states the fastest mode for each value of this size. The other sizes have their largest
+    values, and the number of devices is the smallest one.
     """
     texts = []
     for mode_map, devices in ((m, devices) for m in findings.fastest_mode_maps for devices in m.devices):
-        runs = mode_map.runs(devices)
+        runs = mode_map.size_ranges(devices)
         if len({mode for mode, *_ in runs} - {""}) > 1:
             names = [
                 f"{mode or UNDETERMINED} at {' to '.join(dict.fromkeys(f'{size:,}' for size in ends))}"
@@ -210,10 +212,10 @@ def describe_crossovers(findings: Findings) -> list[str]:
 
 
 def _describe_weak_scaling(findings: Findings) -> list[str]:
-    """Return a sentence that describes the best weak scaling curve of each function measured with JAX.
+    """Return a sentence on the best weak scaling curve of each function that was measured with JAX.
 
-    `fastest_curves` selects the curve. A curve is omitted if its time on the largest device count is too
-    close to the time of an empty call.
+    `fastest_curves` selects the curve. A curve is omitted if its time on the most devices is too short to be
+    distinguished from an empty call.
     """
     weak = (curve for curve in findings.curves if curve.kind == "weak" and curve.case.engine == "jax")
     return [
@@ -229,9 +231,9 @@ def _describe_weak_scaling(findings: Findings) -> list[str]:
 
 
 def describe_growth(findings: Findings) -> list[str]:
-    """Return sentences that state how the time of each function grows with each size that was varied.
+    """Return a sentence for each function on how its time grows with each size that was varied.
 
-    The other sizes have their largest values, and the device count is the smallest one.
+    The other sizes have their largest values, and the number of devices is the smallest one.
     """
     texts = []
     for sweep in findings.size_sweeps:
@@ -248,10 +250,10 @@ def describe_growth(findings: Findings) -> list[str]:
 
 
 def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, int, str]]) -> list[str]:
-    """Return the text about the largest problem for each function and topic.
+    """Return one text for each function and topic: the text about the largest problem.
 
-    `texts` contains (subject, topic, device count, text) tuples. A topic is text such as "points". Of several
-    texts about this problem, the one with the fewest devices is returned.
+    `texts` contains (subject, topic, number of devices, text) tuples. A topic is text such as "points". Of
+    several texts about this problem, the text with the fewest devices is returned.
     """
     # Unlike in `cases.largest_problems`, the number of device counts is ignored: no topic compares them.
     largest = least_by(texts, lambda row: (row[0].family_key, row[1]), lambda row: (-row[0].volume, row[2]))
@@ -264,7 +266,7 @@ def _describe_plans(findings: Findings) -> list[str]:
 
 
 def describe_plan(forecast: Forecast) -> str:
-    """Return a sentence that states the number of planned cases, the hardware and the software versions."""
+    """Return a sentence with the number of planned cases, the hardware and the software of a plan."""
     count = Counter(record.status for record in forecast.records)
     unplanned = (f"{count[status]} {status}" for status in ("skipped", "failed") if count[status])
     counts = ", ".join([format_count(count["planned"], "case"), *unplanned])
@@ -283,7 +285,7 @@ def _describe_versions(environment: Mapping[str, Any]) -> str:
 
 
 def plan_answers(forecast: Forecast) -> list[str]:
-    """Return sentences that state the predicted fastest method of each problem and the memory usage."""
+    """Return sentences on the predicted fastest method of each planned problem, and on its memory."""
     modes = (curve for curve in forecast.curves if not curve.case.ad_mode.closed_form)
     groups = group_by(modes, lambda curve: (curve.kind, problem(curve.program[1]))).values()
     return [*map(_describe_planned_problem, groups), *_describe_planned_memory(forecast)]
@@ -345,7 +347,7 @@ def _describe_planned_memory(forecast: Forecast) -> list[str]:
 
 
 def describe_score(score: PlanScore) -> str:
-    """Return a sentence that states the errors of predicted times."""
+    """Return a sentence on how well the predicted times of a plan agree with measured times."""
     worst = max(score.ratios, key=lambda ratio: abs(math.log(ratio)))
     return (
         f"Predicted against measured on {score.hardware}: the median prediction is "
@@ -360,11 +362,11 @@ def _describe_defects(findings: Findings) -> list[str]:
     remarks = lint_findings(findings)
     rules = ", ".join(f"{remark.rule} ({remark.count})" for remark in remarks)
     lint = [f"Problems of the measurement, which `scaling lint` explains: {rules}."] if remarks else []
-    return [*count_unmeasured(findings), *findings.weak_refusals, *lint]
+    return [*describe_unmeasured(findings), *findings.weak_refusals, *lint]
 
 
-def count_unmeasured(findings: Findings) -> list[str]:
-    """Return sentences that count the failed and the skipped cases by reason."""
+def describe_unmeasured(findings: Findings) -> list[str]:
+    """Return a sentence that counts the failed cases by reason, and one that counts the skipped cases."""
     sentences = []
     for status in ("failed", "skipped"):
         records = [record for record in findings.newest_records if record.status == status]

@@ -1,4 +1,4 @@
-"""Name cases (`Method`, `Subject`) and environments, group comparable cases, and compare environments."""
+"""Describe cases (`Method`, `Subject`) and environments as text, and define keys to group similar cases."""
 
 import dataclasses
 import functools
@@ -25,7 +25,7 @@ BOOLEAN_WORDS = {"True": "yes", "False": "no"}  # text of a fact in `environment
 
 
 class Method(NamedTuple):
-    """A differentiation method, which is an AD mode with its options, regardless of the devices."""
+    """A way to differentiate: an AD mode with its options, without the devices and the problem."""
 
     mode: str
     batch: str
@@ -62,7 +62,7 @@ class Method(NamedTuple):
 
 
 def join_words(*words: object) -> str:
-    """Join the words with commas, and omit empty strings, None, False and 0."""
+    """Return `words` joined with commas, without empty strings, None, False and 0."""
     return ", ".join(str(word) for word in words if word)
 
 
@@ -77,34 +77,35 @@ def with_fields(case: Case, **fields: Any) -> Case:
 
 
 def method_of(case: Case) -> Method:
-    """Return the differentiation method of a case."""
+    """Return the method (AD mode with its options) that a case uses."""
     return Method(*(getattr(case, field) for field in Method._fields))
 
 
 def size_name(case: Case) -> str:
-    """Return the sizes, the number of points and the data seed as text, such as 'm=100 points=6'."""
+    """Return the sizes, number of points and data seed of a case as text, such as 'm=100 points=6'."""
     pairs = [*case.sizes.items(), ("points", case.points)]
     pairs += [("seed", case.data_seed)] if case.data_seed else []
     return " ".join(f"{name}={number}" for name, number in pairs)
 
 
 def curve_case(case: Case, kind: str) -> Case:
-    """Return a copy of a case with one device and no mesh. Cases with equal copies are on the same curve.
+    """Return a copy of a case that is equal for all cases on the same scaling curve.
 
-    `kind` is "strong" or "weak". For "weak", `points` of the copy is the number of points per device.
+    The copy has one device and no mesh. `kind` is "strong" or "weak". For "weak", `points` of the copy is the
+    number of points per device.
     """
     points = case.points if kind == "strong" else case.points // case.devices
     return with_fields(case, devices=1, mesh=None, points=points)
 
 
 def is_candidate(case: Case) -> bool:
-    """Return whether a case uses JAX and is neither handwritten nor mode=auto. Only such cases are ranked."""
+    """Return whether rankings include a case: it uses JAX, and is neither handwritten nor mode=auto."""
     return case.engine == "jax" and not case.ad_mode.closed_form and case.mode != AUTO
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The base class of timings, curves and rankings, which have a case and an environment."""
+    """The base class of timings, curves and rankings: a case, measured in an environment."""
 
     case: Case
     environment: str  # the digest of hardware and software; only times with equal digests are compared
@@ -112,12 +113,12 @@ class Subject:
 
     @property
     def method(self) -> Method:
-        """Return the differentiation method."""
+        """Return the method (AD mode with its options) of the case."""
         return method_of(self.case)
 
     @property
     def all_sizes(self) -> dict[str, int]:
-        """Return {name: value} for all problem sizes, including the number of points."""
+        """Return {name: value} for all sizes of the problem, including the number of points."""
         return {"points": self.case.points, **self.case.sizes}
 
     @property
@@ -184,11 +185,11 @@ class Subject:
 def largest_problems(
     subjects: Iterable[S], family: Callable[[S], Hashable], count_devices: Callable[[list[S]], int]
 ) -> list[list[S]]:
-    """Return the subjects of the largest problem of each family, as one list per family.
+    """Return one list per function: the subjects (such as timings) of its largest problem.
 
-    Subjects with equal `family(subject)` form a family. A problem with more device counts, up to three, takes
-    precedence over a larger problem. `count_devices` returns the number of device counts of the
-    subjects of a problem.
+    `family` returns a key that is equal for subjects of the same function. `count_devices` returns on how
+    many different numbers of devices a list of subjects was measured. A problem with more of them, up to
+    three, takes precedence over a larger problem.
     """
 
     def rank(problem: list[S]) -> tuple[int, int]:
@@ -199,7 +200,7 @@ def largest_problems(
 
 
 def environment_columns(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the fields of an environment as (name, text) pairs. The items of a list are joined by commas."""
+    """Return the fields of an environment as (name, text) pairs. Elements of lists are joined by commas."""
     columns = []
     for name, value in environment.items():
         if isinstance(value, Mapping):
@@ -211,9 +212,9 @@ def environment_columns(environment: Mapping[str, Any]) -> list[tuple[str, str]]
 
 
 def environment_differences(groups: Iterable[Iterable[Record]]) -> dict[str, list[str]]:
-    """Return {field: [text for each group]} for the environment fields that differ between groups.
+    """Return {field: [text of each group]} for the environment fields in which groups differ.
 
-    Fields that depend on the case are omitted.
+    Each group contains records. Fields that depend on the case are omitted.
     """
     fields_by_group = [_study_facts(records) for records in groups]
     names = sorted({name for fields in fields_by_group for name in fields})
@@ -222,7 +223,7 @@ def environment_differences(groups: Iterable[Iterable[Record]]) -> dict[str, lis
 
 
 def describe_environments(records: Iterable[Record]) -> str:
-    """Return text that counts the environments and names their differences, or "" for one environment.
+    """Return how many environments `records` have and how they differ, as text, or "" for one.
 
     For example, the text is "2 environments that differ in jax (0.10.2, 0.11.0)".
     """
@@ -234,7 +235,7 @@ def describe_environments(records: Iterable[Record]) -> str:
 
 
 def _study_facts(records: Iterable[Record]) -> dict[str, str]:
-    """Return {name: text} for the environment fields that do not depend on the case.
+    """Return {field: text} for the environment fields of records, without fields that depend on the case.
 
     If the records have several values of a field, the text joins them with 'or'.
     """

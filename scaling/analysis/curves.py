@@ -67,7 +67,7 @@ class CurvePoint:
 
     @property
     def relative(self) -> str:
-        """Return a suffix such as ' relative to 2 devices', or '' if the baseline is one device."""
+        """Return ' relative to 2 devices' if the baseline has two devices, or '' if it has one."""
         count = self.baseline_devices
         return "" if count == 1 else f" relative to {format_count(count, 'device')}"
 
@@ -82,7 +82,7 @@ class Curve(Subject):
 
     @property
     def name(self) -> str:
-        """Return the name of the curve. The name contains no device count and no mesh shape."""
+        """Return the name of the curve: a label of its case without the number of devices and the mesh."""
         mesh = " fastest mesh" if self.case.split == "both" else ""
         if self.kind == "strong":
             return label(self.case, ("devices", "mesh")) + mesh
@@ -91,7 +91,7 @@ class Curve(Subject):
 
     @property
     def program(self) -> tuple[str, Case]:
-        """Return (kind, case on one device), a key that a measured curve shares with its prediction."""
+        """Return (kind, case on one device), which is equal for a measured curve and its prediction."""
         return self.kind, curve_case(self.case, self.kind)
 
     @property
@@ -140,10 +140,10 @@ def scaling_curves(
 
 
 def select_series(timings: Sequence[Timing], kinds: Sequence[str]) -> list[tuple[str, list[Timing]]]:
-    """Return (kind, timings) pairs for the scaling curves of the given kinds ("strong" or "weak").
+    """Return a (kind, timings) pair for each scaling curve of the given kinds ("strong" or "weak").
 
-    The timings of a curve are in ascending order of device count. A curve of one timing has the kind
-    `kinds[0]`. It is omitted if the timing is on several devices and also belongs to a longer curve.
+    The timings of a curve are in ascending order of the number of devices. A single timing is a curve of the
+    kind `kinds[0]`, unless it is on several devices and also belongs to a longer curve.
     """
     kinds_and_series = [(kind, series) for kind in kinds for series in _series_of_kind(timings, kind)]
     longer_series = (series for _, series in kinds_and_series if len(series) > 1)
@@ -155,17 +155,17 @@ def select_series(timings: Sequence[Timing], kinds: Sequence[str]) -> list[tuple
     ]
 
 
-def stated_kinds(study: Mapping[str, Any]) -> list[str]:
-    """Return the kinds of scaling that a study or plan file requests, by default ["strong"]."""
+def requested_kinds(study: Mapping[str, Any]) -> list[str]:
+    """Return the kinds of scaling that study.json or a plan file requests, by default ["strong"]."""
     scaling = study.get("scaling")
     requested = scaling if isinstance(scaling, list) else [scaling]
     return [kind for kind in KINDS if kind in requested] or ["strong"]
 
 
 def _series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
-    """Return the timings of each scaling curve of one kind, in ascending order of device count.
+    """Return the timings of each scaling curve of one kind, in ascending order of the number of devices.
 
-    `kind` is "strong" or "weak". If several meshes were measured on a device count, only the fastest is
+    `kind` is "strong" or "weak". If several meshes were measured on a number of devices, only the fastest is
     included. A weak curve omits cases whose points do not divide evenly over their devices.
     """
     divisible = (t for t in timings if kind == "strong" or t.case.points % t.case.devices == 0)
@@ -175,7 +175,7 @@ def _series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
 
 
 def keep_fastest_meshes(timings: Iterable[Timing]) -> list[Timing]:
-    """Return the timing with the fastest device mesh for each program and device count."""
+    """Return one timing for each program and number of devices: the one with the fastest device mesh."""
     fastest = least_by(
         timings, lambda t: (t.environment, t.honest, with_fields(t.case, mesh=None)), lambda t: t.median
     )
@@ -204,9 +204,10 @@ def _describe_unequal_work(curve: Curve) -> str:
 
 
 def build_curve(kind: str, series: Sequence[Timing], plain_jit: Mapping[tuple, Timing]) -> Curve:
-    """Return the scaling curve of one program from timings in ascending order of device count.
+    """Return the scaling curve of a program, given its timings (`series`) from few to many devices.
 
-    `plain_jit` maps each `Timing.problem_key` to the fastest timing with api=jit on one device.
+    `kind` is "strong" or "weak". `plain_jit` maps each `Timing.problem_key` to the fastest timing with
+    api=jit on one device.
     """
     baseline, points = series[0], []
     for timing in series:
@@ -226,12 +227,12 @@ def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
 
 
 def format_serial_part(curve: Curve, point: CurvePoint) -> str:
-    """Return the serial part of a program as text, such as '0.120 (0.100 to 0.150)', or '' if there is none.
+    """Return the serial part of a program as text, such as '0.120 (0.100 to 0.150)', or '' if unknown.
 
     On a strong curve, it is the fraction of the time on one device that is not divided among the devices, by
-    Amdahl's law. On a weak one, it is that of the time on all devices, by Gustafson's law. No part explains
-    a speed-up that is significantly below 1 or above the ideal. Source: Karp and Flatt 1990, Measuring
-    parallel processor performance.
+    Amdahl's law. On a weak curve, it is the fraction of the time on all devices, by Gustafson's law. It is
+    unknown if the speed-up is significantly below 1 or above the ideal. Source: Karp and Flatt 1990,
+    Measuring parallel processor performance.
     """
     count, (value, low, high) = point.devices, point.speedup
     if point.is_baseline or curve.baseline_devices > 1:
@@ -247,11 +248,10 @@ def format_serial_part(curve: Curve, point: CurvePoint) -> str:
 
 
 def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> list[list[Curve]]:
-    """Return the scaling curves of the largest problem, for each function and kind ("strong" or "weak").
+    """Return one list for each function and kind of scaling: the curves of its largest problem.
 
-    The curves of a list belong to one problem, and start at the same device count unless `mixed` is true.
-    Curves with one device count are omitted. `largest_problems` selects the problems. Lists with mode=value
-    come last.
+    The curves of a list start at the same number of devices unless `mixed` is true. Curves with one number of
+    devices are omitted. `largest_problems` selects the problems. Lists with mode=value come last.
     """
     long_curves = (curve for curve in curves if len(curve.points) > 1)
     largest = largest_problems(
@@ -300,9 +300,9 @@ class SizeSweep(_SizeSeries):
 
     @functools.cached_property
     def exponents(self) -> dict[Method, Estimate]:
-        """Return {method: exponent p}, where the time is proportional to size ** p.
+        """Return {method: exponent p}, where the time of the method is proportional to size ** p.
 
-        Times shorter than ten dispatch latencies are ignored. A method with fewer than three longer times is
+        Times shorter than ten empty calls are ignored. A method with fewer than three longer times is
         omitted.
         """
         lines = {
@@ -320,10 +320,11 @@ class FastestModeMap(_SizeSeries):
     devices: tuple[int, ...]
     cells: Mapping[tuple[int, int], Ranking]  # (size, device count) -> ranking; missing if not measured
 
-    def runs(self, devices: int) -> list[tuple[str, int, int]]:
-        """Return (fastest mode, smallest size, largest size) for each run of sizes with one fastest mode.
+    def size_ranges(self, devices: int) -> list[tuple[str, int, int]]:
+        """Return (fastest mode, smallest size, largest size) for each range of sizes with one fastest mode.
 
-        The mode is '' if no mode is significantly faster than all others.
+        Only times on `devices` devices are considered. The mode is '' if no mode is significantly faster than
+        all others.
         """
         line = [(size, self.cells[size, devices]) for size in self.sizes if (size, devices) in self.cells]
         groups = itertools.groupby(line, lambda pair: pair[1].fastest_mode)
@@ -331,7 +332,7 @@ class FastestModeMap(_SizeSeries):
         return [(mode, sizes[0], sizes[-1]) for mode, sizes in runs]
 
     def doubts(self, devices: int) -> list[str]:
-        """Return the reasons why the fastest modes on a device count may be wrong."""
+        """Return the reasons why the fastest modes on `devices` devices may be wrong, as a list of text."""
         named = [r for (_, count), r in self.cells.items() if count == devices and r.fastest_mode]
         doubts = list(dict.fromkeys(doubt for ranking in named for doubt in ranking.doubts))
         ratios = (estimate_ratio(slow.records, r.fastest.records) for r in named for slow in r.others)
@@ -341,38 +342,38 @@ class FastestModeMap(_SizeSeries):
         return doubts
 
 
-def _find_series(items: Sequence[S]) -> Iterator[tuple[str, str, str, list[S]]]:
-    """Yield (name, title, constant sizes, items) for each series of items in which one size varies.
+def _find_series(subjects: Sequence[S]) -> Iterator[tuple[str, str, str, list[S]]]:
+    """Yield (name, title, constant sizes, subjects) for each series in which one problem size varies.
 
-    `name` is the name of the varying size. `title` also names the sizes that vary together with it, such as
-    "points = m". The constant sizes are text, such as "points=6 o=2".
+    `subjects` are timings or rankings. `name` is the name of the varying size. `title` also names the sizes
+    that vary together with it, such as "points = m". The constant sizes are text, such as "points=6 o=2".
     """
-    columns = {name: [item.all_sizes[name] for item in items] for name in items[0].all_sizes}
+    columns = {name: [subject.all_sizes[name] for subject in subjects] for name in subjects[0].all_sizes}
     # Sizes that vary together (each determines the other) form one series.
     names_by_pattern = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
     varying = [names for pattern, names in names_by_pattern.items() if any(pattern)]
-    longest_sweep = max(varying, key=lambda names: _count_values(names[0], items), default=None)
+    longest_sweep = max(varying, key=lambda names: _count_values(names[0], subjects), default=None)
     for swept in varying:
         title = (" = " if len({tuple(columns[name]) for name in swept}) == 1 else " and ").join(swept)
-        for fixed_sizes, group in group_by(items, functools.partial(_name_other_sizes, swept)).items():
+        for fixed_sizes, group in group_by(subjects, functools.partial(_name_other_sizes, swept)).items():
             # Two values are enough for the size with the most values.
             if _count_values(swept[0], group) >= (2 if swept is longest_sweep else _LEAST_SIZES):
                 yield swept[0], title, fixed_sizes, group
 
 
-def _name_other_sizes(swept: Sequence[str], item: Subject) -> str:
-    return " ".join(f"{name}={size}" for name, size in item.all_sizes.items() if name not in swept)
+def _name_other_sizes(swept: Sequence[str], subject: Subject) -> str:
+    return " ".join(f"{name}={size}" for name, size in subject.all_sizes.items() if name not in swept)
 
 
-def _count_values(name: str, items: Iterable[Subject]) -> int:
-    """Count the distinct values of the size `name` on each device count, and return the largest number."""
+def _count_values(name: str, subjects: Iterable[Subject]) -> int:
+    """Return the largest number of different values of the size `name` on the same number of devices."""
     # The number of points may be proportional to the number of devices.
-    by_devices = group_by(items, lambda item: item.case.devices).values()
-    return max(len({item.all_sizes[name] for item in items_on_devices}) for items_on_devices in by_devices)
+    by_devices = group_by(subjects, lambda subject: subject.case.devices).values()
+    return max(len({subject.all_sizes[name] for subject in on_devices}) for on_devices in by_devices)
 
 
 def size_sweeps(timings: Iterable[Timing]) -> list[SizeSweep]:
-    """Return the times of all AD methods against each problem size that varies.
+    """Return a `SizeSweep` for each problem size that varies: the times of all AD methods against this size.
 
     The cases of a sweep differ only in their method and in this size. If a case was measured on several
     device meshes, only the fastest one is included.
@@ -394,7 +395,11 @@ def size_sweeps(timings: Iterable[Timing]) -> list[SizeSweep]:
 
 
 def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> Estimate:
-    """Return the slope of log(time) against log(size), with its 95 % interval."""
+    """Return the slope of log(time) against log(size), with its 95 % interval.
+
+    `line` contains (size, timing) pairs. If a parabola fits better, its slopes at both ends widen the
+    interval.
+    """
     sizes = np.array([math.log(size) for size, _ in line])  # a size may exceed 64 bits
     sizes -= sizes.mean()
     # Relative to the first time, so that constant times have a slope of exactly 0.
@@ -411,9 +416,9 @@ def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> Estimate:
 
 
 def fastest_mode_maps(fastest: Iterable[Ranking]) -> list[FastestModeMap]:
-    """Group problems that differ only in one size, and return a map of the fastest AD modes of each group.
+    """Return a map of the fastest AD modes for each group of problems that differ only in one size.
 
-    `fastest` contains a ranking for each problem and device count.
+    `fastest` contains a ranking for each problem and number of devices.
     """
     maps = []
     for family in group_by(fastest, lambda ranking: (ranking.family_key, tuple(ranking.case.sizes))).values():

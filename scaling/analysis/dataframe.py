@@ -1,4 +1,4 @@
-"""Convert records, scaling curves and time samples to DataFrames with typed columns (`load`).
+"""Convert records, scaling curves and time samples to pandas DataFrames with typed columns (`load`).
 
 All tables can be joined on the columns `key` and `environment`.
 """
@@ -15,7 +15,7 @@ from scaling.analysis import ratios
 from scaling.analysis.cases import environment_columns
 from scaling.analysis.curves import CurvePoint
 from scaling.analysis.findings import Findings, read
-from scaling.analysis.timings import nodes_of
+from scaling.analysis.timings import count_nodes
 from scaling.core.case import Case
 from scaling.core.formatting import format_count
 from scaling.core.record import Record
@@ -79,13 +79,13 @@ def load(folder: str | PathLike[str], samples: bool = False) -> "DataFrame":
 
 
 def export_tables(findings: Findings) -> dict[str, "DataFrame"]:
-    """Return the tables "records", "curves" and "samples" as a dict from name to table."""
+    """Return {name: DataFrame} with the tables "records", "curves" and "samples"."""
     records = record_columns(findings)
     return {"records": records, "curves": _curve_columns(findings), "samples": _sample_columns(findings)}
 
 
 def typed_columns(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> "DataFrame":
-    """Return a table with typed columns from `rows`. Each row is a dict from column name to cell.
+    """Return a DataFrame with typed columns. Each of `rows` is a dict from column name to cell.
 
     `columns` contains the names of the first columns. The name "sizes" means all columns "sizes.*". All
     columns "environment.*" come last. An integer column becomes text if it contains a string or an integer of
@@ -111,12 +111,12 @@ def typed_columns(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> 
 
 
 def _encodable(value: object) -> str:
-    """Return a value as text with escape sequences for lone surrogates and carriage returns."""
+    """Return a value as text that UTF-8 can encode: lone surrogates and carriage returns are escaped."""
     return str(value).encode(errors="backslashreplace").decode().replace("\r", r"\r")
 
 
 def record_columns(findings: Findings) -> "DataFrame":
-    """Return a table with one row per record, including failed and skipped records."""
+    """Return a DataFrame with one row per record, including failed and skipped records."""
     certainties = {(row.fastest.environment, row.fastest.case): row.certainty for row in findings.fastest}
     fields = [name for name in _RECORD_FIELDS if name not in _PLAN_ONLY]
     nested = {column: column.split(".") for column in _NESTED_COLUMNS}
@@ -124,7 +124,7 @@ def record_columns(findings: Findings) -> "DataFrame":
     for record in findings.records:
         row = _case_cells(record) | {name: getattr(record, name) for name in fields}
         row |= {column: (getattr(record, name) or {}).get(key) for column, (name, key) in nested.items()}
-        row |= {"honest": record.honest, "nodes": nodes_of(record)}
+        row |= {"honest": record.honest, "nodes": count_nodes(record)}
         row |= {f"environment.{name}": text for name, text in environment_columns(record.environment)}
         if record.status == "ok":
             row |= zip(("median", "low", "high"), ratios.estimate_time([record]), strict=True)
@@ -148,7 +148,7 @@ def _ratio_cells(point: CurvePoint) -> dict[str, Any]:
 
 
 def _curve_columns(findings: Findings) -> "DataFrame":
-    """Return a table with one row for each device count of each scaling curve."""
+    """Return a DataFrame with one row for each number of devices of each scaling curve."""
     rows = [
         {"name": curve.name, "kind": curve.kind, "samples": len(point.timing.seconds)}
         | _case_cells(point.timing.record)
@@ -162,7 +162,7 @@ def _curve_columns(findings: Findings) -> "DataFrame":
 
 
 def _sample_columns(findings: Findings) -> "DataFrame":
-    """Return a table with one row per time sample, in the order of measurement."""
+    """Return a DataFrame with one row per time sample, in the order of measurement."""
     # `seconds` and `seconds_min` are the times of the slowest and the fastest process.
     columns = ("key", "replicate", "environment", "index", "seconds", "seconds_min")
     rows = [

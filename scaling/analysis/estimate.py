@@ -19,12 +19,12 @@ class Estimate(NamedTuple):
 
     @property
     def above_one(self) -> bool:
-        """Return whether the whole confidence interval of a ratio is above 1."""
+        """Return whether the whole confidence interval is above 1, as for a significantly longer time."""
         return self.low is not None and self.low > 1
 
     @property
     def is_determined(self) -> bool:
-        """Return whether the interval of a ratio is narrow enough to report the ratio.
+        """Return whether the confidence interval of a ratio is narrow enough to report the ratio.
 
         An interval is too wide if high / low exceeds 10, or if low < 1/2 and high > 2. Return True if the
         interval is unknown.
@@ -34,8 +34,8 @@ class Estimate(NamedTuple):
         return self.high <= _WIDEST_RATIO * self.low and not (self.low < 1 / 2 and self.high > 2)
 
     def scaled(self, factor: float) -> "Estimate":
-        """Return the estimate with its value and limits multiplied by `factor`."""
-        low, high = (None if end is None else end * factor for end in self[1:])
+        """Return an estimate whose value and limits are multiplied by `factor`."""
+        low, high = (None if limit is None else limit * factor for limit in self[1:])
         return Estimate(self.value * factor, low, high)
 
 

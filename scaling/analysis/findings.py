@@ -1,4 +1,4 @@
-"""Read a results folder (`read`) as `Findings`: timings, curves, rankings, missing cases and more."""
+"""Read a results folder (`read`) as `Findings`: its records, timings, curves, rankings and missing cases."""
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
@@ -41,9 +41,9 @@ class Findings:
 
     @functools.cached_property
     def curves_by_case(self) -> dict[tuple[str, bool, Case], dict[str, tuple[Curve, CurvePoint]]]:
-        """Return the scaling curves of each case, and the point of the case on each curve.
+        """Return {(environment, honest, case): {"strong" or "weak": (curve, point)}}.
 
-        The result is {(environment, honest, case): {"strong" or "weak": (curve, point)}}.
+        Each case is mapped to the scaling curves that contain it, and to its point on each curve.
         """
         pairs = [(curve, point) for curve in self.curves for point in curve.points]
         groups = group_by(pairs, lambda pair: (pair[0].environment, pair[0].honest, pair[1].timing.case))
@@ -51,9 +51,9 @@ class Findings:
 
     @functools.cached_property
     def too_large_on(self) -> dict[tuple[str, str, Case], int]:
-        """Return the smallest device count on which each program ran out of memory.
+        """Return {(environment, *`Curve.program`): number of devices} for programs that ran out of memory.
 
-        A key is (environment, *`Curve.program`).
+        The number is the smallest one on which a program ran out of memory.
         """
         too_large = (record for record in self.records if record.reason in OUT_OF_MEMORY_REASONS)
         return {
@@ -67,24 +67,26 @@ class Findings:
 
     @functools.cached_property
     def newest_records(self) -> list[Record]:
-        """Return the newest record of each replicate of each case, regardless of the environment."""
+        """Return the newest record of each replicate of each case, from any environment."""
         return list(store.newest_by_replicate(self.records).values())
 
     @functools.cached_property
     def case_timings(self) -> list[Timing]:
-        """Return the timings of workloads, without the measurements of peak rates and latencies."""
+        """Return the timings of workloads. Measurements of peak rates and latencies are omitted."""
         return [timing for timing in self.timings if timing.case.kind == "case"]
 
     @functools.cached_property
     def untimed_records(self) -> dict[tuple, list[Record]]:
-        """Return {(environment, problem, device count): records of modes without a time}.
+        """Return {(environment, problem, number of devices): records of AD modes without a time}.
 
         These modes failed or ran out of memory with every api and split.
         """
         timed = {(t.environment, problem(t.case), t.case.devices, t.method) for t in self.case_timings}
         candidates = (record for record in self.newest_records if is_candidate(record.case))
-        lost = (r for r in candidates if r.status == "failed" or r.reason in OUT_OF_MEMORY_REASONS)
-        groups = group_by(lost, lambda record: (record.setting, problem(record.case), record.case.devices))
+        unmeasured = (r for r in candidates if r.status == "failed" or r.reason in OUT_OF_MEMORY_REASONS)
+        groups = group_by(
+            unmeasured, lambda record: (record.setting, problem(record.case), record.case.devices)
+        )
         return {
             key: [r for r in group if (*key, method_of(r.case)) not in timed] for key, group in groups.items()
         }
@@ -101,9 +103,9 @@ class Findings:
         return len(pairs) > len({workload for workload, _ in pairs})
 
     def suffix(self, environment: str, honest: bool = True) -> str:
-        """Return a suffix for the name of a result, such as ' [environment 1a2b, unbound or oversubscribed]'.
+        """Return text to append to the name of a result, such as ' [environment 1a2b]', or ''.
 
-        The suffix names the environment if any workload was measured in several environments. It contains
+        The text names the environment if any workload was measured in several environments. It contains
         'unbound or oversubscribed' if `honest` is false, as for timings on shared CPU cores.
         """
         remarks = [f"environment {environment}"] if self.has_mixed_environments else []
@@ -137,7 +139,7 @@ def read(
     plan_files = {path.stem.removeprefix("plan-"): store.read_json(path) for path in plan_paths}
     studied = [timing for timing in timings if timing.case.kind == "case"]
     fastest = ranking.fastest_methods(studied)
-    scaling_curves, weak_refusals = curves.scaling_curves(studied, curves.stated_kinds(study.content))
+    scaling_curves, weak_refusals = curves.scaling_curves(studied, curves.requested_kinds(study.content))
     return Findings(
         name=str(study.content.get("study") or folder.resolve().name),
         records=records,
@@ -159,7 +161,10 @@ def read(
 
 
 def _list_missing(expected: Mapping[str, tuple[Case, int]], records: Sequence[Record]) -> list[str]:
-    """Return a label for each replicate without a record. `expected` is {case key: (case, replicates)}."""
+    """Return a label for each replicate of a case that has no record.
+
+    `expected` is {case key: (case, number of replicates)}.
+    """
     recorded = store.newest_by_replicate(records)
     return [
         label(case) + (f" replicate {number + 1}" if number else "")

@@ -1,4 +1,4 @@
-"""Compare two results folders to find regressions, with a verdict and a p-value for each `ComparedCase`.
+"""Compare an old (A) and a new results folder (B): a verdict, ratio and p-value for each `ComparedCase`.
 
 Cases are matched by their key only, because the environments of the two folders usually differ.
 """
@@ -56,7 +56,7 @@ class FolderComparison:
 
     @property
     def has_regression(self) -> bool:
-        """Return whether any case became slower, failed or ran out of memory in the second folder (B)."""
+        """Return whether any case became slower, failed or ran out of memory in the new folder (B)."""
         return any(row.verdict in REGRESSIONS for row in self.rows)
 
 
@@ -108,8 +108,8 @@ def compare(old_folder: Path, new_folder: Path, margin: float = MARGIN) -> Folde
 def _load_newest_records(name: str, folder: Path) -> tuple[dict[str, list[Record]], list[str]]:
     """Return ({case key: records}, remarks) for a results folder.
 
-    The records of each workload are from the environment in which it ran last. The remarks are sentences that
-    count the omitted records and the damaged lines. Each remark starts with `name`.
+    The records of each workload are from its newest environment. The remarks are sentences that count the
+    omitted records and the damaged lines. Each remark starts with `name`.
     """
     loaded = store.load(folder)
     latest = store.current_records(loaded.records, folder)
@@ -147,7 +147,7 @@ def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase 
 
 
 def _decide_verdicts(compared_cases: Sequence[ComparedCase], margin: float) -> list[ComparedCase]:
-    """Return the cases with moderated ratios, corrected p-values and the verdicts that follow from them."""
+    """Return the cases with their verdicts, corrected p-values, and ratios with moderated variances."""
     ratios: dict[str, Ratio] = {}
     for paired in (True, False):  # ratios from unpaired processes have a larger variance
         group = {c.case.key: c.ratio for c in compared_cases if c.ratio and (c.ratio.pairs > 1) is paired}

@@ -1,4 +1,4 @@
-"""Define `Forecast` (planned cases, predicted curves), and score predicted by measured times (`PlanScore`).
+"""Define `Forecast` (planned cases, predicted curves), and the errors of predicted times (`PlanScore`).
 
 answers.py describes both in sentences.
 """
@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from scaling.analysis.curves import Curve, build_curve, select_series, stated_kinds
+from scaling.analysis.curves import Curve, build_curve, requested_kinds, select_series
 from scaling.analysis.estimate import Estimate
 from scaling.analysis.timings import Timing, near_floor
 from scaling.core.grouping import group_by
@@ -26,20 +26,21 @@ class Forecast:
     curves: tuple[Curve, ...]  # predicted curves; each timing contains the record of the plan
 
 
-def forecasts(plans: Iterable[Record], files: Mapping[str, Any]) -> list[Forecast]:
-    """Return the predictions for each type of hardware, from the newest plan of each workload.
+def forecasts(plans: Iterable[Record], plan_files: Mapping[str, Any]) -> list[Forecast]:
+    """Return a `Forecast` for each type of hardware, from the newest plan of each workload.
 
-    `files` maps each hardware name to the content of its plan file, which may be invalid.
+    `plans` are the records of `scaling plan`. `plan_files` maps each hardware name to the content of its plan
+    file, which may be invalid.
     """
     results = []
     by_hardware = group_by(latest_records(plans), lambda record: str(record.environment["hardware"]["name"]))
     for name, records in by_hardware.items():
-        plan_file, newest = _mapping(files.get(name)), keep_newest_environments(records)
+        plan_file, newest = _mapping(plan_files.get(name)), keep_newest_environments(records)
         # All records of a plan have the same environment. The records of the newest plan come first.
         newest_start = {record.setting: record.started_at or "" for record in sort_by_start(newest)}
         newest.sort(key=lambda record: newest_start[record.setting], reverse=True)
         title = str(_mapping(plan_file.get("hardware")).get("title") or name)
-        curves = tuple(_predicted_curves(newest, stated_kinds(plan_file)))
+        curves = tuple(_predicted_curves(newest, requested_kinds(plan_file)))
         results.append(Forecast(name, title, tuple(newest), curves))
     return results
 
@@ -49,7 +50,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
-    """Return a forecast that contains only the cases with the given keys."""
+    """Return a copy of a forecast with only the cases whose keys are in `keys`."""
     records = tuple(record for record in forecast.records if record.key in keys)
     kinds = list(dict.fromkeys(curve.kind for curve in forecast.curves))
     return replace(forecast, records=records, curves=tuple(_predicted_curves(records, kinds)))
@@ -79,7 +80,7 @@ class PlanScore(NamedTuple):
 
 
 def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[PlanScore]:
-    """Return a score of the predicted times for each type of hardware that also has measured times."""
+    """Return a `PlanScore` for each type of hardware for which times were both predicted and measured."""
     # Dispatch latency dominates times shorter than ten empty calls.
     reliable = [timing for timing in timings if timing.honest and near_floor(timing) is None]
     newest_last, scores = sort_by_start(record for record in plans if record.predicted), []

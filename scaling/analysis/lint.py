@@ -38,7 +38,7 @@ class LintFinding:
 
 @functools.lru_cache(maxsize=1)  # a report calls this function several times
 def lint_findings(findings: Findings) -> tuple[LintFinding, ...]:
-    """Return the violated lint rules, in the order of `RULES`."""
+    """Return a `LintFinding` for each rule that the results violate, in the order of `RULES`."""
     checked = ((severity, name, rule(findings), fix) for severity, name, rule, fix in RULES)
     return tuple(
         LintFinding(severity, name, len(violations), _summarize_violations(violations), fix)
@@ -114,9 +114,9 @@ def _disturbed(timing: Timing) -> str | bool:
 
 
 def _trend(timing: Timing) -> str | bool:
-    """Return the largest trend of a process as text, such as '+5.2 % from the first third to the last'.
+    """Return the largest trend within a process as text, or False if no process has a significant one.
 
-    The number is the change of the median time. Return False if no process has a significant trend.
+    The text is, for example, '+5.2 % from the first third to the last', a change of the median time.
     """
     change = max((trend(record.seconds, _MAX_TREND) or 0.0 for record in timing.records), key=abs)
     return change != 0 and f"{100 * change:+.1f} % from the first third to the last"
@@ -140,10 +140,11 @@ def _mixed_environments(findings: Findings) -> list[str]:
     return [f"{workload}: {text}" for workload, text in descriptions.items() if text]
 
 
-def _curves_of_grids(findings: Findings) -> list[Curve]:
-    """Return the scaling curves, except those that only strong and weak grids together form.
+def _intended_curves(findings: Findings) -> list[Curve]:
+    """Return the scaling curves that a study asked for, without curves that arise by chance.
 
-    Such a curve does not start on one device, and all its timings are on curves that start on one device.
+    Cases of a strong and a weak grid may form a curve together. Such a curve does not start on one device,
+    and all its timings are on curves that start on one device.
     """
     from_one = (curve for curve in findings.curves if curve.baseline_devices == 1)
     on_them = {id(timing) for curve in from_one for timing in curve.timings}
@@ -155,14 +156,14 @@ def _curves_of_grids(findings: Findings) -> list[Curve]:
 
 
 def _curves_without_one_device(findings: Findings) -> list[str]:
-    curves = (curve for curve in _curves_of_grids(findings) if curve.baseline_devices > 1)
+    curves = (curve for curve in _intended_curves(findings) if curve.baseline_devices > 1)
     counts = ((curve, findings.too_large_on.get((curve.environment, *curve.program))) for curve in curves)
     # A program that ran out of memory on fewer devices cannot have a time on one device.
     return [curve.name for curve, count in counts if count is None or count >= curve.baseline_devices]
 
 
 def _curves_without_jit(findings: Findings) -> list[str]:
-    long_curves = (curve for curve in _curves_of_grids(findings) if curve.points[-1].devices > 1)
+    long_curves = (curve for curve in _intended_curves(findings) if curve.points[-1].devices > 1)
     jax_curves = (curve for curve in long_curves if curve.case.engine == "jax")
     first_timings = [curve.timings[0] for curve in jax_curves if curve.points[0].against_jit is None]
     return list(dict.fromkeys(f"{timing.family} {timing.size}" for timing in first_timings))

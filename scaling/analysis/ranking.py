@@ -40,20 +40,21 @@ class Ranking(Subject):
 
     @property
     def is_empty_call(self) -> bool:
-        """Return whether the shortest time may be only the overhead of a call (`timings.is_empty_call`)."""
+        """Return whether the shortest time is too short to be distinguished from an empty call."""
         return is_empty_call(self.fastest)
 
     @property
     def distinguished(self) -> bool:
         """Return whether the fastest timing is significantly faster than the runner-up.
 
-        Return False if there is no runner-up, or if `is_empty_call` is true.
+        Return False if there is no runner-up, or if the time is too short to be distinguished from an empty
+        call.
         """
         return self.ratio is not None and self.ratio.above_one and not self.is_empty_call
 
     @property
     def fastest_mode(self) -> str:
-        """Return the name of the AD mode that is significantly faster than all others, or ''."""
+        """Return the name of the AD mode that is significantly faster than all others, or '' if none is."""
         if not self.distinguished or not self.runner_up or self.runner_up.method.base == self.method.base:
             return ""
         return self.method.base.name
@@ -68,7 +69,7 @@ class Ranking(Subject):
 
     @property
     def certainty(self) -> str:
-        """Return the certainty of the fastest method as text, such as 'sure' or 'not distinguished'."""
+        """Return how certain the fastest method is, as text such as 'sure' or 'not distinguished'."""
         if self.is_empty_call:
             return "not distinguished from an empty call"
         if self.runner_up is None:
@@ -79,9 +80,10 @@ class Ranking(Subject):
 
     @property
     def certainties(self) -> str:
-        """Return the certainty of the fastest method, and that of the device count if it differs.
+        """Return how certain the fastest method and the recommended number of devices are, as text.
 
-        An example is 'sure; device count not sure: measured in one process'.
+        An example is 'sure; device count not sure: measured in one process'. If both are equally certain, the
+        text states it once.
         """
         if self.device_certainty in ("", self.certainty):
             return self.certainty
@@ -89,19 +91,19 @@ class Ranking(Subject):
 
 
 def fastest_methods(timings: Iterable[Timing]) -> list[Ranking]:
-    """Return the fastest AD method and its runner-up for each problem, device count and environment."""
+    """Return a `Ranking` of the AD methods for each problem, number of devices and environment."""
     candidates = (t for t in timings if is_candidate(t.case) and not t.case.ad_mode.is_value)
     rankings = []
     for problem_timings in group_by(candidates, lambda timing: timing.comparison_key).values():
         fastest = min(problem_timings, key=lambda timing: timing.median)
         other_modes = [timing for timing in problem_timings if timing.method.base != fastest.method.base]
         other_settings = [timing for timing in problem_timings if timing.method != fastest.method]
-        rankings.append(_rank(fastest, other_modes or other_settings))
+        rankings.append(_make_ranking(fastest, other_modes or other_settings))
     return rankings
 
 
-def _rank(fastest: Timing, others: Sequence[Timing]) -> Ranking:
-    """Return the ranking of `fastest` and its runner-up.
+def _make_ranking(fastest: Timing, others: Sequence[Timing]) -> Ranking:
+    """Return a `Ranking` of the timing `fastest` and the timings `others`.
 
     The runner-up is the fastest of `others` that is not significantly slower than `fastest`. If all of
     `others` are significantly slower, it is the fastest of them.
@@ -113,10 +115,10 @@ def _rank(fastest: Timing, others: Sequence[Timing]) -> Ranking:
 
 
 def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
-    """Return (timing on the recommended device count, '').
+    """Return (timing on the recommended number of devices, '').
 
-    The recommended device count is the smallest one whose time is not significantly longer than the shortest.
-    If it is uncertain, return (fastest timing, reason). A reason is, for example, that samples are too few.
+    The recommended number is the smallest one whose time is not significantly longer than the shortest. If it
+    is uncertain, return (fastest timing, reason). A reason is, for example, that samples are too few.
     """
     fastest = min(timings, key=lambda timing: timing.median)
     not_slower = (timing for timing in timings if not time_ratio(timing, fastest).above_one)
@@ -132,11 +134,12 @@ def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
 
 
 def recommend_ranking(rankings: Sequence[Ranking]) -> Ranking:
-    """Return the ranking on the recommended device count of a problem, from one ranking per device count.
+    """Return the ranking on the recommended number of devices of a problem.
 
-    If no device count is recommended, return the ranking on the fastest. No device count is recommended if
-    only one was measured, if cores are shared or unbound, if the times are too uncertain, or if the shortest
-    time may be that of an empty call.
+    `rankings` contains one ranking for each number of devices. If no number can be recommended, return the
+    ranking with the shortest time. This is so if only one number was measured, if cores are shared or
+    unbound, if the times are too uncertain, or if the shortest time is too short to be distinguished from an
+    empty call.
     """
     fastest = min(rankings, key=lambda ranking: ranking.fastest.median)
     if not fastest.honest or len(rankings) == 1:
@@ -144,13 +147,13 @@ def recommend_ranking(rankings: Sequence[Ranking]) -> Ranking:
     timings = [ranking.fastest for ranking in rankings]
     timing, doubt = recommend_devices(timings)
     recommended = next(ranking for ranking in rankings if ranking.fastest is timing)
-    across_counts = _rank(timing, [other for other in timings if other is not timing])
+    across_counts = _make_ranking(timing, [other for other in timings if other is not timing])
     certainty = "" if doubt else across_counts.certainty
     return replace(recommended, device_certainty=certainty, device_doubt=doubt)
 
 
 def compare_settings(timings: Iterable[Timing]) -> list[list[Timing]]:
-    """Return the timings of each program with several settings, sorted by time.
+    """Return a list of timings, sorted by time, for each program that was measured with several settings.
 
     The cases of a program differ only in settings such as `chunk`, `mesh` and `seeds`. Function values are
     omitted.
@@ -175,7 +178,7 @@ class Baseline(NamedTuple):
 
 
 def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
-    """Compare each time with handwritten code, with the fastest JAX method and with the peak rates.
+    """Return a `Baseline` for each timing: its ratio to handwritten code, to JAX and to peak rates.
 
     Measurements of peak rates and latencies are omitted. Function values (mode=value) are not compared with
     handwritten code.
@@ -201,10 +204,10 @@ def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
 def _limiting_peak(
     timing: Timing, rates: Mapping[tuple, Sequence[tuple[int, float]]]
 ) -> tuple[str, float] | None:
-    """Return the peak rate that limits a program most, and the fraction of it that the program reaches.
+    """Return (name of the peak rate that limits a program most, fraction of it that is reached), or None.
 
     `rates` is the result of `_measured_rates`. A rate is ignored if it was not measured on the machine of
-    `timing`, or if the work that it limits was not counted.
+    `timing`, or if the work that it limits was not counted. Return None if all are ignored.
     """
     bounds = []
     for target, (name, field) in _PEAKS.items():

@@ -97,7 +97,7 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
 
 
 def _pair_processes(top: Iterable[Record], bottom: Iterable[Record]) -> list[tuple[Record, Record]]:
-    """Return each two processes that were sampled alternately, one of `top` and one of `bottom`."""
+    """Return the pairs of processes, one of `top` and one of `bottom`, that were sampled alternately."""
     partners: dict[tuple[str | None, int], Record] = {
         (record.block, record.replicate): record for record in bottom if record.block
     }
@@ -119,7 +119,10 @@ def _estimate_time(records: tuple[Record, ...]) -> Ratio:
 
 
 def _estimate_from_members(members: Mapping[Hashable, float]) -> Ratio:
-    """Return the geometric mean of times or ratios. `members` is {process or job: mean logarithm}."""
+    """Return the geometric mean of times or ratios, with the variance of its logarithm.
+
+    `members` maps each process or job to its mean log(time) or log(ratio).
+    """
     logs, mean, count = list(members.values()), statistics.fmean(members.values()), len(members)
     deviations = {name: log - mean for name, log in members.items()}
     return Ratio(math.exp(mean), statistics.variance(logs) / count, count - 1, count, deviations)
@@ -140,7 +143,7 @@ def _estimate_from_samples(seconds: Sequence[float]) -> Ratio:
 
 
 def _average_by_process_or_job(runs: Sequence[Sequence[Record]]) -> dict[Hashable, float]:
-    """Return the mean log(time) of each job, or of each process if there is only one job.
+    """Return {job: mean log(time)}, or {process: log(time)} if there is only one job.
 
     Each of `runs` contains one record, or a pair (top, bottom) of records. For a pair, the time is replaced
     by the ratio (time of top) / (time of bottom).
@@ -168,7 +171,7 @@ def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
 
 
 def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
-    """Return the ratios with their variances shrunk toward a common variance (empirical Bayes).
+    """Return copies of ratios whose variances are shrunk toward a common variance (empirical Bayes).
 
     Fewer than 20 ratios are returned unchanged. Source: Smyth 2004, the moderated t-statistic of limma.
     """
@@ -197,9 +200,9 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
 
 
 def _effective_count(ratios: Sequence[Ratio]) -> float:
-    """Return the number of independent ratios that would contain as much information as `ratios`.
+    """Return the effective number of independent ratios, which is smaller if they are correlated.
 
-    This effective sample size is below `len(ratios)` if times from the same process are correlated.
+    Ratios are correlated if their times were measured in the same processes.
     """
     sums, cases = defaultdict[Hashable, float](float), Counter[Hashable]()
     for ratio in ratios:
@@ -232,10 +235,10 @@ def trend(samples: Sequence[float], least: float = 0.0) -> float | None:
 
 
 def interval_widening(samples: Sequence[float]) -> float | None:
-    """Return the factor by which autocorrelation widens the confidence interval of the median of `samples`.
+    """Return the factor by which autocorrelation widens the confidence interval of the median of samples.
 
-    Return None if there are fewer than three samples, or if the autocorrelation is not significant at the
-    0.1 % level. Source: Bartels 1982, The rank version of von Neumann's ratio test for randomness.
+    Return None if there are fewer than three samples, or if the autocorrelation is not significant at the 0.1
+    % level. Source: Bartels 1982, The rank version of von Neumann's ratio test for randomness.
     """
     n = len(samples)
     if n < 3:
@@ -246,9 +249,9 @@ def interval_widening(samples: Sequence[float]) -> float | None:
 
 
 def _autocorrelation(samples: Sequence[float]) -> tuple[float, float]:
-    """Return the rank correlation of successive samples, and its effect on the confidence interval.
+    """Return (rank correlation of successive samples, widening factor of the confidence interval).
 
-    The effect is the factor by which the interval of the median is wider than for independent samples.
+    The factor is the width of the interval of the median, divided by its width for independent samples.
     """
     ranks = _centered_ranks(samples)
     correlation = 1 - (np.diff(ranks) ** 2).sum() / (2 * (ranks @ ranks)) if ranks.any() else 0.0
@@ -257,7 +260,7 @@ def _autocorrelation(samples: Sequence[float]) -> tuple[float, float]:
 
 
 def _centered_ranks(samples: Sequence[float]) -> Any:
-    """Return the ranks of the samples minus the mean rank. Equal samples have equal ranks."""
+    """Return the ranks of the samples minus the mean rank, as an array. Equal samples have equal ranks."""
     _, index, counts = np.unique(samples, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[index] - (len(samples) + 1) / 2
 

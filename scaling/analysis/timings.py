@@ -54,14 +54,17 @@ class Timing(Subject):
         return tuple(seconds for record in self.records for seconds in record.seconds)
 
 
-def nodes_of(record: Record) -> int | None:
+def count_nodes(record: Record) -> int | None:
     """Return the number of nodes on which a case ran, or None if it was not recorded."""
     shape, hosts = record.environment.get("shape") or {}, record.environment.get("hosts") or ()
     return shape.get("nodes") or len(hosts) or None
 
 
 def pool_processes(records: Iterable[Record]) -> list[Timing]:
-    """Return one `Timing` for each measured case in each environment, sorted by environment and case."""
+    """Return a `Timing` for each measured case in each environment, from all processes that measured it.
+
+    The timings are sorted by environment and case.
+    """
     measured = (record for record in latest_records(records) if record.status == "ok")
     groups = group_by(measured, lambda record: (record.setting, record.key, record.honest))
     timings = (
@@ -91,21 +94,22 @@ def dispatch_floor(timing: Timing) -> float:
 
 
 def near_floor(timing: Timing) -> float | None:
-    """Return the dispatch latency in seconds if the time is under ten times this latency, otherwise None."""
+    """Return the time of an empty call in seconds if ten of them take longer than `timing`, else None."""
     floor = dispatch_floor(timing)
     return floor if timing.median < _LEAST_EMPTY_CALLS * floor else None
 
 
 def is_empty_call(timing: Timing) -> bool:
-    """Return whether a time may be that of an empty call, a call of a program that computes nothing.
+    """Return whether a time is too short to be distinguished from the time of an empty call.
 
-    This is so if the lower limit of its 95 % confidence interval does not exceed the time of an empty call.
+    An empty call is a call of a program that computes nothing. The lower limit of the 95 % confidence
+    interval of the time must exceed the time of an empty call.
     """
     return (timing.estimate.low or timing.median) <= dispatch_floor(timing)
 
 
 def disturbed_samples(record: Record) -> list[bool]:
-    """Return whether each time sample was disturbed, as a list of booleans.
+    """Return a list of booleans: whether each time sample of a record was disturbed.
 
     A sample is disturbed if the device was throttled, or if other processes loaded the CPU.
     """
@@ -114,16 +118,16 @@ def disturbed_samples(record: Record) -> list[bool]:
 
 
 def describe_disturbances(timing: Timing) -> tuple[float, list[str]]:
-    """Return the fraction of disturbed samples, and the sorted causes, such as 'throttled'."""
+    """Return (fraction of the samples that were disturbed, sorted causes), such as (0.1, ['throttled'])."""
     count = sum(sum(disturbed_samples(record)) for record in timing.records)
     causes = {_name_disturbance(mark) for record in timing.records for mark in record.marked}
     return count / len(timing.seconds), sorted(causes)
 
 
 def describe_disturbed_turns(records: Sequence[Record]) -> list[str]:
-    """Return the number of disturbed turns for each cause, as text such as 'throttled in 1 of 8 turns'.
+    """Return text for each cause of disturbed turns, such as 'throttled in 1 of 8 turns'.
 
-    A turn is a series of consecutive samples of one case.
+    A turn is a series of consecutive samples of one case. The list is empty if no turn was disturbed.
     """
     turns = format_count(sum(len(record.turns) for record in records), "turn")
     marks = sorted({mark for record in records for mark in record.marked})
@@ -170,9 +174,9 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
 
 
 def describe_slower(top: Timing, bottom: Timing) -> str:
-    """Return the time of `top` divided by that of `bottom` as text, such as 'jacfwd takes 1.77x as long'.
+    """Return how much longer `top` takes than `bottom`, as text such as 'jacfwd takes 1.77x as long'.
 
-    If the device counts differ, the text begins with 'jacfwd on 4 devices'.
+    If the numbers of devices differ, the text begins with 'jacfwd on 4 devices'.
     """
     ratio = time_ratio(top, bottom)
     on_devices = f" on {top.devices_text}" if top.case.devices != bottom.case.devices else ""
@@ -181,10 +185,10 @@ def describe_slower(top: Timing, bottom: Timing) -> str:
 
 
 def stage_seconds(timing: Timing, *names: str) -> float | None:
-    """Sum the times of stages in each process, and return the median of the sums in seconds.
+    """Return the total time of stages of a case in seconds, as the median over the processes.
 
-    `names` are fields of a record. Stages that a process did not record are omitted. Return None if no
-    process recorded any.
+    `names` are fields of a record, such as "compile_seconds". Stages that a process did not record are
+    omitted. Return None if no process recorded any.
     """
     values = ([getattr(record, name) for name in names] for record in timing.records)
     totals = [sum(recorded) for stages in values if (recorded := [v for v in stages if v is not None])]
@@ -199,9 +203,9 @@ def first_call_seconds(timing: Timing) -> float | None:
 
 
 def blocks_of(timing: Timing) -> str:
-    """Return the block sizes that chunk=auto chose, such as '4 seeds and all points at a time', or ''.
+    """Return the block sizes that chunk=auto chose, as text such as '4 seeds and all points at a time'.
 
-    Different block sizes of the processes are joined by 'or'.
+    Different block sizes of the processes are joined by 'or'. The text is '' if the case has another chunk.
     """
     texts = []
     for blocks in (record.blocks for record in timing.records if record.blocks is not None):

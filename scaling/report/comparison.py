@@ -1,4 +1,4 @@
-"""Format a comparison of two results folders (`FolderComparison`) as sentences, Markdown or HTML."""
+"""Format a comparison of two results folders (`FolderComparison`) as sentences, Markdown or an HTML page."""
 
 import textwrap
 from collections import Counter
@@ -29,7 +29,7 @@ _NOTE = (
 
 
 def comparison_lines(comparison: FolderComparison) -> list[str]:
-    """Return sentences that describe a comparison. The last sentence counts the cases by verdict."""
+    """Return sentences on a comparison, of which the last one counts the cases with each verdict."""
     differing = "; ".join(f"{fact} ({', then '.join(pair)})" for fact, pair in comparison.differences.items())
     difference = f"they differ in {differing}" if differing else "nothing recorded differs"
     # Output contains no absolute path of a machine.
@@ -59,7 +59,7 @@ def comparison_lines(comparison: FolderComparison) -> list[str]:
 
 
 def changed_table(comparison: FolderComparison) -> Table:
-    """Return a table of up to 40 changed cases. If more cases changed, the last row counts the rest."""
+    """Return a table of the changed cases, at most 40. A last row counts the omitted cases, if any."""
     return _short_table([row for row in comparison.rows if row.verdict not in folder_comparison.UNCHANGED])
 
 
@@ -71,7 +71,7 @@ def _short_table(cases: Sequence[ComparedCase]) -> Table:
 
 
 def case_table(cases: Sequence[ComparedCase], anchor: str = "changed", title: str = "Changed cases") -> Table:
-    """Return a table of compared cases for the HTML page, with both times, their ratio and the verdict."""
+    """Return the table of compared cases on the HTML page: both times, their ratio and the verdict."""
     rows = ({"case": "", **_format_row(compared)} for compared in cases)  # the first column has the links
     return make_table(anchor, title, _NOTE, rows, [f"case-{compared.case.key}" for compared in cases])
 
@@ -101,14 +101,14 @@ def _describe_doubts(compared: ComparedCase) -> str:
 
 
 def format_markdown(comparison: FolderComparison) -> str:
-    """Return a summary, up to 40 cases, and remarks in Markdown, for example for a pull request."""
+    """Return a comparison in Markdown, for example for a pull request: summary, up to 40 cases, remarks."""
     *remarks, summary = map(escape_markdown, comparison_lines(comparison))
     table = to_markdown_table(_short_table(comparison.rows))
     return "\n\n".join([f"**{summary}**", table, "\n".join(f"- {remark}" for remark in remarks)]) + "\n"
 
 
 def write_comparison(comparison: FolderComparison) -> Path:
-    """Write the page report/comparison.html in the new results folder (B), and return its path."""
+    """Write the HTML page report/comparison.html in the new results folder (B), and return its path."""
     *remarks, summary = comparison_lines(comparison)
     cases_by_unchanged = group_by(comparison.rows, lambda row: row.verdict in folder_comparison.UNCHANGED)
     tables = (

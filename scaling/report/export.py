@@ -1,4 +1,4 @@
-"""Export a results folder to CSV, Parquet, Extra-P or image files (FORMATS)."""
+"""Export the tables and figures of a results folder to CSV, Parquet, Extra-P or image files (FORMATS)."""
 
 import importlib.util
 from collections.abc import Callable, Collection
@@ -17,10 +17,9 @@ def write_exports(
 ) -> dict[str, list[Path]]:
     """Export a results folder to files, and return {format: paths of the written files}.
 
-    `formats` are keys of FORMATS. `output` is the folder to write to, by default the subfolder `export`.
-    `loaded` contains the records of the folder. If it is None, they are read from the folder.
-
-    Files of the same names are replaced, and other files are kept.
+    `formats` are keys of FORMATS. `output` is the folder to write to, or None for the subfolder `export`.
+    `loaded` contains the records of the folder, or is None to read them. Files with the same names are
+    replaced.
 
     Raise `Refusal` and write no file if a format is unknown, a required package is not installed, there is
     nothing to export, or `output` cannot be created.
@@ -49,7 +48,7 @@ def write_exports(
 
 
 def describe_empty(formats: Collection[str]) -> str:
-    """Return an error message that states that there is nothing to export in the given formats."""
+    """Return the error message to print if there is nothing to export in any of the given formats."""
     if "csv" in formats or "parquet" in formats:
         return "no table: nothing was measured; `scaling report` shows the planned cases"
     return (

@@ -1,4 +1,4 @@
-"""Write the page of a report (`write_report`), or render that of a comparison: sections, cards, case panels.
+"""Write the HTML page of a report (`write_report`), or render a comparison: sections, cards, case panels.
 
 A page consists of badges, answers, `Section`s and a panel for each case. It works offline. Its template
 page.html.jinja includes page.css and page.js. Text from records is escaped. In the browser, vega.min.js draws
@@ -37,7 +37,7 @@ _RANGE_FIELDS = (  # fields of a record; a detail panel shows the smallest and t
 
 
 class Section(NamedTuple):
-    """A collapsible section of the HTML page."""
+    """A section of the HTML page that the reader can expand, with sentences, a figure or a table."""
 
     anchor: str
     title: str
@@ -49,24 +49,31 @@ class Section(NamedTuple):
 
 
 def write_report(folder: Path, findings: Findings) -> Path:
-    """Write or replace index.html and table.md in the folder report, and return the path of index.html."""
+    """Write the report_folder of a results folder, and return the path of index.html.
+
+    The files index.html and table.md in the subfolder `report_folder` are replaced.
+    """
     answer_table, folded = tables.answer_table(findings), tables.folded_tables(findings)
-    sentences, report = answer_sentences(findings), folder / "report"
+    sentences, report_folder = answer_sentences(findings), folder / "report"
     page = _render_report(findings, sentences, answer_table, folded)
     markdown = render_markdown(
         "table.md.jinja", findings=findings, answer=sentences,
         tables=[table for table in (answer_table, *folded) if table.rows],
     )  # fmt: skip
-    report.mkdir(exist_ok=True)
+    report_folder.mkdir(exist_ok=True)
     for name, content in zip(REPORT_FILES, (page, markdown), strict=True):
-        replace_file(report / name, content.encode())
-    return report / "index.html"
+        replace_file(report_folder / name, content.encode())
+    return report_folder / "index.html"
 
 
 def _render_report(
     findings: Findings, sentences: Sequence[str], answer_table: Table, folded_tables: Iterable[Table]
 ) -> str:
-    """Return the HTML page of a results folder. Each of `folded_tables` is in a collapsed section."""
+    """Return the HTML page of a results folder.
+
+    The page begins with `answer_table`, or with `sentences` if this table is empty. Each of `folded_tables`
+    is in a collapsed section.
+    """
     sections = [
         Section(figure.name, figure.title, _first_sentence(figure.caption), figure=figure, opened=number == 0)
         for number, figure in enumerate(charts.make_figures(findings))
@@ -89,7 +96,7 @@ def _render_report(
 
 
 def table_section(table: Table, opened: bool = False) -> Section:
-    """Return a section that contains a table. It is initially expanded if `opened` is true."""
+    """Return a section that contains a table. It is expanded from the start if `opened` is true."""
     sentence = "" if opened else _first_sentence(table.note)
     row_count = format_count(len(table.rows), "row")
     summary = f"{row_count}. {sentence}" if sentence else row_count
@@ -129,9 +136,9 @@ def case_panels(cases: Mapping[str, Mapping[str, Sequence[Record]]]) -> dict[str
     `cases` is {HTML anchor: {prefix: records}}, with one record per process. With the prefix 'A, ', the
     processes have the names 'A, process 1', 'A, process 2', and so on. A panel is a JSON-compatible dict:
 
-        facts      list of strings, such as 'compile 1.20 s to 1.40 s'
-        step       usually 1; a step of 2 means that only every second sample is plotted
-        samples    list with an entry for each process: [name, times in seconds, indices of disturbed samples]
+    facts      list of strings, such as 'compile 1.20 s to 1.40 s'
+    step       usually 1; a step of 2 means that only every second sample is plotted
+    samples    list with an entry for each process: [name, times in seconds, indices of disturbed samples]
     """
     processes = {
         anchor: [(f"{prefix}process {n}", r) for prefix, rs in groups.items() for n, r in enumerate(rs, 1)]

@@ -1,4 +1,4 @@
-"""Write a compute-time proposal in Markdown: fastest AD modes, node-hours, predictions, methods, limitations.
+"""Write a compute-time proposal in Markdown: fastest AD modes, node-hours, predictions, limitations.
 
 The template is proposal.md.jinja. The proposal recommends one AD mode for the largest problem of each
 function. A weak scaling curve is omitted if the work per device is not constant.
@@ -8,14 +8,14 @@ import math
 from pathlib import Path
 from typing import Any
 
-from scaling.analysis.answers import count_unmeasured
+from scaling.analysis.answers import describe_unmeasured
 from scaling.analysis.cases import method_of, with_fields
 from scaling.analysis.curves import fastest_curves, format_relative, format_serial_part
 from scaling.analysis.estimate import format_percentage, format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.lint import lint_findings, verdict
 from scaling.analysis.ranking import recommend_devices
-from scaling.analysis.timings import format_time, nodes_of
+from scaling.analysis.timings import count_nodes, format_time
 from scaling.core.formatting import format_count, format_interval, format_number, list_first
 from scaling.core.grouping import group_by
 from scaling.report.figures import charts, files
@@ -26,7 +26,7 @@ from scaling.results import store
 CALLS = 10**6  # number of calls of the derivative for which time is requested
 _TEMPLATE_FUNCTIONS = (  # functions that the template calls
     format_count, format_interval, format_number, format_percentage, format_ratio, format_relative,
-    format_serial_part, format_time, list_first, nodes_of, recommend_devices,
+    format_serial_part, format_time, list_first, count_nodes, recommend_devices,
 )  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
         other_baselines=sorted({curve.baseline_devices for curve in long_curves} - {1}),
         has_weak_curve=any(curve.kind == "weak" for curve in long_curves),
         planned_machines=[f.title for f in findings.forecasts if any(r.predicted for r in f.records)],
-        limitations=[*findings.weak_refusals, *count_unmeasured(findings), *remarks], verdict=verdict(lint),
+        limitations=[*findings.weak_refusals, *describe_unmeasured(findings), *remarks], verdict=verdict(lint),
         environments=environment_table(findings), commands=_list_commands(findings),
     )  # fmt: skip
     store.replace_file(proposal_folder / "proposal.md", text.encode())
@@ -62,7 +62,7 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
 
 
 def _count_measurements(findings: Findings) -> dict[str, Any] | None:
-    """Return the counts of the measurements for the section on methods, or None if there are none."""
+    """Return the numbers that the section on methods states, as {name: value}, or None without a time."""
     records = [r for r in findings.records if r.status == "ok" and r.case.kind == "case"]
     if not records:
         return None
@@ -83,7 +83,7 @@ def _count_measurements(findings: Findings) -> dict[str, Any] | None:
 
 
 def _list_commands(findings: Findings) -> list[str]:
-    """Return the commands that measured or planned the studies of a results folder."""
+    """Return the `scaling run` and `scaling plan` commands that produced the results of a folder."""
     names = str(findings.study.content.get("study") or "").split(store.NAME_SEPARATOR)
     return [f"scaling run study={name}" for name in names if name] + [
         f"scaling plan study={plan['study']} hardware={hardware}"

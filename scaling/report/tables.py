@@ -72,7 +72,7 @@ _NUMBER_FORMATS: Mapping[str, Callable[[Any], str]] = {  # column -> function th
 
 
 def answer_table(findings: Findings) -> Table:
-    """Return a table with the fastest AD mode, its device count and the runner-up for each problem."""
+    """Return a table with the fastest AD mode, its number of devices and its runner-up for each problem."""
     problems = group_by(findings.fastest, lambda ranking: ranking.problem_key).values()
     rankings = map(recommend_ranking, problems)
     table_rows = (_fastest_row(findings, ranking, ranking.certainties) for ranking in rankings)
@@ -92,14 +92,14 @@ def _fastest_row(findings: Findings, ranking: Ranking, certainty: str) -> Row:
 
 
 def _name_with_time(timing: Timing) -> str:
-    """Return the AD method and the time of a timing, such as 'jacrev (vmap), 1.20 ms'."""
+    """Return the AD method and the time of a timing as text, such as 'jacrev (vmap), 1.20 ms'."""
     return f"{timing.method.name}, {format_duration(timing.median)}"
 
 
 def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
-    """Return a table of times and speed-ups. Rows are scaling curves, and columns are device counts.
+    """Return a table of times and speed-ups, with a row for each curve and a column for each device count.
 
-    Curves are sorted by their largest device count in descending order, then by the time there.
+    The rows are sorted by the largest number of devices in descending order, then by the time there.
     """
     first, device_counts = curves[0], sorted({point.devices for curve in curves for point in curve.points})
     curves = sorted(curves, key=lambda curve: (-curve.points[-1].devices, curve.points[-1].seconds))
@@ -121,7 +121,7 @@ def _curve_cell(point: CurvePoint) -> str:
 
 
 def count_statuses(findings: Findings) -> Counter[str]:
-    """Return the number of replicates with each status. The statuses include "planned" and "missing".
+    """Return {status: number of replicates of cases}. The statuses include "planned" and "missing".
 
     If the folder has only records of plans, their skipped and failed cases are counted.
     """
@@ -131,7 +131,7 @@ def count_statuses(findings: Findings) -> Counter[str]:
 
 
 def folded_tables(findings: Findings) -> list[Table]:
-    """Return the non-empty tables for the collapsed sections of the HTML page, in page order."""
+    """Return the tables in the collapsed sections of the HTML page, without empty ones, in page order."""
     anchors = [case_anchor(timing) for timing in findings.case_timings]
     fastest_rows = (_fastest_row(findings, row, row.certainty) for row in findings.fastest)
     tables = [
@@ -166,7 +166,7 @@ def _format_cell(column: str, value: object) -> str:
 
 
 def case_anchor(timing: Timing) -> str:
-    """Return the HTML ID of a measured case, which identifies its table row and its detail panel."""
+    """Return the HTML ID of a measured case, which its table row and its detail panel have in common."""
     return f"case-{timing.case.key}-{timing.environment}" + ("" if timing.honest else "-shared")
 
 
@@ -198,9 +198,10 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
 def _format_kinds(
     points: Mapping[str, tuple[Curve, CurvePoint]], format_point: Callable[[Curve, CurvePoint], str]
 ) -> str:
-    """Return the text of the curve point of each kind of scaling, such as '1.9x, weak 1.8x'.
+    """Return text for a case on several curves, such as '1.9x, weak 1.8x', or '' if it is on none.
 
-    `points` maps "strong" and "weak" to (curve, point). `format_point` returns the text of a pair, or ''.
+    `points` maps the kinds "strong" and "weak" to (curve, point). `format_point` returns the text of such a
+    pair, or ''.
     """
     texts = {kind: format_point(*pair) for kind, pair in points.items()}
     return ", ".join(text if kind == "strong" else f"{kind} {text}" for kind, text in texts.items() if text)
@@ -328,7 +329,7 @@ def _format_rate(peak: Timing) -> str:
 
 
 def environment_table(findings: Findings) -> Table:
-    """Return a table of the recorded hardware and software, with one column per environment."""
+    """Return a table of the recorded hardware and software, with one column for each environment."""
     rows: dict[str, Row] = {}
     groups = group_by(sort_by_start(findings.records), lambda record: record.setting)
     for digest, records in groups.items():

@@ -1,4 +1,4 @@
-"""Print reports, tables and the summary of a run on a console, and save what a report printed (.inputs.json).
+"""Print reports, tables and the summary of a run on a console, and save a printed report (.inputs.json).
 
 A report that is up to date is printed again without importing the analysis or reading the records.
 """
@@ -53,10 +53,10 @@ def terminal_report(findings: "Findings") -> TerminalReport:
 
 
 def describe_totals(findings: "Findings") -> str:
-    """Return the number of cases of each status as text, such as '2 ok, 0 skipped, 1 failed'.
+    """Return the number of cases with each status as text, such as '2 ok, 0 skipped, 1 failed'.
 
-    Each replicate counts as a case. The text also states the number of missing cases, if there are any. If
-    there are only plans, it states the number of planned cases.
+    Each replicate counts as a case. Missing cases are counted if there are any. If there are only plans, the
+    planned cases are counted too.
     """
     from scaling.report.tables import count_statuses
 
@@ -67,7 +67,10 @@ def describe_totals(findings: "Findings") -> str:
 
 
 def inputs_digest(folder: Path) -> str:
-    """Return a SHA-256 digest of the records, plans, study.json, folder name, Python source and templates."""
+    """Return a SHA-256 digest of everything that determines the report of a results folder.
+
+    This is its name, records, plans and study.json, and the Python source and the templates of this package.
+    """
     digest = hashlib.sha256(os.fsencode(f"{folder.resolve().name} {environment.source()}"))
     templates = Path(__file__).parent.glob("*.[cj]*")  # .css, .jinja and .js files
     inputs = [*folder.glob("*.jsonl"), *folder.glob("plan-*.json"), folder / "study.json"]
@@ -80,7 +83,7 @@ def inputs_digest(folder: Path) -> str:
 
 
 def _add_output_digest(folder: Path, digest: str) -> str:
-    """Return `digest`, followed by a digest of the files of the report. Missing files are ignored."""
+    """Return `digest`, a space, and a digest of the files of the report, of which some may be missing."""
     output = hashlib.sha256()
     for name in REPORT_FILES:
         with contextlib.suppress(OSError):
@@ -89,9 +92,10 @@ def _add_output_digest(folder: Path, digest: str) -> str:
 
 
 def load_saved_output(folder: Path, digest: str) -> TerminalReport | None:
-    """Return the saved console output of a report, or None if the report is outdated or was changed.
+    """Return what the last report printed on the console, or None if the report is outdated.
 
-    A report is outdated if the saved digest of its inputs differs from `digest`.
+    A report is outdated if the saved digest of its inputs differs from `digest`, or if a file of the report
+    was changed.
     """
     saved = store.read_json(folder / "report" / _SAVED_OUTPUT)
     if not (isinstance(saved, dict) and saved.get("digest") == _add_output_digest(folder, digest)):
@@ -100,13 +104,16 @@ def load_saved_output(folder: Path, digest: str) -> TerminalReport | None:
 
 
 def save_output(folder: Path, digest: str, printed: TerminalReport) -> None:
-    """Save the console output of a report and the digest of its inputs to the file report/.inputs.json."""
+    """Save what a report printed on the console to the file report/.inputs.json.
+
+    `digest` is the digest of the inputs of the report, which is saved too.
+    """
     content = {"digest": _add_output_digest(folder, digest)} | printed._asdict()
     store.write_json(folder / "report" / _SAVED_OUTPUT, content)
 
 
 def print_report(report: TerminalReport, console: Console) -> None:
-    """Print the tables and the sentences of a report on a console. The field `totals` is not printed."""
+    """Print the tables and the sentences of a report on a console, but not its field `totals`."""
     for table in report.tables:
         print_table(table, console)
     for sentence in report.sentences:
@@ -139,7 +146,11 @@ def print_table(table: Table, console: Console) -> None:
 
 
 def _column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | None:
-    """Return the width of each column in characters, or None if the longest words do not fit into `width`."""
+    """Return the width of each column in characters, or None if the table does not fit.
+
+    `columns` contains the cells of each column. A table does not fit if its longest words need more than
+    `width` characters.
+    """
     max_widths = [max(map(len, column)) for column in columns]
     min_widths = [max(len(word) for cell in column for word in cell.split(" ")) for column in columns]
     free_width = width - _BORDER_WIDTH * len(columns) - 1 - sum(min_widths)
@@ -151,7 +162,7 @@ def _column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | 
 
 
 def _to_one_line(text: str, console: Console) -> str:
-    """Return a text on one line. Characters that the console cannot display are replaced."""
+    """Return a text on one line, without characters that the console cannot display."""
     line = " ".join(clean_text(text).split())
     if (console.encoding or "").lower().startswith("utf"):
         return line
@@ -166,7 +177,10 @@ def _print_wrapped(text: str, console: Console) -> None:
 
 
 def summary_lines(findings: "Findings", folder: Path, width: int = WIDTH) -> list[str]:
-    """Return a summary of `width` columns that fits one screen. It ends with the commands to run next."""
+    """Return the lines of a summary that fits one screen: answers, warnings, and the next commands.
+
+    No line is longer than `width` characters, except the commands.
+    """
     from scaling.analysis.answers import answer_sentences, measured_answers
     from scaling.analysis.lint import lint_findings
 

@@ -1,4 +1,4 @@
-"""Define `Table`, clean and wrap text, and format text for Markdown and HTML (the *.jinja files).
+"""Define `Table`, clean and wrap text, escape Markdown and HTML, and load Jinja templates (*.jinja).
 
 This module imports Jinja and MarkupSafe only where it formats text with them, so that other commands start
 quickly, and scripts/accelerator needs neither.
@@ -31,7 +31,7 @@ _BREAK_IN_PARAGRAPH = re.compile(r"(?<=[^\n|])\n(?=[^\n|#!*-])")
 
 
 class Table(NamedTuple):
-    """A table of text for the HTML page, Markdown files and the console."""
+    """A table whose cells are text, for the HTML page, Markdown files and the console."""
 
     anchor: str  # the HTML anchor of the table
     title: str
@@ -44,7 +44,7 @@ class Table(NamedTuple):
 def make_table(
     anchor: str, title: str, note: str, rows: Iterable[Mapping[str, object]], row_anchors: Sequence[str] = ()
 ) -> Table:
-    """Return a `Table` of text from `rows`, which are dicts with the same column names as keys.
+    """Return a `Table` of `rows`, which are dicts with the same column names as keys.
 
     None becomes an empty cell. A column with only empty cells is omitted, unless it is the first one.
     """
@@ -56,28 +56,28 @@ def make_table(
 
 
 def clean_text(text: str) -> str:
-    """Replace control characters except line feeds with spaces, and invalid characters with U+FFFD.
+    """Return a text with spaces for control characters except line feeds, and U+FFFD for invalid characters.
 
-    The invalid characters are lone surrogates and those that XML does not allow.
+    Invalid characters are lone surrogates, and characters that XML does not allow.
     """
     return _INVALID.sub("\ufffd", _CONTROL.sub(" ", text))
 
 
 def file_stem(name: str, length: int = 40) -> str:
-    """Convert a name to a part of a file name, such as 'NVIDIA H100' to 'nvidia-h100'."""
+    """Return a name in a form suitable for file names, such as 'nvidia-h100' for 'NVIDIA H100'."""
     return re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")[:length] or "other"
 
 
 def keep_numbers_whole(text: str) -> str:
-    """Replace the spaces within quantities such as '1.2 ms (1.1 to 1.3)' with non-breaking spaces."""
+    """Return a text with non-breaking spaces in quantities, such as '1.2 ms (1.1 to 1.3)'."""
     return _UNBREAKABLE.sub(NO_BREAK_SPACE, text)
 
 
 def wrap_text(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
     """Return the lines of a text, wrapped at `width` characters.
 
-    The text `indent` precedes all lines except the first. Words and quantities such as '1.2 ms' are not
-    broken. Therefore, a line can exceed the width.
+    All lines except the first begin with `indent`. Words and quantities such as '1.2 ms' are not broken, so
+    that a line can be longer.
     """
     joined = keep_numbers_whole(" ".join(clean_text(text).split()))
     wrapper = textwrap.TextWrapper(
@@ -87,14 +87,14 @@ def wrap_text(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
 
 
 def escape_markdown(text: str) -> str:
-    """Escape the special characters of Markdown and HTML in a text, and put the text on one line."""
+    """Return a text on one line, with the special characters of Markdown and HTML escaped."""
     text = _SPECIAL_CHARACTER.sub(r"\\\1", " ".join(clean_text(text).split()))
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _LINE_START.sub(lambda match: f"{match[1] or ''}\\{match[2] or match[3]}", text)
 
 
 def to_markdown_table(table: Table) -> "Markup":
-    """Return a table in Markdown, with a header of column names. The title of the table is omitted."""
+    """Return a table in Markdown, with a header of column names, but without its title."""
     from markupsafe import Markup
 
     header, *rows = (f"| {' | '.join(map(escape_markdown, row))} |" for row in (table.columns, *table.rows))
@@ -102,16 +102,19 @@ def to_markdown_table(table: Table) -> "Markup":
 
 
 def render_markdown(template: str, **values: Any) -> str:
-    """Render a Markdown template file with `values`. Each paragraph and each list item is on one line."""
+    """Return the text of a Markdown template, such as "table.md.jinja", filled in with `values`.
+
+    Each paragraph and each list item is on one line.
+    """
     text = load_template(template).render(values)
     return _BREAK_IN_PARAGRAPH.sub(" ", re.sub(r"\n{3,}", "\n\n", text.strip())) + "\n"
 
 
 @functools.cache
 def load_template(name: str) -> "jinja2.Template":
-    """Load the Jinja template with the given file name.
+    """Return the Jinja template with the given file name.
 
-    Inserted values are escaped for Markdown if the name ends with .md.jinja, otherwise for HTML.
+    It escapes values for Markdown if its name ends with .md.jinja, otherwise for HTML.
     """
     import jinja2
 
@@ -125,7 +128,7 @@ def load_template(name: str) -> "jinja2.Template":
 
 
 def _to_html(text: str) -> "Markup":
-    """Convert text to HTML, with text in backticks as `<code>` elements and without breaks in quantities."""
+    """Return text as HTML: text in backticks becomes a `<code>` element, and quantities are not broken."""
     from markupsafe import Markup, escape
 
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(keep_numbers_whole(text)))))

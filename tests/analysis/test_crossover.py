@@ -47,16 +47,16 @@ def modes(runs):
 def test_adjacent_sizes_with_the_same_fastest_mode_form_a_run(two_modes):
     (result,) = maps_of(two_modes())
     for devices in (1, 2):
-        assert modes(result.runs(devices)) == [("jacfwd", 16, 32), ("jacrev", 128, 256)]
+        assert modes(result.size_ranges(devices)) == [("jacfwd", 16, 32), ("jacrev", 128, 256)]
         assert result.doubts(devices) == []
 
 
 def test_sizes_at_which_no_mode_is_distinguished_form_a_run_without_a_mode(two_modes):
     (result,) = maps_of(two_modes(spread=0.1, points=(16, 60, 68, 256), devices=(1,), processes=1))
-    assert modes(result.runs(1)) == [("jacfwd", 16, 16), ("", 60, 68), ("jacrev", 256, 256)]
+    assert modes(result.size_ranges(1)) == [("jacfwd", 16, 16), ("", 60, 68), ("jacrev", 256, 256)]
     assert result.doubts(1) == ["measured in one process"]
     (result,) = maps_of(two_modes(devices=(1,), points=(16, 128), floor_seconds=0.07))  # an empty call
-    assert modes(result.runs(1)) == [("", 16, 128)] and result.doubts(1) == []
+    assert modes(result.size_ranges(1)) == [("", 16, 128)] and result.doubts(1) == []
 
 
 def test_a_mode_must_be_distinguished_from_a_third_one(two_modes, make_record):
@@ -65,7 +65,7 @@ def test_a_mode_must_be_distinguished_from_a_third_one(two_modes, make_record):
         for i, s in enumerate((0.03, 0.036))
     ]
     (result,) = maps_of([*two_modes(devices=(1,)), *third])
-    assert modes(result.runs(1)) == [("jacfwd", 16, 16), ("", 32, 32), ("jacrev", 128, 256)]
+    assert modes(result.size_ranges(1)) == [("jacfwd", 16, 16), ("", 32, 32), ("jacrev", 128, 256)]
 
 
 def test_the_only_mode_at_a_size_is_not_the_fastest_even_with_several_settings(two_modes, make_record):
@@ -84,7 +84,7 @@ def test_the_only_mode_at_a_size_is_not_the_fastest_even_with_several_settings(t
         for r in one_mode_per_size
     ]
     (result,) = maps_of([*one_mode_per_size, *settings])
-    assert modes(result.runs(1)) == [("", 16, 256)]
+    assert modes(result.size_ranges(1)) == [("", 16, 256)]
 
 
 def test_maps_never_mix_environments_families_or_fixed_sizes(two_modes):
@@ -98,7 +98,7 @@ def test_maps_never_mix_environments_families_or_fixed_sizes(two_modes):
     assert sorted((m.environment[:1], m.case.dtype, m.fixed_sizes) for m in maps) == [
         ("e", "float32", "o=3 p=5"), ("e", "float32", "o=3 p=9"), ("e", "float64", "o=3 p=5"), ("f", "float32", "o=3 p=5"),
     ]  # fmt: skip
-    assert all(len(m.cells) == 8 and len(m.runs(1)) == 2 for m in maps)
+    assert all(len(m.cells) == 8 and len(m.size_ranges(1)) == 2 for m in maps)
 
 
 def test_unmeasured_cells_are_empty_and_a_single_size_makes_no_map(two_modes):
@@ -119,7 +119,7 @@ def test_change_of_api_alone_begins_no_run(two_modes, make_record):
     assert result.cells[128, 1].fastest.case.api == "shard_map"
     expected = ["jacfwd", "jacfwd", "jacrev", "jacrev"]
     assert [method_of(cell.fastest.case).mode for _, cell in sorted(result.cells.items())] == expected
-    assert len(result.runs(1)) == 2
+    assert len(result.size_ranges(1)) == 2
 
 
 def test_points_that_grow_with_the_device_count_are_not_the_swept_size(two_modes, make_record):
@@ -152,7 +152,7 @@ def test_chance_differences_among_many_comparisons_are_doubted(make_record):
         doubts += [
             result.doubts(n)
             for n in (1, 2, 4)
-            if {"jacfwd", "jacrev"} <= {mode for mode, *_ in modes(result.runs(n))}
+            if {"jacfwd", "jacrev"} <= {mode for mode, *_ in modes(result.size_ranges(n))}
         ]
     assert doubts and all(each == ["chance may explain one of 24 comparisons"] for each in doubts)
 
@@ -167,5 +167,5 @@ def test_a_mode_that_chance_may_distinguish_from_a_noisy_third_one_has_a_doubt(m
         for i, level in enumerate(n * seconds * np.exp(spread * np.array([-1, 1, -1, 1])))
     ]
     (result,) = maps_of(records)
-    assert [mode for mode, *_ in modes(result.runs(1))] == ["jacfwd"]
+    assert [mode for mode, *_ in modes(result.size_ranges(1))] == ["jacfwd"]
     assert result.doubts(1) == ["chance may explain one of 4 comparisons"]

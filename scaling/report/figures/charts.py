@@ -1,4 +1,4 @@
-"""Draw the figures of a report (`make_figures`): curves and plans by devices, sweeps and modes by size."""
+"""Draw the figures of a report (`make_figures`): times and plans by devices, sweeps and modes by size."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -43,7 +43,7 @@ _SURE_OPACITY, _UNSURE_OPACITY = 0.42, 0.12  # of a cell whose fastest mode is o
 
 
 def make_figures(findings: Findings) -> list[Figure]:
-    """Return the figures of a report in the order of the HTML page. Figures without data are omitted."""
+    """Return the figures of a report in the order of the HTML page, without figures that have no data."""
     figures = [
         draw_times(findings),
         *(draw_plan(findings, forecast) for forecast in findings.forecasts),
@@ -56,7 +56,7 @@ def make_figures(findings: Findings) -> list[Figure]:
 
 
 def draw_times(findings: Findings) -> Figure | None:
-    """Draw time and speed-up of strong scaling against device count. Return None if there is no curve."""
+    """Draw time and speed-up of strong scaling against the number of devices. Return None without a curve."""
     curves = [curve for curve in findings.curves if curve.kind == "strong"]
     caption = (
         "Which mode is fastest on how many devices; lower is faster. Speed-up, if its baseline was measured: "
@@ -68,7 +68,7 @@ def draw_times(findings: Findings) -> Figure | None:
 
 
 def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None = None) -> Figure | None:
-    """Draw speed-up and efficiency against device count. Return None if there is no curve.
+    """Draw speed-up and efficiency against the number of devices. Return None if there is no curve.
 
     Only curves of this `kind` ("strong" or "weak") are drawn. `curves` is by default `findings.curves`.
     """
@@ -84,7 +84,7 @@ def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None =
 
 
 def draw_plan(findings: Findings, forecast: Forecast) -> Figure | None:
-    """Draw the predicted times of a plan against device count. Return None if there is no curve."""
+    """Draw the predicted times of a plan against the number of devices. Return None if there is no curve."""
     caption = (
         "Predicted, not measured: the line is the median of the prediction, the bars are its 95 % intervals. "
         f"{_LIMITED}"
@@ -99,8 +99,9 @@ def _draw_curves(
 ) -> Figure | None:
     """Draw the curves of the largest problem of each function. Return None if no curve can be drawn.
 
-    There is one panel for each problem and field. Problems with more device counts come first, and function
-    values (mode=value) come last. A field is the quantity on the y-axis, such as 'seconds' or 'speedup'.
+    There is one panel for each problem and field. Problems with more numbers of devices come first, and
+    function values (mode=value) come last. A field is the quantity on the y-axis, such as 'seconds' or
+    'speedup'.
     """
     problems = curves_of_largest_problems(curves, mixed="seconds" in fields)  # times have no baseline
     problems.sort(key=lambda curves: (curves[0].case.ad_mode.is_value, -max(len(c.points) for c in curves)))
@@ -118,7 +119,7 @@ def _draw_curves(
 
 
 def _limit_curves(curves: Sequence[Curve]) -> list[Curve]:
-    """Return all curves if there are at most eight, otherwise the fastest curve of each AD method."""
+    """Return `curves` if there are at most eight, otherwise only the fastest curve of each AD method."""
     if len(curves) <= _MAX_LINES:
         return list(curves)
     fastest_first = sorted(curves, key=lambda curve: (-curve.points[-1].devices, curve.points[-1].seconds))
@@ -126,7 +127,10 @@ def _limit_curves(curves: Sequence[Curve]) -> list[Curve]:
 
 
 def _curve_rows(curves: Iterable[Curve], field: str) -> list[Row]:
-    """Return a data row for each curve point. A ratio is None if it is unknown or too uncertain."""
+    """Return a data row for each point of the curves, with the quantity `field` as its y value.
+
+    The y value of a ratio that is unknown or too uncertain is None.
+    """
     rows = []
     for curve in curves:
         for point in curve.points:
@@ -153,10 +157,10 @@ def _draw_chart(
 
 
 def _ideal_values(curves: Sequence[Curve], field: str, device_counts: Iterable[int]) -> dict[int, float]:
-    """Return {device count: value of `field` under ideal scaling}.
+    """Return {number of devices: value of `field` under ideal scaling}.
 
-    The values are extrapolated from the fastest of the curves at the smallest device count. Return {} if
-    `field` is not 'seconds', 'speedup' or 'efficiency'.
+    The values are extrapolated from the fastest of the curves on the fewest devices. Return {} if `field` is
+    not 'seconds', 'speedup' or 'efficiency'.
     """
     fastest = min((curve.points[0] for curve in curves), key=lambda point: (point.devices, point.seconds))
     speedups = {count: count / fastest.devices for count in device_counts if count >= fastest.devices}
@@ -179,7 +183,7 @@ def _value_axis(curve: Curve, field: str, values: Sequence[float], device_counts
 
 
 def draw_sizes(findings: Findings) -> Figure | None:
-    """Draw time against problem size. Return None if no size was varied."""
+    """Draw time against problem size, one panel for each sweep. Return None if no size was varied."""
     sweeps = rank_sweeps(s for s in findings.size_sweeps if max(s.all_sizes.values()) <= _LARGEST_SIZE)
     drawn_sweeps = sweeps[: marks.MAX_PANELS]
     cases = {method.name: line[0][1].case for sweep in drawn_sweeps for method, line in sweep.lines.items()}
@@ -217,14 +221,14 @@ def rank_sweeps(sweeps: Iterable[SizeSweep]) -> list[SizeSweep]:
 
 
 def _interleave_families(subjects: Iterable[S]) -> list[S]:
-    """Return the first of `subjects` of each function, then the second of each function, and so on."""
+    """Return `subjects` in this order: the first one of each function, the second one of each, and so on."""
     groups = group_by(subjects, lambda subject: subject.family_key).values()
     ranked = [pair for group in groups for pair in enumerate(group)]
     return [subject for _, subject in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def draw_crossover(findings: Findings) -> Figure | None:
-    """Draw maps of the fastest AD mode per size and device count. Return None if no size was varied."""
+    """Draw maps of the fastest AD mode by size and number of devices. Return None if no size was varied."""
     maps = sorted(findings.fastest_mode_maps, key=lambda mode_map: -len(mode_map.cells))
     drawn_maps = _interleave_families(maps)[: marks.MAX_PANELS]
     cases = {cell.method.name: cell.case for mode_map in drawn_maps for cell in mode_map.cells.values()}
@@ -259,7 +263,7 @@ def _draw_map(mode_map: FastestModeMap, styles: Sequence[LineStyle]) -> Spec:
 
 
 def _band_axis(title: str, names: Sequence[str]) -> Spec:
-    """Return a categorical axis with one band for each name."""
+    """Return a Vega-Lite axis for categories, with one band for each of `names`."""
     axis, scale = {"labelAngle": 0, "ticks": False}, {"paddingInner": 0.05}
     return {"title": title, "type": "ordinal", "sort": names, "scale": scale, "axis": axis}
 

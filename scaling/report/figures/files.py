@@ -55,7 +55,7 @@ def to_script_json(value: Any) -> str:
 
 
 def _clean_values(value: Any) -> Any:
-    """Return a copy of nested data with clean text and with floats of six significant digits."""
+    """Return a copy of nested data: text without control characters, floats of six significant digits."""
     if isinstance(value, dict):
         return {key: _clean_values(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -66,7 +66,7 @@ def _clean_values(value: Any) -> Any:
 
 
 def file_spec(figure: Figure, provenance: str) -> Spec:
-    """Return the Vega-Lite specification of a figure for an image file, with `provenance` as its subtitle."""
+    """Return the Vega-Lite specification of a figure for an image file. `provenance` is the subtitle."""
     panels = [
         panel.chart | {
             "title": {"text": [line for text in panel.title for line in textwrap.wrap(text, _PANEL_LETTERS)]},
@@ -88,7 +88,7 @@ def file_spec(figure: Figure, provenance: str) -> Spec:
 
 
 def describe_provenance(findings: Findings) -> str:
-    """Return the study, devices, dates and git commits of the results as one line, separated by ' · '."""
+    """Return one line of text with the study, devices, dates and git commits of the results."""
     records = findings.records or [record for forecast in findings.forecasts for record in forecast.records]
     machines = sorted({_describe_machine(record.environment) for record in records})
     commits = sorted({str(record.environment.get("commit") or "unknown")[:12] for record in records})
@@ -105,9 +105,10 @@ def _describe_machine(environment: Mapping[str, Any]) -> str:
 
 
 def write_figures(figures: Iterable[Figure], findings: Findings, folder: Path, extension: str) -> list[Path]:
-    """Write each figure to an image file in a folder, which is created if necessary, and return the paths.
+    """Write each figure to an image file in a folder, and return the paths of the files.
 
-    `extension` is a key of ENCODERS. Raise `Refusal` if `ulimit -v` is too low.
+    The folder is created if necessary. `extension` is a key of ENCODERS. Raise `Refusal` if `ulimit -v` is
+    too low.
     """
     if 0 <= resource.getrlimit(resource.RLIMIT_AS)[0] < _ADDRESS_SPACE:
         raise Refusal("image files cannot be drawn with this `ulimit -v`: set `ulimit -v unlimited`")

@@ -70,7 +70,7 @@ CONFIG: dict[str, Any] = {
 
 
 class LineStyle(NamedTuple):
-    """The name, color, marker shape and dash pattern of a line. A filled area has only a name and a color."""
+    """The name, color, marker shape and dash pattern of a line, or the name and color of an area."""
 
     name: str
     color: str
@@ -79,9 +79,9 @@ class LineStyle(NamedTuple):
 
 
 def line_styles(cases: Mapping[str, Case]) -> list[LineStyle]:
-    """Return a style for each line of a figure, sorted by line name.
+    """Return a style for each line of a figure, sorted by the name of the line.
 
-    `cases` maps the name of each line to one of its cases.
+    `cases` maps the name of each line to one of its cases, whose AD mode determines the color.
     """
     styles, used_styles = [], Counter[str]()
     for name, case in sorted(cases.items()):
@@ -94,7 +94,7 @@ def line_styles(cases: Mapping[str, Case]) -> list[LineStyle]:
 
 
 class Panel(NamedTuple):
-    """One panel of a figure: a Vega-Lite chart with several layers."""
+    """A panel of a figure: a Vega-Lite chart with its title and size."""
 
     title: tuple[str, ...]
     chart: Spec
@@ -104,7 +104,7 @@ class Panel(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A figure that consists of panels with a common legend."""
+    """A figure: a title, a caption, and panels with a common legend."""
 
     name: str  # also the name of its image files, without the extension
     title: str
@@ -116,7 +116,7 @@ class Figure(NamedTuple):
 def make_figure(
     name: str, title: str, caption: str, panels: Iterable[Panel], legend: Iterable[LineStyle], problems: int
 ) -> Figure | None:
-    """Return a figure with the given panels, or None if `panels` is empty.
+    """Return a figure with the given panels, or None if there are none.
 
     `problems` is the number of problems that could be drawn. If it exceeds MAX_PANELS, the caption states
     that only MAX_PANELS of them are drawn.
@@ -128,7 +128,7 @@ def make_figure(
 
 
 def panel_title(findings: Findings, subject: Subject, *details: str) -> tuple[str, ...]:
-    """Return the lines of a panel title: the name of the function of `subject`, and then `details`.
+    """Return the lines of a panel title: the name of the function of `subject`, and `details`.
 
     If any workload was measured in several environments, the last line names the environment of `subject`.
     """
@@ -137,7 +137,7 @@ def panel_title(findings: Findings, subject: Subject, *details: str) -> tuple[st
 
 
 def timing_row(line: str, timing: Timing, x: Any, *remarks: str) -> Row:
-    """Return a data row with the time in seconds, the 95 % interval and the tooltip of a timing.
+    """Return a row of chart data with the time of a timing in seconds, its 95 % interval and a tooltip.
 
     `line` is the name of the line in the chart, and `x` the position on its x-axis. `remarks` are added to
     the tooltip.
@@ -151,13 +151,13 @@ def timing_row(line: str, timing: Timing, x: Any, *remarks: str) -> Row:
 
 
 def values_with_bounds(rows: Iterable[Row]) -> list[float]:
-    """Return the values of all rows on the y-axis and the limits of their intervals, if they are not None."""
+    """Return the y values of all rows, and the limits of their intervals, without None."""
     values = (row[name] for row in rows if row["y"] is not None for name in ("y", "low", "high"))
     return [value for value in values if value is not None]
 
 
 def log_axis(title: str, values: Iterable[float], unit: str = "", counts: bool = False) -> Spec:
-    """Return a logarithmic axis that covers all positive `values`.
+    """Return a logarithmic Vega-Lite axis that covers all positive `values`.
 
     If `unit` is given, tick labels have SI prefixes. If `counts` is true and there are at most 24 values, the
     ticks are at the values. Otherwise, they are at round numbers.
@@ -184,14 +184,14 @@ def _round_ticks(low: float, high: float) -> list[float]:
 
 
 def make_axis(title: str, scale: Spec, axis: Spec) -> Spec:
-    """Return a numeric axis. `scale` and `axis` are the Vega-Lite properties with these names."""
+    """Return a numeric Vega-Lite axis. `scale` and `axis` are the properties with these names."""
     return {"type": "quantitative", "title": title, "scale": scale, "axis": axis}
 
 
 def make_chart(
     rows: Sequence[Row], x: Spec, y: Spec, styles: Sequence[LineStyle], layers: Iterable[Spec]
 ) -> Spec:
-    """Return a Vega-Lite chart with the given layers, which share data rows, axes, colors and tooltips."""
+    """Return a Vega-Lite chart of the given layers, which share data rows, axes, colors and tooltips."""
     encoding = {
         "x": {"field": "x", **x}, "y": {"field": "y", **y},
         "color": _line_channel(styles, [style.color for style in styles]),
@@ -207,19 +207,20 @@ def _line_channel(styles: Sequence[LineStyle], values: Sequence[Any]) -> Spec:
 
 
 def make_layer(mark: Spec, rows: Sequence[Row] | None = None, **channels: Any) -> Spec:
-    """Return a layer of a Vega-Lite chart with the given mark, data rows and encoding channels.
+    """Return a layer of a Vega-Lite chart.
 
-    `mark` is a dict with the mark type and its properties. If `rows` is None, the layer uses the data rows of
-    its chart.
+    `mark` is a dict with the mark type, such as "line", and its properties. `channels` are the encoding
+    channels. If `rows` is None, the layer uses the data rows of its chart.
     """
     data = {} if rows is None else {"data": {"values": rows}}
     return {"mark": {"clip": True} | mark, "encoding": channels} | data
 
 
 def draw_lines(rows: Sequence[Row], y: Spec, styles: Sequence[LineStyle]) -> list[Spec]:
-    """Return layers of lines, error bars and markers that show the data rows of a chart with the axis `y`.
+    """Return layers with the lines, error bars and markers of the data rows of a chart.
 
-    If there are two to four lines with different AD modes, each line is labeled with its mode.
+    `y` is the axis of the chart. If there are two to four lines with different AD modes, each line is labeled
+    with its mode.
     """
     dash = _line_channel(styles, [list(style.dash or (1, 0)) for style in styles])
     shape = _line_channel(styles, [SHAPES[style.shape or "circle"] for style in styles])
@@ -242,7 +243,10 @@ def _mode_of_line(line: str) -> str:
 
 
 def _label_line_ends(last_rows: Iterable[Row], y: Spec) -> list[Row]:
-    """Return data rows with the AD mode of each line as a label at its end. Overlapping labels move up."""
+    """Return data rows for labels: the AD mode of each line, at the position of its last data row.
+
+    A label that would overlap another one is moved up.
+    """
     domain = y["scale"]["domain"]
     to_position, to_value = (math.log, math.exp) if domain[0] else (float, float)
     least_distance = _LABEL_HEIGHT * (to_position(domain[1]) - to_position(domain[0]))
@@ -268,6 +272,6 @@ def draw_ideal(values: Mapping[int, float], y: Spec) -> list[Spec]:
 
 
 def draw_text(color: Spec, rows: Sequence[Row] | None = None, **options: Any) -> Spec:
-    """Return a layer that writes the field 'label' of each row. `options` are Vega-Lite mark properties."""
+    """Return a layer that writes the text in the field 'label' of each row. `options` are mark properties."""
     mark = {"type": "text", "align": "right", "clip": False} | options
     return make_layer(mark, rows, text={"field": "label"}, color=color)
