@@ -59,7 +59,7 @@ class Advice:
     coloring: Coloring | None = None  # the coloring of the candidate that compresses the Jacobian, or None
 
     def __post_init__(self) -> None:
-        fastest, *others = sorted(self.records, key=_rank)
+        fastest, *others = sorted(self.records, key=_sort_key)
         equal = [fastest, *(record for record in others if measurement.is_equally_fast(record, fastest))]
         plainest = min(equal, key=lambda record: _complexity(record.case))
         others = [record for record in [fastest, *others] if record is not plainest]
@@ -97,12 +97,12 @@ class Advice:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Return the rows of `table` as a list of {column name: value}. Unknown values are None."""
+        """Return a list with a dict {column name: value} for each candidate. Unknown values are None."""
         return [self._row(record) for record in self.records]
 
     @property
     def code(self) -> str:
-        """Return Python code of the derivative, or a `scaling run` command if `problem` is None."""
+        """Return the Python code to paste for a function, or a `scaling run` command for a workload."""
         case = self.best.case
         if self.problem is not None:
             return plain_code.write_code(self.problem, case, self.coloring, self.xla_options)
@@ -135,7 +135,7 @@ class Advice:
         return jax.jit(function, compiler_options=dict(self.xla_options) or None)
 
     def describe(self, case: Case) -> str:
-        """Return text that describes the method of a candidate, such as "jacrev, 128 seeds at a time"."""
+        """Return the method of a candidate as text, such as "jacrev, 128 seeds at a time"."""
         method, is_coded = case.mode, case.mode == candidates.CODED
         if self._is_gauss_newton:
             method = "the explicit Jacobian" if is_coded else "jvp, then vjp"
@@ -152,7 +152,7 @@ class Advice:
 
     @property
     def duration(self) -> str:
-        """Return text such as "1.06 ms (1.05 to 1.07) per call, measured", for the recommended method."""
+        """Return the time of the recommended method as text, such as "1.06 ms per call, measured"."""
         interval = median_interval(self.best.seconds) or ()
         how = "measured" if self.best.seconds else "predicted"
         return f"{format_duration(time_per_call(self.best) or 0.0, *interval)} per call, {how}"
@@ -191,7 +191,10 @@ class Advice:
         return "; ".join(texts) or "there is no other obvious choice"
 
     def find_plain(self, mode: str) -> Record | None:
-        """Return the record of an AD mode with default batch, chunk and block, on the fewest devices."""
+        """Return the record of an AD mode with default batch, chunk and block, or None if there is none.
+
+        If there are several, the record on the fewest devices is returned.
+        """
         plain = (mode, "vmap", None, None)
         records = [
             r for r in self.records if (r.case.mode, r.case.batch, r.case.chunk, r.case.block) == plain
@@ -199,7 +202,7 @@ class Advice:
         return min(records, key=lambda record: record.case.devices, default=None)
 
     def _compare(self, record: Record) -> str:
-        """Return text that compares a candidate with the best one, such as "takes 1.4 times as long"."""
+        """Return how a candidate compares with the best one, as text such as "takes 1.4 times as long"."""
         best = self.best
         if record == best:
             return "takes the same time, as it is this choice"
@@ -228,20 +231,20 @@ class Advice:
 
 
 def time_per_call(record: Record) -> float | None:
-    """Return the median of the measured times in seconds, otherwise the predicted time, or None.
+    """Return the median of the measured times in seconds, or the predicted time if none was measured.
 
-    A candidate that was skipped or that failed has no time.
+    Return None if a candidate was skipped or has failed.
     """
     if record.seconds:
         return statistics.median(record.seconds)
     return record.predicted["seconds"] if record.predicted and record.status == "planned" else None
 
 
-def _rank(record: Record) -> tuple[Any, ...]:
-    """Return a sort key that puts the best candidate first.
+def _sort_key(record: Record) -> tuple[Any, ...]:
+    """Return a sort key for the record of a candidate, which is smallest for the best candidate.
 
-    The key puts measured times before predicted times, then unknown times, then failed cases. Shorter times
-    come first.
+    Measured times come first, then predicted times, unknown times and failed cases. Shorter times come before
+    longer times.
     """
     seconds = time_per_call(record)
     has_failed = record.status == "failed" or record.reason in ("not_offered", "indivisible")
@@ -249,7 +252,7 @@ def _rank(record: Record) -> tuple[Any, ...]:
 
 
 def _complexity(case: Case) -> tuple[int, int]:
-    """Return (number of devices, number of options), a sort key that puts the simplest case first.
+    """Return (number of devices, number of options), a sort key that is smallest for the simplest case.
 
     The options are chunk, block, mixed mode and mode=vmap_grad.
     """
@@ -323,7 +326,7 @@ def advise_case(
     hardware: str | None = None,
     note: Callable[[str], None] | None = None,
 ) -> Advice:
-    """Return an `Advice` on the derivative that `base` computes, whose AD mode and layout are ignored.
+    """Return an `Advice` on the derivative of the case `base`. The AD mode and layout of `base` are ignored.
 
     `scaling.advise` documents the other arguments.
     """
@@ -346,9 +349,9 @@ def advise_case(
 
 
 def _check_options(budget: Any, devices: Any, hardware: Any) -> tuple[list[int], Hardware | None]:
-    """Return the device counts, and the model of the machine to compile for, or None for this machine.
+    """Return (numbers of devices, model of the machine to compile for, or None for this machine).
 
-    Raise `Refusal` if an option is invalid, a device count is not available, or a compiler is missing.
+    Raise `Refusal` if an option is invalid, a number of devices is not available, or a compiler is missing.
     """
     machine = None if hardware in (None, "cpu") else read_hardware(hardware)
     if not (isinstance(budget, numbers.Real) and 0 <= float(budget) < math.inf):
@@ -369,11 +372,12 @@ def _check_options(budget: Any, devices: Any, hardware: Any) -> tuple[list[int],
 
 
 def choose_case(case: Case, group: ProcessGroup) -> Case:
-    """Return a copy of `case` (mode=auto) with the AD mode and options that are predicted to be fastest.
+    """Return a copy of a case with mode=auto in which the AD mode that is predicted to be fastest is set.
 
-    Raise `CaseEnded` if conf/hardware has no model of the machine. Also raise it if no candidate has a
-    predicted time, with the status, reason and text of the first candidate, such as "too_large". If this
-    candidate was compiled, but its time cannot be predicted, the reason is "not_offered".
+    Options such as `chunk` are set too. Raise `CaseEnded` if conf/hardware has no model of the machine. Also
+    raise it if no candidate has a predicted time, with the status, reason and text of the first candidate,
+    such as "too_large". If this candidate was compiled, but its time cannot be predicted, the reason is
+    "not_offered".
     """
     base = dataclasses.replace(case, mode=case.ad_mode.name)
     records, derivative = candidates.list_candidates(base)

@@ -55,15 +55,15 @@ INTERRUPTED = "not compiled: interrupted"
 
 
 def list_candidates(base: Case, devices: Sequence[int] | None = None) -> tuple[list[Record], Derivative]:
-    """List the cases that may be the fastest way to compute the derivative of `base`.
+    """Return records of the cases that may be the fastest way to compute the derivative of `base`.
 
     Return (records, `Derivative` that all of them compute). The status of a record is "planned", or "skipped"
-    if the points of the case do not divide evenly over its devices. If there are no such cases, the cases
-    that do not apply to the function are returned.
+    if the points of the case do not divide evenly over its devices. If no mode applies to the function, the
+    records state why.
 
-    The AD mode of `base` is ignored. `devices` contains the device counts to compare, or is None to keep the
-    layout of `base`. If there are more devices than points, the seeds of a workload are partitioned, but not
-    those of a function, because the code to paste cannot do that.
+    The AD mode of `base` is ignored. `devices` contains the numbers of devices to compare, or is None to keep
+    the layout of `base`. If there are more devices than points, the seeds of a workload are partitioned, but
+    not the seeds of a function, because the code to paste cannot do that.
     """
     base = completion.complete(base)
     derivative = describe_derivative(base, workload.build(base))
@@ -98,7 +98,7 @@ def _choose_layout(base: Case, devices: int) -> Case:
 
 
 def _enumerate_cases(layouts: Sequence[Case], modes: Sequence[str], derivative: Derivative) -> Iterator[Case]:
-    """Yield cases for each AD mode and layout. Each case sets at most one of batch, chunk and block."""
+    """Yield cases for each AD mode and layout, of which each sets at most one of batch, chunk and block."""
     built = derivative.workload
     largest_input = max(built.names, key=lambda name: math.prod(built.inputs[name].shape))
     other_inputs = "+".join(name for name in built.names if name != largest_input)
@@ -132,10 +132,10 @@ def _list_modes(derivative: Derivative) -> list[str]:
 
 
 def find_coloring(base: Case) -> Coloring | None:
-    """Return a coloring of the columns or rows of the Jacobian, or None if there is no useful coloring.
+    """Return the coloring of the columns or rows of a Jacobian with the fewest colors, or None.
 
-    The coloring with fewer colors is returned. It must save at least half of the seeds. Second derivatives
-    are not colored, nor are functions whose sparsity pattern takes long to detect.
+    The coloring must save at least half of the seeds. Second derivatives are not colored, nor are functions
+    whose sparsity pattern takes long to detect.
     """
     base = completion.complete(base)
     built = workload.build(base)
@@ -163,7 +163,7 @@ def find_coloring(base: Case) -> Coloring | None:
 
 
 def check_captured_arrays(base: Case) -> None:
-    """Raise `Refusal` if the function of `base` has captured arrays whose copies may fill the memory.
+    """Raise `Refusal` if copies of the arrays that the function of `base` captures may fill the memory.
 
     Each program and each compilation has copies of these arrays.
     """
@@ -185,7 +185,7 @@ def _trace_function(case: Case) -> Any:
 
 
 def _find_captured_arrays(jaxpr: Any) -> dict[int, int]:
-    """Return {identity: bytes} of the arrays that a jaxpr, or one in its equations, has captured."""
+    """Return {id of array: bytes} for the arrays that a jaxpr, or a jaxpr within it, has captured."""
     found = {id(array): getattr(array, "nbytes", 0) for array in getattr(jaxpr, "consts", ())}
     for equation in jaxpr.eqns:
         for called in program_stats.subjaxprs(equation):

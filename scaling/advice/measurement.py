@@ -52,8 +52,8 @@ def measure_candidates(
 ) -> list[Record]:
     """Measure candidates until the fastest is known or `budget` seconds have passed. Return their records.
 
-    The text of a record states why a candidate was not measured. If none was measured, return `records`.
-    `stages` maps compiled cases to their programs. `note` is called with lines of progress text.
+    The field `text` of a record states why a candidate was not measured. If none was measured, return
+    `records`. `stages` maps compiled cases to their programs. `note` is called with lines of progress text.
     """
     deadline, attempts = time.monotonic() + budget, dict[Case, Attempt]()
     ordered = _order_by_prediction(records)
@@ -77,9 +77,10 @@ def measure_candidates(
 
 
 def check_candidate(record: Record, stages: Stages | None = None) -> Attempt:
-    """Compile a candidate, check the result of one call, and return the `Attempt`. No time is measured.
+    """Compile a candidate and check the result of one call. Return the `Attempt`, without a time.
 
-    `stages` is the program if it is already compiled. If an error occurs, `Attempt.ended` is true.
+    `stages` is the program if it is already compiled, otherwise None. After an error, `Attempt.ended` is
+    true.
     """
     devices = jax.devices()[: record.case.devices]
     group = ProcessGroup(devices, devices[0].platform, cores=_bound_cores())
@@ -119,7 +120,7 @@ def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callabl
 
 
 def _select_undecided(records: Mapping[Case, Record]) -> list[Case]:
-    """Return the fastest case and its rivals, which are measured again.
+    """Return the cases to measure again: the fastest case and its rivals.
 
     The rivals are the cases that may be as fast (`_may_be_as_fast`). If there are none, or if all of them
     take almost the same time as the fastest case (`_is_close`), return this case alone until its samples have
@@ -161,7 +162,7 @@ def is_equally_fast(record: Record, fastest: Record) -> bool:
 
 
 def describe_certainty(best: Record, others: Sequence[Record]) -> str:
-    """Return text that states how many of the cases `others` may be as fast as the measured case `best`."""
+    """Return text on how many of the cases `others` may be as fast as the measured case `best`."""
     rivals = [other for other in others if _may_be_as_fast(other, best)]
     close = ", within 3 % of it" if rivals and all(_is_close(rival, best) for rival in rivals) else ""
     count = format_count(len(rivals), "other measured candidate") if rivals else "no other measured candidate"
@@ -171,9 +172,9 @@ def describe_certainty(best: Record, others: Sequence[Record]) -> str:
 
 
 def add_rates(model: Hardware, cases: Sequence[Case]) -> Hardware:
-    """Return a copy of `model` with the peak rates of this CPU, from the cache or from a measurement.
+    """Return a copy of `model` with the peak rates of this CPU, from a cache or from a measurement.
 
-    The rates are those that limit programs of `cases`. Raise `Refusal` if they cannot be measured.
+    Only the rates that limit programs of `cases` are included. Raise `Refusal` if they cannot be measured.
     """
     benchmarks = machine_peaks.peak_cases(cases, "cpu")
     peaks = _load_or_measure([case for case in benchmarks if case.target in _PEAKS_OF_MODEL])

@@ -1,4 +1,4 @@
-"""Write the Python code that `scaling.advise` prints: a derivative function that uses only JAX and NumPy.
+"""Write the Python code that `scaling.advise` prints: a derivative function that needs only JAX and NumPy.
 
 The code defines one function with the name of the target, such as `jacobian` or `hvp`, for a batch of points.
 `Advice.jacobian` executes the code, and describes its arguments and its result. plain_code.py.jinja is the
@@ -94,7 +94,7 @@ def name_in_code(problem: Problem) -> str:
 
 
 def _describe_function(problem: Problem, case: Case) -> dict[str, Any]:
-    """Return the values of the template that describe the function, its inputs and its derivative."""
+    """Return values for the template: the function, its inputs and its derivative, as pieces of code."""
     user_function, names = name_in_code(problem), list(problem.arguments)
     if (_RESERVED_NAMES | {user_function}) & set(names):
         names = [f"argument_{k}" for k in range(len(names))]
@@ -129,7 +129,7 @@ def _describe_function(problem: Problem, case: Case) -> dict[str, Any]:
 
 
 def _describe_settings(case: Case, xla_options: Mapping[str, str] | None) -> dict[str, Any]:
-    """Return the values of the template that set XLA_FLAGS, float64 and the number of CPU devices."""
+    """Return values for the template: the XLA flags, float64, and the number of CPU devices."""
     settings: dict[str, Any] = {}
     if xla_options is not None and jax.config.values["jax_enable_x64"]:
         settings["jax_enable_x64"] = True
@@ -140,7 +140,7 @@ def _describe_settings(case: Case, xla_options: Mapping[str, str] | None) -> dic
 
 
 def _describe_coloring(coloring: Coloring) -> dict[str, Any]:
-    """Return the values of the template that describe a coloring.
+    """Return values for the template: a coloring and its sparsity pattern.
 
     `colors` is NumPy code of the color of each column or row of the Jacobian. `nonzero` is NumPy code of the
     sparsity pattern, a Boolean array of shape (outputs, inputs). `count` is the number of colors.
@@ -148,16 +148,16 @@ def _describe_coloring(coloring: Coloring) -> dict[str, Any]:
     pattern, colors = coloring.pattern, coloring.columns if coloring.column_count else coloring.rows
     mask = np.zeros((pattern.outputs, pattern.inputs), bool)
     mask[pattern.rows, pattern.cols] = True
-    bits = _unpacking(np.packbits(mask))
+    bits = _array_expression(np.packbits(mask))
     return {
-        "colors": _unpacking(np.asarray(colors, np.int32)),
+        "colors": _array_expression(np.asarray(colors, np.int32)),
         "nonzero": f"np.unpackbits({bits})[:{mask.size}].reshape({mask.shape}).astype('bool')",
         "count": coloring.column_count or coloring.row_count,
         "is_scattered": mask.size >= _MIN_SCATTERED,
     }
 
 
-def _unpacking(array: np.ndarray) -> str:
-    """Return a NumPy expression of an array, with its elements as compressed text."""
+def _array_expression(array: np.ndarray) -> str:
+    """Return a NumPy expression, as text, that evaluates to `array`. It contains the elements, compressed."""
     text = base64.b64encode(zlib.compress(array.tobytes(), 9)).decode()
     return f"np.frombuffer(zlib.decompress(base64.b64decode({text!r})), np.{array.dtype})"

@@ -1,4 +1,4 @@
-"""Check the function and the arrays of `scaling.advise` (`Problem`), and make a temporary workload of them.
+"""Check the function and the inputs of `scaling.advise` (`Problem`), and register a temporary workload.
 
 A function that is defined in a notebook cannot be imported by name. Therefore, a temporary module is added to
 `sys.modules`. It is removed when the candidates have been compiled and measured.
@@ -40,7 +40,7 @@ _leaf_name = lambda path: jax.tree_util.keystr(path, simple=True, separator=".")
 
 @dataclass(frozen=True)
 class Problem:
-    """A function of one point (batch element) to differentiate, and its inputs for a batch of points."""
+    """A function of one point (an element of a batch) to differentiate, and its inputs for a whole batch."""
 
     function: Callable[..., Any]
     arguments: tuple[str, ...]  # names of the inputs, in the order of the parameters of the function
@@ -54,7 +54,7 @@ class Problem:
 
     @property
     def name(self) -> str:
-        """Return the name that `import_line` imports. Without an import line, return the function's own name.
+        """Return the name of the function: the name that `import_line` imports, or otherwise its own.
 
         If this name is not a valid identifier, as for a lambda, return "f".
         """
@@ -67,18 +67,18 @@ class Problem:
         return tuple(self.arguments.index(name) for name in self.wrt)
 
     def structs_at_point(self) -> list[Any]:
-        """Return the shapes and dtypes of the arguments at one point as `jax.ShapeDtypeStruct` pytrees."""
+        """Return a pytree of `jax.ShapeDtypeStruct` (shapes and dtypes) for each argument at one point."""
         per_point = lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype)  # noqa: E731
         shapes = {**jax.tree.map(per_point, dict(self.points)), **self.shared}
         return [jax.eval_shape(lambda tree: tree, shapes[name]) for name in self.arguments]
 
     def input_structs(self) -> list[Any]:
-        """Return the differentiated inputs at one point as `jax.ShapeDtypeStruct` pytrees."""
+        """Return a pytree of `jax.ShapeDtypeStruct` for each differentiated input at one point."""
         structs = self.structs_at_point()
         return [structs[k] for k in self.argnums]
 
     def output_structs(self) -> Any:
-        """Return the shapes and dtypes of the result at one point as a `jax.ShapeDtypeStruct` pytree."""
+        """Return a pytree of `jax.ShapeDtypeStruct` (shapes and dtypes) for the result at one point."""
         return jax.eval_shape(self.function, *self.structs_at_point())
 
 
@@ -113,7 +113,10 @@ def make_problem(
 
 
 def _check_points(points: Mapping[str, Any], shared: Mapping[str, Any]) -> None:
-    """Raise `Refusal` unless `points` has inputs, other than `shared`, with leading axes of one length."""
+    """Raise `Refusal` unless the arrays in `points` have leading axes of the same length, at least 1.
+
+    Also raise it if `points` is empty, or if an input is in both `points` and `shared`.
+    """
     if not points or set(points) & set(shared):
         both = ", ".join(sorted(set(points) & set(shared)))
         raise Refusal(
@@ -152,7 +155,10 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
 
 
 def _read_leaf(path: Any, leaf: Any) -> Any:
-    """Convert a leaf of an input to an array of a JAX dtype. Raise `Refusal` if this is not possible."""
+    """Return a leaf of an input as an array of a JAX dtype. Raise `Refusal` if it cannot be converted.
+
+    `path` is the path of the leaf in its pytree.
+    """
     subject = f"input {_leaf_name(path)!r}"
     for kind, fix in _UNREADABLE.items():
         if isinstance(leaf, kind):
@@ -178,7 +184,10 @@ def _read_leaf(path: Any, leaf: Any) -> Any:
 
 
 def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of inputs in `wrt`. Raise `Refusal` if an input is unknown or not floating point."""
+    """Return the names in `wrt`, which are joined by "+", such as ("x", "y") for "x+y".
+
+    Raise `Refusal` if an input is unknown or not floating point.
+    """
     if not isinstance(wrt, str) or "," in wrt:
         raise Refusal(f"wrt must be names joined by '+', such as {'+'.join(inputs)}, not {describe(wrt)}")
     names = tuple(wrt.split("+"))
@@ -191,7 +200,10 @@ def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the inputs in the order of the parameters. Raise `Refusal` if they do not match."""
+    """Return the names of the inputs in the order of the parameters of the function.
+
+    Raise `Refusal` if the inputs and the parameters do not match.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a built-in function has no signature
@@ -241,7 +253,7 @@ def registered(
 def _define_workload(
     problem: Problem, write: Callable[[Case], Callable[..., Any]] | None, other_modes: Sequence[str]
 ) -> Callable[[Case], Workload]:
-    """Return the function `workload(case)` of a temporary module. The arguments are those of `registered`."""
+    """Return the function `workload(case)` of a temporary module. `registered` documents the arguments."""
     by_name = lambda call: lambda **inputs: call(*_order_inputs(problem, inputs))  # noqa: E731
     directions: dict[str, Any] = {}  # name -> specs, for the directions of each differentiated input
     if problem.target in PRODUCTS:
@@ -270,7 +282,7 @@ def _define_workload(
 
 
 def name_user_function(text: str) -> str:
-    """Return a message on a temporary workload as a message on the function of the user."""
+    """Return an error message with the name of the user's function instead of that of a temporary module."""
     text = text.removesuffix("; add a reference to the workload")
     return re.sub(r"((workload|the function of) )?'?advised\.(\w+)_\d+'?", r"the function '\3'", text)
 
@@ -312,7 +324,7 @@ def _gauss_newton_workload(problem: Problem, workload: Workload) -> Workload:
 
 
 def _make_specs(name: str, arrays: Any, point_axes: int = 0) -> Any:
-    """Return a pytree with one `InputSpec` for each array in `arrays`, the pytree of the input `name`.
+    """Return a pytree with an `InputSpec` for each array in `arrays`, the pytree of the input `name`.
 
     An `InputSpec` produces the values of an array. For a `jax.ShapeDtypeStruct`, it produces random numbers,
     or zeros if the dtype is an integer. `point_axes` is 1 if the arrays have a leading axis of points,

@@ -1,4 +1,4 @@
-"""Implement `scaling advise`: parse FILE.py:NAME and --points, and start the process in which JAX runs."""
+"""Implement `scaling advise`: parse FILE.py:NAME and --points, and run JAX in child processes."""
 
 import itertools
 import json
@@ -74,7 +74,7 @@ class _Request(NamedTuple):
 
 
 def execute(words: list[str], console: Console) -> int:
-    """Find and print the fastest AD method for a function or workload, and return the exit status."""
+    """Print the fastest way to differentiate a function or workload, and return the exit status."""
     if not words or {"-h", "--help"} & set(words):
         console.print(HELP, markup=False)
         return 0
@@ -94,10 +94,11 @@ def execute(words: list[str], console: Console) -> int:
 
 
 def _advise_on_devices(words: list[str], request: _Request, console: Console) -> None:
-    """Execute the command in a new process, on a CPU in one for each device count.
+    """Print advice for each number of devices, each from a child process that runs JAX.
 
-    Raise `Refusal` if a device count is invalid, or if there is no advice for any device count. Raise
-    `KeyboardInterrupt` if a signal stops the process before it finds a method.
+    On a GPU or TPU, one child process handles all numbers of devices. Raise `Refusal` if a number of devices
+    is invalid, or if there is no advice for any of them. Raise `KeyboardInterrupt` if a signal stops a child
+    process before it finds a method.
     """
     options, core_count = request.options, len(cores.usable_cores())
     devices = options["devices"]
@@ -136,7 +137,11 @@ def _advise_on_devices(words: list[str], request: _Request, console: Console) ->
 def _print_comparison(
     durations: Mapping[int, str], refusals: Mapping[int, Refusal], console: Console
 ) -> None:
-    """Print why device counts have no advice, and the times of the best methods on several device counts."""
+    """Print the best time on each number of devices, if there are several.
+
+    `durations` maps numbers of devices to times, as text. First print why there is no advice for the numbers
+    in `refusals`.
+    """
     print_lines(console, [f"devices={count} is left out: {text}" for count, text in refusals.items()])
     if len(durations) > 1:
         times = [f"{format_count(count, 'device')} {text}" for count, text in durations.items()]
@@ -146,8 +151,8 @@ def _print_comparison(
 def _parse_words(words: Sequence[str], share: Mapping[str, Any] | None = None) -> _Request:
     """Parse the command-line arguments. Raise `Refusal` if an argument is invalid.
 
-    If this process handles some of the device counts only, `share` contains its `devices` and its `budget`,
-    which replace the values of the command.
+    In a child process, `share` contains the numbers of devices (`devices`) and the seconds (`budget`) of this
+    process, which replace the values on the command line. Otherwise, it is None.
     """
     parser = Parser(prog="scaling advise", add_help=False, allow_abbrev=False)
     parser.add_argument("words", nargs="*")
@@ -197,7 +202,10 @@ def _read_case(config: dict[str, Any]) -> Case:
 
 
 def _parse_shapes(option: str, texts: Sequence[str]) -> _Shapes:
-    """Return {input name: (shape, dtype)} from values of --points or --shared, such as "x=100,17"."""
+    """Return {input name: (shape, dtype)} from the values of an option, such as "x=100,17".
+
+    `option` is "points" or "shared". Raise `Refusal` if a value is invalid, or if an input is given twice.
+    """
     inputs: _Shapes = {}
     for text in texts:
         match = _SHAPE.fullmatch(text)
@@ -215,7 +223,7 @@ def _parse_shapes(option: str, texts: Sequence[str]) -> _Shapes:
 
 
 def _run_in_process(words: list[str], request: _Request) -> tuple[str, bool]:
-    """Execute this command in a new process. Return (time per call, whether a signal stopped the process).
+    """Run this command in a child process. Return (time per call, whether a signal stopped the process).
 
     The time is that of the best method, as text. Raise `Refusal` if the process refuses the function or dies,
     and `KeyboardInterrupt` if a signal stops it before there is advice.
@@ -261,9 +269,9 @@ def _explain_death(error_text: str) -> Refusal:
 
 
 def main() -> None:
-    """Execute `scaling advise` in the child process that runs JAX.
+    """Run `scaling advise` in the child process that imports JAX.
 
-    `sys.argv` contains the ID of the process that started it, and the words of the command.
+    `sys.argv` contains the ID of the parent process, and the arguments of the command.
     """
     parent, *words = sys.argv[1:]
     del sys.argv[1:]  # a module that parses the arguments of its program finds none
@@ -278,7 +286,7 @@ def main() -> None:
 
 
 def _advise(request: _Request, console: Console) -> str:
-    """Find and print the fastest AD method in this process. Return its time per call as text."""
+    """Print the fastest way to differentiate, found in this process. Return its time per call as text."""
     dtypes = [dtype for group in (request.points, request.shared) for _, dtype in group.values()]
     dtypes += [request.case.dtype] if request.case else []
     _start_jax(request.options["devices"][0] if request.is_bound else 0, "float64" in dtypes)
@@ -300,7 +308,10 @@ def _advise(request: _Request, console: Console) -> str:
 
 
 def _make_structs(shapes: _Shapes) -> Any:
-    """Return a pytree of `jax.ShapeDtypeStruct`. A dotted name such as p.w is the entry w of a dict p."""
+    """Return a pytree of `jax.ShapeDtypeStruct` for inputs with the given shapes and dtypes.
+
+    An input with a dotted name such as p.w is the entry w of a dict p.
+    """
     import jax
 
     nested = OmegaConf.create()
@@ -341,7 +352,7 @@ def _format_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _split_location(text: str) -> tuple[str, str]:
-    """Split "FILE.py:NAME" at the colon. Raise `Refusal` if the text or file is invalid."""
+    """Split "FILE.py:NAME" at the colon. Raise `Refusal` if there is no such file, or a name is invalid."""
     where, _, name = text.rpartition(":")
     module_name = Path(where).stem
     # The code to paste imports the module by a statement, which takes no keyword.
@@ -355,9 +366,9 @@ def _split_location(text: str) -> tuple[str, str]:
 
 
 def import_function(text: str) -> tuple[Callable[..., Any], str]:
-    """Return the function named by `text`, such as "spring.py:force", and a statement that imports it.
+    """Return a function, given as "spring.py:force", and the line of code that imports it.
 
-    Raise `Refusal` if the text is malformed, or if the function cannot be imported.
+    Raise `Refusal` if `text` is malformed, or if the function cannot be imported.
     """
     where, name = _split_location(text)
     path, module_name = Path(where).resolve(), Path(where).stem  # the import may change the directory

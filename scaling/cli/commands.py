@@ -1,4 +1,4 @@
-"""Define the commands of `scaling` (`Command`): summaries, arguments, exit statuses, help and the parser."""
+"""Define the commands of `scaling` (`Command`): their summaries, options, exit statuses, help and parser."""
 
 import argparse
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Argument = tuple[tuple[str, ...], dict[str, Any]]  # (names, options) of `add_ar
 
 @dataclass(frozen=True)
 class Command:
-    """The help texts and the arguments of a command, such as `scaling run`."""
+    """A command such as `scaling run`: its help texts and its command-line arguments."""
 
     summary: str  # one-line description in `scaling --help` and `scaling COMMAND --help`
     example: str  # example arguments, which `scaling --help` prints before the summary
@@ -21,15 +21,15 @@ class Command:
 
 
 class Parser(argparse.ArgumentParser):
-    """An `argparse.ArgumentParser` that raises `Refusal` for invalid arguments, instead of exiting."""
+    """An argparse parser that raises `Refusal` for an invalid argument instead of ending the process."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise `Refusal` with the error `message`."""
+        """Raise `Refusal` with `message`, which says why an argument is invalid."""
         raise Refusal(f"{self.prog}: {message}; `{self.prog} --help` lists what it takes")
 
 
 class _StoreOnce(argparse.Action):
-    """An action that stores the value of an option, and raises `Refusal` if the option is given twice."""
+    """An argparse action that stores the value of an option, and refuses an option that is given twice."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         if option_string and getattr(namespace, self.dest) is not self.default:
@@ -105,7 +105,7 @@ COMMANDS = {
 
 
 def overview() -> str:
-    """Return the text that `scaling --help` prints, with an example and one line for each command."""
+    """Return the text that `scaling --help` prints: an example and a summary of each command."""
     lines = [
         f"  scaling {name} {command.example}\n      {command.summary}" for name, command in COMMANDS.items()
     ]
@@ -115,7 +115,7 @@ def overview() -> str:
 
 
 def parse(name: str, words: list[str]) -> argparse.Namespace:
-    """Return the parsed arguments of a command, such as "status", or raise `Refusal` if they are invalid."""
+    """Return the parsed arguments of the command `name`. Raise `Refusal` if an argument is invalid."""
     command = COMMANDS[name]
     parser = Parser(prog=f"scaling {name}", description=command.summary)
     for names, options in command.arguments:

@@ -15,7 +15,7 @@ from scaling.results import store
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Compare two results folders. Return exit status 1 if the second has a regression, otherwise 0."""
+    """Compare two results folders. Return exit status 1 if a case became worse in the second, otherwise 0."""
     if args.markdown not in (None, "-"):
         fix = "write --markdown - and redirect the output to a file"
         raise Refusal(f"--markdown {args.markdown!r} is not -, the standard output: {fix}")
@@ -28,9 +28,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def print_comparison(
     a: Path, b: Path, console: Console, margin: float | None = None, as_markdown: bool = False
 ) -> int:
-    """Print which cases are slower or faster in folder `b` (new) than in folder `a` (old).
+    """Print which cases are slower or faster in the new folder `b` than in the old folder `a`.
 
-    Relative differences below `margin`, by default `folder_comparison.MARGIN`, are ignored. If `as_markdown`
+    Relative differences up to `margin` are ignored. None means `folder_comparison.MARGIN`. If `as_markdown`
     is true, print only a Markdown table, and write no file. Return exit status 1 if a case in `b` is slower,
     failed, or ran out of memory, and otherwise 0.
     """

@@ -16,7 +16,7 @@ _SEVERITY_COLORS = {linting.ERROR: "red", linting.WARNING: "yellow"}
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Print the problems of a results folder. Return 1 if there are errors, else 0.
+    """Print the lint findings of a results folder. Return exit status 1 if there are errors, otherwise 0.
 
     With --strict, also return 1 if there are warnings.
     """

@@ -1,4 +1,4 @@
-"""Implement `scaling logs`: select cases by key or label, and print their attempts and log files."""
+"""Implement `scaling logs`: select cases by key or label, and print their attempts, tasks and log files."""
 
 import argparse
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _MAX_CASES = 3  # maximum number of cases shown without --all
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    """Print the logs of the cases that the command-line arguments select."""
+    """Print the logs of the cases whose key or label the arguments give."""
     study = load_status(store.require_results_folder(args.folder))
     if "" in args.key:
         raise Refusal("a key is empty: give the beginning of a key or label, or no key for the failed cases")
@@ -34,9 +34,10 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 
 
 def select_keys(study: StudyStatus, query: str) -> list[str]:
-    """Return the keys of the cases whose key or label begins with `query`: the failed ones, or else all.
+    """Return the keys of the cases whose key or label begins with `query`.
 
-    Raise `Refusal` if there is none.
+    If some of these cases failed, return only the keys of the failed cases. Raise `Refusal` if no case
+    matches.
     """
     labels = {key: label(case) for key, case in study.cases.items()}
     matches = [key for key, text in labels.items() if key.startswith(query) or text.startswith(query)]
@@ -47,7 +48,7 @@ def select_keys(study: StudyStatus, query: str) -> list[str]:
 
 
 def logs_of_case(study: StudyStatus, key: str) -> Iterator[tuple[str, str]]:
-    """Yield (title, text) for the attempts of a case, for each worker log file and for each job log file."""
+    """Yield (title, text) for the attempts at a case, for each log of a worker, and for each log of a job."""
     tasks = [task for task in study.tasks if key in task.cases]
     records = store.sort_by_start(study.records.get(key, []))
     lines = [*map(_describe_record, records), *(_describe_task(task, key) for task in tasks)]
@@ -67,7 +68,7 @@ def _describe_record(record: Record) -> str:
 
 
 def _describe_task(task: TaskState, key: str) -> str:
-    """Return a line of text: the state of a task, and its attempts at the case `key` that still run."""
+    """Return a line of text with the state of a task and its running attempts at the case `key`."""
     job = f", job {task.entry.job}" if task.entry.job else ""
     running = [
         f"attempt {attempt.attempt} runs now on {', '.join(attempt.nodes)}"
@@ -79,9 +80,9 @@ def _describe_task(task: TaskState, key: str) -> str:
 
 
 def _list_worker_logs(task: TaskState, key: str) -> list[Path]:
-    """Return the log files of all workers that ran the case `key`.
+    """Return the paths of the logs of all workers that ran the case `key`.
 
-    If the task ended before the case began, return the log files of the last run of the task.
+    If the task ended before the case began, return the logs of the last run of the task.
     """
     folder, name = task.entry.folder, task.entry.name
     attempts = [attempt for attempt in task.journal.attempts if attempt.key == key]
@@ -92,7 +93,7 @@ def _list_worker_logs(task: TaskState, key: str) -> list[Path]:
 
 
 def _read_log(path: Path) -> str:
-    """Return the text of a log file, with secrets hidden."""
+    """Return the content of a log file, with secrets hidden, or the reason why it cannot be read."""
     try:
         text = store.read_file(path).decode(errors="replace")
     except OSError as error:

@@ -34,16 +34,16 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 def entry() -> None:
-    """Prepare the standard streams, run `main`, and exit with the status that it returns."""
+    """Run the program `scaling`: prepare the standard streams, call `main`, and exit with its exit status."""
     prepare_streams()
     atexit.register(_ignore_signals)
     sys.exit(main())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command, print any error as one line on standard error, and return the exit status.
+    """Run a command, print an error as one line on standard error, and return the exit status.
 
-    `argv` contains the command name and its arguments (default: `sys.argv[1:]`).
+    `argv` contains the command name and its arguments. None means `sys.argv[1:]`.
     """
     console = make_console()
     try:
@@ -108,9 +108,9 @@ def _run_command(words: list[str], console: Console) -> int:
 
 
 def _refuse_other_package() -> None:
-    """Raise `Refusal` if the working directory contains a module `scaling` that differs from this package.
+    """Raise `Refusal` if the working directory contains another module or package named `scaling`.
 
-    The processes that this command starts would import that module.
+    The processes that this command starts would import it.
     """
     if os.environ.get("PYTHONSAFEPATH"):
         return
@@ -121,7 +121,7 @@ def _refuse_other_package() -> None:
 
 
 def _print_error(text: str, status: int) -> int:
-    """Print a message as one line of limited length on standard error, and return `status`."""
+    """Print an error message as one line of limited length on standard error, and return `status`."""
     line = hide_secrets(" ".join(text.split()))
     if len(line) > _MAX_ERROR_LENGTH:
         line = f"{line[: _MAX_ERROR_LENGTH // 2]} ... {line[-_MAX_ERROR_LENGTH // 2 :]}"
@@ -145,7 +145,7 @@ def _stop_at_once(_number: int, _frame: Any) -> None:
 
 
 def _ignore_signals() -> None:
-    """Ignore stop signals during interpreter shutdown, because Python restores their default handlers."""
+    """Ignore stop signals while the interpreter exits, because Python restores their default handlers."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     for signal_number in _STOP_SIGNALS:
         signal.signal(signal_number, signal.SIG_IGN)

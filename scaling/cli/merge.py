@@ -21,12 +21,12 @@ _LOCK_SECONDS = 2.0
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    """Merge the input folders into the output folder, and print a summary."""
+    """Copy the results of the input folders to the output folder, and print a summary."""
     print_lines(console, merge(args.folders, args.output))
 
 
 def merge(inputs: Sequence[str], output: str) -> list[str]:
-    """Copy the records of results folders into an output folder, and return the lines of a summary.
+    """Copy the records of the folders `inputs` to the folder `output`, and return the lines of a summary.
 
     Raise `Refusal` before any file is written if a folder is invalid or a file cannot be read.
     """
@@ -85,7 +85,7 @@ def _copy_results(folders: Sequence[Path], records: Collection[bytes], target: P
 
 
 def _merge_studies(studies_to_merge: Sequence[store.Study], target: Path) -> None:
-    """Merge the contents of several study.json files, and write the result to `target`."""
+    """Merge the contents of several study.json files, and write the result to the folder `target`."""
     studies = [study.content for study in studies_to_merge if study.content]
     if not studies:
         return

@@ -1,4 +1,4 @@
-"""Print the output of commands: standard streams, lines of text, notes on damaged files, live progress."""
+"""Print the output of commands: standard streams, lines of text, notes on damaged files, progress bars."""
 
 import contextlib
 import errno
@@ -55,9 +55,9 @@ class _DiscardingOutput(io.FileIO):
 
 
 def make_console() -> Console:
-    """Return a console that prints to the standard output, with 140 columns if this is not a terminal.
+    """Return a rich console that prints to standard output, with 140 columns if this is not a terminal.
 
-    A terminal that cannot show live progress, as that of Emacs, gets the same lines as a pipe.
+    A terminal that cannot show live progress, such as the shell of Emacs, gets the same lines as a pipe.
     """
     is_terminal = sys.stdout.isatty()  # with FORCE_COLOR, rich would also draw live progress in a pipe
     is_live, width = is_terminal and os.environ.get("TERM") != "dumb", None if is_terminal else 140
@@ -65,9 +65,9 @@ def make_console() -> Console:
 
 
 def make_printable(text: str, allowed: str = "") -> str:
-    """Replace whitespace with spaces, and other characters that are not printable with question marks.
+    """Return `text` with spaces for whitespace, and question marks for characters that cannot be printed.
 
-    The characters in `allowed` are not replaced.
+    The characters in `allowed` are kept.
     """
     return "".join(
         char if char.isprintable() or char in allowed else " " if char.isspace() else "?" for char in text
@@ -81,7 +81,11 @@ def print_lines(console: Console, lines: Iterable[str], style: str | None = None
 
 
 def damaged_notes(damaged: Sequence[str]) -> list[str]:
-    """Return notes on `damaged`: on each plan, on unreadable files of records, and on damaged lines."""
+    """Return notes for the user on damaged files, as a list of text.
+
+    `damaged` contains a message for each line or file that cannot be read. There is one note for each plan,
+    one for all unreadable files of records, and one for all damaged lines.
+    """
     files = [text for text in damaged if text.split(": ")[0].endswith(".jsonl")]  # without a line number
     plans = [text for text in damaged if text.split(": ")[0].endswith(".json")]
     lines = [text for text in damaged if text not in (*files, *plans)]
@@ -99,9 +103,9 @@ def damaged_notes(damaged: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def show_preflight(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function f(done, total) that shows on a terminal how many cases have been checked."""
+    """Show how many cases have been checked, and yield a function f(checked, total) to update this."""
     with console.status("examining cases") as status:
-        yield lambda done, total: status.update(f"examining: {done} of {format_count(total, 'case')}")
+        yield lambda checked, total: status.update(f"examining: {checked} of {format_count(total, 'case')}")
 
 
 @contextlib.contextmanager
@@ -138,7 +142,7 @@ def show_run(
 
 
 def _make_progress_bar(console: Console) -> Any:
-    """Return a rich `Progress` whose tasks have the field `state`, a text."""
+    """Return a rich `Progress` that shows the text in the field `state` of its tasks."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -156,7 +160,7 @@ def _make_progress_bar(console: Console) -> Any:
 
 
 def _format_end(event: dict[str, Any], position: str, case_label: str) -> Text:
-    """Return a line on the end of a case, with the median of its samples or the reason of its status."""
+    """Return a line on a case that ended, with its median time, or the reason why it has no time."""
     result = make_printable(": ".join(filter(None, (event["reason"], event["text"]))))
     if event["seconds"]:
         result = format_duration(event["seconds"][0])

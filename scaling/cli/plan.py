@@ -25,7 +25,7 @@ Exit status: as for `scaling run`."""
 
 
 def execute(words: list[str], console: Console) -> int:
-    """Predict the run times of the study that `words` select. Return 1 if a case failed, otherwise 0."""
+    """Predict the run times of a study. Return exit status 1 if a case failed, otherwise 0."""
     if not words or {"-h", "--help"} & set(words):
         console.print(HELP, markup=False)
         return OK

@@ -12,7 +12,7 @@ from scaling.wandb.publish import publish
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Upload the curves of a results folder to Weights & Biases. Return 1 if an error occurs, else 0."""
+    """Upload the curves of a results folder to Weights & Biases. Return 1 if an error occurs, otherwise 0."""
     options = {name: getattr(args, name) for name in ("project", "entity", "mode", "dashboard")}
     settings = TrackingSettings.from_config(options)
     folder = store.require_results_folder(args.folder)

@@ -1,4 +1,4 @@
-"""Implement `scaling report`: write the report if it is outdated, print a summary, find unrecorded cases."""
+"""Implement `scaling report`: write the HTML report if it is outdated, and print tables or a summary."""
 
 import argparse
 import contextlib
@@ -75,7 +75,7 @@ def write_and_print(
 ) -> "Findings":
     """Print the results of a folder, update its HTML report if it is outdated, and return the `Findings`.
 
-    `settings` contains the hashes of the environments to print, or is empty for all environments. If `brief`
+    `settings` contains the digests of the environments to print, or is empty for all environments. If `brief`
     is true, the printed summary fits on one screen. `loaded` contains the records, or is None to load them.
     `efficiency` is the smallest acceptable parallel efficiency, from 0 to 1.
     """
@@ -105,7 +105,7 @@ def write_and_print(
 def _print_findings(
     study_findings: "Findings", other_records: int, folder: Path, console: Console, brief: bool
 ) -> None:
-    """Print the results of a folder. `other_records` is the number of records of other environments."""
+    """Print the results of a folder. `other_records` is the number of records that `study_findings` omits."""
     if brief:
         print_lines(console, summary_lines(study_findings, folder, console.width))
     else:
@@ -118,7 +118,7 @@ def _print_findings(
 
 
 def find_unrecorded(folder: Path, records: Sequence[Record] | None = None) -> list[Record]:
-    """Return a new "failed" record for each case that an ended job did not record. No file is written.
+    """Return a new "failed" record for each case that an ended job did not finish. No file is written.
 
     `records` contains the existing records of the folder, or is None to load them.
     """
@@ -131,7 +131,7 @@ def find_unrecorded(folder: Path, records: Sequence[Record] | None = None) -> li
 
 
 def _print_totals(folder: Path, totals: str, console: Console, brief: bool = False) -> None:
-    """Print `totals` (a text with the number of cases per status) and the path of the report."""
+    """Print the number of cases with each status (`totals`, a text) and the path of the report."""
     report = f"report: {folder / 'report' / 'index.html'}"
     joined = f"{totals}; {report}"
     print_lines(console, [totals, report] if brief and len(joined) > WIDTH else [joined])

@@ -1,4 +1,4 @@
-"""Implement `scaling run`: read a study (`StudyRun`), run or submit its missing cases, report the results."""
+"""Implement `scaling run`: read a study (`StudyRun`), run or submit its missing cases, print the results."""
 
 import contextlib
 import dataclasses
@@ -61,7 +61,7 @@ failed or have no record, 2 for bad input, 130 after Ctrl-C."""
 
 @dataclass(frozen=True)
 class StudyRun:
-    """A validated study with its settings, cluster, devices and results folder."""
+    """A study with its settings, cluster, devices and results folder, all of which were checked."""
 
     name: str  # name of its YAML file, such as "rbf"
     title: str | None
@@ -82,12 +82,12 @@ class StudyRun:
 
     @property
     def folders(self) -> list[Path]:
-        """Return the results folder and, if `baseline` is set, the results folder of the baseline."""
+        """Return the results folder, and in a comparison the results folder of the other program."""
         return [self.folder, *([self.baseline[1]] if self.baseline else [])]
 
 
 def execute(words: list[str], console: Console) -> int:
-    """Run the study that the command-line arguments select, and return the exit status."""
+    """Run the missing cases of the study that the arguments select, and return the exit status."""
     overrides = [word for word in words if word not in ("-h", "--help")]
     if overrides != words:
         text = HELP.format(groups=describe_groups(overrides), fields=describe_fields())
@@ -127,7 +127,7 @@ def _read_study(config: dict[str, Any], name: str) -> StudyRun:
 
 
 def _check_options(config: dict[str, Any], cluster: ClusterSettings) -> None:
-    """Raise `Refusal` if an option in `config` cannot be used with `scaling run` or with this cluster."""
+    """Raise `Refusal` if a value in `config` has no effect with `scaling run` or with this cluster."""
     versus = config["versus"]
     if config.get("hardware") is not None:
         raise Refusal("hardware is an option of `scaling plan` and has no effect here: leave it out")
@@ -140,7 +140,7 @@ def _check_options(config: dict[str, Any], cluster: ClusterSettings) -> None:
 
 
 def _check_cases(run: StudyRun, console: Console) -> StudyRun:
-    """Return `run` with the results of the preflight check. Raise `Refusal` if a case is invalid."""
+    """Return a copy of `run` with the preflight results of all cases. Raise `Refusal` if one is invalid."""
     for folder in run.folders:
         store.refuse_newer_schema(folder)
     for name in built_in("workloads").intersection(cell.case.workload for cell in run.cells):
@@ -154,7 +154,7 @@ def _check_cases(run: StudyRun, console: Console) -> StudyRun:
 
 
 def _run_and_report(run: StudyRun, console: Console) -> int:
-    """Run the cases of a study that have no result, write its report, and return the exit status."""
+    """Run the cases of a study that have no result, report the results, and return the exit status."""
     with contextlib.ExitStack() as stack:
         if run.baseline:
             variant = stack.enter_context(variants.open_variant(str(run.versus)))
@@ -194,7 +194,7 @@ def _print_dry_run(run: StudyRun, console: Console) -> int:
 
 
 def _run_directly(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
-    """Run the missing cases without submitting jobs, and return (schedule, all records of the folder)."""
+    """Run the missing cases without submitting jobs. Return (schedule, all records of the folder)."""
     with store.lock_folder(run.folder) as lock:
         schedule, loaded = _plan_run(run, console)
         total = schedule.missing + len(schedule.skips) + len(schedule.failures)
@@ -212,10 +212,10 @@ def _run_directly(run: StudyRun, console: Console) -> tuple[Schedule, store.Load
 
 
 def _submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded] | None:
-    """Submit the cases that have no result as cluster tasks. Return (schedule, all records of the folder).
+    """Submit the missing cases as cluster tasks. Return (schedule, all records of the folder).
 
-    If `run.wait` is true, wait until the tasks end, and write a "failed" record for each case that was lost.
-    Return None if tasks are queued, and this process does not wait for them.
+    If `run.wait` is true, wait until the tasks end, and write a "failed" record for each case that they did
+    not finish. Return None if tasks are queued, and this process does not wait for them.
     """
     with store.lock_folder(run.folder):
         schedule, loaded = _plan_run(run, console)
@@ -247,7 +247,7 @@ def _wait_until_done(folder: Path, console: Console) -> None:
 
 
 def _submit(run: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Console) -> bool:
-    """Submit the cases of a schedule that can run, and write records of its skipped and failed cases.
+    """Submit the missing cases as cluster tasks, and write records of the skipped and failed cases.
 
     Return whether any case is queued, including the cases of earlier submissions.
     """
@@ -277,9 +277,9 @@ def _pack_tasks(run: StudyRun, schedule: Schedule, loaded: store.Loaded) -> list
 
 
 def _plan_run(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
-    """Schedule the cases of a study that have no result. Return (schedule, all earlier records).
+    """Schedule the cases of a study that have no result. Return (schedule, all records of the folder).
 
-    If `run.dry_run` is false, also write study.json, and a "failed" record for each case that an ended job
+    Unless `run.dry_run` is true, also write study.json, and a "failed" record for each case that an ended job
     did not finish.
     """
     queued = set[tuple[str, int]]()
@@ -319,7 +319,8 @@ def _print_counts(run: StudyRun, schedule: Schedule, console: Console) -> None:
 def _settle_submissions(run: StudyRun, console: Console) -> set[tuple[str, int]]:
     """Return {(case key, replicate number)} for the cases that submitted tasks may still run.
 
-    If `run.dry_run` is false, first write a "failed" record for each case that an ended job did not finish.
+    Unless `run.dry_run` is true, first write a "failed" record for each case that an ended job did not
+    finish.
     """
     tasks = task_state.find_tasks(run.folder)
     if not run.dry_run and (lost := task_state.record_lost_cases(run.folder, tasks)):
@@ -333,7 +334,7 @@ def _settle_submissions(run: StudyRun, console: Console) -> set[tuple[str, int]]
 def _report_and_publish(run: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Console) -> int:
     """Write and print the report, compare with the baseline, and publish the curves. Return the exit status.
 
-    The exit status is 1 if a case failed, or if a case is neither recorded nor queued. Otherwise, it is 0.
+    It is 1 if a case failed, or if a case is neither recorded nor queued. Otherwise, it is 0.
     """
     planned = schedule.environments
     settings = {record.setting for record in loaded.records if find_identities(record, planned)}

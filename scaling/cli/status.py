@@ -1,4 +1,4 @@
-"""Implement `scaling status`: make and print the tables and lines on tasks and cases (`StudyStatus`)."""
+"""Implement `scaling status`: print tables of tasks and lines on cases, with their states (`StudyStatus`)."""
 
 import argparse
 import datetime
@@ -35,7 +35,7 @@ _MAX_NAMES = 2  # maximum number of names in a cell
 
 @dataclass(frozen=True)
 class StatusLine:
-    """The state of one replicate (repeated measurement) of a case, with an explanation."""
+    """The state of one replicate (repeated measurement) of a case, with an explanation for the user."""
 
     state: str  # one of `STATES`
     case: Case
@@ -61,7 +61,7 @@ class StudyStatus:
 
     @property
     def counts(self) -> dict[str, Counter[str]]:
-        """Return {workload: {state: number of case replicates in this state}}."""
+        """Return {workload: {state: number of replicates of cases in this state}}."""
         groups = group_by(self.lines, lambda line: line.case.workload)
         return {workload: Counter(line.state for line in lines) for workload, lines in groups.items()}
 
@@ -124,7 +124,11 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState]) -> StudyStatus:
 
 
 def _ended_line(record: Record, was_submitted: bool) -> StatusLine:
-    """Return the line of a record. A failed case that was submitted has its nodes and its attempt."""
+    """Return a `StatusLine` for a record.
+
+    If `was_submitted` is true, the explanation of a failed case begins with its nodes and the number of the
+    attempt.
+    """
     explanation = f"{record.reason}: {record.text}"
     if was_submitted and record.status == "failed":
         nodes = _format_nodes(record.environment.get("hosts") or ())
@@ -133,7 +137,7 @@ def _ended_line(record: Record, was_submitted: bool) -> StatusLine:
 
 
 def _live_lines(tasks: Iterable[TaskState], records: Sequence[Record]) -> Iterator[StatusLine]:
-    """Yield one `StatusLine` for each case replicate that is running or queued in a task."""
+    """Yield a `StatusLine` for each replicate of a case that is running or queued in one of the tasks."""
     for task in [task for task in tasks if task.may_run]:
         running, task_name = task.running_attempts, f"task {task.entry.name} ({task.state.name.lower()})"
         begun = {attempt.replicate_key for attempt in task.current_attempts}
@@ -152,7 +156,7 @@ def _format_nodes(nodes: Iterable[str]) -> str:
 
 
 def case_lines(status: StudyStatus, show_all: bool) -> list[str]:
-    """Return a line for each failed, running, skipped or missing case, at most 20 lines for each state.
+    """Return lines of text on the failed, running, skipped and missing cases, at most 20 for each state.
 
     If `show_all` is true, return all lines, and also a line for each queued case.
     """
@@ -172,7 +176,7 @@ def _format_line(line: StatusLine) -> str:
 
 
 def task_tables(tasks: Sequence[TaskState], show_all: bool) -> Iterator[Table]:
-    """Yield one table of tasks for each submission.
+    """Yield a table of tasks for each submission.
 
     If `show_all` is false, tasks in the same state share a row, and ended tasks of earlier submissions are
     omitted.
@@ -193,10 +197,10 @@ def task_tables(tasks: Sequence[TaskState], show_all: bool) -> Iterator[Table]:
 
 
 def task_rows(tasks: Sequence[TaskState], show_all: bool = False) -> list[tuple[str, ...]]:
-    """Return the rows of a table of tasks as tuples of strings.
+    """Return the rows of a table of tasks as tuples of text.
 
-    There is one row per task if `show_all` is true, and otherwise one row for all tasks in the same state
-    and run.
+    There is one row per task if `show_all` is true, and otherwise one row for all tasks in the same state and
+    run.
     """
     groups = group_by(
         tasks,
@@ -226,7 +230,7 @@ def _list_names(names: Iterable[str]) -> str:
 
 
 def _format_elapsed(row: Sequence[TaskState]) -> str:
-    """Return the longest elapsed time of the tasks in a table row, as text, or "" if no task has started."""
+    """Return the longest elapsed time of the tasks in a row as text, or "" if no task has started."""
     times = [
         _seconds_between(task.journal.began_at, None if task.state.live else task.journal.last_at)
         for task in row
@@ -236,16 +240,16 @@ def _format_elapsed(row: Sequence[TaskState]) -> str:
 
 
 def _seconds_between(began_at: str, ended_at: str | None = None) -> float:
-    """Return the time from `began_at` to `ended_at` in seconds, or 0 if it is negative.
+    """Return the seconds from `began_at` to `ended_at`, which are text in ISO 8601 format, or 0 if negative.
 
-    Both times are in ISO 8601 format. The default of `ended_at` is the current time.
+    If `ended_at` is None, return the seconds until now.
     """
     ended = datetime.datetime.fromisoformat(ended_at) if ended_at else datetime.datetime.now(datetime.UTC)
     return max(0.0, (ended - datetime.datetime.fromisoformat(began_at)).total_seconds())
 
 
 def print_status(status: StudyStatus, console: Console, show_all: bool) -> None:
-    """Print the tasks, the number of cases in each state, lines about single cases, and the notes.
+    """Print the tables of tasks, the number of cases in each state, lines on cases, and notes.
 
     If `show_all` is false, long lists of tasks and cases are shortened.
     """

@@ -1,4 +1,4 @@
-"""Define `ClusterSettings` (partition, time limit, GPUs, ...), and parse them from conf/cluster/*.yaml."""
+"""Define `ClusterSettings` (partition, time limit, GPUs, ...), and parse the files conf/cluster/*.yaml."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -56,7 +56,7 @@ class ClusterSettings:
 
     @property
     def submits(self) -> bool:
-        """Return True if cases are submitted (Slurm jobs, or a background job here), otherwise False."""
+        """Return whether cases run in submitted jobs: Slurm jobs, or a job in the background on this host."""
         return self.name in (LOCAL, SLURM)
 
     @property
@@ -71,12 +71,12 @@ class ClusterSettings:
 
     @property
     def srun_options(self) -> tuple[str, ...]:
-        """Return options to add to every srun command, such as ("--container-image=...",)."""
+        """Return the options to add to every srun command, such as ("--container-image=...",)."""
         return (*([f"--container-image={self.container}"] if self.container else []), *self.srun)
 
 
 def from_config(config: Mapping[str, Any]) -> ClusterSettings:
-    """Return the settings in the Hydra config group `cluster`. Raise `Refusal` if a setting is invalid."""
+    """Return the settings in a Hydra config, the group `cluster`. Raise `Refusal` if a setting is invalid."""
     values = {key: _parse_field(key, value) for key, value in config.items()}
     cluster = ClusterSettings(**{key: value for key, value in values.items() if value is not None})
     if cluster.gpu_option != "gres" and cluster.gres.split(":")[0] != "gpu":
@@ -86,7 +86,10 @@ def from_config(config: Mapping[str, Any]) -> ClusterSettings:
 
 
 def _parse_field(key: str, value: Any) -> Any:
-    """Convert `value` to the type of the setting `key`, or keep None. Raise `Refusal` if it is invalid."""
+    """Return the value of the setting `key` in the type of its field, or None if it is None.
+
+    Raise `Refusal` if the value is invalid.
+    """
     if value is None:
         return None
     parse, expected = _PARSERS.get(key, (_parse_name, "a name"))
@@ -119,7 +122,7 @@ def _parse_options(value: Any) -> tuple[tuple[str, Any], ...] | None:
 
 
 def _parse_minutes(value: Any) -> float | None:
-    """Convert a positive duration to minutes, or return None if `value` is invalid.
+    """Return a positive duration in minutes, or None if `value` is invalid.
 
     `value` is a number of minutes, a number with a unit ("90min", "2h", "1.5d"), or a time in a Slurm format
     ("02:00:00", "1-12:00:00").
@@ -141,7 +144,7 @@ def _parse_minutes(value: Any) -> float | None:
 
 
 def _parse_megabytes(value: Any) -> int | None:
-    """Convert a positive amount of memory to MB, or return None if `value` is invalid.
+    """Return an amount of memory in MB, or None if `value` is invalid.
 
     `value` is a number of GB, or has a unit ("4GB", "4GiB", "4000MB"). As in Slurm, 1 GB is 1024 MB.
     """

@@ -1,4 +1,4 @@
-"""Distribute cases over tasks (one task per job) that fit a time budget, using predicted run times."""
+"""Predict the run times of cases, and pack cases into tasks (one task per job) that fit a time limit."""
 
 import statistics
 from collections import defaultdict
@@ -19,7 +19,7 @@ Groups = dict[ProcessShape, list[list[ScheduledCase]]]  # shape of a task -> gro
 
 @dataclass(frozen=True)
 class PackedTask:
-    """The cases that one job runs one after another, and their total predicted run time."""
+    """A task: the cases that one job runs one after another, and their total predicted run time."""
 
     shape: ProcessShape
     scheduled_cases: Sequence[ScheduledCase]
@@ -29,14 +29,14 @@ class PackedTask:
 def pack(
     schedule: Schedule, settings: RunSettings, records: Sequence[Record], budget: float, nested: bool = False
 ) -> list[PackedTask]:
-    """Distribute the cases of a schedule over tasks, and return the tasks. Each task runs in one job.
+    """Pack the cases of a schedule into tasks, and return the tasks. Each task runs in one job.
 
     All cases of a group run in the same task. A task contains one group, or several groups that take at most
     `budget` seconds together. Run times are predicted from `records`.
 
-    If `nested` is true, a group contains all cases of one function, for all device counts. Otherwise, a group
-    contains the cases of one problem (function, inputs, derivative), and all cases of a task have the same
-    numbers of devices, nodes and processes.
+    If `nested` is true, a group contains all cases of one function, on any number of devices. Otherwise, a
+    group contains the cases of one problem (function, inputs, derivative), and all cases of a task have the
+    same numbers of devices, nodes and processes.
     """
     predict = make_predictor(records, settings)
     groups = (_group_by_function if nested else _group_by_shape)(schedule, settings)
@@ -51,7 +51,7 @@ def _group_by_shape(schedule: Schedule, settings: RunSettings) -> Groups:
 
 
 def _group_by_function(schedule: Schedule, settings: RunSettings) -> Groups:
-    """Group the cases of a schedule by function, and return {process shape: groups of cases}.
+    """Return {process shape: groups of cases}, where a group contains all cases of one function.
 
     The dict has one key, a shape with enough devices, nodes and processes for every case.
     """

@@ -1,4 +1,4 @@
-"""Submit packed tasks: copy the package, set the options of sbatch, or start one task in the background here.
+"""Submit packed tasks: copy the package, call sbatch with its options, or start a task on this host.
 
 `format_scripts` returns the scripts of sbatch for a dry run.
 """
@@ -57,10 +57,11 @@ def submit(
     schedule: Schedule,
     nested: bool,
 ) -> Submission:
-    """Submit tasks to Slurm, or start the only task on this host if cluster=local.
+    """Submit tasks to Slurm, or start the only task on this host if cluster=local. Return the submission.
 
-    Return the submission with its job IDs. The tasks run a copy of this package. `nested` states whether all
-    device counts run in one job. If sbatch fails, all jobs of the submission are cancelled.
+    The returned `Submission` contains the job IDs. The tasks run a copy of this package. `nested` states
+    whether all cases of a function run in one job, on any number of devices. If sbatch fails, all jobs of the
+    submission are cancelled.
     """
     results = resolve_results(results, cluster)
     if cluster.name == SLURM:
@@ -100,7 +101,7 @@ def _discard_submission(submission: Submission, cluster: ClusterSettings, result
 
 
 def resolve_results(results: Path, cluster: ClusterSettings) -> Path:
-    """Return the absolute path of a results folder.
+    """Return the absolute path of a results folder, which jobs will use.
 
     Raise `Refusal` if the path contains a character that is invalid in PYTHONPATH or in the path of a log.
     """
@@ -118,7 +119,7 @@ def _start_process(
 ) -> dict[str, str]:
     """Start the only task of a submission in the background, and return {task name: process ID}.
 
-    The process runs `command` followed by the path of the task file.
+    The process runs `command`, with the path of the task file as its last argument.
     """
     (entry,) = submission.entries
     log_folder = shlex.quote(str(submission.folder / "log"))
@@ -151,7 +152,8 @@ def _submit_array(
 ) -> dict[str, str]:
     """Submit tasks as one Slurm job array, and return {task name: job ID}.
 
-    Each task runs `command` followed by the path of the task file. `options` are the options of sbatch.
+    Each task runs `command`, with the path of its task file as the last argument. `options` are the options
+    of sbatch.
     """
     import submitit
 
@@ -177,9 +179,9 @@ def _submit_array(
 
 @contextlib.contextmanager
 def _ignore_interrupts() -> Iterator[None]:
-    """Ignore SIGINT (Ctrl-C), SIGHUP and SIGTERM inside a `with` block.
+    """Ignore SIGINT (Ctrl-C), SIGHUP and SIGTERM while a `with` block runs sbatch.
 
-    The block runs sbatch. An interrupted sbatch could leave jobs in the queue.
+    An interrupted sbatch could leave jobs in the queue.
     """
     stop_signals = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
     handlers = {number: signal.signal(number, signal.SIG_IGN) for number in stop_signals}
@@ -247,9 +249,10 @@ def _sbatch_options(
 def _extra_options(
     cluster: ClusterSettings, shape: ProcessShape, user_options: Collection[str]
 ) -> dict[str, Any]:
-    """Return the options of sbatch for which submitit has no parameter, as {name: value}.
+    """Return the sbatch options for which submitit has no parameter, as {name: value}.
 
-    `user_options` contains the names of the options that the user sets, which may replace others.
+    `user_options` contains the names of the options that the user sets. They replace some of the default
+    options.
     """
     options: dict[str, Any] = {"reservation": cluster.reservation}
     if not {"requeue", "no_requeue"} & set(user_options):
@@ -262,9 +265,10 @@ def _extra_options(
 
 
 def checked_setup(lines: Sequence[str]) -> list[str]:
-    """Return the lines of a shell script that runs the setup commands `lines`.
+    """Return the lines of a shell script that runs setup commands and checks their exit statuses.
 
-    If a command fails, the script writes a message to standard error and ends the job.
+    If a command fails, the script writes a message to standard error and ends the job. The list is empty
+    without commands.
     """
     if not lines:
         return []
@@ -277,7 +281,7 @@ def checked_setup(lines: Sequence[str]) -> list[str]:
 
 
 def _copy_package(folder: Path) -> list[str]:
-    """Copy this package into a folder, and return the environment variables for a process that runs the copy.
+    """Copy this package into a folder. Return the environment variables of a process that runs the copy.
 
     Each variable has the form "NAME=VALUE". Raise `Refusal` if the source code of the package changed while
     this process ran.

@@ -1,4 +1,4 @@
-"""Find the nodes and devices of a cluster (sinfo), and list and cancel jobs (squeue, sacct, scancel)."""
+"""Run Slurm commands: find nodes and devices (sinfo), list jobs (squeue, sacct), cancel them (scancel)."""
 
 import contextlib
 import os
@@ -40,7 +40,7 @@ class JobState:
 
     @property
     def live(self) -> bool:
-        """Return whether the job is pending or running."""
+        """Return whether the job is pending or running. Unknown states of a later Slurm count as running."""
         return self.name not in (*ENDED, UNKNOWN, LOST)
 
 
@@ -76,7 +76,7 @@ def require_installed(*commands: str) -> None:
 
 
 class SlurmNode(NamedTuple):
-    """A node of a Slurm partition, as listed by sinfo."""
+    """A node of a Slurm partition, as sinfo lists it."""
 
     partition: str
     in_default_partition: bool
@@ -87,7 +87,7 @@ class SlurmNode(NamedTuple):
 
 
 def find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
-    """Return the nodes and devices on which cases run with the given cluster settings.
+    """Return a `Machine`: the nodes and devices on which cases run with the given cluster settings.
 
     If `dry_run` is true and Slurm lists no suitable nodes, assume that there are enough nodes with
     `cluster.per_node` devices. Raise `Refusal` if required settings are missing, or if no node has devices of
@@ -115,7 +115,7 @@ def find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
 
 
 def partition_machine(cluster: ClusterSettings) -> Machine:
-    """Return the nodes, devices and CPUs of the partitions in the cluster settings, as reported by sinfo.
+    """Return a `Machine`: the nodes and devices of the partitions in the settings, as sinfo lists them.
 
     Raise `Refusal` if sinfo fails, if a partition does not exist, or if the number of devices is unknown.
     """
@@ -166,7 +166,7 @@ def _allocation_machine(cluster: ClusterSettings) -> Machine:
 
 
 def allocated_nodes() -> tuple[str, ...]:
-    """Return the node names of the current Slurm allocation, or raise `Refusal` outside an allocation."""
+    """Return the names of the nodes of this Slurm allocation. Raise `Refusal` outside an allocation."""
     node_list = os.environ.get("SLURM_JOB_NODELIST")
     if not node_list:
         raise Refusal(
@@ -176,7 +176,10 @@ def allocated_nodes() -> tuple[str, ...]:
 
 
 def _cores_per_node(cluster: ClusterSettings, names: Sequence[str]) -> int:
-    """Return the minimum number of cores per node in the current Slurm job, whose nodes are `names`."""
+    """Return the number of cores per node in this Slurm job, or the smallest one if nodes differ.
+
+    `names` are the names of the nodes.
+    """
     per_core = int(os.environ.get("SLURM_THREADS_PER_CORE") or 0)  # CPUs of a core
     if not per_core:
         threads = [node.cpus // node.devices for node in _list_nodes(cluster) if node.name in names]
@@ -185,19 +188,19 @@ def _cores_per_node(cluster: ClusterSettings, names: Sequence[str]) -> int:
 
 
 def _cpus_per_node() -> int | None:
-    """Return the minimum number of CPUs per node in the current Slurm job, or None outside a job."""
+    """Return the number of CPUs per node in this Slurm job (the smallest, if nodes differ), or None."""
     text = os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")  # such as 4(x2),2
     return min(map(int, re.findall(r"(\d+)(?:\(x\d+\))?", text)), default=None)
 
 
 def cpus_per_gpu() -> float | None:
-    """Return the number of CPUs per GPU in the current Slurm job, or None outside a job with GPUs."""
+    """Return the number of CPUs per GPU in this Slurm job, or None outside a job with GPUs."""
     cpus, gpus = _cpus_per_node(), int(os.environ.get("SLURM_GPUS_ON_NODE") or 0)
     return cpus / gpus if cpus and gpus else None
 
 
 def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
-    """Return the nodes of all partitions that sinfo lists. With platform=cpu, every core is a device."""
+    """Return the nodes of all partitions, as sinfo lists them. With platform=cpu, every core is a device."""
     is_cpu = cluster.platform == "cpu"
     constraint_features = set(re.findall(r"[\w.:-]+", cluster.constraint or ""))
     sinfo_output = run_command("sinfo", "--all", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P|%c|%f")
@@ -222,7 +225,7 @@ def _parse_count(text: str) -> int:
 
 
 def _count_resource(requested: str, available: str) -> int:
-    """Return the number of devices with the name `requested` in `available`, a GRES list of Slurm.
+    """Return how many devices named `requested` the list `available` of generic resources (GRES) has.
 
     For example, the result is 8 for "gpu" or "gpu:h100" in "gpu:h100:8(S:0-1)".
     """
@@ -232,7 +235,7 @@ def _count_resource(requested: str, available: str) -> int:
 
 
 def find_jobs(names: Sequence[str], jobs: Sequence[str]) -> dict[tuple[str, str], JobState]:
-    """Return {(job name, job ID): state} for jobs that squeue or sacct lists.
+    """Return {(job name, job ID): state} for the jobs that squeue or sacct lists.
 
     squeue lists the jobs with the given names that are pending, running, or ended recently. sacct adds the
     ended jobs with the IDs `jobs`, with all tasks of their arrays, if the cluster has accounting. The ID of a
@@ -249,7 +252,7 @@ def find_jobs(names: Sequence[str], jobs: Sequence[str]) -> dict[tuple[str, str]
 
 
 def _find_ended_jobs(jobs: Sequence[str]) -> dict[tuple[str, str], JobState]:
-    """Return {(job name, job ID): final state} for the ended jobs of sacct, or {} if sacct fails."""
+    """Return {(job name, job ID): final state} for the ended jobs that sacct lists, or {} if sacct fails."""
     options = ("--noheader", "--parsable2", "--allocations", "--format=JobID,JobName,State,NodeList,ExitCode")
     array_ids = ",".join(sorted({job.partition("_")[0] for job in jobs}))
     states: dict[tuple[str, str], JobState] = {}
@@ -264,7 +267,7 @@ def _find_ended_jobs(jobs: Sequence[str]) -> dict[tuple[str, str], JobState]:
 
 
 def _split_lines(text: str, count: int) -> list[list[str]]:
-    """Split each line of a text at "|" into `count` fields. Omit lines with fewer fields."""
+    """Return the `count` fields of each line of a text, separated by "|". Omit lines with fewer fields."""
     split_lines = [line.strip().split("|", count - 1) for line in text.splitlines()]
     return [fields for fields in split_lines if len(fields) == count]
 
@@ -280,5 +283,5 @@ def _expand_array(job: str) -> list[str]:
 
 
 def cancel(name: str) -> None:
-    """Cancel the running and pending Slurm jobs with the given name."""
+    """Cancel all pending and running Slurm jobs whose job name is `name`."""
     run_command("scancel", "--quiet", f"--name={name}")

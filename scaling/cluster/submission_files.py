@@ -63,13 +63,13 @@ class SubmittedTask:
         return self.folder / f"{self.name}.json"
 
     def log_path(self, kind: str) -> Path:
-        """Return the path of a log of the job. `kind` is "out" (stdout) or "err" (stderr)."""
+        """Return the path of the standard output (`kind` is "out") or standard error ("err") of the job."""
         return self.folder / "log" / f"{self.job}_0_log.{kind}"  # the name that submitit chooses
 
 
 @dataclass(frozen=True)
 class Submission:
-    """The content of submission.json: the settings of a submission, and its tasks with their job IDs."""
+    """The content of submission.json: the tasks of a submission, with their job IDs and common settings."""
 
     folder: Path
     kind: str  # name of the cluster settings, such as slurm or local
@@ -79,7 +79,7 @@ class Submission:
 
     @property
     def name(self) -> str:
-        """Return the job name of all Slurm jobs of the submission, such as "scaling-20261121T201500-3f2a"."""
+        """Return the name of all Slurm jobs of the submission, such as "scaling-20261121T201500-3f2a"."""
         return f"scaling-{self.folder.name}"
 
 
@@ -96,7 +96,10 @@ class TaskDefinition:
 
 
 def read_submissions(results: Path) -> list[Submission]:
-    """Return the submissions of a results folder, the oldest first. Raise `Refusal` if one cannot be read."""
+    """Return the submissions of a results folder, the oldest first, or [] if there are none.
+
+    Raise `Refusal` if a submission.json cannot be read.
+    """
     submissions, path = [], results / SUBMISSIONS / "*" / _SUBMISSION_FILE
     try:
         for folder in sorted((results / SUBMISSIONS).iterdir()):
@@ -115,7 +118,10 @@ def read_submissions(results: Path) -> list[Submission]:
 
 
 def _submission_from_json(folder: Path, content: Any) -> Submission:
-    """Parse submission.json as a `Submission`. Raise KeyError, TypeError or ValueError if it is malformed."""
+    """Return a `Submission` with the content of submission.json.
+
+    Raise KeyError, TypeError or ValueError if the content is malformed.
+    """
     entries = [
         check_types(SubmittedTask(folder, task["task"], task["job"], shape, task["cases"]))
         for task in content["tasks"]
@@ -151,10 +157,10 @@ def create_submission(
     schedule: Schedule,
     nested: bool,
 ) -> Submission:
-    """Create a `Submission` and its files in the folder jobs/`stamp`, and return it.
+    """Write the files of a new submission to the folder jobs/`stamp`, and return the `Submission`.
 
-    The files are submission.json and the task files. `nested` states whether all device counts run in one
-    job.
+    The files are submission.json and the task files. `nested` states whether all cases of a function run in
+    one job, on any number of devices.
     """
     submission = build_submission(results, stamp, cluster, tasks)
     submission.folder.mkdir(parents=True)
@@ -191,7 +197,10 @@ def write_submission(submission: Submission) -> None:
 
 
 def save_job_ids(submission: Submission, jobs: dict[str, str]) -> Submission:
-    """Add {task name: job ID} to a submission, update submission.json, and return the updated submission."""
+    """Return a copy of a submission with job IDs, and update submission.json.
+
+    `jobs` is {task name: job ID}.
+    """
     entries = submission.entries
     entries = tuple(dataclasses.replace(entry, job=jobs.get(entry.name, entry.job)) for entry in entries)
     updated = dataclasses.replace(submission, entries=entries)
@@ -212,7 +221,7 @@ def read_task(task: Path) -> TaskDefinition:
 
 
 def _task_from_json(content: Any) -> TaskDefinition:
-    """Convert the content of a task file to a `TaskDefinition`.
+    """Return a `TaskDefinition` with the content of a task file.
 
     Raise AttributeError, KeyError, TypeError or ValueError if the content is malformed.
     """
@@ -234,7 +243,7 @@ def _task_from_json(content: Any) -> TaskDefinition:
 
 
 def _to_tuple(value: Any) -> Any:
-    """Convert a list of JSON, and the lists in it, to tuples. Return any other value unchanged."""
+    """Return a value from JSON with tuples in place of lists, also within lists."""
     return tuple(map(_to_tuple, value)) if isinstance(value, list) else value
 
 
@@ -267,13 +276,13 @@ class TaskAttempt:
 
     @property
     def replicate_key(self) -> tuple[str, int]:
-        """Return (case key, replicate number), which identifies a repeated measurement of a case."""
+        """Return (case key, replicate number), which is the same for all attempts at a replicate."""
         return self.key, self.replicate
 
 
 @dataclass(frozen=True)
 class TaskJournal:
-    """A summary of all journal files of a task (one file per run). Times are text in ISO 8601 format."""
+    """A summary of the journal files of a task (one file per run). Times are text in ISO 8601 format."""
 
     attempts: tuple[TaskAttempt, ...]
     runs: int  # number of runs, or 0 if the task has never started
@@ -293,16 +302,16 @@ class TaskJournal:
 
     @property
     def unfinished(self) -> list[TaskAttempt]:
-        """Return the attempts that have begun but not ended.
+        """Return the attempts that have begun but not ended, at most one for each replicate of a case.
 
-        If a replicate of a case was attempted several times, only the last attempt is considered.
+        If a replicate was attempted several times, only its last attempt is considered.
         """
         last = {attempt.replicate_key: attempt for attempt in self.attempts}
         return [attempt for attempt in last.values() if not attempt.ended_at]
 
 
 def read_journal(task: Path) -> TaskJournal:
-    """Return a summary of all journal files of a task, given the path of its task file."""
+    """Return a summary of all journal files of a task. `task` is the path of its task file."""
     attempts: dict[tuple[int, str, int, int], dict[str, Any]] = {}
     start: dict[str, Any] = {}
     event: dict[str, Any] = {}  # after the loop, the last event
@@ -353,7 +362,7 @@ def _is_time(text: str) -> bool:
 
 
 class Journal:
-    """A writer that appends the events of a running task to a new journal file."""
+    """A new journal file of a running task, to which events are appended."""
 
     def __init__(self, task: Path) -> None:
         path = next(path for path in _journal_paths(task) if not path.exists())
@@ -362,7 +371,7 @@ class Journal:
         self._file: TextIO = path.open("x", encoding="utf-8")
 
     def write(self, event: str, **fields: Any) -> None:
-        """Append one line of JSON with the name of the event, the current time, and the given fields."""
+        """Append a line of JSON with the name of the event, the current time, and the given fields."""
         at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._file.write(json.dumps({"at": at, "event": event} | fields) + "\n")
         self._file.flush()

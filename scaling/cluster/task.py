@@ -107,13 +107,13 @@ def _run_missing_cases(path: Path, definition: TaskDefinition, journal: Journal,
 def make_worker_options(
     cluster: ClusterSettings, log_folder: Path | None = None, nested: bool = False, is_snapshot: bool = False
 ) -> supervise.WorkerOptions:
-    """Return the options for starting worker processes with the given cluster settings.
+    """Return the options to start the worker processes of a cluster.
 
     The workers are started with srun (in Slurm), with a remote shell (cluster=hosts), or as child processes
     on this host. Their standard error is written to files in `log_folder`.
 
-    `nested` and `is_snapshot` are saved in the records. `nested` is true if all device counts run in one
-    job. `is_snapshot` is true if this process runs a copy of the package.
+    `nested` and `is_snapshot` are saved in the records. `nested` is true if all cases of a function run in
+    one job, on any number of devices. `is_snapshot` is true if this process runs a copy of the package.
     """
     transport: Transport | None = None
     if cluster.name in (SLURM, ALLOCATION):

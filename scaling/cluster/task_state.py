@@ -1,4 +1,4 @@
-"""Find submitted tasks and their states, cancel them, explain how they ended, and record their lost cases.
+"""Find submitted tasks and their states (`TaskState`), cancel them, and record cases that they lost.
 
 The state of a task comes from Slurm or from its process, and otherwise from its journal and log.
 """
@@ -63,7 +63,7 @@ _RETRY_SECONDS = 300.0  # polling fails if the scheduler does not answer for thi
 
 @dataclass(frozen=True)
 class TaskState:
-    """A submitted task (a group of cases that run in one job) and the last queried state of its job."""
+    """A submitted task (the cases that one job runs), and the state of its job when it was queried last."""
 
     submission: Submission
     entry: SubmittedTask  # the task, as listed in the submission
@@ -81,12 +81,12 @@ class TaskState:
 
     @cached_property
     def cases(self) -> dict[str, Case]:
-        """Return {case key: case} for the cases of the task. Raise `Refusal` as `definition` does."""
+        """Return {case key: case} for the cases of the task. Raise `Refusal` without a valid task file."""
         return {item.case.key: item.case for item in self.definition.scheduled_cases}
 
     @property
     def may_run(self) -> bool:
-        """Return true if the task is pending or running, or if its state is unknown."""
+        """Return whether the task is pending or running, or whether its state is unknown."""
         return self.state.live or self.state.name == UNKNOWN
 
     @property
@@ -96,18 +96,18 @@ class TaskState:
 
     @property
     def is_started(self) -> bool:
-        """Return whether the task runs, or may run, in its current run."""
+        """Return whether the task is running, or may be running because its state is unknown."""
         return self.may_run and not self.is_pending
 
     @property
     def explanation(self) -> str:
-        """Return the reason for the state of the task, or that it waits for CPU cores, or ""."""
+        """Return why the task is in its state, or that it waits for CPU cores, or "" if this is unknown."""
         is_waiting = self.is_started and self.journal.last_event == "waiting"
         return self.journal.last_text if is_waiting else self.state.reason
 
     @property
     def current_attempts(self) -> list[TaskAttempt]:
-        """Return the attempts of the current run of the task. An attempt runs one case.
+        """Return the attempts (runs of one case) in the current run of the task.
 
         The list is empty if the task is pending or has ended.
         """
@@ -115,16 +115,16 @@ class TaskState:
 
     @property
     def running_attempts(self) -> list[TaskAttempt]:
-        """Return those of `current_attempts` that have not ended."""
+        """Return the attempts (runs of one case) that have begun in the current run and not ended."""
         return [attempt for attempt in self.current_attempts if not attempt.ended_at]
 
 
 def find_tasks(results: Path) -> list[TaskState]:
-    """Return all tasks that were submitted for a results folder, with their states.
+    """Return a `TaskState` for each task that was submitted for a results folder.
 
-    The state of a task is `UNKNOWN`, with an explanation, if this process cannot observe the task, for
-    example because Slurm does not answer, and the files of the task do not show how it ended. Raise `Refusal`
-    if a submission.json file cannot be read.
+    The state is `UNKNOWN`, with an explanation, if this process cannot observe a task, for example because
+    Slurm does not answer, and the files of the task do not show how it ended. Raise `Refusal` if a
+    submission.json file cannot be read.
     """
     submissions = submission_files.read_submissions(results)
     queued = [submission for submission in submissions if _may_be_queued(submission)]
@@ -138,7 +138,7 @@ def find_tasks(results: Path) -> list[TaskState]:
 
 
 def _may_be_queued(submission: Submission) -> bool:
-    """Return whether the Slurm queue may contain jobs of a submission.
+    """Return whether the queue of Slurm may contain jobs of a submission.
 
     Slurm may requeue a job until its task has run all cases.
     """
@@ -149,7 +149,7 @@ def _may_be_queued(submission: Submission) -> bool:
 def _find_submitted_tasks(
     submission: Submission, jobs: Mapping[tuple[str, str], JobState], problem: str
 ) -> Iterator[TaskState]:
-    """Yield all tasks of a submission, with their states.
+    """Yield a `TaskState` for each task of a submission.
 
     `jobs` is {(job name, job ID): state}. `problem` says why Slurm does not answer, or is "".
     """
@@ -279,14 +279,17 @@ def progress_line(tasks: Sequence[TaskState]) -> str:
 
 
 def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
-    """Append a "failed" record for each case whose job ended early. Return the number of records."""
+    """Append a "failed" record for each case that an ended job did not finish.
+
+    Return the number of these records.
+    """
     failed_records = make_failed_records(tasks, store.load(results).records) if tasks else []
     store.append_records(results, failed_records)
     return len(failed_records)
 
 
 def make_failed_records(tasks: Sequence[TaskState], records: Sequence[Record]) -> list[Record]:
-    """Return a "failed" record for each case whose job ended before the case was recorded.
+    """Return a "failed" record for each case that an ended job did not finish. No file is written.
 
     `records` contains all records of the results folder. Raise `Refusal` if a task file cannot be read.
     """
@@ -353,10 +356,10 @@ def _history_of_task(definition: TaskDefinition, records: Iterable[Record]) -> H
 
 
 def _explain_end(task: TaskState) -> tuple[str, str, bool] | None:
-    """Return (reason, text, all_cases) for the "failed" records of a task, or None if none are needed.
+    """Return (reason, text, all_cases) for the "failed" records of an ended task, or None without records.
 
-    `reason` is a key of `scaling.core.record.REASONS`, and `text` explains why the job of the task ended.
-    `all_cases` is true if cases that never began also need a record.
+    `reason` is a key of `scaling.core.record.REASONS`, and `text` explains why the job ended. `all_cases` is
+    true if cases that never began also need a record.
     """
     name, has_begun = task.state.name, bool(task.journal.attempts)
     has_log = task.entry.log_path("err").exists()
@@ -378,7 +381,7 @@ def _explain_end(task: TaskState) -> tuple[str, str, bool] | None:
 
 
 def _find_cause(task: TaskState) -> str:
-    """Return the message in the journal or logs that explains why a task ended, or "" if there is none."""
+    """Return the message in the journal or logs of a task that explains its end, or "" if there is none."""
     if task.journal.last_event == "stopped" and task.journal.last_text:
         return task.journal.last_text
     stderr_lines = _read_log(task, "err")
@@ -393,7 +396,7 @@ def _find_cause(task: TaskState) -> str:
 
 
 def _find_state_in_log(task: TaskState) -> str | None:
-    """Return the final state that the log of a job contains, such as "TIMEOUT", or None if there is none."""
+    """Return the final state of a job according to its log, such as "TIMEOUT", or None if it has none."""
     lines = _read_log(task, "err")
     for line in reversed(lines):
         if explanation := child_process.explain_failure([line]):

@@ -24,7 +24,7 @@ _SECTION_TITLES = {  # kind of plot -> title of its section
 
 
 def save(job: PublishJob, current_ids: Mapping[str, str]) -> str:
-    """Save the W&B workspace and the W&B report of a study. Return text with both URLs.
+    """Save the W&B workspace and the W&B report of a study. Return a line of text with both URLs.
 
     `current_ids` maps each `TrackedRun.series` to the ID of its W&B run on the server.
     """
@@ -76,7 +76,7 @@ def _save_report(job: PublishJob, title: str, sections: Mapping[str, list[Any]],
 
 
 def _make_sections(job: PublishJob, current_ids: Mapping[str, str]) -> dict[str, list[Any]]:
-    """Return {section title: W&B line plots}. Sections without plots are omitted."""
+    """Return {section title: W&B line plots}, without sections that have no plots."""
     interval_bounds = sorted({  # "run ID:metric" of each line that is the bound of a confidence interval
         f"{current_ids.get(run.series)}:{name}"
         for run in job.runs for row in run.rows for name in row if name.endswith(("_low", "_high"))

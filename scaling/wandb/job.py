@@ -1,4 +1,4 @@
-"""Define the settings of publications to W&B (`TrackingSettings`), and the content of one (`PublishJob`).
+"""Define the settings of a publication to W&B (`TrackingSettings`), and its runs and plots (`PublishJob`).
 
 publish.py sends a `PublishJob` to its child process, upload.py. This module imports neither NumPy nor SciPy,
 so that the child process starts quickly.
@@ -58,9 +58,9 @@ class TrackingSettings:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "TrackingSettings":
-        """Return the settings in the Hydra config group `tracking`. Raise `Refusal` if one is invalid.
+        """Return the settings in a Hydra config, the group `tracking`. Raise `Refusal` if one is invalid.
 
-        The environment variable WANDB_MODE, if set, replaces the mode "auto".
+        If the mode is "auto" and the environment variable WANDB_MODE is set, its value is the mode.
         """
         fields = {str(name): value for name, value in config.items() if name != "name"}
         for name in fields:
@@ -74,7 +74,7 @@ class TrackingSettings:
 
 
 class Line(NamedTuple):
-    """The environment, workload and AD method of a W&B run, which is one line in a plot."""
+    """A line in a plot, which is one W&B run: its environment, workload and AD method."""
 
     environment: str
     workload: str
@@ -83,7 +83,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Plot:
-    """A W&B plot with one line per W&B run."""
+    """A W&B line plot of times or speed-ups, with one line per W&B run."""
 
     kind: str  # strong, weak or size
     metric: str  # the bounds of the 95 % intervals have the metrics `metric`_low and `metric`_high
@@ -102,7 +102,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """The data of one W&B run, such as its name, config and summary."""
+    """The name, tags, config, history and summary of one W&B run."""
 
     name: str
     tags: tuple[str, ...]
@@ -112,18 +112,18 @@ class TrackedRun:
 
     @property
     def digest(self) -> str:
-        """Return a hash of the content, which differs if the results differ."""
+        """Return a hash of the content of the run. Runs with equal results have equal digests."""
         return str(self.config["digest"])
 
     @property
     def series(self) -> str:
-        """Return the key of a line in all publications. The newest run of a series supersedes the others."""
+        """Return an ID that a run has in common with its earlier publications, which it supersedes."""
         return str(self.config["series"])
 
 
 @dataclass(frozen=True)
 class PublishJob:
-    """The settings of a publication to W&B, and the runs, plots and sentences to publish."""
+    """Everything that is published to W&B at once: settings, runs, plots and sentences."""
 
     settings: TrackingSettings
     runs: tuple[TrackedRun, ...]  # the last run represents the whole study

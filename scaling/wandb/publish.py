@@ -1,4 +1,4 @@
-"""Publish a results folder to W&B: make runs and plots of its records, and upload them in a child process.
+"""Publish a results folder to W&B: make W&B runs and plots of its records, and start a process that uploads.
 
 The W&B runs (`study_runs`) and line plots (`make_plots`) contain curves and size sweeps. Floats are rounded
 to six significant digits, because the results of machines differ in the last bits.
@@ -64,7 +64,7 @@ _ENVIRONMENT_FIELDS = ("platform", "device_kind", "xla_flags", "commit", "dirty"
 
 
 class Outcome(NamedTuple):
-    """The outcome of a publication to W&B."""
+    """What became of a publication to W&B: the states of its runs, and text for the console."""
 
     states: Counter[str]  # number of runs: published, unchanged, kept, there before, differs
     succeeded: bool  # whether no failure was reported
@@ -72,7 +72,10 @@ class Outcome(NamedTuple):
 
 
 def publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | None = None) -> Outcome:
-    """Publish a results folder to W&B, or write offline copies. Errors are reported in the result."""
+    """Publish a results folder to W&B, or keep offline copies. Return an `Outcome`, also after an error.
+
+    `loaded` contains the records of the folder, or is None to load them.
+    """
     events: list[Event] = []
     try:
         events.extend(_publish(folder, settings, loaded))
@@ -104,7 +107,8 @@ def _run_job(copies: Path, job: PublishJob, lock: int) -> Iterator[Event]:
     """Publish a job in a child process. Yield events such as {"run": digest, "state": "published"}.
 
     If the child process fails or sends nothing, the last event contains the error message as `reason`.
-    Offline copies go to `copies`. The child process holds `lock`, a file descriptor, until it ends.
+    Offline copies go to the folder `copies`. The child process holds `lock`, a file descriptor, until it
+    ends.
     """
     passed_variables = [name for name in os.environ if not name.startswith("WANDB_") or name[6:] in _PASSED]
     encoded_job = base64.b64encode(pickle.dumps(job)).decode()
@@ -128,9 +132,10 @@ def _run_job(copies: Path, job: PublishJob, lock: int) -> Iterator[Event]:
 def _format_outcome(
     folder: Path, mode: str, counts: Counter[str], reasons: Sequence[str], fields: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield lines that state how many W&B runs were published or kept offline, and why others failed.
+    """Yield lines of text: how many W&B runs were published or kept offline, and why others failed.
 
-    `counts` is the number of runs in each state. `fields` contains other values, such as 'dashboard'.
+    `counts` is the number of runs in each state. `fields` contains other values of the events, such as
+    'dashboard'.
     """
     copies_folder, command = folder / "wandb", f"`{store.format_command('publish', folder)}`"
     arrived = counts["published"] + counts["unchanged"] > 0
@@ -157,7 +162,7 @@ def _format_outcome(
 
 
 def make_plots(findings: Findings) -> list[Plot]:
-    """Return the W&B line plots of a study, those with the most lines first. Each has its own W&B metric."""
+    """Return the W&B line plots of a study, sorted by the number of lines. Each has its own W&B metric."""
     metric_counts, plots = Counter[str](), []
     for plot in (*_plots_over_devices(findings.curves), *_plots_against_size(findings.size_sweeps)):
         metric = f"{plot.metric}/{re.sub('[^A-Za-z0-9]+', '_', plot.title).strip('_')}"
@@ -247,9 +252,9 @@ def _study_run(findings: Findings, identity: Any, plots: Iterable[Plot]) -> Trac
 def _make_run(
     name: str, records: Sequence[Record], tags: Iterable[str], config: Fields, rows: Mapping[Any, Fields]
 ) -> TrackedRun:
-    """Return a W&B run whose history contains the values of `rows`, sorted by key.
+    """Return a W&B run whose history contains the values of the dict `rows`, sorted by key.
 
-    Fields that are equal in all records are added to `config`.
+    Case and environment fields that are equal in all `records` are added to `config`.
     """
     newest_records = store.newest_by_replicate(records).values()
     status_counts = Counter(record.status for record in newest_records)
@@ -264,7 +269,7 @@ def _make_run(
 
 
 def _config_fields(record: Record) -> Fields:
-    """Return the W&B config fields of a record, from its case and a part of its environment."""
+    """Return the fields of a record that a W&B config contains: its case and a part of its environment."""
     case, environment = to_dict(record.case), record.environment
     sizes = {f"size_{name}": size for name, size in case.pop("sizes").items()}
     fields = {name: environment.get(name) for name in _ENVIRONMENT_FIELDS}
@@ -278,7 +283,7 @@ def _encode_fields(fields: Fields) -> Fields:
 
 
 def _encode(value: Any) -> Any:
-    """Convert a value to a type that W&B stores: a list or dict to JSON text, NaN and infinity to None."""
+    """Return a value in a type that W&B stores: a list or dict as JSON text, NaN and infinity as None."""
     if isinstance(value, str):  # a surrogate without its partner becomes U+FFFD
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, float):
@@ -287,5 +292,5 @@ def _encode(value: Any) -> Any:
 
 
 def _digest_of(value: Any) -> str:
-    """Return the first 16 hexadecimal digits of the SHA-256 digest of a JSON-compatible value."""
+    """Return the first 16 hexadecimal digits of the SHA-256 digest of `value`, encoded as JSON."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Main program of the W&B child process: upload runs and read them back, or write offline copies.
+"""Main program of the process that uploads: send W&B runs, read them back, or write offline copies.
 
 publish.py runs this module in a temporary folder. wandb does not report every failure. Therefore a run counts
 as published only after it was read from the server and compared. The config of a run contains a digest of the
@@ -40,10 +40,10 @@ _STEP_METRICS = {"time": "devices", "speedup": "devices", "ideal": "devices", "t
 
 
 def publish_job(job: PublishJob) -> Iterator[Fields]:
-    """Upload the W&B runs of a job, and write offline copies of the runs that could not be uploaded.
+    """Upload the W&B runs of a job, write offline copies of the others, and yield events.
 
-    Yield events. The event of a run has the digest of the run (`run`) and its `state`. An event of a failure
-    has its `reason`.
+    The event of a run has its digest (`run`) and its `state`, such as 'published' or 'kept'. The event of a
+    failure has its `reason`.
     """
     wandb.setup()  # before the threads start
     unsent = {run.digest: run for run in job.runs}
@@ -61,9 +61,10 @@ def publish_job(job: PublishJob) -> Iterator[Fields]:
 
 
 def _map_runs(function: Callable[[TrackedRun], Fields], runs: Iterable[TrackedRun]) -> Iterator[Fields]:
-    """Call `function` with each run in threads, and yield the events that it returns.
+    """Call `function` with each run in threads, and yield the dicts (events) that it returns.
 
-    Each event gets the digest of its run. If `function` raises an exception, it has only a `reason`.
+    The digest of the run is added to each event. If `function` raises an exception, the event has only a
+    `reason`.
     """
 
     def make_event(run: TrackedRun) -> Fields:
@@ -77,7 +78,7 @@ def _map_runs(function: Callable[[TrackedRun], Fields], runs: Iterable[TrackedRu
 
 
 def _write_offline_copy(job: PublishJob, run: TrackedRun) -> Fields:
-    """Write an offline copy of a run unless a complete one exists. The state is 'kept' or 'there before'."""
+    """Write an offline copy of a run, unless a complete one exists. Return its state as an event."""
     if any(_is_complete(log) for copy in _find_copies(job, run) for log in copy.glob("*.wandb")):
         return {"state": "there before"}
     _remove_copies(job, run)
@@ -98,7 +99,7 @@ def _remove_copies(job: PublishJob, run: TrackedRun) -> None:
 
 
 def _publish_online(job: PublishJob) -> Iterator[Fields]:
-    """Upload the runs that the W&B server lacks, verify them, tag superseded runs, and save the dashboard."""
+    """Upload the runs that the W&B server lacks, verify them, tag superseded runs, save the dashboard."""
     account, settings = wandb.setup().settings, job.settings
     api = wandb.Api(timeout=math.ceil(settings.timeout))
     entity = settings.entity or account.entity or api.default_entity
@@ -121,7 +122,7 @@ def _publish_online(job: PublishJob) -> Iterator[Fields]:
 
 
 def _publish_run(api: wandb.Api, job: PublishJob, listed: Sequence[Any], run: TrackedRun) -> Fields:
-    """Upload a W&B run unless the server has an equal one. Return its state, series and ID.
+    """Upload a W&B run unless the server has an equal one. Return an event with its state, series and ID.
 
     `listed` contains the runs on the server. The state is 'unchanged' if one of them equals `run`,
     'published' if the uploaded run was read back and equals `run`, and 'differs' if it does not.
@@ -158,7 +159,7 @@ def _list_runs(api: wandb.Api, job: PublishJob) -> list[Any]:
 
 
 def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> tuple[str, Path]:
-    """Create a W&B run with mode 'online' or 'offline', and return its ID and the path of the wandb log."""
+    """Send a run to W&B with `mode` 'online' or 'offline'. Return its new ID and the path of its log."""
     settings = job.settings
     wandb_settings = wandb.Settings(
         init_timeout=settings.timeout, finish_timeout=FINISH_FACTOR * settings.timeout,
@@ -188,7 +189,7 @@ def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> tuple[str, Path]:
 
 
 def _is_complete(log: Path) -> bool:
-    """Return whether a wandb log is complete. A complete log ends with an exit record."""
+    """Return whether a wandb log is complete, so that its last entry is an exit record."""
     options = ["--no-observability", "--json", "--run-file", str(log), str(log.parent.parent)]
     command = [wandb.util.get_core_path(), "leet", "inspect", *options]
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -196,7 +197,7 @@ def _is_complete(log: Path) -> bool:
 
 
 def _first_difference(run: TrackedRun, stored: Any) -> str:
-    """Return the first part of a run that differs from the run `stored` in W&B, such as 'config', or ''."""
+    """Return which part of `run` differs from the run `stored` in W&B, such as 'config', or '' if equal."""
     try:
         if stored.state != "finished":
             return "state"
@@ -216,7 +217,7 @@ def _first_difference(run: TrackedRun, stored: Any) -> str:
 
 
 def _update_tag(current_ids: Mapping[str, str], wrong_ids: Collection[str], stored: Any) -> bool:
-    """Add or remove the tag 'superseded' of a stored W&B run. Return whether the tag was added.
+    """Add or remove the tag 'superseded' of the W&B run `stored`. Return whether the tag was added.
 
     A run is superseded if its ID is in `wrong_ids`, or if `current_ids` maps its series to another ID.
     """
