@@ -89,9 +89,10 @@ def check_candidate(record: Record, stages: Stages | None = None) -> Attempt:
 
 
 def _order_by_prediction(records: Sequence[Record]) -> list[Record]:
-    """Return the planned cases in the order of measurement, the fastest of each mode and device count first.
+    """Return the records of the planned cases in the order of their measurement.
 
-    Cases whose predicted time is more than 20 times the shortest predicted time are omitted.
+    The fastest case of each mode and number of devices comes first, according to the predicted times. Cases
+    whose predicted time is more than 20 times the shortest predicted time are omitted.
     """
     planned = [record for record in records if record.status == "planned"]
     longest = _MAX_PREDICTED_RATIO * min(filter(None, map(_predicted_seconds, planned)), default=0.0)

@@ -141,10 +141,10 @@ def _mixed_environments(findings: Findings) -> list[str]:
 
 
 def _intended_curves(findings: Findings) -> list[Curve]:
-    """Return the scaling curves that a study asked for, without curves that arise by chance.
+    """Return the scaling curves, without curves that combine a strong and a weak grid by chance.
 
-    Cases of a strong and a weak grid may form a curve together. Such a curve does not start on one device,
-    and all its timings are on curves that start on one device.
+    Such a curve does not start on one device, and all its timings are also on curves that start on one
+    device.
     """
     from_one = (curve for curve in findings.curves if curve.baseline_devices == 1)
     on_them = {id(timing) for curve in from_one for timing in curve.timings}

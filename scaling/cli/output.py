@@ -103,7 +103,10 @@ def damaged_notes(damaged: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def show_preflight(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """Show how many cases have been checked, and yield a function f(checked, total) to update this."""
+    """Show on a terminal how many cases have been checked, and yield a function that updates the numbers.
+
+    The arguments of the function are the number of checked cases and the number of all cases.
+    """
     with console.status("examining cases") as status:
         yield lambda checked, total: status.update(f"examining: {checked} of {format_count(total, 'case')}")
 

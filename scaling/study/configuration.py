@@ -319,7 +319,7 @@ def _format_field(name: str, default: str, comment: str, valid_values: Collectio
 
 
 def _wrap(text: str, indent: str = "") -> str:
-    """Return a paragraph of the help text, whose first line starts with `indent`."""
+    """Return a paragraph of the help text, wrapped at 79 characters. Its first line starts with `indent`."""
     return textwrap.fill(
         text, _WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_long_words=False,
         break_on_hyphens=False,

@@ -164,7 +164,10 @@ def _expand_grids(
 
 
 def _check_study(study: Mapping[str, Any], parts: Any) -> None:
-    """Raise `Refusal` if `parts`, or an entry of `study` that is not a field of a case, is invalid."""
+    """Raise `Refusal` if a study has an invalid `grids`, `title`, `ceilings`, `sizes` or `where`.
+
+    `parts` is the value of its key `parts`, which is checked too.
+    """
     if not isinstance(parts, Mapping) or not all(isinstance(part, Mapping) for part in parts.values()):
         raise Refusal(f"parts must be a mapping of studies by name, not {format_value(parts)}")
     grids = study.get("grids", [{}])

@@ -102,8 +102,8 @@ class Machine:
 def local_machine() -> Machine:
     """Return a `Machine` with the default JAX devices of this host. On a CPU, a device is a usable core.
 
-    Raise `Refusal` if JAX cannot start the platform of JAX_PLATFORMS, or an accelerator plugin is installed
-    and JAX cannot start.
+    Raise `Refusal` if JAX cannot start on the platform that the environment variable JAX_PLATFORMS names, or
+    if a plugin for an accelerator is installed and JAX cannot start at all.
     """
     requested = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip()
     platform, may_have_accelerator = _PLATFORM_NAMES.get(requested, requested), requested != "cpu"
