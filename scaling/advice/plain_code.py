@@ -56,23 +56,23 @@ def write_code(
 
     coloring = coloring if case.mode == CODED else None
     structs = problem.output_structs(), problem.input_structs()
-    outputs, inputs = (sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in structs)
+    output_size, input_size = (sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in structs)
     # The derivative of an array with respect to an array is an array.
     is_array = len(problem.wrt) == 1 and jax.tree_util.all_leaves([structs[0], *structs[1]])
     template = jinja2.Template(
         _TEMPLATE, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    text = template.render(
+    code = template.render(
         **_describe_function(problem, case),
         **_describe_settings(case, xla_options),
         case=case,
         coloring=coloring and _describe_coloring(coloring),
         is_array=is_array,
         is_reverse=coloring.row_count if coloring else case.mode in ("jacrev", "rev_over_rev"),
-        transform_by_shape="jacfwd" if inputs <= outputs else "jacrev",
+        transform_by_shape="jacfwd" if input_size <= output_size else "jacrev",
     )
-    imports = [line for use, line in _IMPORT_LINES.items() if re.search(use, text)]
-    return "\n".join([*imports, text])
+    imports = [line for use, line in _IMPORT_LINES.items() if re.search(use, code)]
+    return "\n".join([*imports, code])
 
 
 def execute_code(problem: Problem, code: str) -> Callable[..., Any]:

@@ -193,7 +193,7 @@ def describe_crossovers(findings: Findings) -> list[str]:
     The sentence states the fastest mode for each value of this size. The other sizes have their largest
     values, and the number of devices is the smallest one.
     """
-    texts = []
+    crossover_texts = []
     for mode_map, devices in ((m, devices) for m in findings.fastest_mode_maps for devices in m.devices):
         runs = mode_map.size_ranges(devices)
         if len({mode for mode, *_ in runs} - {""}) > 1:
@@ -207,8 +207,8 @@ def describe_crossovers(findings: Findings) -> list[str]:
             text += list_first(names, _MOST_RUNS, "; ")
             doubts = ", ".join(mode_map.doubts(devices))
             text += f"; not sure: {doubts}" if doubts else ""
-            texts.append((mode_map, mode_map.swept, devices, text))
-    return _select_largest(findings, texts)
+            crossover_texts.append((mode_map, mode_map.swept, devices, text))
+    return _select_largest(findings, crossover_texts)
 
 
 def _describe_weak_scaling(findings: Findings) -> list[str]:
@@ -235,7 +235,7 @@ def describe_growth(findings: Findings) -> list[str]:
 
     The other sizes have their largest values, and the number of devices is the smallest one.
     """
-    texts = []
+    growth_texts = []
     for sweep in findings.size_sweeps:
         exponents = sorted(sweep.exponents.items(), key=lambda pair: pair[1].value)
         powers = [f"{format_exponent(*exponent)} in {method.name}" for method, exponent in exponents]
@@ -245,8 +245,8 @@ def describe_growth(findings: Findings) -> list[str]:
         growth = f"Time of {sweep.family}{with_sizes} grows with {where}"
         text = f"{growth}: exponent {list_first(powers, _MOST_METHODS)}"
         if powers:
-            texts.append((sweep, sweep.swept, sweep.case.devices, text))
-    return _select_largest(findings, texts)
+            growth_texts.append((sweep, sweep.swept, sweep.case.devices, text))
+    return _select_largest(findings, growth_texts)
 
 
 def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, int, str]]) -> list[str]:

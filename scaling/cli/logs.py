@@ -26,9 +26,9 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     print_lines(console, study.notes, "yellow")
     shown_keys = keys if args.all else keys[:_MAX_CASES]
     sections = dict.fromkeys(section for key in shown_keys for section in logs_of_case(study, key))
-    for title, text in sections:
-        print_lines(console, [title], "bold")
-        print(make_printable(text, "\n\t"), end="\n\n", file=console.file)  # no markup, no wrapping
+    for log_title, log_text in sections:
+        print_lines(console, [log_title], "bold")
+        print(make_printable(log_text, "\n\t"), end="\n\n", file=console.file)  # no markup, no wrapping
     if len(keys) > len(shown_keys):
         print_lines(console, [f"{len(keys) - len(shown_keys)} more: give the key of one, or --all"])
 

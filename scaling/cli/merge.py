@@ -34,14 +34,14 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
     if not output.strip():
         raise Refusal(f"--output must be a folder, such as --output results/both, not {output!r}")
     store.refuse_other_files(target, "--output ")
-    records = _read_records(folders)
+    record_lines = _read_records(folders)
     for folder in (*folders, target):
         store.refuse_newer_schema(folder)
     store.create_results(target, "--output ")
     if problem := store.read_study(target).problem:
         raise Refusal(f"{target}: {problem}, or remove it")
     with store.lock_folder(target, seconds=_LOCK_SECONDS):
-        return list(_copy_results(folders, records, target))
+        return list(_copy_results(folders, record_lines, target))
 
 
 def _read_records(folders: Iterable[Path]) -> dict[bytes, None]:
@@ -49,24 +49,24 @@ def _read_records(folders: Iterable[Path]) -> dict[bytes, None]:
 
     Damaged lines are left out. Raise `Refusal` if a file cannot be read.
     """
-    records: dict[bytes, None] = {}
+    record_lines: dict[bytes, None] = {}
     for path in (path for folder in folders for path in sorted(folder.glob("*.jsonl"))):
         try:
             lines = store.read_file(path).splitlines()
         except OSError as error:
             advice = "make it readable or move it away, and merge again"
             raise Refusal(f"cannot read {path}: {error.strerror}; {advice}") from None
-        records |= dict.fromkeys(line for line in lines if store.parse_json(line) is not None)
-    return records
+        record_lines |= dict.fromkeys(line for line in lines if store.parse_json(line) is not None)
+    return record_lines
 
 
-def _copy_results(folders: Sequence[Path], records: Collection[bytes], target: Path) -> Iterator[str]:
-    """Copy `records`, study.json and plans of `folders` to `target`, and yield the lines of a summary."""
-    present = _read_records([target])
-    new_records = [record for record in records if record not in present]
-    if new_records:
+def _copy_results(folders: Sequence[Path], record_lines: Collection[bytes], target: Path) -> Iterator[str]:
+    """Copy `record_lines`, study.json and plans of `folders` to `target`. Yield the lines of a summary."""
+    present_lines = _read_records([target])
+    new_lines = [record for record in record_lines if record not in present_lines]
+    if new_lines:
         path = target / f"merged-{uuid.uuid4().hex[:12]}.jsonl"
-        store.replace_file(path, b"".join(record + b"\n" for record in new_records))
+        store.replace_file(path, b"".join(record + b"\n" for record in new_lines))
     for folder in folders:
         yield from (f"{folder}: {note}" for note in damaged_notes(store.load(folder).damaged))
     studies = {folder: store.read_study(folder) for folder in (target, *folders)}
@@ -80,7 +80,7 @@ def _copy_results(folders: Sequence[Path], records: Collection[bytes], target: P
             yield f"{path} is not copied: it differs from {target / path.name}, which is kept"
     for path in (path for folder in folders for path in sorted(folder.glob("versus-*"))):
         yield f"{path} is not copied: copy it to {target / path.name}, or merge it into that folder"
-    copied = f"{format_count(len(new_records), 'record')} copied, {len(present) + len(new_records)} in all"
+    copied = f"{format_count(len(new_lines), 'record')} copied, {len(present_lines) + len(new_lines)} in all"
     yield f"{target}: {copied}; `{store.format_command('report', target)}` shows them"
 
 

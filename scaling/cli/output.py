@@ -86,15 +86,16 @@ def damaged_notes(damaged: Sequence[str]) -> list[str]:
     `damaged` contains a message for each line or file that cannot be read. There is one note for each plan,
     one for all unreadable files of records, and one for all damaged lines.
     """
-    files = [text for text in damaged if text.split(": ")[0].endswith(".jsonl")]  # without a line number
-    plans = [text for text in damaged if text.split(": ")[0].endswith(".json")]
-    lines = [text for text in damaged if text not in (*files, *plans)]
+    # A message about a whole file has no line number.
+    unreadable_files = [text for text in damaged if text.split(": ")[0].endswith(".jsonl")]
+    damaged_plans = [text for text in damaged if text.split(": ")[0].endswith(".json")]
+    damaged_lines = [text for text in damaged if text not in (*unreadable_files, *damaged_plans)]
     fix = "repeat the `scaling run` command to run their cases, and delete the lines to end this note"
     notes = (
-        ("cannot be read", files, "more file", "make it readable, or move it away"),
-        ("damaged, ignored", lines, "more line", fix),
+        ("cannot be read", unreadable_files, "more file", "make it readable, or move it away"),
+        ("damaged, ignored", damaged_lines, "more line", fix),
     )
-    return plans + [
+    return damaged_plans + [
         f"{problem}: {texts[0]}{f' and {format_count(len(texts) - 1, noun)}' if texts[1:] else ''}; {fix}"
         for problem, texts, noun, fix in notes
         if texts

@@ -178,11 +178,11 @@ def _print_dry_run(run: StudyRun, console: Console) -> int:
         devices = format_count(shape.devices, f"{schedule.machine.platform} device")
         processes = "a process" if shape.processes == 1 else f"{shape.processes} processes"
         print_lines(console, [f"{processes} with {devices} on {format_count(shape.nodes, 'node')}"], "bold")
-        print_lines(console, [f"  run   {label(item.case)}" for item in session])
-    for item in (*schedule.skips, *schedule.failures):
-        status, *reason = item.preflight.outcome or ("",)
+        print_lines(console, [f"  run   {label(scheduled.case)}" for scheduled in session])
+    for scheduled in (*schedule.skips, *schedule.failures):
+        status, *reason = scheduled.preflight.outcome or ("",)
         mark, style = ("fail", "red") if status == "failed" else ("skip", "yellow")
-        print_lines(console, [f"  {mark}  {label(item.case)}  {': '.join(reason)}"], style)
+        print_lines(console, [f"  {mark}  {label(scheduled.case)}  {': '.join(reason)}"], style)
     failed = f"{len(schedule.failures)} that cannot be examined, " if schedule.failures else ""
     counts = f"{schedule.missing} to run, {len(schedule.skips)} to skip, {failed}{schedule.done} already done"
     console.print(f"{counts}; nothing was started")

@@ -141,9 +141,9 @@ def _live_lines(tasks: Iterable[TaskState], records: Sequence[Record]) -> Iterat
     for task in [task for task in tasks if task.may_run]:
         running, task_name = task.running_attempts, f"task {task.entry.name} ({task.state.name.lower()})"
         begun = {attempt.replicate_key for attempt in task.current_attempts}
-        for item in task_state.remaining_cases(task.definition, records):
-            if item.replicate_key not in begun:
-                yield StatusLine("queued", item.case, task_name, item.replicate)
+        for scheduled in task_state.remaining_cases(task.definition, records):
+            if scheduled.replicate_key not in begun:
+                yield StatusLine("queued", scheduled.case, task_name, scheduled.replicate)
         for attempt in [attempt for attempt in running if attempt.key in task.cases]:
             elapsed = f", for {format_wait(_seconds_between(attempt.began_at))}" if attempt.began_at else ""
             explanation = f"{_format_nodes(attempt.nodes)}attempt {attempt.attempt}{elapsed}, {task_name}"
@@ -160,14 +160,14 @@ def case_lines(status: StudyStatus, show_all: bool) -> list[str]:
 
     If `show_all` is true, return all lines, and also a line for each queued case.
     """
-    texts: list[str] = []
+    case_texts: list[str] = []
     for state in (*_LISTED, "queued") if show_all else _LISTED:
         formatted = [_format_line(line) for line in status.lines if line.state == state]
         if len(formatted) > _MAX_LINES and not show_all:
             omitted = len(formatted) - _MAX_LINES + 1
             formatted[-omitted:] = [f"{state:7} and {omitted} more; --all shows them"]
-        texts += formatted
-    return texts
+        case_texts += formatted
+    return case_texts
 
 
 def _format_line(line: StatusLine) -> str:

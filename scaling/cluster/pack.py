@@ -81,7 +81,7 @@ def _fill_tasks(
     """
     cases, seconds = list[ScheduledCase](), 0.0
     for group in groups:
-        group_seconds = _START_SECONDS + sum(predict(item.case) for item in group)
+        group_seconds = _START_SECONDS + sum(predict(scheduled.case) for scheduled in group)
         if cases and seconds + group_seconds > budget:
             yield PackedTask(shape, cases, seconds)
             cases, seconds = [], 0.0

@@ -175,14 +175,14 @@ def allocated_nodes() -> tuple[str, ...]:
     return tuple(run_command("scontrol", "show", "hostnames", node_list).split())
 
 
-def _cores_per_node(cluster: ClusterSettings, names: Sequence[str]) -> int:
+def _cores_per_node(cluster: ClusterSettings, node_names: Sequence[str]) -> int:
     """Return the number of cores per node in this Slurm job, or the smallest one if nodes differ.
 
-    `names` are the names of the nodes.
+    `node_names` are the names of the nodes.
     """
     per_core = int(os.environ.get("SLURM_THREADS_PER_CORE") or 0)  # CPUs of a core
     if not per_core:
-        threads = [node.cpus // node.devices for node in _list_nodes(cluster) if node.name in names]
+        threads = [node.cpus // node.devices for node in _list_nodes(cluster) if node.name in node_names]
         per_core = max([1, *threads])
     return max(1, (_cpus_per_node() or 1) // per_core)
 
@@ -234,27 +234,27 @@ def _count_resource(requested: str, available: str) -> int:
     return sum(int(words[-1]) for words in resources if words[: len(name)] == name and words[-1].isdigit())
 
 
-def find_jobs(names: Sequence[str], jobs: Sequence[str]) -> dict[tuple[str, str], JobState]:
+def find_jobs(job_names: Sequence[str], job_ids: Sequence[str]) -> dict[tuple[str, str], JobState]:
     """Return {(job name, job ID): state} for the jobs that squeue or sacct lists.
 
-    squeue lists the jobs with the given names that are pending, running, or ended recently. sacct adds the
-    ended jobs with the IDs `jobs`, with all tasks of their arrays, if the cluster has accounting. The ID of a
-    job in an array has the form "12_3". Raise `Refusal` if squeue fails.
+    squeue lists the jobs with the names `job_names` that are pending, running, or ended recently. sacct adds
+    the ended jobs with the IDs `job_ids`, with all tasks of their arrays, if the cluster has accounting. The
+    ID of a job in an array has the form "12_3". Raise `Refusal` if squeue fails.
     """
-    if not names:
+    if not job_names:
         return {}
     options = ("--all", "--noheader", "--array", "--states=all", "--format=%i|%j|%T|%N|%r")
-    squeue_output = run_command("squeue", *options, f"--name={','.join(names)}")
-    states = _find_ended_jobs(jobs) if jobs else {}
+    squeue_output = run_command("squeue", *options, f"--name={','.join(job_names)}")
+    states = _find_ended_jobs(job_ids) if job_ids else {}
     for job, name, state, node, reason in _split_lines(squeue_output, 5):  # a later state than that of sacct
         states[name, job] = JobState(state, node, "" if reason == "None" else reason)
     return states
 
 
-def _find_ended_jobs(jobs: Sequence[str]) -> dict[tuple[str, str], JobState]:
+def _find_ended_jobs(job_ids: Sequence[str]) -> dict[tuple[str, str], JobState]:
     """Return {(job name, job ID): final state} for the ended jobs that sacct lists, or {} if sacct fails."""
     options = ("--noheader", "--parsable2", "--allocations", "--format=JobID,JobName,State,NodeList,ExitCode")
-    array_ids = ",".join(sorted({job.partition("_")[0] for job in jobs}))
+    array_ids = ",".join(sorted({job.partition("_")[0] for job in job_ids}))
     states: dict[tuple[str, str], JobState] = {}
     with contextlib.suppress(Refusal):  # a cluster without accounting
         sacct_output = run_command("sacct", *options, f"--jobs={array_ids}")
@@ -282,6 +282,6 @@ def _expand_array(job: str) -> list[str]:
     return [f"{array}_{number}" for each in numbers for number in each]
 
 
-def cancel(name: str) -> None:
-    """Cancel all pending and running Slurm jobs whose job name is `name`."""
-    run_command("scancel", "--quiet", f"--name={name}")
+def cancel(job_name: str) -> None:
+    """Cancel all pending and running Slurm jobs whose job name is `job_name`."""
+    run_command("scancel", "--quiet", f"--name={job_name}")

@@ -172,7 +172,7 @@ def create_submission(
             "nested": nested,
             "environments": list(schedule.environments.items()),
             "jobs": [
-                [_item_to_json(item) for item in session]
+                [_scheduled_to_json(scheduled) for scheduled in session]
                 for session in group_by_process(task.scheduled_cases)
             ],
         }
@@ -228,7 +228,7 @@ def _task_from_json(content: Any) -> TaskDefinition:
     settings, cluster, machine = content["settings"], content["cluster"], content["machine"]
     environments = {_to_tuple(key): environment for key, environment in content["environments"]}
     definition = TaskDefinition(
-        tuple(_item_from_json(item) for session in content["jobs"] for item in session),
+        tuple(_scheduled_from_json(scheduled) for session in content["jobs"] for scheduled in session),
         check_types(RunSettings(**settings | {"sampling": check_types(Sampling(**settings["sampling"]))})),
         check_types(Machine(**{name: _to_tuple(value) for name, value in machine.items()})),
         check_types(ClusterSettings(**{name: _to_tuple(value) for name, value in cluster.items()})),
@@ -237,7 +237,10 @@ def _task_from_json(content: Any) -> TaskDefinition:
     )
     for environment in check_types(definition).environments.values():
         check_entries("environment", environment)
-    if not {item.preflight.environment_key for item in definition.scheduled_cases} <= environments.keys():
+    if (
+        not {scheduled.preflight.environment_key for scheduled in definition.scheduled_cases}
+        <= environments.keys()
+    ):
         raise ValueError("a case has no environment")
     return definition
 
@@ -247,15 +250,15 @@ def _to_tuple(value: Any) -> Any:
     return tuple(map(_to_tuple, value)) if isinstance(value, list) else value
 
 
-def _item_to_json(item: ScheduledCase) -> dict[str, Any]:
+def _scheduled_to_json(scheduled: ScheduledCase) -> dict[str, Any]:
     return {
-        "case": to_dict(item.case), "order": item.order, "attempt": item.attempt,
-        "replicate": item.replicate, "engine": dict(item.preflight.engine),
-        "workload_digest": item.preflight.workload_digest,
+        "case": to_dict(scheduled.case), "order": scheduled.order, "attempt": scheduled.attempt,
+        "replicate": scheduled.replicate, "engine": dict(scheduled.preflight.engine),
+        "workload_digest": scheduled.preflight.workload_digest,
     }  # fmt: skip
 
 
-def _item_from_json(content: dict[str, Any]) -> ScheduledCase:
+def _scheduled_from_json(content: dict[str, Any]) -> ScheduledCase:
     case, engine = from_dict(content["case"]), tuple(content["engine"].items())
     preflight = check_types(PreflightResult(case, None, content["workload_digest"], engine))
     return check_types(ScheduledCase(preflight, content["order"], content["attempt"], content["replicate"]))

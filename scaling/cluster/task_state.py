@@ -82,7 +82,7 @@ class TaskState:
     @cached_property
     def cases(self) -> dict[str, Case]:
         """Return {case key: case} for the cases of the task. Raise `Refusal` without a valid task file."""
-        return {item.case.key: item.case for item in self.definition.scheduled_cases}
+        return {scheduled.case.key: scheduled.case for scheduled in self.definition.scheduled_cases}
 
     @property
     def may_run(self) -> bool:
@@ -216,7 +216,12 @@ def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
 
     Raise `Refusal` if the file of one of these tasks cannot be read.
     """
-    return {item.replicate_key for task in tasks if task.may_run for item in task.definition.scheduled_cases}
+    return {
+        scheduled.replicate_key
+        for task in tasks
+        if task.may_run
+        for scheduled in task.definition.scheduled_cases
+    }
 
 
 def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:
@@ -317,17 +322,17 @@ def make_failed_records_of_task(
     unfinished = {attempt.replicate_key: attempt for attempt in read_journal(path).unfinished}
     history = _history_of_task(definition, records)
     failed = []
-    for item in definition.scheduled_cases:
-        identity = item.identity(definition.environments)
-        begun = unfinished.get(item.replicate_key)
-        attempt = begun.attempt if begun else item.attempt
+    for scheduled in definition.scheduled_cases:
+        identity = scheduled.identity(definition.environments)
+        begun = unfinished.get(scheduled.replicate_key)
+        attempt = begun.attempt if begun else scheduled.attempt
         is_lost = begun or (all_cases and identity not in history.with_result)
         if is_lost and (identity, attempt) not in history.recorded:
             # Use the planned environment, because this process may run on another host.
             nodes = list(begun.nodes) if begun else []
-            planned = definition.environments[item.preflight.environment_key] | {"hosts": nodes}
-            item = dataclasses.replace(item, attempt=attempt)
-            record = item.record_without_result(planned, definition.settings, "failed", reason, text)
+            planned = definition.environments[scheduled.preflight.environment_key] | {"hosts": nodes}
+            scheduled = dataclasses.replace(scheduled, attempt=attempt)
+            record = scheduled.record_without_result(planned, definition.settings, "failed", reason, text)
             began_at = begun.began_at if begun else None
             failed.append(dataclasses.replace(record, started_at=began_at or record.started_at))
     return failed
@@ -350,7 +355,7 @@ def remaining_cases(definition: TaskDefinition, records: Iterable[Record]) -> li
 
 
 def _history_of_task(definition: TaskDefinition, records: Iterable[Record]) -> History:
-    keys = {item.case.key for item in definition.scheduled_cases}
+    keys = {scheduled.case.key for scheduled in definition.scheduled_cases}
     task_records = [record for record in records if record.key in keys]
     return build_history(task_records, definition.environments)
 
@@ -361,22 +366,22 @@ def _explain_end(task: TaskState) -> tuple[str, str, bool] | None:
     `reason` is a key of `scaling.core.record.REASONS`, and `text` explains why the job ended. `all_cases` is
     true if cases that never began also need a record.
     """
-    name, has_begun = task.state.name, bool(task.journal.attempts)
+    state_name, has_begun = task.state.name, bool(task.journal.attempts)
     has_log = task.entry.log_path("err").exists()
-    is_unstarted = name in _NOT_RECORDED_BEFORE_START or (name == LOST and not has_log)
-    if (has_begun and name == "COMPLETED") or (not has_begun and is_unstarted):
+    is_unstarted = state_name in _NOT_RECORDED_BEFORE_START or (state_name == LOST and not has_log)
+    if (has_begun and state_name == "COMPLETED") or (not has_begun and is_unstarted):
         return None
-    if name not in _END_REASONS:
-        name = _find_state_in_log(task) or name
-    if has_begun and name in _END_REASONS:
-        reason, text = _END_REASONS[name]
+    if state_name not in _END_REASONS:
+        state_name = _find_state_in_log(task) or state_name
+    if has_begun and state_name in _END_REASONS:
+        reason, text = _END_REASONS[state_name]
         return reason, text.format(minutes=task.submission.minutes), False
-    ending = ", ".join(filter(None, [name.lower(), task.state.reason]))
+    ending = ", ".join(filter(None, [state_name.lower(), task.state.reason]))
     cause = _find_cause(task) if has_log else "it wrote no log; its node must see the results folder"
     cause = cause or "`scaling logs` shows more"
     if has_begun:
         return "killed", f"its job ended ({ending}) while it ran: {cause}", False
-    reason = "timeout" if name == "TIMEOUT" else "killed"
+    reason = "timeout" if state_name == "TIMEOUT" else "killed"
     return reason, f"its job ended ({ending}) before its first case: {cause}", True
 
 

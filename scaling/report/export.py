@@ -70,10 +70,10 @@ def _write_tables(extension: str, findings: Findings, output: Path) -> list[Path
 
 def _write_extrap(findings: Findings, output: Path) -> list[Path]:
     extrap_paths = []
-    for name, text in extrap.format_experiments(findings).items():
+    for name, experiment_text in extrap.format_experiments(findings).items():
         extrap_paths.append(output / "extrap" / f"{name}.txt")
         extrap_paths[-1].parent.mkdir(exist_ok=True)
-        replace_file(extrap_paths[-1], text.encode("ascii"))
+        replace_file(extrap_paths[-1], experiment_text.encode("ascii"))
     return extrap_paths
 
 

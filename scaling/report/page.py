@@ -49,9 +49,9 @@ class Section(NamedTuple):
 
 
 def write_report(folder: Path, findings: Findings) -> Path:
-    """Write the report_folder of a results folder, and return the path of index.html.
+    """Write the report of a results folder, and return the path of index.html.
 
-    The files index.html and table.md in the subfolder `report_folder` are replaced.
+    The files index.html and table.md in the subfolder `report` are replaced.
     """
     answer_table, folded = tables.answer_table(findings), tables.folded_tables(findings)
     sentences, report_folder = answer_sentences(findings), folder / "report"

@@ -54,7 +54,8 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
         other_baselines=sorted({curve.baseline_devices for curve in long_curves} - {1}),
         has_weak_curve=any(curve.kind == "weak" for curve in long_curves),
         planned_machines=[f.title for f in findings.forecasts if any(r.predicted for r in f.records)],
-        limitations=[*findings.weak_refusals, *describe_unmeasured(findings), *remarks], verdict=verdict(lint),
+        limitations=[*findings.weak_refusals, *describe_unmeasured(findings), *remarks],
+        verdict=verdict(lint),
         environments=environment_table(findings), commands=_list_commands(findings),
     )  # fmt: skip
     store.replace_file(proposal_folder / "proposal.md", text.encode())

@@ -18,13 +18,13 @@ Check = Callable[[Any], bool]  # tests whether a JSON value is valid
 _MIN_SAMPLE_SECONDS = 1e-12
 
 
-def parse_record(line: str, path: Path = Path("the file")) -> Record:
+def parse_record(record_line: str, path: Path = Path("the file")) -> Record:
     """Return the record in a line of JSON. Error messages name the file `path` of the line.
 
     Raise ValueError if the line is not a valid record, or `Refusal` if a newer version of ad-scaling wrote
     it.
     """
-    fields = json.loads(line)
+    fields = json.loads(record_line)
     _require(isinstance(fields, dict), "not a JSON object")
     require_known_schema(fields, path)
     _require(fields.get("schema") == SCHEMA, f"schema {fields.get('schema')!r}, this version reads {SCHEMA}")

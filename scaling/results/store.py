@@ -137,18 +137,18 @@ def load(folder: Path) -> Loaded:
     damaged: list[str] = []
     for path in sorted(folder.glob("*.jsonl")):
         try:
-            lines = read_file(path).split(b"\n")
+            record_lines = read_file(path).split(b"\n")
         except OSError as error:
             damaged.append(f"{path.name}: {_describe(error)}")
             continue
-        for number, line in enumerate(lines, 1):
+        for line_number, record_line in enumerate(record_lines, 1):
             try:
-                if line.strip():
-                    records.append(parse_record(line.decode(), path))
+                if record_line.strip():
+                    records.append(parse_record(record_line.decode(), path))
             except Refusal:
                 raise
             except (ValueError, RecursionError) as error:
-                damaged.append(f"{path.name}:{number}: {_describe(error)}")
+                damaged.append(f"{path.name}:{line_number}: {_describe(error)}")
     for path in (folder / "study.json", *sorted(folder.glob("plan-*.json"))):
         content = read_json(path)
         require_known_schema(content, path)

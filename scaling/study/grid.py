@@ -312,32 +312,34 @@ def _parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
     if not isinstance(where, str | bool | None):
         example = "\"devices == 1 or api != 'jit'\""
         raise Refusal(f"where must be a condition in quotes, such as {example}, not {format_value(where)}")
-    text = "True" if where is None else str(where)
+    condition = "True" if where is None else str(where)
     try:
-        tree = ast.parse(text, mode="eval")
+        tree = ast.parse(condition, mode="eval")
         compared_fields = [name for node in ast.walk(tree) for name in _check_node(node)]
         with warnings.catch_warnings(action="error"):  # such as `is` with a text
             code = compile(tree, "where", "eval")
     except Refusal as refusal:
-        raise Refusal(f"where={text!r}: {refusal}") from None
+        raise Refusal(f"where={condition!r}: {refusal}") from None
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         problem = getattr(error, "msg", None) or str(error) or "it is nested too deeply"
         fix = "compare with ==, join with and, such as \"devices == 1 and mode != 'jacrev'\""
-        raise Refusal(f"where={text!r} cannot be read: {problem}; {fix}") from None
+        raise Refusal(f"where={condition!r} cannot be read: {problem}; {fix}") from None
 
-    def fulfills_where(names: Mapping[str, Any]) -> bool:
+    def fulfills_where(case_values: Mapping[str, Any]) -> bool:
         for name in compared_fields:
-            if name in _BY_WORKLOAD and names[name] is None:
-                default = f"the default of {names['workload']}"
-                raise Refusal(f"where={text!r}: {name} is null, {default}: name it in the grid")
+            if name in _BY_WORKLOAD and case_values[name] is None:
+                default = f"the default of {case_values['workload']}"
+                raise Refusal(f"where={condition!r}: {name} is null, {default}: name it in the grid")
         try:
-            return bool(eval(code, {"__builtins__": {}}, names))
+            return bool(eval(code, {"__builtins__": {}}, case_values))
         except NameError as error:
             size = f"a size must be in the grid, sizes: {{{error.name}: 8}}"
             fix = f"write a text in quotes, {error.name!r}; {size}"
-            raise Refusal(f"{unknown_name('name in where', error.name, names)}; {fix}") from None
+            raise Refusal(f"{unknown_name('name in where', error.name, case_values)}; {fix}") from None
         except Exception as error:
-            raise Refusal(f"where={text!r} cannot be evaluated: {error or type(error).__name__}") from None
+            raise Refusal(
+                f"where={condition!r} cannot be evaluated: {error or type(error).__name__}"
+            ) from None
 
     return fulfills_where
 

@@ -198,10 +198,13 @@ def call_user_code(cell: GridCell, report_import: Callable[[], None] = lambda: N
         if isinstance(error, Refusal):
             return {"event": "answer", "refusal": hide_secrets(str(error))}
         sizes = "".join(f" {name}={size}" for name, size in cell.case.sizes.items())
-        text = f"{type(error).__name__}: {scrub(str(error))[:_MAX_TEXT]}".removesuffix(": ")
-        if "Workload.__init__()" in text:  # a misspelt or missing field
-            text += f"; the fields are {', '.join(workload.Workload.__dataclass_fields__)}"
-        return {"event": "answer", "refusal": f"{cell.case.workload}{sizes}: {text}{format_location(error)}"}
+        message = f"{type(error).__name__}: {scrub(str(error))[:_MAX_TEXT]}".removesuffix(": ")
+        if "Workload.__init__()" in message:  # a misspelt or missing field
+            message += f"; the fields are {', '.join(workload.Workload.__dataclass_fields__)}"
+        return {
+            "event": "answer",
+            "refusal": f"{cell.case.workload}{sizes}: {message}{format_location(error)}",
+        }
 
 
 if __name__ == "__main__":

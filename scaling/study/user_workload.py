@@ -82,15 +82,15 @@ def declared_sizes(name: str, module: ModuleType, case_sizes: Mapping[str, Any])
     return declared
 
 
-def check_workload(name: str, result: Any) -> Workload:
+def check_workload(workload_name: str, result: Any) -> Workload:
     """Return `result` if it is a valid `Workload`, otherwise raise `Refusal`.
 
-    `result` is the value that the function `workload` of the user's module `name` returned.
+    `result` is the value that the function `workload` of the user's module `workload_name` returned.
     """
     if not isinstance(result, Workload):
         expected = f"must return a scaling.workload.Workload, not {type(result).__name__}"
-        raise Refusal(f"workload(case) of {name!r} {expected}")
-    reductions = [key for key in REDUCTIONS if key != WHOLE.name]
+        raise Refusal(f"workload(case) of {workload_name!r} {expected}")
+    reductions = [field for field in REDUCTIONS if field != WHOLE.name]
     check_names("reduce", [result.reduce] if result.reduce is not None else [], reductions)
     names = "names joined by '+', such as 'x+params'"
     rules = {  # field -> (whether its value is valid, the valid values)
@@ -101,19 +101,21 @@ def check_workload(name: str, result: Any) -> Workload:
                         "a mapping from modes to functions, such as {'analytic': derivative}"),
         "function": (callable(result.function), "a function"),
     }  # fmt: skip
-    for key in ("whole", "reference", "second", "pattern", "nonzeros"):
-        rules[key] = getattr(result, key) is None or callable(getattr(result, key)), "a function"
-    for key, (is_valid, valid) in rules.items():
+    for field in ("whole", "reference", "second", "pattern", "nonzeros"):
+        rules[field] = getattr(result, field) is None or callable(getattr(result, field)), "a function"
+    for field, (is_valid, valid) in rules.items():
         if not is_valid:
-            raise _wrong_type(f"{key} of {name!r}", valid, getattr(result, key))
-    is_advised = name.startswith(ADVISED)  # whose derivative in each mode is the code to paste
+            raise _wrong_type(f"{field} of {workload_name!r}", valid, getattr(result, field))
+    is_advised = workload_name.startswith(ADVISED)  # whose derivative in each mode is the code to paste
     whole_modes = [mode.name for mode in MODES.values() if is_advised or not mode.has_seeds]
-    check_names(f"mode in whole_modes of {name!r}", result.whole_modes, whole_modes)
-    for key, value in result.whole_modes.items():
+    check_names(f"mode in whole_modes of {workload_name!r}", result.whole_modes, whole_modes)
+    for field, value in result.whole_modes.items():
         if not callable(value):
-            raise _wrong_type(f"{key} of {name!r}", "a function", value)
+            raise _wrong_type(f"{field} of {workload_name!r}", "a function", value)
     if result.nonzeros and not result.pattern:
-        raise Refusal(f"nonzeros of {name!r} has no effect without pattern, which lists their positions")
+        raise Refusal(
+            f"nonzeros of {workload_name!r} has no effect without pattern, which lists their positions"
+        )
     return result
 
 

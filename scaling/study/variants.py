@@ -22,21 +22,21 @@ _FORMS = ("self", "commit:REV", "jax:VERSION", "python:PATH", "xla:FLAGS")
 _PACKAGE = Path(__file__).parents[1]
 
 
-def name_variant(text: str) -> Variant:
+def name_variant(versus: str) -> Variant:
     """Return a `Variant` that has only a name, such as "jax-0.10.0", for the baseline of a comparison.
 
-    `text` is the value of `versus=`, such as "jax:0.10.0". Raise `Refusal` if `text` has none of the forms in
+    `versus` is the value of `versus=`, such as "jax:0.10.0". Raise `Refusal` if it has none of the forms in
     `_FORMS`, or if its revision, version or interpreter is invalid.
     """
-    kind, _, value = text.partition(":")
+    kind, _, value = versus.partition(":")
     if (kind, bool(value)) not in [(form.partition(":")[0], ":" in form) for form in _FORMS]:
-        raise Refusal(f"unknown versus={text!r}: choose from {', '.join(_FORMS)}")
+        raise Refusal(f"unknown versus={versus!r}: choose from {', '.join(_FORMS)}")
     if kind == "jax" and not re.fullmatch(r"[0-9][0-9A-Za-z.+]{0,30}", value):
         raise Refusal(f"versus=jax:{value} is not a version: use one on PyPI, such as versus=jax:0.10.0")
     if kind == "python" and not (Path(value).is_file() and os.access(value, os.X_OK)):
-        raise Refusal(f"versus={text}: no such program; name a Python interpreter that has JAX")
+        raise Refusal(f"versus={versus}: no such program; name a Python interpreter that has JAX")
     if kind == "xla" and not value.lstrip().startswith("-"):  # XLA reads a file, which records do not contain
-        raise Refusal(f"versus={text} names a file: write the flags that it contains")
+        raise Refusal(f"versus={versus} names a file: write the flags that it contains")
     if kind == "commit":
         value = _find_revision(value)[1][:10]
     elif kind in ("python", "xla"):
@@ -46,13 +46,13 @@ def name_variant(text: str) -> Variant:
 
 
 @contextlib.contextmanager
-def open_variant(text: str) -> Iterator[Variant]:
+def open_variant(versus: str) -> Iterator[Variant]:
     """Prepare the baseline of a comparison, and yield it as a `Variant`. Delete temporary files at the end.
 
-    `text` is the value of `versus=`, such as "commit:main" or "jax:0.10.0". `_FORMS` lists the valid forms.
-    Raise `Refusal` if `text` is invalid, or if the baseline cannot be installed or run.
+    `versus` is the value of `versus=`, such as "commit:main" or "jax:0.10.0". `_FORMS` lists the valid forms.
+    Raise `Refusal` if it is invalid, or if the baseline cannot be installed or run.
     """
-    variant, (kind, _, value) = name_variant(text), text.partition(":")
+    variant, (kind, _, value) = name_variant(versus), versus.partition(":")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if kind == "commit":
@@ -64,7 +64,7 @@ def open_variant(text: str) -> Iterator[Variant]:
             (folder / "scaling").symlink_to(_PACKAGE)
             python = _install_jax(value) if kind == "jax" else Path(value).absolute()
             variant = Variant(variant.name, str(python), variables={"PYTHONPATH": _python_path(folder)})
-        _check_variant(text, variant)
+        _check_variant(versus, variant)
         yield variant
 
 
@@ -119,7 +119,7 @@ def _install_jax(version: str) -> Path:
 def _check_variant(versus: str, variant: Variant) -> None:
     """Raise `Refusal` if `variant` cannot import JAX, or uses another version of the worker protocol.
 
-    `versus` is the value of `versus=` that the error message quotes, such as "jax:0.10.0".
+    `versus` is the value of `versus=`, such as "jax:0.10.0", which the error message quotes.
     """
     script = "import jax, numpy, scaling.worker as w; jax.devices(); print(getattr(w, 'PROTOCOL', 1))"
     variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | dict(variant.variables)

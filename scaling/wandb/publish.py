@@ -226,33 +226,37 @@ def _method_run(
 ) -> TrackedRun:
     suffix = f" [environment {line.environment}]" if is_mixed else ""
     name = f"{line.workload} {line.method.name}"[: _MAX_NAME - len(suffix)] + suffix
-    rows: defaultdict[tuple[str, int], Fields] = defaultdict(dict)
+    history_rows: defaultdict[tuple[str, int], Fields] = defaultdict(dict)
     for plot in plots:
         for x, (value, low, high) in plot.lines.get(line, {}).items():
             bounds = {f"{plot.metric}_low": low, f"{plot.metric}_high": high}
-            rows[plot.x, x] |= {plot.x: x, plot.metric: value} | bounds
+            history_rows[plot.x, x] |= {plot.x: x, plot.metric: value} | bounds
     config = {"method": line.method.name, "environment": line.environment, "kind": "method", "study": study}
     config |= {"study_digest": _digest_of(identity), "series": _digest_of([identity, line])}
     tags = (line.workload, line.method.mode, *sorted({record.case.api for record in records}))
-    return _make_run(name, records, tags, config, rows)
+    return _make_run(name, records, tags, config, history_rows)
 
 
 def _study_run(findings: Findings, identity: Any, plots: Iterable[Plot]) -> TrackedRun:
-    rows: defaultdict[int, Fields] = defaultdict(dict)
+    history_rows: defaultdict[int, Fields] = defaultdict(dict)
     for plot in plots:
         for baseline in plot.baselines:
             for devices in {x for line in plot.lines.values() for x in line if x >= baseline}:
-                rows[devices] |= {"devices": devices, ideal_metric(baseline): devices / baseline}
+                history_rows[devices] |= {"devices": devices, ideal_metric(baseline): devices / baseline}
     name = findings.name[:_MAX_NAME]
     config = {"environments": " ".join(findings.environments), "kind": "study", "study": name}
     config |= dict.fromkeys(("study_digest", "series"), _digest_of(identity))
-    return _make_run(name, findings.records, (), config, rows)
+    return _make_run(name, findings.records, (), config, history_rows)
 
 
 def _make_run(
-    name: str, records: Sequence[Record], tags: Iterable[str], config: Fields, rows: Mapping[Any, Fields]
+    name: str,
+    records: Sequence[Record],
+    tags: Iterable[str],
+    config: Fields,
+    history_rows: Mapping[Any, Fields],
 ) -> TrackedRun:
-    """Return a W&B run whose history contains the values of the dict `rows`, sorted by key.
+    """Return a W&B run whose history contains the values of the dict `history_rows`, sorted by key.
 
     Case and environment fields that are equal in all `records` are added to `config`.
     """
@@ -261,7 +265,7 @@ def _make_run(
     first, *others = [_config_fields(record) for record in records]
     common = {name: value for name, value in first.items() if all(row.get(name) == value for row in others)}
     config = _encode_fields(common | config)
-    history = [_encode_fields(rows[key]) for key in sorted(rows)]
+    history = [_encode_fields(history_rows[key]) for key in sorted(history_rows)]
     summary = {"cases": len(newest_records), **status_counts}
     all_tags = tuple(tag[:64] for tag in (config["kind"], *tags, *["failures"][: status_counts["failed"]]))
     config["digest"] = _digest_of((name, all_tags, config, history, summary))

@@ -182,26 +182,29 @@ def _count_oom_kills() -> int:
     return int(line.group(1)) if line else 0
 
 
-def last_informative_line(lines: Sequence[str]) -> str:
-    """Return the last of `lines` that may explain an exit, or "" if none does.
+def last_informative_line(stderr_lines: Sequence[str]) -> str:
+    """Return the last of `stderr_lines` that may explain an exit, or "" if none does.
 
-    `lines` are lines of standard error. Paths and secrets are removed from the returned line.
+    `stderr_lines` are lines of standard error. Paths and secrets are removed from the returned line.
     """
-    informative = [line for line in lines if line.strip() and not _UNINFORMATIVE.match(line)]
+    informative = [line for line in stderr_lines if line.strip() and not _UNINFORMATIVE.match(line)]
     rejected_flags = [line for line in informative if "Couldn't interpret value" in line]
     variable = "XLA_FLAGS: " if rejected_flags else ""  # other messages of XLA name the variable
     last_line = formatting.last_line("\n".join(rejected_flags or informative), "").removeprefix("| ")
     return f"{variable}{last_line}"[:_MAX_SHOWN_CHARACTERS]
 
 
-def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
+def explain_failure(stderr_lines: Sequence[str]) -> tuple[str, str] | None:
     """Return (reason, explanation) for a failed step of a Slurm job, or None if the cause is not known.
 
-    `lines` are the lines of standard error of the step. The reason is a key of `scaling.core.record.REASONS`.
+    `stderr_lines` are the lines of standard error of the step. The reason is a key of
+    `scaling.core.record.REASONS`.
     """
-    messages = [line for line in reversed(lines) if line.startswith(_SLURM_PREFIXES)]
-    causes = ((reason, line) for line in messages for text, reason in _CAUSES.items() if text in line.lower())
-    no_heartbeat = any("stopped sending heartbeats" in line for line in lines)  # a message of JAX
+    slurm_messages = [line for line in reversed(stderr_lines) if line.startswith(_SLURM_PREFIXES)]
+    causes = (
+        (reason, line) for line in slurm_messages for text, reason in _CAUSES.items() if text in line.lower()
+    )
+    no_heartbeat = any("stopped sending heartbeats" in line for line in stderr_lines)  # a message of JAX
     text = "a process of the case stopped sending heartbeats: its node or its network failed"
     return next(causes, ("node_failed", text) if no_heartbeat else None)
 

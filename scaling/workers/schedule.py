@@ -135,10 +135,10 @@ def make_schedule(
     environments = {key: planned_environment(machine, settings, key) for key in keys}
     history = build_history(records, environments, baseline)
     by_outcome: dict[str, list[ScheduledCase]] = defaultdict(list)
-    for item in _shuffled_cases(results, settings):
-        identity = item.identity(environments)
-        item = dataclasses.replace(item, attempt=history.attempts[identity] + 1)
-        status = item.preflight.outcome and item.preflight.outcome[0]
+    for scheduled in _shuffled_cases(results, settings):
+        identity = scheduled.identity(environments)
+        scheduled = dataclasses.replace(scheduled, attempt=history.attempts[identity] + 1)
+        status = scheduled.preflight.outcome and scheduled.preflight.outcome[0]
         is_skipped = status == "skipped"
         if status == "failed":
             outcome = "failures"
@@ -146,11 +146,11 @@ def make_schedule(
             outcome = "done"
         elif is_skipped:
             outcome = "skips"
-        elif item.replicate_key in queued:
+        elif scheduled.replicate_key in queued:
             outcome = "queued"
         else:
             outcome = "lost" if history.is_exhausted(identity, settings) and not retry else "to_run"
-        by_outcome[outcome].append(item)
+        by_outcome[outcome].append(scheduled)
     return Schedule(
         group_by_process(by_outcome["to_run"]), tuple(by_outcome["skips"]), len(by_outcome["done"]), machine,
         environments, len(by_outcome["queued"]), len(by_outcome["lost"]), tuple(by_outcome["failures"]),
@@ -263,13 +263,13 @@ def process_shape(case: Case, machine: Machine, settings: RunSettings) -> Proces
 
 def group_by_problem(items: Iterable[ScheduledCase]) -> list[list[ScheduledCase]]:
     """Group cases that compute the same derivative of the same function at the same inputs."""
-    return list(group_by(items, lambda item: problem(item.case)).values())
+    return list(group_by(items, lambda scheduled: problem(scheduled.case)).values())
 
 
 def group_by_process(items: Iterable[ScheduledCase]) -> tuple[tuple[ScheduledCase, ...], ...]:
     """Group cases that may share a worker process. The groups, and the cases in a group, are in run order."""
-    ordered = sorted(items, key=lambda item: (item.replicate, item.order))
-    return tuple(map(tuple, group_by(ordered, lambda item: item.session_key).values()))
+    ordered = sorted(items, key=lambda scheduled: (scheduled.replicate, scheduled.order))
+    return tuple(map(tuple, group_by(ordered, lambda scheduled: scheduled.session_key).values()))
 
 
 def replicate_counts(results: Iterable[PreflightResult], settings: RunSettings) -> dict[str, int]:

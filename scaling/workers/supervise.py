@@ -59,7 +59,7 @@ class WorkerOptions:
 class WorkItem:
     """A case to measure with one of the compared programs (`Variant`), and the state of this measurement."""
 
-    item: ScheduledCase
+    scheduled: ScheduledCase
     variant: int  # index of the variant: 0 for this program, 1 for the baseline of a comparison
     # "waiting", "prepared" (in the memory of its worker), "ended" (has a record), or "postponed" (is too
     # large to be in memory with others)
@@ -94,10 +94,10 @@ def run_schedule(
         for variant, path in variants
     ]
     run = _Run(schedule, settings, lock, listener, results, options)
-    for item in (*schedule.skips, *schedule.failures):
-        assert item.preflight.outcome is not None
+    for scheduled in (*schedule.skips, *schedule.failures):
+        assert scheduled.preflight.outcome is not None
         for variant in range(len(results)):
-            run.record_without_result(WorkItem(item, variant), *item.preflight.outcome)
+            run.record_without_result(WorkItem(scheduled, variant), *scheduled.preflight.outcome)
     for session in schedule.sessions:
         run.supervise(session)
 
@@ -162,7 +162,11 @@ class _Run:
         """Return groups of at most eight cases that compute the same derivative, once for each variant."""
         variants, size = range(len(self.results)), _MAX_INTERLEAVED
         return [
-            [WorkItem(item, variant) for item in cases[start : start + size] for variant in variants]
+            [
+                WorkItem(scheduled, variant)
+                for scheduled in cases[start : start + size]
+                for variant in variants
+            ]
             for cases in group_by_problem(session)
             for start in range(0, len(cases), size)
         ]
@@ -217,11 +221,11 @@ class _Run:
 
     def record_without_result(self, work: WorkItem, status: str, reason: str, text: str) -> None:
         """Write a "failed" or "skipped" record of a case that was not measured, and report its end."""
-        environment = self.results[work.variant].environments[work.item.preflight.environment_key]
+        environment = self.results[work.variant].environments[work.scheduled.preflight.environment_key]
         if self.options.transport:
-            count = process_shape(work.item.case, self.schedule.machine, self.settings).nodes
+            count = process_shape(work.scheduled.case, self.schedule.machine, self.settings).nodes
             environment = environment | {"hosts": list(self.options.transport.nodes[:count])}
-        record = work.item.record_without_result(environment, self.settings, status, reason, text)
+        record = work.scheduled.record_without_result(environment, self.settings, status, reason, text)
         self.append_record(work, {"event": "end", "line": to_line(record)} | outcome_fields(record))
 
     def append_record(self, work: WorkItem, event: dict[str, Any]) -> None:
@@ -235,8 +239,12 @@ class _Run:
     def notify(self, work: WorkItem, event: dict[str, Any]) -> None:
         """Pass the event "begin" or "end" of a case to the listener, except for a baseline."""
         if work.variant == 0:
-            item = work.item
-            identity = {"key": item.case.key, "replicate": item.replicate, "attempt": item.attempt}
+            scheduled = work.scheduled
+            identity = {
+                "key": scheduled.case.key,
+                "replicate": scheduled.replicate,
+                "attempt": scheduled.attempt,
+            }
             self.listener(event | identity | {"seat": self.groups_started})
 
 
@@ -263,21 +271,23 @@ class _InterleavedCases:
             all_alive = False
             self._handle_death(death)
         unfinished = [work for work in self.items if work.state != "ended"]
-        groups = group_by(unfinished, lambda work: work.item if self._is_postponed(work.item) else None)
+        groups = group_by(
+            unfinished, lambda work: work.scheduled if self._is_postponed(work.scheduled) else None
+        )
         # Cases that run alone are last.
-        ordered = sorted(groups.values(), key=lambda group: self._is_postponed(group[0].item))
-        return all_alive, [[WorkItem(work.item, work.variant) for work in group] for group in ordered]
+        ordered = sorted(groups.values(), key=lambda group: self._is_postponed(group[0].scheduled))
+        return all_alive, [[WorkItem(work.scheduled, work.variant) for work in group] for group in ordered]
 
-    def _is_postponed(self, item: ScheduledCase) -> bool:
+    def _is_postponed(self, scheduled: ScheduledCase) -> bool:
         # A case that is postponed for one of the compared variants is postponed for all of them.
-        return any(work.item == item and work.state == "postponed" for work in self.items)
+        return any(work.scheduled == scheduled and work.state == "postponed" for work in self.items)
 
     def _has_single_case(self) -> bool:
-        return len({work.item for work in self.items}) == 1
+        return len({work.scheduled for work in self.items}) == 1
 
     def _prepare_and_sample(self) -> None:
         """Prepare all cases, then take samples of the cases in turn until every case has enough samples."""
-        first = self.items[0].item
+        first = self.items[0].scheduled
         rng = random.Random(f"{self.run.settings.order_seed} {first.case.key} {first.replicate}")
         shuffled = list(self.items)
         rng.shuffle(shuffled)
@@ -286,9 +296,9 @@ class _InterleavedCases:
         while active := self._active_items():
             rng.shuffle(active)
             replies = [(work, self._request(work, "turn")) for work in active]
-            unfinished = {work.item for work, reply in replies if not reply.get("enough", True)}
+            unfinished = {work.scheduled for work, reply in replies if not reply.get("enough", True)}
             for work in self._active_items():
-                if work.item not in unfinished:  # all variants of a case finish together
+                if work.scheduled not in unfinished:  # all variants of a case finish together
                     self._request(work, "finish")
 
     def _active_items(self) -> list[WorkItem]:
@@ -298,7 +308,7 @@ class _InterleavedCases:
         in memory together with the others.
         """
         for work in self.items:
-            if work.state == "prepared" and self._is_postponed(work.item):
+            if work.state == "prepared" and self._is_postponed(work.scheduled):
                 self._request(work, "finish")
         return [work for work in self.items if work.state == "prepared"]
 
@@ -312,7 +322,7 @@ class _InterleavedCases:
             work.state = "postponed"
             return
         cause = str(death) or f"timed out after {self.run.settings.case_seconds:g} s (case_seconds)"
-        text = ": ".join([*user_modules(work.item.case), cause])
+        text = ": ".join([*user_modules(work.scheduled.case), cause])
         self.run.record_without_result(work, "failed", death.reason, text)
 
     def _prepare(self, work: WorkItem) -> None:
@@ -320,25 +330,30 @@ class _InterleavedCases:
 
         A case is too large if the same case, or one with smaller sizes or fewer points, ran out of memory.
         """
-        item = work.item
-        oom_cases = (other.item.case for other in self.run.out_of_memory if other.variant == work.variant)
-        if smaller_case := next((case for case in oom_cases if _is_no_larger(case, item.case)), None):
+        scheduled = work.scheduled
+        oom_cases = (
+            other.scheduled.case for other in self.run.out_of_memory if other.variant == work.variant
+        )
+        if smaller_case := next((case for case in oom_cases if _is_no_larger(case, scheduled.case)), None):
             text = f"{smaller_case.key} ran out of memory, and this case is no smaller"
             self.run.record_without_result(work, "skipped", "dominated", text)
             return
         # Other environments may have other memory.
-        here = {(): self.run.results[work.variant].environments[item.preflight.environment_key]}
-        earlier = store.load(self.run.results[work.variant].folder).records if item.case.chunk == AUTO else []
+        here = {(): self.run.results[work.variant].environments[scheduled.preflight.environment_key]}
+        earlier = (
+            store.load(self.run.results[work.variant].folder).records if scheduled.case.chunk == AUTO else []
+        )
         known_blocks = [
             record.blocks
             for record in earlier
-            if record.key == item.case.key and record.blocks and find_identities(record, here)
+            if record.key == scheduled.case.key and record.blocks and find_identities(record, here)
         ]
         self._request(
-            work, "prepare", case=non_default_fields(item.case), order=item.order, attempt=item.attempt,
-            replicate=item.replicate, engine=dict(item.preflight.engine), block=self.name,
+            work, "prepare", case=non_default_fields(scheduled.case), order=scheduled.order,
+            attempt=scheduled.attempt,
+            replicate=scheduled.replicate, engine=dict(scheduled.preflight.engine), block=self.name,
             known=next(reversed(known_blocks), None),
-            workload_digest=item.preflight.workload_digest if work.variant == 0 else None,
+            workload_digest=scheduled.preflight.workload_digest if work.variant == 0 else None,
         )  # fmt: skip
 
     def _request(self, work: WorkItem, action: str, **fields: Any) -> dict[str, Any]:
@@ -349,17 +364,17 @@ class _InterleavedCases:
         self.last_request, workers, event = work, self.workers[work.variant], {}
         least = _FINISH_SECONDS if action == "finish" else 0.001
         seconds = max(self.run.settings.case_seconds - work.seconds_used, least)
-        request = {"do": action, "key": work.item.case.key} | fields
+        request = {"do": action, "key": work.scheduled.case.key} | fields
         for event in workers.request(request, seconds):
             if event["event"] == "begin":
                 environments = self.run.results[work.variant].environments
-                environments[work.item.preflight.environment_key] = event["environment"]
+                environments[work.scheduled.preflight.environment_key] = event["environment"]
                 self.run.notify(work, event)
         work.seconds_used += seconds - workers.seconds_left
         may_fit_alone = event.get("reason") in _DOES_NOT_FIT and not self._has_single_case()
         if event["event"] != "end":
             work.state = "prepared"
-        elif may_fit_alone or self._is_postponed(work.item):
+        elif may_fit_alone or self._is_postponed(work.scheduled):
             work.state = "postponed"
         else:
             self.run.append_record(work, event)
