@@ -59,7 +59,7 @@ class Advice:
     coloring: Coloring | None = None  # the coloring of the candidate that compresses the Jacobian, or None
 
     def __post_init__(self) -> None:
-        fastest, *others = sorted(self.records, key=_sort_key)
+        fastest, *others = sorted(self.records, key=_candidate_sort_key)
         equal = [fastest, *(record for record in others if measurement.is_equally_fast(record, fastest))]
         plainest = min(equal, key=lambda record: _complexity(record.case))
         others = [record for record in [fastest, *others] if record is not plainest]
@@ -240,7 +240,7 @@ def time_per_call(record: Record) -> float | None:
     return record.predicted["seconds"] if record.predicted and record.status == "planned" else None
 
 
-def _sort_key(record: Record) -> tuple[Any, ...]:
+def _candidate_sort_key(record: Record) -> tuple[Any, ...]:
     """Return a sort key for the record of a candidate, which is smallest for the best candidate.
 
     Measured times come first, then predicted times, unknown times and failed cases. Shorter times come before
@@ -275,12 +275,12 @@ def advise(
     """Return an `Advice` on a function. `scaling.advise` documents the arguments."""
     problem = make_problem(function, points, shared, wrt, target, import_line)
     note = note or (lambda text: None)
-    _check_options(budget, devices, hardware)  # before the sparsity pattern is detected
+    _check_advice_options(budget, devices, hardware)  # before the sparsity pattern is detected
     note("tracing the function")
     is_gauss_newton = target == "gauss_newton"
     with registered(problem) as base:
         candidates.check_captured_arrays(base)
-        coloring = None if is_gauss_newton else candidates.find_coloring(base)
+        coloring = None if is_gauss_newton else candidates.find_useful_coloring(base)
 
     def write(case: Case) -> Callable[..., Any]:
         """Write the code that advice prints for a case on one device, and return the function it defines."""
@@ -330,7 +330,7 @@ def advise_case(
 
     `scaling.advise` documents the other arguments.
     """
-    counts, machine = _check_options(budget, devices, hardware)
+    counts, machine = _check_advice_options(budget, devices, hardware)
     note = note or (lambda text: None)
     records, derivative = candidates.list_candidates(base, counts)
     entries = f"{derivative.outputs:,} x {derivative.inputs:,} entries"
@@ -348,7 +348,7 @@ def advise_case(
     return Advice(records, derivative, title, xla_options)
 
 
-def _check_options(budget: Any, devices: Any, hardware: Any) -> tuple[list[int], Hardware | None]:
+def _check_advice_options(budget: Any, devices: Any, hardware: Any) -> tuple[list[int], Hardware | None]:
     """Return (numbers of devices, model of the machine to compile for, or None for this machine).
 
     Raise `Refusal` if an option is invalid, a number of devices is not available, or a compiler is missing.

@@ -1,8 +1,8 @@
 """List the candidates of `scaling.advise`, compile them in threads, and predict their memory and run times.
 
 Candidates are cases that compute the same derivative with different AD modes, chunks, blocks and devices. One
-of them may compute a compressed Jacobian, with the coloring that `find_coloring` returns. Candidates are not
-compiled in processes, because a function defined in a notebook cannot be sent to another process.
+of them may compute a compressed Jacobian, with the coloring that `find_useful_coloring` returns. Candidates
+are not compiled in processes, because a function defined in a notebook cannot be sent to another process.
 """
 
 import contextlib
@@ -131,7 +131,7 @@ def _list_modes(derivative: Derivative) -> list[str]:
     return [mode for mode, mode_applies in applies.items() if mode_applies]
 
 
-def find_coloring(base: Case) -> Coloring | None:
+def find_useful_coloring(base: Case) -> Coloring | None:
     """Return the coloring of the columns or rows of a Jacobian with the fewest colors, or None.
 
     The coloring must save at least half of the seeds. Second derivatives are not colored, nor are functions

@@ -66,7 +66,7 @@ def measure_candidates(
                 continue
             note(f"checking candidate {len(attempts) + 1} of {len(ordered)}")
             attempts[record.case] = check_candidate(record, stages.get(record.case))
-        _take_turns(attempts, deadline, note)
+        _sample_in_rounds(attempts, deadline, note)
     except KeyboardInterrupt:
         note("interrupted: the advice so far")
     finished = {case: run_case.finish_case(attempt) for case, attempt in attempts.items()}
@@ -107,7 +107,7 @@ def _predicted_seconds(record: Record) -> float:
     return float((record.predicted or {"seconds": 0})["seconds"])
 
 
-def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callable[[str], None]) -> None:
+def _sample_in_rounds(attempts: Mapping[Case, Attempt], deadline: float, note: Callable[[str], None]) -> None:
     """Sample the times of candidates in rounds, until the fastest is known or `deadline` passes.
 
     `deadline` is a value of `time.monotonic()`. The first round is always completed.

@@ -101,7 +101,7 @@ def compare(old_folder: Path, new_folder: Path, margin: float = MARGIN) -> Folde
     differences = environment_differences(
         [record for key in common_keys for record in by_case[key]] for by_case in (old_records, new_records)
     )
-    rows = sorted(_decide_verdicts(compared_cases, margin), key=_sort_key)
+    rows = sorted(_decide_verdicts(compared_cases, margin), key=_verdict_sort_key)
     return FolderComparison(old_folder, new_folder, margin, rows, differences, old_notes + new_notes)
 
 
@@ -165,6 +165,6 @@ def _decide_verdict(compared: ComparedCase, ratio: Ratio | None, p: float | None
     return compared._replace(ratio=ratio, p=p, verdict=SAME if p > FALSE_DISCOVERIES else change)
 
 
-def _sort_key(compared: ComparedCase) -> tuple:
+def _verdict_sort_key(compared: ComparedCase) -> tuple:
     difference = abs(math.log(compared.ratio.value)) if compared.ratio else 0.0
     return VERDICTS.index(compared.verdict), -difference, label(compared.case)

@@ -53,7 +53,7 @@ def _summarize_violations(violations: Sequence[str]) -> str:
     return "; ".join([*texts, f"and {len(by_frequency) - 2} more"] if len(by_frequency) > 2 else texts)
 
 
-def verdict(remarks: Sequence[LintFinding]) -> str:
+def format_verdict(remarks: Sequence[LintFinding]) -> str:
     """Return the number of errors and warnings as text, or 'publishable as it is' if there are none."""
     count = Counter(remark.severity for remark in remarks)
     if not count[ERROR] + count[WARNING]:

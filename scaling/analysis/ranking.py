@@ -185,7 +185,7 @@ def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
     """
     derivative_timings = (timing for timing in timings if timing.case.workload != CEILING)
     groups = group_by(derivative_timings, lambda timing: timing.comparison_key)
-    rates, baselines = _measured_rates(timings), []
+    rates, baselines = _find_peak_rates(timings), []
     for problem_timings in groups.values():
         jax_timings = [timing for timing in problem_timings if timing.case.engine == "jax"]
         modes = (timing for timing in jax_timings if not timing.case.ad_mode.closed_form)
@@ -206,7 +206,7 @@ def _limiting_peak(
 ) -> tuple[str, float] | None:
     """Return (name of the peak rate that limits a program most, fraction of it that is reached), or None.
 
-    `rates` is the result of `_measured_rates`. A rate is ignored if it was not measured on the machine of
+    `rates` is the result of `_find_peak_rates`. A rate is ignored if it was not measured on the machine of
     `timing`, or if the work that it limits was not counted. Return None if all are ignored.
     """
     bounds = []
@@ -221,7 +221,7 @@ def _limiting_peak(
     return max(bounds, key=lambda bound: bound[1], default=None)
 
 
-def _measured_rates(timings: Iterable[Timing]) -> dict[tuple, list[tuple[int, float]]]:
+def _find_peak_rates(timings: Iterable[Timing]) -> dict[tuple, list[tuple[int, float]]]:
     """Return {(target, dtype, precision, machine): list of (work, work per second)} for peak benchmarks.
 
     `target` is the name of a benchmark, such as "matmul". `machine_peaks.peak_work` defines its unit of work,

@@ -71,10 +71,10 @@ def pool_processes(records: Iterable[Record]) -> list[Timing]:
         Timing(group[0].case, environment, honest, tuple(group), ratios.estimate_time(group))
         for (environment, _, honest), group in groups.items()
     )
-    return sorted(timings, key=_sort_key)
+    return sorted(timings, key=_timing_sort_key)
 
 
-def _sort_key(timing: Timing) -> tuple:
+def _timing_sort_key(timing: Timing) -> tuple:
     fields = (_sortable(getattr(timing.case, name)) for name in _ORDER)
     return timing.environment, *fields, timing.honest
 
@@ -207,13 +207,13 @@ def blocks_of(timing: Timing) -> str:
 
     Different block sizes of the processes are joined by 'or'. The text is '' if the case has another chunk.
     """
-    texts = []
+    block_texts = []
     for blocks in (record.blocks for record in timing.records if record.blocks is not None):
         counts_and_nouns = ((blocks.get("chunk"), "seed"), (blocks.get("block"), "point"))
         counts = " and ".join(format_count(n, noun) if n else f"all {noun}s" for n, noun in counts_and_nouns)
         on_host = ", kept on the host" if blocks.get("storage") == "host" else ""
-        texts.append(f"{counts} at a time{on_host}")
-    return " or ".join(dict.fromkeys(texts))
+        block_texts.append(f"{counts} at a time{on_host}")
+    return " or ".join(dict.fromkeys(block_texts))
 
 
 def name_with_blocks(timing: Timing) -> str:

@@ -79,7 +79,7 @@ def execute(words: list[str], console: Console) -> int:
         console.print(HELP, markup=False)
         return 0
     if words[0] == _IN_PROCESS:
-        request = _parse_words(words[2:], json.loads(words[1]))
+        request = _parse_request(words[2:], json.loads(words[1]))
         try:
             Path(tempfile.gettempdir(), _DURATION).write_text(_advise(request, console))
         except (SystemExit, KeyboardInterrupt) as error:  # Ctrl-C is a stop for the parent
@@ -87,7 +87,7 @@ def execute(words: list[str], console: Console) -> int:
             raise Refusal(f"{request.name} raised {type(error).__name__}({error}); {fix}") from None
         return 0
     try:
-        _advise_on_devices(words, _parse_words(words), console)
+        _advise_on_devices(words, _parse_request(words), console)
         return 0
     except KeyboardInterrupt:
         raise KeyboardInterrupt("stopped before there was any advice") from None
@@ -148,7 +148,7 @@ def _print_comparison(
         print_lines(console, [f"Best time on each number of devices: {'; '.join(times)}."])
 
 
-def _parse_words(words: Sequence[str], share: Mapping[str, Any] | None = None) -> _Request:
+def _parse_request(words: Sequence[str], share: Mapping[str, Any] | None = None) -> _Request:
     """Parse the command-line arguments. Raise `Refusal` if an argument is invalid.
 
     In a child process, `share` contains the numbers of devices (`devices`) and the seconds (`budget`) of this
@@ -302,7 +302,7 @@ def _advise(request: _Request, console: Console) -> str:
             points, shared = _make_structs(request.points), _make_structs(request.shared)
             advice = advisor.advise(function, points, shared, import_line=line, **options)
     summary = str(advice)  # raises a `Refusal` if no method can be advised
-    print_table(make_table("", "The methods, best first", "", map(_format_row, advice.rows)), console)
+    print_table(make_table("", "The methods, best first", "", map(_format_candidate, advice.rows)), console)
     print_lines(console, ["", *summary.splitlines()])
     return advice.duration
 
@@ -341,7 +341,7 @@ def _start_jax(devices: int, uses_float64: bool) -> None:
         raise Refusal(f"{reason}; check the environment variables JAX_* and `ulimit -a`") from None
 
 
-def _format_row(row: dict[str, Any]) -> dict[str, Any]:
+def _format_candidate(row: dict[str, Any]) -> dict[str, Any]:
     predicted, measured, memory = row["predicted_seconds"], row["measured_seconds"], row["memory_bytes"]
     return {
         "method": row["method"], "devices": row["devices"],

@@ -21,7 +21,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     store.refuse_newer_schema(folder)
     with store.lock_folder(folder):  # not while `scaling run` submits tasks
         tasks = task_state.find_tasks(folder)
-        cancelled = task_state.cancel(tasks)
+        cancelled = task_state.cancel_tasks(tasks)
     if cancelled:
         advice = "finished records are kept: repeat the `scaling run` command to continue"
         print_lines(console, [f"{format_count(len(cancelled), 'task')} cancelled; {advice}"])

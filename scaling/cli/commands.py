@@ -104,7 +104,7 @@ COMMANDS = {
 }  # fmt: skip
 
 
-def overview() -> str:
+def format_overview() -> str:
     """Return the text that `scaling --help` prints: an example and a summary of each command."""
     lines = [
         f"  scaling {name} {command.example}\n      {command.summary}" for name, command in COMMANDS.items()
@@ -114,7 +114,7 @@ def overview() -> str:
     return "\n".join([question, "", *lines, "", "`scaling COMMAND --help` describes each command."])
 
 
-def parse(name: str, words: list[str]) -> argparse.Namespace:
+def parse_arguments(name: str, words: list[str]) -> argparse.Namespace:
     """Return the parsed arguments of the command `name`. Raise `Refusal` if an argument is invalid."""
     command = COMMANDS[name]
     parser = Parser(prog=f"scaling {name}", description=command.summary)

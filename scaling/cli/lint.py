@@ -29,6 +29,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         severity = f"{finding.severity:8}", _SEVERITY_COLORS[finding.severity]
         console.print(Text.assemble(severity, text), soft_wrap=True)
         print_lines(console, [f"        fix: {finding.fix}"])
-    console.print(linting.verdict(lint_findings))
+    console.print(linting.format_verdict(lint_findings))
     failed = any(args.strict or finding.severity == linting.ERROR for finding in lint_findings)
     return FAILED if failed else OK

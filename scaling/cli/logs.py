@@ -55,9 +55,9 @@ def logs_of_case(study: StudyStatus, key: str) -> Iterator[tuple[str, str]]:
     text = hide_secrets("\n".join(lines)) or "it has no record, and no task will run it"
     yield f"{key}  {label(study.cases[key])}", text
     files = [path for task in tasks for path in _list_worker_logs(task, key)]
-    job_logs = [task.entry.log_path(kind) for task in tasks for kind in ("err", "out")]
+    job_logs = [task.submitted.log_path(kind) for task in tasks for kind in ("err", "out")]
     for path in [*files, *(path for path in job_logs if path.exists() and path.stat().st_size)]:
-        yield str(path.relative_to(study.folder)), _read_log(path)
+        yield str(path.relative_to(study.folder)), _read_log_file(path)
 
 
 def _describe_record(record: Record) -> str:
@@ -69,14 +69,14 @@ def _describe_record(record: Record) -> str:
 
 def _describe_task(task: TaskState, key: str) -> str:
     """Return a line of text with the state of a task and its running attempts at the case `key`."""
-    job = f", job {task.entry.job}" if task.entry.job else ""
+    job = f", job {task.submitted.job}" if task.submitted.job else ""
     running = [
         f"attempt {attempt.attempt} runs now on {', '.join(attempt.nodes)}"
         for attempt in task.running_attempts
         if attempt.key == key
     ]
     description = "; ".join(filter(None, [task.state.name.lower(), task.explanation, *running]))
-    return f"task {task.entry.folder.name}/{task.entry.name}{job}: {description}"
+    return f"task {task.submitted.folder.name}/{task.submitted.name}{job}: {description}"
 
 
 def _list_worker_logs(task: TaskState, key: str) -> list[Path]:
@@ -84,7 +84,7 @@ def _list_worker_logs(task: TaskState, key: str) -> list[Path]:
 
     If the task ended before the case began, return the logs of the last run of the task.
     """
-    folder, name = task.entry.folder, task.entry.name
+    folder, name = task.submitted.folder, task.submitted.name
     attempts = [attempt for attempt in task.journal.attempts if attempt.key == key]
     workers = dict.fromkeys((attempt.run, worker) for attempt in attempts for worker in attempt.workers)
     if not workers and not task.may_run:
@@ -92,7 +92,7 @@ def _list_worker_logs(task: TaskState, key: str) -> list[Path]:
     return [folder / f"{name}.run-{run}" / f"worker-{worker}.log" for run, worker in workers]
 
 
-def _read_log(path: Path) -> str:
+def _read_log_file(path: Path) -> str:
     """Return the content of a log file, with secrets hidden, or the reason why it cannot be read."""
     try:
         text = store.read_file(path).decode(errors="replace")

@@ -21,7 +21,15 @@ from typing import Any
 from rich.console import Console
 
 import scaling
-from scaling.cli.commands import BAD_INPUT, COMMANDS, FAILED, INTERRUPTED, OK, overview, parse
+from scaling.cli.commands import (
+    BAD_INPUT,
+    COMMANDS,
+    FAILED,
+    INTERRUPTED,
+    OK,
+    format_overview,
+    parse_arguments,
+)
 from scaling.cli.output import make_console, prepare_streams, print_lines
 from scaling.core.case import Refusal, unknown_name
 from scaling.core.environment import hide_secrets, source
@@ -80,7 +88,7 @@ def _run_and_explain(words: list[str], console: Console) -> int:
 
 def _run_command(words: list[str], console: Console) -> int:
     if words in ([], ["--help"], ["-h"]):
-        console.print(overview(), markup=False)
+        console.print(format_overview(), markup=False)
         return OK
     if words == ["--version"]:
         console.print(scaling.__version__)
@@ -102,7 +110,7 @@ def _run_command(words: list[str], console: Console) -> int:
         flags = os.environ.get("XLA_FLAGS", "").strip()
         if flags and not flags.startswith("-") and not {"-h", "--help", "--cfg"} & set(arguments):
             raise Refusal(f"XLA_FLAGS={flags} names a file: write the flags that it contains")
-    parsed_arguments = parse(command, arguments) if COMMANDS[command].arguments else arguments
+    parsed_arguments = parse_arguments(command, arguments) if COMMANDS[command].arguments else arguments
     status: int | None = importlib.import_module(f"scaling.cli.{command}").execute(parsed_arguments, console)
     return status or OK
 

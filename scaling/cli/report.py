@@ -37,7 +37,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     With --proposal, also write text, tables and figures for a compute-time application.
     """
     folder, efficiency = store.require_results_folder(args.folder), _read_efficiency(args.efficiency)
-    current_report = load_saved_output(folder, _digest(folder, efficiency))
+    current_report = load_saved_output(folder, _report_digest(folder, efficiency))
     if current_report and not args.proposal and not find_unrecorded(folder):
         print_report(current_report, console)
         _print_totals(folder, current_report.totals, console)
@@ -61,7 +61,7 @@ def _read_efficiency(word: str | None) -> float:
     raise Refusal(f"efficiency must be above 0 and at most 1, such as efficiency=0.5, not {word!r}")
 
 
-def _digest(folder: Path, efficiency: float) -> str:
+def _report_digest(folder: Path, efficiency: float) -> str:
     return inputs_digest(folder) + (f" efficiency={efficiency}" if efficiency != _EFFICIENCY else "")
 
 
@@ -81,7 +81,7 @@ def write_and_print(
     """
     from scaling.analysis import findings
 
-    digest = _digest(folder, efficiency)
+    digest = _report_digest(folder, efficiency)
     loaded = loaded or store.load(folder)
     lost = find_unrecorded(folder, loaded.records)
     latest = store.current_records([*loaded.records, *lost], folder)

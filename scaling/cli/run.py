@@ -99,9 +99,9 @@ def execute(words: list[str], console: Console) -> int:
 
 def _read_study(config: dict[str, Any], name: str) -> StudyRun:
     """Return the study that a composed configuration describes, or raise `Refusal` if it is invalid."""
-    cluster = cluster_settings.from_config(config["cluster"])
+    cluster = cluster_settings.parse_cluster_settings(config["cluster"])
     settings = RunSettings.from_config(config, cluster.attempts if cluster.submits else None)
-    _check_options(config, cluster)
+    _check_run_options(config, cluster)
     is_tracked = config["tracking"].get("name") != "none"
     tracking = TrackingSettings.from_config(config["tracking"]) if is_tracked else None
     folder = store.parse_results_folder(config["results"])
@@ -126,7 +126,7 @@ def _read_study(config: dict[str, Any], name: str) -> StudyRun:
     )  # fmt: skip
 
 
-def _check_options(config: dict[str, Any], cluster: ClusterSettings) -> None:
+def _check_run_options(config: dict[str, Any], cluster: ClusterSettings) -> None:
     """Raise `Refusal` if a value in `config` has no effect with `scaling run` or with this cluster."""
     versus = config["versus"]
     if config.get("hardware") is not None:
@@ -257,7 +257,9 @@ def _submit(run: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Co
         return bool(schedule.queued)
     tasks = _pack_tasks(run, schedule, loaded)
     submission = sbatch.submit(run.folder, run.cluster, tasks, run.settings, schedule, run.nested)
-    jobs = list(dict.fromkeys((entry.job or "").partition("_")[0] for entry in submission.entries))
+    jobs = list(
+        dict.fromkeys((submitted_task.job or "").partition("_")[0] for submitted_task in submission.tasks)
+    )
     job_names = f"{'jobs' if len(jobs) > 1 else 'job'} {', '.join(jobs)}"
     longest, limit = max(task.seconds for task in tasks), run.cluster.time
     progress_advice = f"`{store.format_command('status', run.folder)}` shows their progress"

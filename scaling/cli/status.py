@@ -139,7 +139,7 @@ def _ended_line(record: Record, was_submitted: bool) -> StatusLine:
 def _live_lines(tasks: Iterable[TaskState], records: Sequence[Record]) -> Iterator[StatusLine]:
     """Yield a `StatusLine` for each replicate of a case that is running or queued in one of the tasks."""
     for task in [task for task in tasks if task.may_run]:
-        running, task_name = task.running_attempts, f"task {task.entry.name} ({task.state.name.lower()})"
+        running, task_name = task.running_attempts, f"task {task.submitted.name} ({task.state.name.lower()})"
         begun = {attempt.replicate_key for attempt in task.current_attempts}
         for scheduled in task_state.remaining_cases(task.definition, records):
             if scheduled.replicate_key not in begun:
@@ -181,10 +181,10 @@ def task_tables(tasks: Sequence[TaskState], show_all: bool) -> Iterator[Table]:
     If `show_all` is false, tasks in the same state share a row, and ended tasks of earlier submissions are
     omitted.
     """
-    last = tasks[-1].entry.folder
-    shown = [task for task in tasks if show_all or task.may_run or task.entry.folder == last]
-    for submitted in group_by(shown, lambda task: task.entry.folder).values():
-        folder = submitted[0].entry.folder
+    last = tasks[-1].submitted.folder
+    shown = [task for task in tasks if show_all or task.may_run or task.submitted.folder == last]
+    for submitted in group_by(shown, lambda task: task.submitted.folder).values():
+        folder = submitted[0].submitted.folder
         table = Table(title=escape(f"{SUBMISSIONS}/{folder.name}"))
         for column in _TASK_COLUMNS:
             table.add_column(column, no_wrap=column in _NARROW, overflow="fold")
@@ -211,12 +211,12 @@ def task_rows(tasks: Sequence[TaskState], show_all: bool = False) -> list[tuple[
 
 def _row_cells(row: Sequence[TaskState]) -> tuple[str, ...]:
     state, journals = row[0].state, [task.journal for task in row]
-    ended, cases = sum(len(journal.ended) for journal in journals), sum(task.entry.cases for task in row)
+    ended, cases = sum(len(journal.ended) for journal in journals), sum(task.submitted.cases for task in row)
     runs = journals[0].runs
     return (
-        _list_names(task.entry.name for task in row) + (f", run {runs}" if runs > 1 else ""),
-        _list_names(str(task.entry.shape.devices) for task in row),
-        _list_names(task.entry.job or "" for task in row),
+        _list_names(task.submitted.name for task in row) + (f", run {runs}" if runs > 1 else ""),
+        _list_names(str(task.submitted.shape.devices) for task in row),
+        _list_names(task.submitted.job or "" for task in row),
         state.name.lower(),
         _list_names(task.state.node or task.journal.node for task in row if not task.is_pending),
         _format_elapsed(row),

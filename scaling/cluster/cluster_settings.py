@@ -75,7 +75,7 @@ class ClusterSettings:
         return (*([f"--container-image={self.container}"] if self.container else []), *self.srun)
 
 
-def from_config(config: Mapping[str, Any]) -> ClusterSettings:
+def parse_cluster_settings(config: Mapping[str, Any]) -> ClusterSettings:
     """Return the settings in a Hydra config, the group `cluster`. Raise `Refusal` if a setting is invalid."""
     values = {key: _parse_field(key, value) for key, value in config.items()}
     cluster = ClusterSettings(**{key: value for key, value in values.items() if value is not None})
@@ -107,7 +107,7 @@ def _parse_name(value: Any) -> str | None:
     return str(value) if is_name else None
 
 
-def _parse_words(value: Any) -> tuple[str, ...] | None:
+def _parse_word_list(value: Any) -> tuple[str, ...] | None:
     is_words = isinstance(value, list) and all(isinstance(word, str) for word in value)
     return tuple(value) if is_words else None
 
@@ -158,9 +158,9 @@ def _choice(names: tuple[str, ...]) -> tuple[Callable[[Any], Any], str]:
 
 
 _COUNT = (lambda value: value if isinstance(value, int) and value >= 1 else None, "a positive integer")
-_WORDS = (_parse_words, "a list of words, such as [--verbose]")
+_WORDS = (_parse_word_list, "a list of words, such as [--verbose]")
 _ONE_OR_MORE_NAMES = (
-    lambda value: _parse_name(",".join(_parse_words(value) or ()) or value),
+    lambda value: _parse_name(",".join(_parse_word_list(value) or ()) or value),
     "a name, or a list of names such as [a, b]",
 )
 # Field -> (parser, description of the valid values). All other fields are names.
@@ -170,7 +170,7 @@ _PARSERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "platform": _choice(PLATFORMS),
     "gpu_option": _choice(GPU_OPTIONS),
     **dict.fromkeys(("partition", "exclude"), _ONE_OR_MORE_NAMES),
-    "setup": (_parse_words, "a list of shell lines, such as [module load cuda]"),
+    "setup": (_parse_word_list, "a list of shell lines, such as [module load cuda]"),
     "sbatch": (
         _parse_options,
         "a mapping of options to single values, such as {wckey: study}, "

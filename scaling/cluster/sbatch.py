@@ -78,9 +78,11 @@ def submit(
         if cluster.name != SLURM:
             return save_job_ids(submission, _start_process(submission, command, cluster))
         previous_array = None
-        for entries in _split_into_arrays(submission.entries):
-            options = _sbatch_options(submission, entries[0], cluster, schedule.machine, previous_array)
-            jobs = _submit_array(submission, entries, command, options)
+        for submitted_tasks in _split_into_arrays(submission.tasks):
+            options = _sbatch_options(
+                submission, submitted_tasks[0], cluster, schedule.machine, previous_array
+            )
+            jobs = _submit_array(submission, submitted_tasks, command, options)
             submission = save_job_ids(submission, jobs)
             previous_array = next(iter(jobs.values())).partition("_")[0]
     except BaseException:
@@ -93,7 +95,7 @@ def _discard_submission(submission: Submission, cluster: ClusterSettings, result
     """Cancel the jobs of a submission and delete its folder, or print why they cannot be cancelled."""
     try:
         if cluster.name == SLURM:
-            slurm.cancel(submission.name)
+            slurm.cancel_jobs(submission.name)
         shutil.rmtree(submission.folder, ignore_errors=True)
     except Refusal as refusal:  # `scaling cancel` finds the jobs only if the folder exists
         fix = f"`{store.format_command('cancel', results)}` ends them"
@@ -121,7 +123,7 @@ def _start_process(
 
     The process runs `command`, with the path of the task file as its last argument.
     """
-    (entry,) = submission.entries
+    (submitted_task,) = submission.tasks
     log_folder = shlex.quote(str(submission.folder / "log"))
     script = [
         f"mkdir {log_folder}; exec > {log_folder}/$$_0_log.out 2>> {log_folder}/$$_0_log.err",
@@ -132,23 +134,26 @@ def _start_process(
     ]
     variables = {name: value for name, value in os.environ.items() if not name.startswith(_JOB_VARIABLES)}
     process = subprocess.Popen(
-        ["sh", "-c", "\n".join(script), "sh", *command, str(entry.path)],
+        ["sh", "-c", "\n".join(script), "sh", *command, str(submitted_task.path)],
         env=variables, start_new_session=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    return {entry.name: str(process.pid)}
+    return {submitted_task.name: str(process.pid)}
 
 
-def _split_into_arrays(entries: Sequence[SubmittedTask]) -> list[list[SubmittedTask]]:
+def _split_into_arrays(submitted_tasks: Sequence[SubmittedTask]) -> list[list[SubmittedTask]]:
     return [
         same_shape[start : start + _MAX_ARRAY_TASKS]
-        for same_shape in group_by(entries, lambda entry: entry.shape).values()
+        for same_shape in group_by(submitted_tasks, lambda submitted_task: submitted_task.shape).values()
         for start in range(0, len(same_shape), _MAX_ARRAY_TASKS)
     ]
 
 
 def _submit_array(
-    submission: Submission, entries: Sequence[SubmittedTask], command: Sequence[str], options: dict[str, Any]
+    submission: Submission,
+    submitted_tasks: Sequence[SubmittedTask],
+    command: Sequence[str],
+    options: dict[str, Any],
 ) -> dict[str, str]:
     """Submit tasks as one Slurm job array, and return {task name: job ID}.
 
@@ -166,7 +171,7 @@ def _submit_array(
     try:
         with submitit.helpers.clean_env(), _ignore_interrupts(), suppressed_stderr, executor.batch():
             os.environ.update(sbatch_variables)
-            paths = [str(entry.path) for entry in entries]
+            paths = [str(submitted_task.path) for submitted_task in submitted_tasks]
             jobs = [executor.submit(subprocess.check_call, [*command, path]) for path in paths]
     except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
         output = environment.scrub(str(error).partition("\nJob instance will not")[0])
@@ -174,7 +179,9 @@ def _submit_array(
         too_many = any(text in output for text in _TASK_LIMITS)
         fix = "; a larger cluster.time or cluster.fill makes fewer tasks" if too_many else ""
         raise Refusal(f"Slurm: {'; '.join(messages) or last_line(output)}{fix}") from None
-    return {entry.name: job.job_id for entry, job in zip(entries, jobs, strict=True)}
+    return {
+        submitted_task.name: job.job_id for submitted_task, job in zip(submitted_tasks, jobs, strict=True)
+    }
 
 
 @contextlib.contextmanager
@@ -202,26 +209,29 @@ def format_scripts(
     submission = submission_files.build_submission(results, "STAMP", cluster, tasks)
     folder, scripts = submission.folder / "log", list[str]()
     command = f"{shlex.quote(sys.executable)} -u -m submitit.core._submit {shlex.quote(str(folder))}"
-    for entries in _split_into_arrays(submission.entries):
-        options = _sbatch_options(submission, entries[0], cluster, machine, "ARRAY" if scripts else None)
-        count = len(entries) if len(entries) > 1 else None
+    for submitted_tasks in _split_into_arrays(submission.tasks):
+        options = _sbatch_options(
+            submission, submitted_tasks[0], cluster, machine, "ARRAY" if scripts else None
+        )
+        count = len(submitted_tasks) if len(submitted_tasks) > 1 else None
         scripts.append(submitit_slurm._make_sbatch_string(command, folder, map_count=count, **options))
     return scripts
 
 
 def _sbatch_options(
     submission: Submission,
-    entry: SubmittedTask,
+    submitted_task: SubmittedTask,
     cluster: ClusterSettings,
     machine: Machine,
     previous_array: str | None,
 ) -> dict[str, Any]:
     """Return the sbatch options of a job array as {option name in submitit: value}.
 
-    `entry` is the first task of the array. `previous_array` is the job ID of the previous array, or None. If
-    `cluster.at_once` limits the number of running tasks, the array starts after the previous array has ended.
+    `submitted_task` is the first task of the array. `previous_array` is the job ID of the previous array, or
+    None. If `cluster.at_once` limits the number of running tasks, the array starts after the previous array
+    has ended.
     """
-    shape, memory = entry.shape, cluster.memory or 0
+    shape, memory = submitted_task.shape, cluster.memory or 0
     per_process = shape.devices // shape.processes
     cores = 1 if cluster.platform == "cpu" else cluster.cores or machine.cpus_each
     # submitit writes this option with a hyphen. None leaves out an option.

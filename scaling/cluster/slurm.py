@@ -282,6 +282,6 @@ def _expand_array(job: str) -> list[str]:
     return [f"{array}_{number}" for each in numbers for number in each]
 
 
-def cancel(job_name: str) -> None:
+def cancel_jobs(job_name: str) -> None:
     """Cancel all pending and running Slurm jobs whose job name is `job_name`."""
     run_command("scancel", "--quiet", f"--name={job_name}")

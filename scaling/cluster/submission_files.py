@@ -75,7 +75,7 @@ class Submission:
     kind: str  # name of the cluster settings, such as slurm or local
     host: str  # host name of the launcher
     minutes: float  # time limit of each task
-    entries: tuple[SubmittedTask, ...]
+    tasks: tuple[SubmittedTask, ...]
 
     @property
     def name(self) -> str:
@@ -122,17 +122,22 @@ def _submission_from_json(folder: Path, content: Any) -> Submission:
 
     Raise KeyError, TypeError or ValueError if the content is malformed.
     """
-    entries = [
+    submitted_tasks = [
         check_types(SubmittedTask(folder, task["task"], task["job"], shape, task["cases"]))
         for task in content["tasks"]
         for shape in [check_types(ProcessShape(**task["shape"]))]
     ]
-    if not all(re.fullmatch(r"\w+", f"{entry.name}{entry.job or ''}") for entry in entries):
+    if not all(
+        re.fullmatch(r"\w+", f"{submitted_task.name}{submitted_task.job or ''}")
+        for submitted_task in submitted_tasks
+    ):
         raise ValueError("a name of a task or job that cannot be part of a path")
     # The launcher may have ended before it saved the job ID.
-    entries = [dataclasses.replace(each, job=each.job or read_journal(each.path).job) for each in entries]
+    submitted_tasks = [
+        dataclasses.replace(each, job=each.job or read_journal(each.path).job) for each in submitted_tasks
+    ]
     return check_types(
-        Submission(folder, content["kind"], content["host"], content["minutes"], tuple(entries))
+        Submission(folder, content["kind"], content["host"], content["minutes"], tuple(submitted_tasks))
     )
 
 
@@ -141,11 +146,11 @@ def build_submission(
 ) -> Submission:
     """Return a new `Submission` with the folder jobs/`stamp` and without job IDs. No file is written."""
     folder = results / SUBMISSIONS / stamp
-    entries = tuple(
+    submitted_tasks = tuple(
         SubmittedTask(folder, f"{number:04}", None, task.shape, len(task.scheduled_cases))
         for number, task in enumerate(tasks, 1)
     )
-    return Submission(folder, cluster.name, node_name(), cluster.time, entries)
+    return Submission(folder, cluster.name, node_name(), cluster.time, submitted_tasks)
 
 
 def create_submission(
@@ -164,7 +169,7 @@ def create_submission(
     """
     submission = build_submission(results, stamp, cluster, tasks)
     submission.folder.mkdir(parents=True)
-    for entry, task in zip(submission.entries, tasks, strict=True):
+    for submitted_task, task in zip(submission.tasks, tasks, strict=True):
         task_content = {
             "settings": dataclasses.asdict(settings),
             "machine": dataclasses.asdict(schedule.machine),
@@ -176,7 +181,7 @@ def create_submission(
                 for session in group_by_process(task.scheduled_cases)
             ],
         }
-        store.write_json(entry.path, task_content)
+        store.write_json(submitted_task.path, task_content)
     write_submission(submission)
     return submission
 
@@ -185,7 +190,7 @@ def write_submission(submission: Submission) -> None:
     """Write the file submission.json of a submission."""
     tasks = [
         {"task": task.name, "job": task.job, "shape": dataclasses.asdict(task.shape), "cases": task.cases}
-        for task in submission.entries
+        for task in submission.tasks
     ]
     content = {
         "kind": submission.kind,
@@ -201,9 +206,12 @@ def save_job_ids(submission: Submission, jobs: dict[str, str]) -> Submission:
 
     `jobs` is {task name: job ID}.
     """
-    entries = submission.entries
-    entries = tuple(dataclasses.replace(entry, job=jobs.get(entry.name, entry.job)) for entry in entries)
-    updated = dataclasses.replace(submission, entries=entries)
+    submitted_tasks = submission.tasks
+    submitted_tasks = tuple(
+        dataclasses.replace(submitted_task, job=jobs.get(submitted_task.name, submitted_task.job))
+        for submitted_task in submitted_tasks
+    )
+    updated = dataclasses.replace(submission, tasks=submitted_tasks)
     write_submission(updated)
     return updated
 

@@ -66,18 +66,18 @@ class TaskState:
     """A submitted task (the cases that one job runs), and the state of its job when it was queried last."""
 
     submission: Submission
-    entry: SubmittedTask  # the task, as listed in the submission
+    submitted: SubmittedTask  # the task, as listed in the submission
     state: JobState
 
     @cached_property
     def journal(self) -> TaskJournal:
         """Return a summary of the events in the journal files of the task."""
-        return read_journal(self.entry.path)
+        return read_journal(self.submitted.path)
 
     @cached_property
     def definition(self) -> TaskDefinition:
         """Return the content of the task file. Raise `Refusal` if the file is missing or malformed."""
-        return submission_files.read_task(self.entry.path)
+        return submission_files.read_task(self.submitted.path)
 
     @cached_property
     def cases(self) -> dict[str, Case]:
@@ -130,8 +130,10 @@ def find_tasks(results: Path) -> list[TaskState]:
     queued = [submission for submission in submissions if _may_be_queued(submission)]
     problem, jobs = "", dict[tuple[str, str], JobState]()
     try:
-        entries = [entry for submission in queued for entry in submission.entries]
-        jobs = slurm.find_jobs([each.name for each in queued], [each.job for each in entries if each.job])
+        submitted_tasks = [submitted_task for submission in queued for submitted_task in submission.tasks]
+        jobs = slurm.find_jobs(
+            [each.name for each in queued], [each.job for each in submitted_tasks if each.job]
+        )
     except Refusal as refusal:
         problem = str(refusal)
     return [task for each in submissions for task in _find_submitted_tasks(each, jobs, problem)]
@@ -142,7 +144,7 @@ def _may_be_queued(submission: Submission) -> bool:
 
     Slurm may requeue a job until its task has run all cases.
     """
-    ended = (read_journal(entry.path).last_event == "ended" for entry in submission.entries)
+    ended = (read_journal(submitted_task.path).last_event == "ended" for submitted_task in submission.tasks)
     return submission.kind == SLURM and not all(ended)
 
 
@@ -153,13 +155,13 @@ def _find_submitted_tasks(
 
     `jobs` is {(job name, job ID): state}. `problem` says why Slurm does not answer, or is "".
     """
-    known_jobs = {entry.job for entry in submission.entries}
+    known_jobs = {submitted_task.job for submitted_task in submission.tasks}
     named_jobs = {job: state for (name, job), state in jobs.items() if name == submission.name}
     # The launcher may have ended before it saved the job ID. The journal has the ID after the start.
     unassigned = [state for job, state in named_jobs.items() if job not in known_jobs and state.live]
-    for entry in submission.entries:
-        listed = named_jobs.get(entry.job) if entry.job else next(iter(unassigned), None)
-        task = TaskState(submission, entry, listed or JobState(UNKNOWN))
+    for submitted_task in submission.tasks:
+        listed = named_jobs.get(submitted_task.job) if submitted_task.job else next(iter(unassigned), None)
+        task = TaskState(submission, submitted_task, listed or JobState(UNKNOWN))
         yield task if listed else dataclasses.replace(task, state=_find_state(task, problem))
 
 
@@ -189,7 +191,7 @@ def _read_final_state(task: TaskState) -> JobState:
         return JobState("COMPLETED", journal.node)
     if name := _find_state_in_log(task):
         return JobState(name, journal.node)
-    if not journal.runs and not task.entry.log_path("err").exists():
+    if not journal.runs and not task.submitted.log_path("err").exists():
         return JobState(LOST, reason=_NO_LOG)
     if was_stopped and journal.last_text:
         return JobState("FAILED", journal.node, reason=journal.last_text)
@@ -200,8 +202,8 @@ def _read_final_state(task: TaskState) -> JobState:
 
 def _find_process(task: TaskState) -> int | None:
     """Return the ID of the process that runs a task on this host, or None if there is no such process."""
-    task_folder = f"{SUBMISSIONS}/{task.entry.folder.name}".encode()  # guards against a reused process ID
-    for pid in (task.journal.pid, task.entry.job):  # the task, and the command `timeout` that runs it
+    task_folder = f"{SUBMISSIONS}/{task.submitted.folder.name}".encode()  # guards against a reused process ID
+    for pid in (task.journal.pid, task.submitted.job):  # the task, and the command `timeout` that runs it
         with contextlib.suppress(OSError):
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
             if not command:  # the process starts a program, or it is a zombie, for which this raises OSError
@@ -224,7 +226,7 @@ def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
     }
 
 
-def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:
+def cancel_tasks(tasks: Iterable[TaskState]) -> list[TaskState]:
     """Cancel the pending and running tasks among `tasks`, and return the cancelled tasks.
 
     Slurm cancels all jobs of the submissions of these tasks. If it refuses to cancel a submission, the other
@@ -233,7 +235,7 @@ def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:
     live_tasks, refusals = [task for task in tasks if task.state.live], list[Refusal]()
     for name in {task.submission.name for task in live_tasks if task.submission.kind == SLURM}:
         try:
-            slurm.cancel(name)
+            slurm.cancel_jobs(name)
         except Refusal as refusal:
             refusals.append(refusal)
     for task in live_tasks:
@@ -243,7 +245,7 @@ def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:
                     os.kill(process, signal.SIGTERM)
                 else:  # setup lines run, or Python starts, in the process group of the shell
                     os.killpg(process, signal.SIGTERM)
-                with task.entry.log_path("err").open("a") as log:  # for _find_state_in_log
+                with task.submitted.log_path("err").open("a") as log:  # for _find_state_in_log
                     log.write("scaling: CANCELLED AT the request of a user\n")
     if refusals:
         raise refusals[0]
@@ -275,9 +277,9 @@ def progress_line(tasks: Sequence[TaskState]) -> str:
     live_tasks = [task for task in tasks if task.state.live]
     if not live_tasks:
         return ""
-    folders = {task.entry.folder for task in live_tasks}
-    submitted = [task for task in tasks if task.entry.folder in folders]
-    ended, cases = sum(len(t.journal.ended) for t in submitted), sum(t.entry.cases for t in submitted)
+    folders = {task.submitted.folder for task in live_tasks}
+    submitted = [task for task in tasks if task.submitted.folder in folders]
+    ended, cases = sum(len(t.journal.ended) for t in submitted), sum(t.submitted.cases for t in submitted)
     states = Counter(task.state.name.lower() for task in live_tasks)
     counts = ", ".join(f"{count} {name}" for name, count in states.items())
     return f"{counts}; {ended} of {cases} cases have ended"
@@ -301,7 +303,7 @@ def make_failed_records(tasks: Sequence[TaskState], records: Sequence[Record]) -
     failed: list[Record] = []
     for task in tasks:
         if not task.may_run and (explanation := _explain_end(task)):
-            failed += make_failed_records_of_task(records, task.entry.path, task.definition, *explanation)
+            failed += make_failed_records_of_task(records, task.submitted.path, task.definition, *explanation)
     return failed
 
 
@@ -367,7 +369,7 @@ def _explain_end(task: TaskState) -> tuple[str, str, bool] | None:
     true if cases that never began also need a record.
     """
     state_name, has_begun = task.state.name, bool(task.journal.attempts)
-    has_log = task.entry.log_path("err").exists()
+    has_log = task.submitted.log_path("err").exists()
     is_unstarted = state_name in _NOT_RECORDED_BEFORE_START or (state_name == LOST and not has_log)
     if (has_begun and state_name == "COMPLETED") or (not has_begun and is_unstarted):
         return None
@@ -389,20 +391,20 @@ def _find_cause(task: TaskState) -> str:
     """Return the message in the journal or logs of a task that explains its end, or "" if there is none."""
     if task.journal.last_event == "stopped" and task.journal.last_text:
         return task.journal.last_text
-    stderr_lines = _read_log(task, "err")
+    stderr_lines = _read_job_log(task, "err")
     for number, line in enumerate(stderr_lines):
         if line.startswith(submission_files.SETUP_FAILED):
             output = " ".join(" ".join(stderr_lines[:number]).split())
             message = f"; the log says: {output}" if output else ""
             return environment.scrub(f"{line.removeprefix('scaling: ')}{message}")[:500]
-    lines = [*_read_log(task, "out"), *stderr_lines]
+    lines = [*_read_job_log(task, "out"), *stderr_lines]
     informative = [line for line in lines if not line.startswith(_UNINFORMATIVE_PREFIXES)]
     return child_process.last_informative_line(informative).removeprefix("scaling: ")
 
 
 def _find_state_in_log(task: TaskState) -> str | None:
     """Return the final state of a job according to its log, such as "TIMEOUT", or None if it has none."""
-    lines = _read_log(task, "err")
+    lines = _read_job_log(task, "err")
     for line in reversed(lines):
         if explanation := child_process.explain_failure([line]):
             return _STATE_OF_REASON[explanation[0]]
@@ -411,14 +413,14 @@ def _find_state_in_log(task: TaskState) -> str | None:
     return "FAILED" if any(line.startswith(submission_files.SETUP_FAILED) for line in lines) else None
 
 
-def _read_log(task: TaskState, kind: str) -> list[str]:
+def _read_job_log(task: TaskState, kind: str) -> list[str]:
     """Return the lines in the last 64 KiB of the log of a job, or [] if the log cannot be read.
 
     `kind` is "out" (standard output) or "err" (standard error). If the job was requeued, the output of
     earlier runs is omitted.
     """
     run_start = task.journal.log_starts[kind == "err"]  # a task that is requeued appends to the log
-    with contextlib.suppress(OSError), task.entry.log_path(kind).open("rb") as file:
+    with contextlib.suppress(OSError), task.submitted.log_path(kind).open("rb") as file:
         file.seek(max(run_start, os.fstat(file.fileno()).st_size - _LOG_BYTES))
         return file.read().decode(errors="replace").splitlines()
     return []

@@ -64,7 +64,7 @@ def changed_table(comparison: FolderComparison) -> Table:
 
 
 def _short_table(cases: Sequence[ComparedCase]) -> Table:
-    table_rows = [_format_row(compared) for compared in cases[:_MAX_ROWS]]
+    table_rows = [_format_compared_case(compared) for compared in cases[:_MAX_ROWS]]
     if omitted := len(cases) - len(table_rows):
         table_rows.append(dict.fromkeys(table_rows[0]) | {"case": f"and {omitted} more"})
     return make_table("changed", "Changed cases", "", table_rows)
@@ -72,11 +72,13 @@ def _short_table(cases: Sequence[ComparedCase]) -> Table:
 
 def case_table(cases: Sequence[ComparedCase], anchor: str = "changed", title: str = "Changed cases") -> Table:
     """Return the table of compared cases on the HTML page: both times, their ratio and the verdict."""
-    rows = ({"case": "", **_format_row(compared)} for compared in cases)  # the first column has the links
+    rows = (
+        {"case": "", **_format_compared_case(compared)} for compared in cases
+    )  # the first column has the links
     return make_table(anchor, title, _NOTE, rows, [f"case-{compared.case.key}" for compared in cases])
 
 
-def _format_row(compared: ComparedCase) -> dict[str, object]:
+def _format_compared_case(compared: ComparedCase) -> dict[str, object]:
     ratio, remarks = compared.ratio, textwrap.shorten(compared.text, 100, placeholder=" ...")
     if ratio:
         pairs_text = f", {ratio.pairs} in turns" if ratio.pairs else ""

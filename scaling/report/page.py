@@ -18,7 +18,7 @@ from scaling.analysis.answers import (
     measured_answers,
 )
 from scaling.analysis.findings import Findings
-from scaling.analysis.lint import lint_findings, verdict
+from scaling.analysis.lint import format_verdict, lint_findings
 from scaling.analysis.timings import describe_disturbed_turns, disturbed_samples
 from scaling.core.formatting import format_bytes, format_count, format_duration
 from scaling.core.record import STAGES, STATUSES, Record
@@ -89,7 +89,7 @@ def _render_report(
     panels = case_panels({tables.case_anchor(t): {"": t.records} for t in findings.case_timings})
     provenance, counts = files.describe_provenance(findings), tables.count_statuses(findings)
     badges = [(status, f"{counts[status]:,} {status}") for status in (*STATUSES, "missing") if counts[status]]
-    badges.append(("review", f"lint: {verdict(lint_findings(findings))}"))
+    badges.append(("review", f"lint: {format_verdict(lint_findings(findings))}"))
     study_title = findings.study.content.get("title")
     title = f"{findings.name}: {study_title}" if study_title else findings.name
     return render_page(title, provenance, badges, sections, panels, measured_answers(findings))

@@ -13,7 +13,7 @@ from scaling.analysis.cases import method_of, with_fields
 from scaling.analysis.curves import fastest_curves, format_relative, format_serial_part
 from scaling.analysis.estimate import format_percentage, format_ratio
 from scaling.analysis.findings import Findings
-from scaling.analysis.lint import lint_findings, verdict
+from scaling.analysis.lint import format_verdict, lint_findings
 from scaling.analysis.ranking import recommend_devices
 from scaling.analysis.timings import count_nodes, format_time
 from scaling.core.formatting import format_count, format_interval, format_number, list_first
@@ -55,7 +55,7 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
         has_weak_curve=any(curve.kind == "weak" for curve in long_curves),
         planned_machines=[f.title for f in findings.forecasts if any(r.predicted for r in f.records)],
         limitations=[*findings.weak_refusals, *describe_unmeasured(findings), *remarks],
-        verdict=verdict(lint),
+        verdict=format_verdict(lint),
         environments=environment_table(findings), commands=_list_commands(findings),
     )  # fmt: skip
     store.replace_file(proposal_folder / "proposal.md", text.encode())

@@ -243,7 +243,7 @@ def _describe_reason(record: Record) -> str:
 
 def _lint_rows(findings: Findings) -> Iterator[Row]:
     remarks = lint.lint_findings(findings)
-    for cells in [("verdict", lint.verdict(remarks), "", "", ""), *map(astuple, remarks)]:
+    for cells in [("verdict", lint.format_verdict(remarks), "", "", ""), *map(astuple, remarks)]:
         yield dict(zip(_LINT_COLUMNS, cells, strict=True))
 
 

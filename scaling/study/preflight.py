@@ -162,7 +162,7 @@ def cache_key(cells: Sequence[GridCell]) -> str | None:
     installed = sorted((package.name or "", package.version) for package in packages)
     variables = sorted(item for item in os.environ.items() if item[0].startswith(("JAX_", "XLA_")))
     given_cases = [[to_dict(cell.case), cell.scaling] for cell in cells]
-    return _digest((given_cases, installed, variables, environment.source()))
+    return _hash_json((given_cases, installed, variables, environment.source()))
 
 
 def load_answers(folder: Path, cells: Sequence[GridCell]) -> list[Answer]:
@@ -170,7 +170,7 @@ def load_answers(folder: Path, cells: Sequence[GridCell]) -> list[Answer]:
     key, cached = cache_key(cells), store.read_json(folder / _CACHE_FILE)
     if key is None or not isinstance(cached, dict):
         return []
-    is_valid = cached.get("digest") == _digest((key, cached.get("answers")))
+    is_valid = cached.get("digest") == _hash_json((key, cached.get("answers")))
     return cached["answers"] if is_valid else []
 
 
@@ -183,8 +183,8 @@ def save_answers(folder: Path, cells: Sequence[GridCell], answers: Sequence[Answ
     is_cacheable = all("case" in answer and (answer["unfit"] or [""])[0] != "too_large" for answer in answers)
     if key is not None and is_cacheable:
         with contextlib.suppress(OSError):
-            store.write_json(folder / _CACHE_FILE, {"digest": _digest((key, answers)), "answers": answers})
+            store.write_json(folder / _CACHE_FILE, {"digest": _hash_json((key, answers)), "answers": answers})
 
 
-def _digest(value: Any) -> str:
+def _hash_json(value: Any) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()

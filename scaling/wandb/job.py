@@ -24,7 +24,7 @@ Fields = dict[str, Any]  # a W&B config, history row or summary
 MODES = ("auto", "online", "offline", "disabled")
 
 
-def _is_text(value: Any) -> bool:
+def _is_printable_name(value: Any) -> bool:
     return isinstance(value, str) and 1 <= len(value) <= 64 and value.isprintable()
 
 
@@ -42,13 +42,13 @@ class TrackingSettings:
     def __post_init__(self) -> None:
         check_names("tracking.mode", [self.mode], MODES)
         checks = {  # field -> (whether its value is valid, valid values)
-            "project": (_is_text(self.project) and not set(self.project) & set("/\\#?%:"),
+            "project": (_is_printable_name(self.project) and not set(self.project) & set("/\\#?%:"),
                         "a name of 1 to 64 printable characters without / \\ # ? % :"),
-            "entity": (self.entity is None or (_is_text(self.entity) and "/" not in self.entity),
+            "entity": (self.entity is None or (_is_printable_name(self.entity) and "/" not in self.entity),
                        "a name of 1 to 64 printable characters without /, or null"),
             "timeout": (is_number(self.timeout) and self.timeout > 0, "a positive number of seconds"),
             "dashboard": (isinstance(self.dashboard, bool), "true or false"),
-            "tags": (isinstance(self.tags, list | tuple) and all(map(_is_text, self.tags)),
+            "tags": (isinstance(self.tags, list | tuple) and all(map(_is_printable_name, self.tags)),
                      "a list of words of at most 64 printable characters"),
         }  # fmt: skip
         for name, (is_valid, valid) in checks.items():
@@ -137,7 +137,7 @@ def ideal_metric(baseline: int) -> str:
     return f"ideal/from_{baseline}"
 
 
-def describe_error(error: BaseException) -> str:
+def describe_wandb_error(error: BaseException) -> str:
     """Return the first line of an error message, at most 200 characters, without secrets and folder names."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{error.strerror}: free some space"

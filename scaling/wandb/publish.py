@@ -41,7 +41,7 @@ from scaling.wandb.job import (
     PublishJob,
     TrackedRun,
     TrackingSettings,
-    describe_error,
+    describe_wandb_error,
     ideal_metric,
 )
 from scaling.workers.child_process import ChildProcess, Event
@@ -80,7 +80,7 @@ def publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | Non
     try:
         events.extend(_publish(folder, settings, loaded))
     except Exception as error:
-        events.append({"reason": describe_error(error)})
+        events.append({"reason": describe_wandb_error(error)})
     states = Counter(event["state"] for event in events if "state" in event)
     reasons = list(dict.fromkeys(event["reason"] for event in events if "reason" in event))
     fields = {name: value for event in events for name, value in event.items()}

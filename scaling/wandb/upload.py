@@ -26,7 +26,7 @@ from typing import Any
 
 import wandb
 
-from scaling.wandb.job import FINISH_FACTOR, Fields, PublishJob, TrackedRun, describe_error
+from scaling.wandb.job import FINISH_FACTOR, Fields, PublishJob, TrackedRun, describe_wandb_error
 from scaling.worker import die_with_parent
 
 _SUPERSEDED = "superseded"
@@ -55,7 +55,7 @@ def publish_job(job: PublishJob) -> Iterator[Fields]:
     except Exception as error:
         has_key = not isinstance(error, wandb.errors.UsageError)
         if has_key or job.settings.mode != "auto":
-            yield {"reason": describe_error(error)}
+            yield {"reason": describe_wandb_error(error)}
     yield from _map_runs(partial(_write_offline_copy, job), unsent.values())
     wandb.teardown()
 
@@ -71,7 +71,7 @@ def _map_runs(function: Callable[[TrackedRun], Fields], runs: Iterable[TrackedRu
         try:
             return {"run": run.digest, **function(run)}
         except Exception as error:  # such as a rejected run or a full disk
-            return {"reason": f"{run.name}: {describe_error(error)}"}
+            return {"reason": f"{run.name}: {describe_wandb_error(error)}"}
 
     with ThreadPoolExecutor(_THREADS) as pool:
         yield from pool.map(make_event, runs)
@@ -239,7 +239,7 @@ def _save_dashboard(job: PublishJob, current_ids: Mapping[str, str]) -> Fields:
     except ModuleNotFoundError:
         return {"dashboard": "no dashboard: it needs wandb-workspaces: pip install 'ad-scaling[dashboard]'"}
     except Exception as error:
-        return {"reason": f"the dashboard could not be saved: {describe_error(error)}"}
+        return {"reason": f"the dashboard could not be saved: {describe_wandb_error(error)}"}
 
 
 def main() -> None:

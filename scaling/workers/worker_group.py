@@ -256,8 +256,8 @@ def _worker_variables(platform: str, variant: Variant, is_remote: bool) -> dict[
     # GLIBC_TUNABLES must be set before the process starts. The worker itself adds the default XLA_FLAGS.
     tunables = environment.variables(platform)["GLIBC_TUNABLES"]
     dropped = _JOB_OPTION_PREFIXES if is_remote else ()
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-    return inherited | {"GLIBC_TUNABLES": tunables} | dict(variant.variables)
+    inherited_variables = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+    return inherited_variables | {"GLIBC_TUNABLES": tunables} | dict(variant.variables)
 
 
 def _wait_for_start(group: WorkerGroup, report_wait: Callable[[str], None]) -> None:

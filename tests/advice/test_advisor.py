@@ -70,9 +70,9 @@ def test_the_pattern_of_a_function_with_many_operations_is_not_detected(size, de
     with problem.registered(problem.make_problem(scaled_rows, {"x": structs[0]}, {"a": structs[1]})) as base:
         if detected:
             with pytest.raises(ZeroDivisionError):
-                candidates.find_coloring(base)
+                candidates.find_useful_coloring(base)
         else:
-            assert candidates.find_coloring(base) is None
+            assert candidates.find_useful_coloring(base) is None
     assert bool(detections) == detected
 
 
@@ -272,7 +272,7 @@ def test_a_gauss_newton_product_is_refused_if_only_the_reverse_mode_of_the_funct
     ],
 )
 def test_a_bad_option_is_explained_before_any_work(options, words, monkeypatch):
-    monkeypatch.setattr(candidates, "find_coloring", None)
+    monkeypatch.setattr(candidates, "find_useful_coloring", None)
     with pytest.raises(Refusal, match=words):
         scaling.advise(force, {"x": X}, {"k": K}, **options)
 

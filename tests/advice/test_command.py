@@ -145,12 +145,12 @@ def test_no_advice_on_a_cpu_is_given_for_an_accelerator_that_jax_does_not_find(m
 
 
 def test_a_list_of_one_workload_is_the_workload():
-    request = advise._parse_words(["workload=[linear]"])
+    request = advise._parse_request(["workload=[linear]"])
     assert request.name == request.case.workload == "linear"
 
 
 def test_an_empty_target_is_not_replaced_by_the_default():
-    request = advise._parse_words(["spring.py:force", "--points", "x=4,5", "target="])
+    request = advise._parse_request(["spring.py:force", "--points", "x=4,5", "target="])
     assert request.options["target"] == "", "`make_problem` refuses it"
 
 
@@ -158,7 +158,7 @@ def test_ctrl_c_before_the_measurement_names_no_records(monkeypatch, capsys):
     def interrupt(words):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(advise, "_parse_words", interrupt)
+    monkeypatch.setattr(advise, "_parse_request", interrupt)
     assert main(["advise", "workload=linear"]) == 130
     assert capsys.readouterr().err == "scaling: stopped before there was any advice\n"
 

@@ -195,7 +195,7 @@ def test_a_sparse_jacobian_is_expanded_to_the_dense_one(name):
     function, colors = SPARSE[name]
     problem = make_problem(function, {"x": RNG.normal(size=(3, 9))})
     with registered(problem) as case:
-        coloring = candidates.find_coloring(case)
+        coloring = candidates.find_useful_coloring(case)
         case = dataclasses.replace(case, mode=candidates.CODED)
     assert colors == (coloring and (coloring.column_count, coloring.row_count))
     if coloring:
@@ -265,7 +265,7 @@ def test_the_function_may_have_the_name_of_a_built_in_function():
         lambda x: x[1:] * x[:-1], {"x": RNG.normal(size=(3, 9))}, import_line="from springs import bool"
     )
     with registered(problem) as case:
-        coloring = candidates.find_coloring(case)
+        coloring = candidates.find_useful_coloring(case)
     code = plain_code.write_code(problem, dataclasses.replace(case, mode=candidates.CODED), coloring)
     assert plain_code.execute_code(problem, code)(problem.points["x"]).shape == (3, 8, 9)
 
@@ -274,7 +274,7 @@ def test_the_function_may_have_the_name_of_a_built_in_function():
 def test_rows_of_a_function_that_also_returns_a_python_number_are_those_of_jax(chunk):
     problem = make_problem(lambda x: (x.reshape(3, 4).sum(1) ** 2, 1.0), {"x": RNG.normal(size=(2, 12))})
     with registered(problem) as case:
-        coloring = None if chunk else candidates.find_coloring(case)
+        coloring = None if chunk else candidates.find_useful_coloring(case)
         assert chunk or coloring.row_count
         case = dataclasses.replace(case, mode="jacrev" if chunk else candidates.CODED, chunk=chunk)
     assert_equals(problem, plain_code.write_code(problem, case, coloring), jax.jacfwd)
@@ -286,7 +286,7 @@ def test_a_sparse_jacobian_of_8192_entries_has_nan_only_within_its_pattern(size,
     x = np.arange(-2.0, size - 2)[None] ** 2  # with a zero
     problem = make_problem(function, {"x": x})
     with registered(problem) as case:
-        coloring = candidates.find_coloring(case)
+        coloring = candidates.find_useful_coloring(case)
     code = plain_code.write_code(problem, dataclasses.replace(case, mode=candidates.CODED), coloring)
     found, dense = np.asarray(run_plainly(problem, code)), np.asarray(jax.vmap(jax.jacfwd(function))(x))
     in_pattern = np.abs(np.subtract.outer(np.arange(size - 1) + 0.5, np.arange(size))) < 1

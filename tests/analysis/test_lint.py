@@ -70,7 +70,7 @@ def remarks_on(tmp_path):
 
 def test_study_without_faults_is_publishable_as_it_is(study, remarks_on):
     remarks = remarks_on(study())
-    assert remarks == {} and lint.verdict(list(remarks.values())) == "publishable as it is"
+    assert remarks == {} and lint.format_verdict(list(remarks.values())) == "publishable as it is"
 
 
 def change(records, at, **fields):

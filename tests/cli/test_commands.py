@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import scaling
-from scaling.cli.commands import COMMANDS, overview, parse
+from scaling.cli.commands import COMMANDS, format_overview, parse_arguments
 from scaling.cli.main import main
 from scaling.report import export
 
@@ -18,7 +18,7 @@ def test_every_command_has_a_callable_execute_function(name):
 
 
 def test_the_commands_in_the_overview_fit_in_80_columns():
-    assert max(map(len, overview().splitlines()[1:])) <= 80
+    assert max(map(len, format_overview().splitlines()[1:])) <= 80
 
 
 def test_the_help_of_export_names_every_format():
@@ -36,7 +36,9 @@ def test_the_help_of_export_names_every_format():
 def test_an_option_may_stand_anywhere(name, words):
     first, second, *option = words
     assert (
-        parse(name, [first, *option, second]) == parse(name, [*option, first, second]) == parse(name, words)
+        parse_arguments(name, [first, *option, second])
+        == parse_arguments(name, [*option, first, second])
+        == parse_arguments(name, words)
     )
 
 

@@ -67,14 +67,14 @@ def make_study(tmp_path, make_record):
                 self.folder, stamp, ClusterSettings(name=kind), tasks, settings, plan, False
             )
             self.submission = submission_files.save_job_ids(
-                submission, {entry.name: f"7_{n}" for n, entry in enumerate(submission.entries)}
+                submission, {entry.name: f"7_{n}" for n, entry in enumerate(submission.tasks)}
             )
             results = [item.preflight for item in items]
             store.write_json(self.folder / "study.json", study_manifest("mine", None, [], results, settings))
             self.journals = {}
 
         def start(self, task, node="n1"):
-            self.journals[task] = Journal(self.submission.entries[task].path)
+            self.journals[task] = Journal(self.submission.tasks[task].path)
             self.journals[task].write("started", job=f"7_{task}", node=node, nodes=[node], pid=1)
             return self
 
@@ -103,7 +103,7 @@ def make_study(tmp_path, make_record):
             states = [name if isinstance(name, JobState) else JobState(name) for name in names]
             return [
                 TaskState(self.submission, entry, state)
-                for entry, state in zip(self.submission.entries, states, strict=True)
+                for entry, state in zip(self.submission.tasks, states, strict=True)
             ]
 
         def summary(self, *names):
@@ -196,7 +196,7 @@ def test_a_requeued_task_has_no_running_case_until_it_restarts(make_study):
 )
 def test_cases_that_a_restarted_task_will_not_retry_are_not_queued(attempt, reason, state, make_study):
     study = make_study(2).start(0).log(0, "begin", 0, attempt).log(0, "end", 0, attempt, reason=reason)
-    definition = submission_files.read_task(study.submission.entries[0].path)
+    definition = submission_files.read_task(study.submission.tasks[0].path)
     (environment,) = definition.environments.values()
     for number in range(1, attempt + 1):
         item = dataclasses.replace(definition.scheduled_cases[0], attempt=number)
@@ -294,7 +294,7 @@ def test_status_and_logs_work_without_a_scheduler(make_study, monkeypatch, capsy
 @pytest.mark.parametrize(("state", "is_needed"), [("RUNNING", True), ("TIMEOUT", True), ("COMPLETED", False)])
 def test_a_task_file_that_cannot_be_read_is_refused_if_its_cases_have_no_record(state, is_needed, make_study):
     study = make_study(2).start(0).finish(0, 0)
-    study.submission.entries[0].path.write_text('{"jobs"')
+    study.submission.tasks[0].path.write_text('{"jobs"')
     fix = "jobs/20261121T201500-3f2a/0001.json is not a valid .* and delete jobs/20261121T201500-3f2a$"
     with pytest.raises(Refusal, match=fix) if is_needed else contextlib.nullcontext():
         study.summary(state)
@@ -344,9 +344,9 @@ def test_poll_raises_at_once_if_the_scheduler_never_answered(make_study, monkeyp
 
 def test_logs_show_attempts_then_worker_logs_then_scheduler_logs(make_study, capsys):
     study = make_study(2).start(0).log(0, "begin", 0).start(0, "n2").log(0, "begin", 0, attempt=2)
-    definition = submission_files.read_task(study.submission.entries[0].path)
+    definition = submission_files.read_task(study.submission.tasks[0].path)
     [lost] = task_state.make_failed_records_of_task(
-        [], study.submission.entries[0].path, definition, "killed", "requeued"
+        [], study.submission.tasks[0].path, definition, "killed", "requeued"
     )
     Writer(study.folder).append(dataclasses.replace(lost, attempt=1))
     study.finish(0, 0, "failed", 2, reason="error", text="a [red]word[/red]")
@@ -468,7 +468,7 @@ def test_a_local_task_has_the_time_limit_of_its_cluster_and_reports_reaching_it(
     running_study, scaling_command, tmp_path
 ):
     [states] = task_state.find_tasks(tmp_path / "here")
-    command = Path(f"/proc/{states.entry.job}/cmdline").read_bytes().split(b"\0")
+    command = Path(f"/proc/{states.submitted.job}/cmdline").read_bytes().split(b"\0")
     assert command[0] == b"timeout" and b"--signal=USR1" in command and b"86400" in command
     os.kill(states.journal.pid, task.TIME_LIMIT)
     wait_until(lambda: not task_state.find_tasks(tmp_path / "here")[0].state.live, "the end of the task")
@@ -573,7 +573,7 @@ def test_each_replicate_without_a_record_is_missing_in_status_report_and_lint(ma
 def test_report_and_lint_count_lost_cases_like_status_and_write_no_record(make_study, scaling_command):
     study = make_study(4, "local").start(0).finish(0, 0).log(0, "begin", 1).end(0, "stopped")
     (study.submission.folder / "log").mkdir()
-    log = study.submission.entries[1].log_path("err")
+    log = study.submission.tasks[1].log_path("err")
     log.write_text(f"{submission_files.SETUP_FAILED} 1: module load cuda\n")
     assert count(status.load_status(study.folder))["failed"] == 3
     assert read_counts(scaling_command(["report", "here"]).stdout) == (1, 0, 3)

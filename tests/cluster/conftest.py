@@ -32,12 +32,12 @@ def submit_cases(folder, cases, seconds=1e9):
 
 def first_case(submission):
     """Return the first case of the first task of a submission."""
-    return submission_files.read_task(submission.entries[0].path).scheduled_cases[0].case
+    return submission_files.read_task(submission.tasks[0].path).scheduled_cases[0].case
 
 
 def start_journal(submission, **fields):
     """Log that a task started and began its first case."""
-    journal = Journal(submission.entries[0].path)
+    journal = Journal(submission.tasks[0].path)
     journal.write("started", job="7", node="n1", nodes=["n1"], pid=2**22 + 1, **fields)
     journal.write("begin", key=first_case(submission).key, replicate=0, attempt=1)
     return journal

@@ -6,7 +6,7 @@ import types
 import pytest
 
 from scaling.cluster import sbatch, slurm
-from scaling.cluster.cluster_settings import from_config
+from scaling.cluster.cluster_settings import parse_cluster_settings
 from scaling.core.case import Refusal
 from scaling.workers import worker_group
 from scaling.workers.machine import Machine, ProcessShape
@@ -16,7 +16,7 @@ NODES = Machine("gpu", None, 4, 2, "of partition main", remote=True, cpus_each=1
 
 def configure(**config):
     """Return the settings of a cluster with Slurm."""
-    return from_config({"name": "slurm"} | config)
+    return parse_cluster_settings({"name": "slurm"} | config)
 
 
 def refuse(message, **config):
@@ -161,7 +161,7 @@ def test_a_device_of_an_allocation_is_a_core_and_no_hardware_thread(cpus, thread
     monkeypatch.setenv("SLURM_JOB_NODELIST", "c[1-2]")
     monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", cpus)
     monkeypatch.setenv("SLURM_THREADS_PER_CORE", threads)  # of --hint=nomultithread
-    assert slurm.find_machine(from_config({"name": "allocation"}), False).per_node == cores
+    assert slurm.find_machine(parse_cluster_settings({"name": "allocation"}), False).per_node == cores
 
 
 def test_a_wckey_is_sent_only_if_configured(tmp_path):

@@ -38,7 +38,7 @@ def with_job(submission):
 
 def first_task(submission, state, reason=""):
     """Return the first task of a submission in a state."""
-    return task_state.TaskState(submission, submission.entries[0], JobState(state, reason=reason))
+    return task_state.TaskState(submission, submission.tasks[0], JobState(state, reason=reason))
 
 
 def fake_slurm(monkeypatch, states):
@@ -63,10 +63,10 @@ def test_a_lost_case_is_recorded_once_in_the_requested_environment(
     submission, tmp_path, monkeypatch, make_record
 ):
     submission = with_job(submission)
-    first, second, *_ = submission_files.read_task(submission.entries[0].path).scheduled_cases
+    first, second, *_ = submission_files.read_task(submission.tasks[0].path).scheduled_cases
     earlier = dataclasses.replace(make_record("failed", reason="killed"), case=first.case)
     Writer(tmp_path).append(earlier)  # an attempt with other code
-    journal = Journal(submission.entries[0].path)
+    journal = Journal(submission.tasks[0].path)
     for item in (first, second):
         journal.write("begin", key=item.case.key, replicate=0, attempt=1)
     journal.write("end", key=second.case.key, replicate=0, status="ok")
@@ -75,10 +75,10 @@ def test_a_lost_case_is_recorded_once_in_the_requested_environment(
     assert task_state.record_lost_cases(tmp_path, task_state.find_tasks(tmp_path)) == 1
     assert task_state.record_lost_cases(tmp_path, task_state.find_tasks(tmp_path)) == 0
     (lost,) = [record for record in load(tmp_path).records if record.environment != earlier.environment]
-    began_at = read_journal(submission.entries[0].path).attempts[0].began_at
+    began_at = read_journal(submission.tasks[0].path).attempts[0].began_at
     assert (lost.key, lost.reason, lost.attempt, lost.started_at) == (first.case.key, "timeout", 1, began_at)
     assert lost.environment["hosts"] == []
-    requested = submission_files.read_task(submission.entries[0].path).environments[None, ()]
+    requested = submission_files.read_task(submission.tasks[0].path).environments[None, ()]
     assert lost.environment["digest"] == requested["digest"]
 
 
@@ -86,7 +86,7 @@ def test_a_job_without_cases_left_to_run_leaves_no_failed_record(
     submission, tmp_path, monkeypatch, make_record
 ):
     submission = with_job(submission)
-    definition = submission_files.read_task(submission.entries[0].path)
+    definition = submission_files.read_task(submission.tasks[0].path)
     done = make_record(digest=definition.environments[None, ()]["digest"])
     for item in definition.scheduled_cases:  # another job has run them, at another attempt
         Writer(tmp_path).append(dataclasses.replace(done, case=item.case, attempt=2))
@@ -108,7 +108,7 @@ def test_a_local_task_of_another_host_is_in_an_unknown_state(submission, tmp_pat
 def test_a_local_task_that_is_just_starting_a_program_is_found(submission, monkeypatch):
     """The command line of its process is empty then. A task that is not found counts as lost and runs again."""
     monkeypatch.setattr(task_state.Path, "read_bytes", lambda _: b"")
-    entry = dataclasses.replace(submission.entries[0], job=str(os.getpid()))
+    entry = dataclasses.replace(submission.tasks[0], job=str(os.getpid()))
     assert (
         task_state._find_process(task_state.TaskState(submission, entry, JobState("UNKNOWN"))) == os.getpid()
     )
@@ -295,7 +295,7 @@ def test_jobs_of_a_dead_launcher_are_found_by_name_until_their_journals_contain_
     states = {"12_0": JobState("RUNNING", "n1"), "12_1": JobState("PENDING", reason="Resources")}
     fake_slurm(monkeypatch, states)
     assert all(found.state.live for found in task_state.find_tasks(tmp_path))
-    for number, entry in enumerate(orphaned.entries[:2]):
+    for number, entry in enumerate(orphaned.tasks[:2]):
         Journal(entry.path).write("started", job=f"12_{number}", node="n1", nodes=["n1"], pid=1)
     assert states_in(tmp_path) == ["RUNNING", "PENDING", "LOST"]
 
@@ -309,16 +309,16 @@ def test_tasks_that_a_dead_launcher_did_not_submit_are_not_queued(orphaned, tmp_
 def test_cancel_ends_jobs_whose_ids_were_never_saved(orphaned, tmp_path, monkeypatch):
     fake_slurm(monkeypatch, {"12_0": JobState("RUNNING", "n1")})
     cancelled = []
-    monkeypatch.setattr(slurm, "cancel", cancelled.append)
-    assert len(task_state.cancel(task_state.find_tasks(tmp_path))) == len(orphaned.entries)
+    monkeypatch.setattr(slurm, "cancel_jobs", cancelled.append)
+    assert len(task_state.cancel_tasks(task_state.find_tasks(tmp_path))) == len(orphaned.tasks)
     assert cancelled == [orphaned.name]
 
 
 def test_a_final_failure_runs_once_more_with_retry(submission, tmp_path, make_record):
     """The task that retries it runs it once, even if the task is requeued later."""
-    cases = [item.case for item in submission_files.read_task(submission.entries[0].path).scheduled_cases]
+    cases = [item.case for item in submission_files.read_task(submission.tasks[0].path).scheduled_cases]
     answers = [PreflightResult(case, None, None) for case in cases]
-    work = submission_files.read_task(submission.entries[0].path)
+    work = submission_files.read_task(submission.tasks[0].path)
     (recorded,) = work.environments.values()
 
     def failed(attempt):
@@ -346,7 +346,7 @@ NAIVE_TIME = '{"event": "begin", "key": "x", "replicate": 0, "attempt": 1, "at":
 @pytest.mark.parametrize("line", ['{"event": "begin", "ke', "[]", "{}", "7", NAIVE_TIME])
 def test_a_damaged_line_of_a_journal_is_skipped(submission, line):
     start_journal(submission)
-    entry = submission.entries[0]
+    entry = submission.tasks[0]
     undamaged = read_journal(entry.path)
     with entry.path.with_suffix(".run-1.jsonl").open("a") as file:
         file.write(line + "\n")

@@ -12,7 +12,7 @@ import pytest
 
 from scaling.cli import main
 from scaling.cluster import sbatch, submission_files, task_state
-from scaling.cluster.cluster_settings import ClusterSettings, from_config
+from scaling.cluster.cluster_settings import ClusterSettings, parse_cluster_settings
 from scaling.core.case import Refusal
 from tests.cluster.conftest import SETTINGS
 
@@ -28,7 +28,9 @@ def submit(make_plan, commands, monkeypatch, tmp_path):
         plan, tasks, _ = make_plan(kind, 1 if kind == "local" else 2)
         commands(**{"sbatch": "exit 1", "srun": "", "squeue": "", "sacct": "", "scancel": ""} | scripts)
         results.mkdir(exist_ok=True)
-        cluster = from_config({"name": kind, "qos": "normal"} if kind == "slurm" else {"name": kind})
+        cluster = parse_cluster_settings(
+            {"name": kind, "qos": "normal"} if kind == "slurm" else {"name": kind}
+        )
         return sbatch.submit(results, cluster, tasks, SETTINGS, plan, False)
 
     return call
@@ -58,7 +60,7 @@ def test_sbatch_gets_the_cluster_and_account_of_the_user_and_no_other_variable_o
     accept()  # outside a job
     for name in (*kept, *removed):
         monkeypatch.setenv(name, "x")
-    assert {entry.job for entry in accept().entries} == {"3", "4"}
+    assert {entry.job for entry in accept().tasks} == {"3", "4"}
     names = {line.partition("=")[0] for line in (tmp_path / "env").read_text().splitlines()}
     assert names >= set(kept) and not names & set(removed)  # qos is that of cluster.qos
     assert all(os.environ[name] == "x" for name in (*kept, *removed))
@@ -90,7 +92,7 @@ def test_if_scancel_fails_the_jobs_stay_known_and_can_be_cancelled(submit, tmp_p
     squeue.write_text(f"#!/bin/sh\n[ -e {tmp_path}/no ] || echo '12|{submission.name}|RUNNING|n1|None'\n")
     assert [task.state.name for task in task_state.find_tasks(results)] == ["RUNNING", "LOST"]
     (tmp_path / "bin" / "scancel").write_text(f"#!/bin/sh\ntouch {tmp_path}/no\n")
-    assert len(task_state.cancel(task_state.find_tasks(results))) == 1
+    assert len(task_state.cancel_tasks(task_state.find_tasks(results))) == 1
     assert [task.state.name for task in task_state.find_tasks(results)] == ["LOST", "LOST"]
 
 
@@ -105,7 +107,7 @@ def test_a_signal_stops_no_sbatch_that_slurm_may_have_answered(name, submit):
         submission = submit(sbatch=f"kill -{name} $PPID $$; sleep 0.1; echo Submitted batch job 5")
     finally:
         assert signal.signal(number, earlier) == stop
-    assert {entry.job for entry in submission.entries} == {"5"}
+    assert {entry.job for entry in submission.tasks} == {"5"}
 
 
 @pytest.mark.parametrize(
@@ -181,7 +183,7 @@ def test_a_local_task_may_have_such_a_results_folder_if_pythonpath_does_not_spli
     name, submit, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(sbatch, "_start_process", lambda *_: {"0001": "7"})
-    assert submit(tmp_path / name, "local").entries[0].job == "7"
+    assert submit(tmp_path / name, "local").tasks[0].job == "7"
 
 
 @pytest.mark.parametrize(
@@ -200,7 +202,7 @@ def test_default_options_of_sbatch_are_added_only_if_the_user_gave_none_of_their
 ):
     plan, [task], _ = make_plan()
     entry = types.SimpleNamespace(shape=task.shape)
-    cluster = from_config({"name": "slurm", "sbatch": options})
+    cluster = parse_cluster_settings({"name": "slurm", "sbatch": options})
     submission = types.SimpleNamespace(name="scaling-x")
     made = sbatch._sbatch_options(submission, entry, cluster, plan.machine, None)
     assert made["additional_parameters"] == expected
@@ -212,7 +214,7 @@ def test_an_option_of_the_user_replaces_the_option_of_that_name(gpu_option, make
     names = [gpu_option.replace("_", "-"), "cpus-per-task", "open-mode", "reservation"]
     options = dict.fromkeys(names, "mine")
     settings = {"platform": "gpu", "gpu_option": gpu_option, "reservation": "ours", "sbatch": options}
-    cluster = from_config({"name": "slurm"} | settings)
+    cluster = parse_cluster_settings({"name": "slurm"} | settings)
     (script,) = sbatch.format_scripts(tmp_path, cluster, tasks, plan.machine)
     assert [line for name in sorted(options) for line in script.splitlines() if name in line] == [
         f"#SBATCH --{name}=mine" for name in sorted(options)
@@ -226,7 +228,7 @@ def test_a_null_option_of_the_user_leaves_out_the_option_of_that_name(value, mak
     settings = {"qos": "q", "memory": 4096, "exclusive": True}
     scripts = [
         sbatch.format_scripts(
-            tmp_path, from_config({"name": "slurm", **settings, **user}), tasks, plan.machine
+            tmp_path, parse_cluster_settings({"name": "slurm", **settings, **user}), tasks, plan.machine
         )[0]
         for user in ({}, {"sbatch": dict.fromkeys(names, value)})
     ]
@@ -252,7 +254,7 @@ OPTIONS = [
 def test_options_that_find_the_jobs_or_contradict_the_settings_cannot_be_set(option):
     names = "array, clusters, error, job-name, nodes, output, parsable, partition, test-only, time"
     with pytest.raises(Refusal, match=f"cluster.sbatch must be .* without {names}"):
-        from_config({"name": "slurm", "sbatch": {option: "x"}})
+        parse_cluster_settings({"name": "slurm", "sbatch": {option: "x"}})
 
 
 def test_a_full_disk_at_submission_is_one_short_line(tmp_path, monkeypatch, capsys):
@@ -273,5 +275,5 @@ def test_a_time_limit_below_a_second_is_a_limit(make_submission, monkeypatch):
         subprocess, "Popen", lambda command, **_: scripts.append(command[2]) or types.SimpleNamespace(pid=7)
     )
     submission = make_submission("local")
-    sbatch._start_process(submission, ["true"], from_config({"name": "local", "time": "0.4s"}))
+    sbatch._start_process(submission, ["true"], parse_cluster_settings({"name": "local", "time": "0.4s"}))
     assert f"--kill-after={sbatch._KILL_SECONDS} 1 " in scripts[0]

@@ -167,7 +167,7 @@ def test_nested_runs_all_device_counts_in_one_allocation_block_by_block(
     done = scaling_command([*arguments, *SLURM, "results=out", "wait=true", "nested=true"], timeout=TIMEOUT)
     assert done.returncode == 0, done.stdout + done.stderr
     records = sorted(load(results).records, key=lambda r: r.started_at)
-    assert {r.environment["job"] for r in records} == {read_submissions(results)[0].entries[0].job}
+    assert {r.environment["job"] for r in records} == {read_submissions(results)[0].tasks[0].job}
     assert Counter((r.case.devices, r.replicate) for r in records) == {
         (d, b): 1 for d in (1, 4) for b in range(3)
     }
@@ -197,7 +197,7 @@ def test_a_plain_sbatch_script_runs_a_study_without_submitit(tmp_path, scaling_c
 def test_cancelling_a_task_loses_no_finished_record(submit, tmp_path, results):
     submit()
     before = wait_for_block(tmp_path)
-    slurm("scancel", read_submissions(results)[0].entries[0].job)
+    slurm("scancel", read_submissions(results)[0].tasks[0].job)
     assert final_states(results) == ["CANCELLED"]
     check_completion(submit, tmp_path, before)
     assert failures(results) and {reason for reason, _ in failures(results)} == {"cancelled"}
@@ -225,7 +225,7 @@ def test_a_killed_worker_fails_only_one_case(submit, tmp_path, results):
     submit()
     before = wait_for_block(tmp_path)
     (tmp_path / "go").touch()
-    job = read_submissions(results)[0].entries[0].job.partition("_")[0]
+    job = read_submissions(results)[0].tasks[0].job.partition("_")[0]
     for pid in worker_pids(job):
         os.kill(pid, signal.SIGKILL)
     assert final_states(results) == ["COMPLETED"]
@@ -239,7 +239,7 @@ def test_a_requeued_task_resumes_after_its_finished_cases(submit, tmp_path, resu
     submit()
     before = wait_for_block(tmp_path)
     (tmp_path / "go").touch()
-    job = read_submissions(results)[0].entries[0].job
+    job = read_submissions(results)[0].tasks[0].job
     slurm("scontrol", "requeue", job)
     start_requeued_job(job)
     assert final_states(results) == ["COMPLETED"]
@@ -291,7 +291,7 @@ def test_a_preempted_task_is_requeued_by_slurm_or_resubmitted_by_the_next_run(
     (tmp_path / "go").touch()
     preempt_all_jobs()
     if state == "COMPLETED":
-        start_requeued_job(read_submissions(results)[0].entries[0].job)
+        start_requeued_job(read_submissions(results)[0].tasks[0].job)
     assert final_states(results) == [state]
     check_completion(submit, tmp_path, before, devices="4")
     assert {reason for reason, _ in failures(results)} <= {"killed", "preempted"}
@@ -326,7 +326,7 @@ def test_attempts_are_counted_and_limited(submit, tmp_path, results):
         (tmp_path / "stuck").unlink(missing_ok=True)
         submit("cluster.attempts=2")
         wait_for_block(tmp_path)
-        slurm("scancel", read_submissions(results)[-1].entries[0].job)
+        slurm("scancel", read_submissions(results)[-1].tasks[0].job)
         final_states(results)
     output = submit("cluster.attempts=2")
     assert "failed permanently or 2 times (cluster.attempts)" in output
@@ -431,10 +431,10 @@ def test_tasks_are_split_by_fill_and_arrays_of_different_shapes_run_in_sequence(
     """fill=0.001 gives one task per problem: two problems on one device and two on two."""
     submit("cluster.fill=0.001", "cluster.at_once=1", devices="[1, 2]")
     (submission,) = read_submissions(results)
-    assert len(submission.entries) == 4 and {entry.shape.devices for entry in submission.entries} == {1, 2}
+    assert len(submission.tasks) == 4 and {entry.shape.devices for entry in submission.tasks} == {1, 2}
     stored = json.loads((submission.folder / "submission.json").read_text())
     assert len({task["job"] for task in stored["tasks"]}) == 4
-    arrays = list(dict.fromkeys(entry.job.partition("_")[0] for entry in submission.entries))
+    arrays = list(dict.fromkeys(entry.job.partition("_")[0] for entry in submission.tasks))
     assert len(arrays) == 2
     assert f"afterany:{arrays[0]}" in run_command("scontrol", "show", "job", arrays[1]).stdout
     assert sum("RUNNING" in line for line in queued_jobs()) <= 1
@@ -487,7 +487,7 @@ def test_memory_is_requested_in_gigabytes_and_too_much_is_rejected(scaling_comma
     arguments = [*write_study(ONE_CASE), *SLURM, "results=out"]
     blocking_job = slurm("sbatch", "--parsable", *ALL_CORES, "--wrap=sleep 600")
     assert scaling_command([*arguments, "cluster.memory=4"], timeout=TIMEOUT).returncode == 0
-    (entry,) = read_submissions(results)[0].entries
+    (entry,) = read_submissions(results)[0].tasks
     assert run_command("squeue", "-h", "-o", "%m", "-j", entry.job).stdout.strip() == "4G"
     slurm("scancel", blocking_job)
     assert final_states(results) == ["COMPLETED"] and sum(count_ok(results).values()) == 1

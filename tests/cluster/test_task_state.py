@@ -232,7 +232,7 @@ def test_a_local_task_that_is_cancelled_before_it_has_a_journal_is_cancelled_wit
     while b"sleep\x0060" not in b"".join(processes_of(tmp_path)) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert state_of(tmp_path) == "PENDING"
-    task_state.cancel(task_state.find_tasks(tmp_path))
+    task_state.cancel_tasks(task_state.find_tasks(tmp_path))
     while processes_of(tmp_path) and time.monotonic() < deadline:
         os.waitpid(-1, os.WNOHANG)
         time.sleep(0.02)
@@ -243,7 +243,7 @@ def test_a_local_task_that_is_cancelled_before_it_has_a_journal_is_cancelled_wit
 
 def test_the_log_of_an_earlier_run_does_not_explain_the_end_of_a_later_one(make_submission, tmp_path):
     submission = make_submission(job="7")
-    [entry] = submission.entries
+    [entry] = submission.tasks
     start_journal(submission)
     log = submission.folder / "log" / "7_0_log.err"
     log.parent.mkdir()
@@ -271,7 +271,7 @@ def test_a_journal_that_is_a_pipe_is_an_error_and_does_not_block_the_command(tmp
 def test_the_journal_contains_the_lengths_of_the_logs_at_the_start_of_a_run(
     make_submission, monkeypatch, tmp_path
 ):
-    [entry] = make_submission("local").entries
+    [entry] = make_submission("local").tasks
     monkeypatch.setattr(task, "_run_missing_cases", lambda *_: None)
     lengths = [os.fstat(number).st_size for number in (1, 2)]
     assert task._run_with_journal(entry.path, submission_files.read_task(entry.path), 0) == 0
@@ -306,16 +306,16 @@ def test_cancel_does_not_name_this_host_if_slurm_does_not_answer(
 def test_cancel_ends_the_other_tasks_if_slurm_refuses_one(refused, make_submission, tmp_path, monkeypatch):
     submission, calls = make_submission(job="7"), set()
     submissions = submission, dataclasses.replace(submission, folder=tmp_path / "jobs" / "other")
-    tasks = [task_state.TaskState(each, each.entries[0], JobState("RUNNING")) for each in submissions]
+    tasks = [task_state.TaskState(each, each.tasks[0], JobState("RUNNING")) for each in submissions]
 
     def cancel(name):
         calls.add(name)
         if name == refused:
             raise Refusal("Slurm: scancel: error: Kill job error on job id 8: Access/permission denied")
 
-    monkeypatch.setattr(slurm, "cancel", cancel)
+    monkeypatch.setattr(slurm, "cancel_jobs", cancel)
     with pytest.raises(Refusal, match="permission denied"):
-        task_state.cancel(tasks)
+        task_state.cancel_tasks(tasks)
     assert calls == {NAME, "scaling-other"}
 
 
@@ -352,7 +352,7 @@ def test_a_task_below_a_linked_jobs_folder_is_found_by_its_process(make_submissi
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "jobs").symlink_to(tmp_path / "elsewhere")
     submission = make_submission("local", folder=tmp_path / "here")
-    process = subprocess.Popen(["sh", "-c", "sleep 60; true", str(submission.entries[0].path)])
+    process = subprocess.Popen(["sh", "-c", "sleep 60; true", str(submission.tasks[0].path)])
     submission_files.save_job_ids(submission, {"0001": str(process.pid)})
     assert state_of(tmp_path / "here") == "PENDING"
     process.kill()

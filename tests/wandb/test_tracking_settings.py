@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from scaling.core.case import Refusal
-from scaling.wandb.job import TrackingSettings, describe_error
+from scaling.wandb.job import TrackingSettings, describe_wandb_error
 from tests.support import wandb_study
 from tests.support.paths import CONF
 from tests.support.wandb_server import KEY
@@ -57,4 +57,4 @@ def test_config_file_states_the_defaults():
 
 def test_a_full_disk_is_described_with_the_fix_and_without_file_names():
     error = OSError(errno.ENOSPC, "No space left on device", "run-0.wandb")
-    assert describe_error(error) == "No space left on device: free some space"
+    assert describe_wandb_error(error) == "No space left on device: free some space"

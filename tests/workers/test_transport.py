@@ -8,7 +8,7 @@ import traceback
 
 import pytest
 
-from scaling.cluster.cluster_settings import from_config
+from scaling.cluster.cluster_settings import parse_cluster_settings
 from scaling.core import environment
 from scaling.workers import child_process, worker_group
 from scaling.workers.child_process import ChildProcess
@@ -46,7 +46,7 @@ def test_a_step_with_gpus_requests_the_gpus_of_a_node_and_their_cores(cores, cpu
 
 
 def test_container_and_srun_options_precede_the_worker_command():
-    cluster = from_config(
+    cluster = parse_cluster_settings(
         {"name": "slurm", "container": "image.sqsh", "srun": ["--container-mounts=/scratch"]}
     )
     (command,) = SrunSteps(("n1",), "gpu", arguments=cluster.srun_options).commands(
