@@ -175,7 +175,7 @@ def describe_certainty(best: Record, others: Sequence[Record]) -> str:
 def add_rates(model: Hardware, cases: Sequence[Case]) -> Hardware:
     """Return a copy of `model` with the peak rates of this CPU, from a cache or from a measurement.
 
-    Only the rates that limit programs of `cases` are included. Raise `Refusal` if they cannot be measured.
+    Only the rates that the programs of `cases` need are included. Raise `Refusal` if they cannot be measured.
     """
     benchmarks = machine_peaks.peak_cases(cases, "cpu")
     peaks = _load_or_measure([case for case in benchmarks if case.target in _PEAKS_OF_MODEL])

@@ -342,8 +342,8 @@ def _describe_planned_memory(forecast: Forecast) -> list[str]:
     used, capacity, fullest = max(usages, key=lambda usage: usage[0] / usage[1], default=(0, 0, None))
     if not fullest or not used:
         return []
-    share = f"{format_bytes(used)} of {format_bytes(capacity)} ({format_percentage(used / capacity)})"
-    return [f"Every compiled case fits; {label(fullest)} needs the most memory, {share}."]
+    memory_use = f"{format_bytes(used)} of {format_bytes(capacity)} ({format_percentage(used / capacity)})"
+    return [f"Every compiled case fits; {label(fullest)} needs the most memory, {memory_use}."]
 
 
 def describe_score(score: PlanScore) -> str:

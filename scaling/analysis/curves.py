@@ -25,7 +25,7 @@ from scaling.analysis.cases import (
     size_name,
     with_fields,
 )
-from scaling.analysis.estimate import Estimate, format_ratio, format_share
+from scaling.analysis.estimate import Estimate, format_fraction, format_ratio
 from scaling.analysis.ranking import Ranking
 from scaling.analysis.ratios import estimate_ratio, p_value
 from scaling.analysis.timings import Timing, is_empty_call, near_floor, time_ratio
@@ -244,7 +244,7 @@ def format_serial_part(curve: Curve, point: CurvePoint) -> str:
     weak = curve.kind == "weak"
     undivided = [count - speedup if weak else count / speedup - 1 for speedup in (value, high, low)]
     value, low, high = (min(max(0.0, part / (count - 1)), 1.0) for part in undivided)
-    return format_share(value, low, high)
+    return format_fraction(value, low, high)
 
 
 def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> list[list[Curve]]:
@@ -405,8 +405,8 @@ def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> Estimate:
     # Relative to the first time, so that constant times have a slope of exactly 0.
     times = np.log([timing.median / line[0][1].median for _, timing in line])
     (slope, _), covariance = np.polyfit(sizes, times, 1, cov=True)
-    half = stdtrit(len(line) - 2, 0.975) * math.sqrt(covariance[0, 0])
-    slopes = [slope - half, slope + half]
+    half_width = stdtrit(len(line) - 2, 0.975) * math.sqrt(covariance[0, 0])
+    slopes = [slope - half_width, slope + half_width]
     if len(line) > _LEAST_SIZES:
         (curvature, middle, _), covariance = np.polyfit(sizes, times, 2, cov=True)
         if abs(curvature) > stdtrit(len(line) - 3, 0.975) * math.sqrt(covariance[0, 0]) + _ROUNDING:

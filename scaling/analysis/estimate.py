@@ -7,7 +7,7 @@ from scaling.core.formatting import format_number
 UNDETERMINED = "not determined"
 _WIDEST_RATIO = 10.0  # largest high / low of the interval of a ratio
 _WIDEST_EXPONENT = 1.0  # largest width of the interval of an exponent
-_WIDEST_SHARE = 0.5  # largest width of the interval of a fraction
+_WIDEST_FRACTION = 0.5  # largest width of the interval of a fraction
 
 
 class Estimate(NamedTuple):
@@ -19,7 +19,7 @@ class Estimate(NamedTuple):
 
     @property
     def above_one(self) -> bool:
-        """Return whether the whole confidence interval is above 1, as for a significantly longer time."""
+        """Return whether a ratio is significantly above 1: its whole confidence interval is above 1."""
         return self.low is not None and self.low > 1
 
     @property
@@ -63,10 +63,12 @@ def format_exponent(value: float, low: float | None, high: float | None) -> str:
 
     The text is 'not determined (-2.65 to 8.48)' if the interval is wider than 1.
     """
-    return format_share(value, low, high, _WIDEST_EXPONENT)
+    return format_fraction(value, low, high, _WIDEST_EXPONENT)
 
 
-def format_share(value: float, low: float | None, high: float | None, widest: float = _WIDEST_SHARE) -> str:
+def format_fraction(
+    value: float, low: float | None, high: float | None, widest: float = _WIDEST_FRACTION
+) -> str:
     """Return a fraction and its interval as text with three digits, such as '0.120 (0.100 to 0.150)'.
 
     The text is 'not determined (0.100 to 0.900)' if the interval is wider than `widest`. If a limit is None,

@@ -127,8 +127,9 @@ def read(
     """Read a results folder, and derive all results that a report shows.
 
     `only` contains the digests of the environments to include, or is None for all environments. `unrecorded`
-    contains records for the cases of lost jobs, which are not in the folder. `loaded` contains the records of
-    the folder, or is None to load them. `efficiency` is the smallest acceptable parallel efficiency.
+    contains additional records, which are not in a file, for cases that ended jobs did not finish. `loaded`
+    contains the records of the folder, or is None to load them. `efficiency` is the smallest acceptable
+    parallel efficiency.
     """
     loaded = loaded or store.load(folder)
     current_records = store.current_records([*loaded.records, *unrecorded], folder)

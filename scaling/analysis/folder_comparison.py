@@ -112,8 +112,8 @@ def _load_newest_records(name: str, folder: Path) -> tuple[dict[str, list[Record
     omitted records and the damaged lines. Each remark starts with `name`.
     """
     loaded = store.load(folder)
-    latest = store.current_records(loaded.records, folder)
-    records = [record for record in latest if record.case.kind == "case"]
+    current_records = store.current_records(loaded.records, folder)
+    records = [record for record in current_records if record.case.kind == "case"]
     newest = store.keep_newest_environments(records)
     by_case = group_by(sorted(newest, key=lambda record: record.replicate), lambda record: record.key)
     omitted_counts = {"outdated record": len(records) - len(newest), "damaged line": len(loaded.damaged)}

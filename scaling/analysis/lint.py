@@ -103,14 +103,17 @@ def _short_time(timing: Timing) -> str:
 
 def _wide_interval(timing: Timing) -> str | bool:
     median, low, high = timing.estimate
-    half = max((high or median) - median, median - (low or median)) / median
+    half_width = max((high or median) - median, median - (low or median)) / median
     stopped = " and ".join(sorted({record.stop_reason or "nothing known" for record in timing.records}))
-    return half > _MAX_HALF_WIDTH and f"{100 * half:.1f} %, stopped by {stopped}"
+    return half_width > _MAX_HALF_WIDTH and f"{100 * half_width:.1f} %, stopped by {stopped}"
 
 
 def _disturbed(timing: Timing) -> str | bool:
-    share, causes = timings.describe_disturbances(timing)
-    return share > timings.DISTURBED and f"{format_percentage(share)} of its samples, {' and '.join(causes)}"
+    fraction, causes = timings.describe_disturbances(timing)
+    return (
+        fraction > timings.DISTURBED
+        and f"{format_percentage(fraction)} of its samples, {' and '.join(causes)}"
+    )
 
 
 def _trend(timing: Timing) -> str | bool:

@@ -215,10 +215,10 @@ def _effective_count(ratios: Sequence[Ratio]) -> float:
     return len(ratios) / (1 + (len(ratios) - 1) * min(max(correlation, 0.0), 1.0))
 
 
-def trend(samples: Sequence[float], least: float = 0.0) -> float | None:
+def trend(samples: Sequence[float], min_change: float = 0.0) -> float | None:
     """Return the relative change of the median time from the first to the last third of the samples.
 
-    Return None if there are fewer than three samples, if the change is at most `least`, or if it is not
+    Return None if there are fewer than three samples, if the change is at most `min_change`, or if it is not
     significant. The test is Spearman's rank correlation with the sample index, at the 0.1 % level.
     """
     count = len(samples)
@@ -226,7 +226,7 @@ def trend(samples: Sequence[float], least: float = 0.0) -> float | None:
         return None
     first, last = (statistics.median(third) for third in (samples[: count // 3], samples[-(count // 3) :]))
     change = (last - first) / statistics.median(samples)
-    if abs(change) <= least:
+    if abs(change) <= min_change:
         return None
     ranks, index = _centered_ranks(samples), np.arange(count) - (count - 1) / 2
     determination = (ranks @ index) ** 2 / (ranks @ ranks) / (index @ index)  # the squared correlation

@@ -149,8 +149,8 @@ def reasons_for_doubt(fast: Timing, slow: Timing) -> tuple[str, ...]:
         reasons.append("the times differ by under 10x the overhead of a call")
     if min(len(fast.records), len(slow.records)) < 2:
         reasons.append(ONE_PROCESS)
-    for share, causes in map(describe_disturbances, (fast, slow)):
-        reasons += causes if share > DISTURBED else []
+    for fraction, causes in map(describe_disturbances, (fast, slow)):
+        reasons += causes if fraction > DISTURBED else []
     return tuple(dict.fromkeys(reasons))
 
 

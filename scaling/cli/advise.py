@@ -57,7 +57,9 @@ _SHAPE = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*)=(scalar|\d{1,15}(?:,\d{1,15})*)(?
 _DTYPES = (*DTYPES, "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "bool")
 _FIELDS_OF_FUNCTION = ("wrt", "target", "devices", "hardware")
 _FIELDS_OF_WORKLOAD = (*VIEWS["problem"], "formulation", "memory_limit", "devices", "hardware")
-_IN_PROCESS = "--in-process"  # the first argument of the process in which JAX runs; JSON of its share follows
+_IN_PROCESS = (
+    "--in-process"  # the first argument of a child process, which is followed by JSON of its own options
+)
 _DURATION = "duration"  # the name of the file to which this process writes the time of the best method
 _Shapes = dict[str, tuple[tuple[int, ...], str]]  # input name -> (shape, dtype)
 
@@ -114,12 +116,14 @@ def _advise_on_devices(words: list[str], request: _Request, console: Console) ->
     groups = [[count] for count in dict.fromkeys(devices)] if request.is_bound else [devices]
     durations, refusals, is_stopped = dict[int, str](), dict[int, Refusal](), False
     for group in groups:
-        share = {"devices": group, "budget": options["budget"] / len(groups)}
+        process_options = {"devices": group, "budget": options["budget"] / len(groups)}
         is_measured = options["budget"] and not options["hardware"]
-        procedure = f"measured for up to {share['budget']:g} s" if is_measured else "by compiling alone"
+        procedure = (
+            f"measured for up to {process_options['budget']:g} s" if is_measured else "by compiling alone"
+        )
         print_lines(console, [f"{request.name} on {machine}, devices={group}: {procedure}"])
         try:
-            command = [_IN_PROCESS, json.dumps(share), *words]
+            command = [_IN_PROCESS, json.dumps(process_options), *words]
             durations[group[0]], is_stopped = _run_in_process(command, request)
         except Refusal as refusal:
             refusals[group[0]] = refusal
@@ -148,11 +152,11 @@ def _print_comparison(
         print_lines(console, [f"Best time on each number of devices: {'; '.join(times)}."])
 
 
-def _parse_request(words: Sequence[str], share: Mapping[str, Any] | None = None) -> _Request:
+def _parse_request(words: Sequence[str], process_options: Mapping[str, Any] | None = None) -> _Request:
     """Parse the command-line arguments. Raise `Refusal` if an argument is invalid.
 
-    In a child process, `share` contains the numbers of devices (`devices`) and the seconds (`budget`) of this
-    process, which replace the values on the command line. Otherwise, it is None.
+    In a child process, `process_options` contains the `devices` and the `budget` (seconds) of this process,
+    which replace the values on the command line. Otherwise, it is None.
     """
     parser = Parser(prog="scaling advise", add_help=False, allow_abbrev=False)
     parser.add_argument("words", nargs="*")
@@ -182,7 +186,7 @@ def _parse_request(words: Sequence[str], share: Mapping[str, Any] | None = None)
     devices = [1] if config["devices"] is None else config["devices"]
     devices = devices if isinstance(devices, list) else [devices]
     options: dict[str, Any] = {"budget": float(budget), "devices": devices, "hardware": hardware}
-    options |= share or {}
+    options |= process_options or {}
     if is_workload:
         case = _read_case(config)
         return _Request(case.workload, case, {}, {}, options, is_bound)
@@ -225,8 +229,9 @@ def _parse_shapes(option: str, texts: Sequence[str]) -> _Shapes:
 def _run_in_process(words: list[str], request: _Request) -> tuple[str, bool]:
     """Run this command in a child process. Return (time per call, whether a signal stopped the process).
 
-    The time is that of the best method, as text. Raise `Refusal` if the process refuses the function or dies,
-    and `KeyboardInterrupt` if a signal stops it before there is advice.
+    The time is the time of the best method, such as "1.06 ms per call, measured". `words` are the arguments
+    of the command. Raise `Refusal` if the process refuses the function or dies, and `KeyboardInterrupt` if a
+    signal stops it before there is advice.
     """
     variables = {"TF_CPP_MIN_LOG_LEVEL": "2"}
     if request.case:  # otherwise, use the user's own settings, as the printed code will

@@ -22,8 +22,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """
     folder = store.require_results_folder(args.folder)
     loaded = store.load(folder)
-    lost = report.find_unrecorded(folder, loaded.records)
-    lint_findings = linting.lint_findings(findings.read(folder, None, lost, loaded))
+    unrecorded = report.find_unrecorded(folder, loaded.records)
+    lint_findings = linting.lint_findings(findings.read(folder, None, unrecorded, loaded))
     for finding in lint_findings:
         text = make_printable(f"{finding.rule} ({finding.count}): {finding.text}")
         severity = f"{finding.severity:8}", _SEVERITY_COLORS[finding.severity]

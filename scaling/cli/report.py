@@ -83,22 +83,26 @@ def write_and_print(
 
     digest = _report_digest(folder, efficiency)
     loaded = loaded or store.load(folder)
-    lost = find_unrecorded(folder, loaded.records)
-    latest = store.current_records([*loaded.records, *lost], folder)
-    shown_settings = {*settings, *(record.setting for record in lost)}
-    has_other_settings = bool(settings) and any(record.setting not in shown_settings for record in latest)
+    unrecorded = find_unrecorded(folder, loaded.records)
+    current_records = store.current_records([*loaded.records, *unrecorded], folder)
+    shown_settings = {*settings, *(record.setting for record in unrecorded)}
+    has_other_settings = bool(settings) and any(
+        record.setting not in shown_settings for record in current_records
+    )
     only = shown_settings if has_other_settings else None
-    study_findings = findings.read(folder, only, lost, loaded, efficiency)
-    if lost or not load_saved_output(folder, digest):
+    study_findings = findings.read(folder, only, unrecorded, loaded, efficiency)
+    if unrecorded or not load_saved_output(folder, digest):
         from scaling.report.page import write_report
 
         all_findings = study_findings
         if only is not None:
-            all_findings = findings.read(folder, None, lost, loaded, efficiency)
+            all_findings = findings.read(folder, None, unrecorded, loaded, efficiency)
         write_report(folder, all_findings)
-        if not lost:
+        if not unrecorded:
             save_output(folder, digest, terminal_report(all_findings))
-    _print_findings(study_findings, len(latest) - len(study_findings.records), folder, console, brief)
+    _print_findings(
+        study_findings, len(current_records) - len(study_findings.records), folder, console, brief
+    )
     return study_findings
 
 

@@ -308,7 +308,7 @@ def _print_counts(run: StudyRun, schedule: Schedule, console: Console) -> None:
         "failed before the start": len(schedule.failures),
         "in the queue already": schedule.queued,
         f"failed permanently or {run.settings.attempts} times (cluster.attempts): retry=true runs them once "
-        "more": schedule.lost,
+        "more": schedule.exhausted,
     }
     to_run, skipped = format_count(schedule.missing, "case"), len(schedule.skips)
     text = f"{to_run} to run, {schedule.done} already done, {skipped} skipped"

@@ -299,7 +299,7 @@ def lock_folder(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECOND
 
 
 def append_records(folder: Path, records: Iterable[Record]) -> None:
-    """Write records to a new file in a folder folder."""
+    """Write records to a new file in a results folder."""
     writer = Writer(folder)
     for record in records:
         writer.append(record)

@@ -177,7 +177,7 @@ def load_answers(folder: Path, cells: Sequence[GridCell]) -> list[Answer]:
 def save_answers(folder: Path, cells: Sequence[GridCell], answers: Sequence[Answer]) -> None:
     """Cache the answers about `cells` in a results folder, unless the next check may answer differently.
 
-    This is so if a case has a user's module, if a check failed, or if the memory is too small.
+    They are not cached if a case has a user's module, if a check failed, or if the memory is too small.
     """
     key = cache_key(cells)
     is_cacheable = all("case" in answer and (answer["unfit"] or [""])[0] != "too_large" for answer in answers)

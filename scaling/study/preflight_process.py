@@ -138,7 +138,7 @@ def _check_inputs_once(case: Case) -> None:
 
 
 def _check_by_hand(derivative: Derivative) -> None:
-    """Raise `Refusal` if JAX cannot trace the derivative written by hand that a case uses, if it uses one."""
+    """Raise `Refusal` if a case uses a derivative written by hand that JAX cannot trace."""
     case, built = derivative.case, derivative.workload
     if case.engine == interface.JAX and (by_hand := built.whole_modes.get(case.mode)):
         points, shared = input_structs(case, built)

@@ -132,7 +132,7 @@ def check_direction(name: str, built: Workload) -> None:
 
 
 def check_inputs(case: Case, built: Workload) -> None:
-    """Raise `Refusal` if the inputs of a case differ when they are made again, or exceed their dtype.
+    """Raise `Refusal` if the inputs of a case are not reproducible, or do not fit their dtype.
 
     Only the first point is checked. Large inputs are not checked.
     """

@@ -134,8 +134,8 @@ def _format_outcome(
 ) -> Iterator[str]:
     """Yield lines of text: how many W&B runs were published or kept offline, and why others failed.
 
-    `counts` is the number of runs in each state. `fields` contains other values of the events, such as
-    'dashboard'.
+    `counts` is the number of runs in each state. `reasons` are error messages. `fields` contains all other
+    values that the child process sent, such as the URL of the dashboard.
     """
     copies_folder, command = folder / "wandb", f"`{store.format_command('publish', folder)}`"
     arrived = counts["published"] + counts["unchanged"] > 0

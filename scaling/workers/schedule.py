@@ -106,7 +106,7 @@ class Schedule:
     machine: Machine  # nodes and devices on which the cases run
     environments: Environments
     queued: int = 0  # number of cases that another submission will run
-    lost: int = 0  # number of failed cases that have no attempts left
+    exhausted: int = 0  # number of failed cases that have no attempts left
     failures: tuple[ScheduledCase, ...] = ()  # cases whose preflight check failed, to be recorded as failed
 
     @property
@@ -149,11 +149,11 @@ def make_schedule(
         elif scheduled.replicate_key in queued:
             outcome = "queued"
         else:
-            outcome = "lost" if history.is_exhausted(identity, settings) and not retry else "to_run"
+            outcome = "exhausted" if history.is_exhausted(identity, settings) and not retry else "to_run"
         by_outcome[outcome].append(scheduled)
     return Schedule(
         group_by_process(by_outcome["to_run"]), tuple(by_outcome["skips"]), len(by_outcome["done"]), machine,
-        environments, len(by_outcome["queued"]), len(by_outcome["lost"]), tuple(by_outcome["failures"]),
+        environments, len(by_outcome["queued"]), len(by_outcome["exhausted"]), tuple(by_outcome["failures"]),
     )  # fmt: skip
 
 

@@ -41,5 +41,5 @@ def test_exponent_with_a_wide_interval_is_formatted_as_not_determined(value, low
 
 
 def test_share_with_an_interval_from_0_to_1_is_formatted_as_not_determined():
-    assert estimate.format_share(0.3, 0.0, 1.0) == "not determined (0 to 1.00)"
-    assert estimate.format_share(0.1, 0.05, 0.2) == "0.100 (0.0500 to 0.200)"
+    assert estimate.format_fraction(0.3, 0.0, 1.0) == "not determined (0 to 1.00)"
+    assert estimate.format_fraction(0.1, 0.05, 0.2) == "0.100 (0.0500 to 0.200)"
