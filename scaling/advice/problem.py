@@ -298,7 +298,10 @@ def _order_inputs(problem: Problem, inputs: Mapping[str, Any]) -> list[Any]:
 
 
 def _name_copy(problem: Problem, name: str, kind: str) -> str:
-    """Return an unused name for a copy of the input `name`, such as "x_direction_" if kind is "direction"."""
+    """Return a name for a copy of the input `name`, which no input has.
+
+    For example, the name is "x_direction_" if `name` is "x" and `kind` is "direction".
+    """
     return f"{name}_{kind}" + "_" * max(map(len, problem.arguments))  # longer than all existing names
 
 

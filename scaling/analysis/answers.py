@@ -38,7 +38,7 @@ _HALF_EFFICIENCY = 0.5  # parallel efficiency below which more devices are not w
 # The largest numbers of names in a sentence.
 _MOST_NAMES = 3  # modes that could not be timed
 _MOST_COUNTS = 2  # device counts
-_MOST_RUNS = 6  # runs of sizes
+_MOST_SIZE_RANGES = 6  # ranges of sizes with one fastest mode
 _MOST_METHODS = 4  # methods with an exponent
 
 
@@ -204,7 +204,7 @@ def describe_crossovers(findings: Findings) -> list[str]:
             with_sizes = f" with {mode_map.fixed_sizes}" if mode_map.fixed_sizes else ""
             count = format_count(devices, "device")
             text = f"Fastest mode of {mode_map.family}{with_sizes} against {mode_map.swept} on {count}: "
-            text += list_first(names, _MOST_RUNS, "; ")
+            text += list_first(names, _MOST_SIZE_RANGES, "; ")
             doubts = ", ".join(mode_map.doubts(devices))
             text += f"; not sure: {doubts}" if doubts else ""
             crossover_texts.append((mode_map, mode_map.swept, devices, text))

@@ -20,7 +20,7 @@ ENOUGH_COUNTS = 3  # a problem with this many device counts is preferred to a la
 MEMORY_FIELDS = ("chunk", "block", "memory_limit", "storage", "remat")
 OUT_OF_MEMORY_REASONS = ("too_large", "dominated", "out_of_memory")  # of records
 # Fields of an environment that are derived from others, or that differ between its cases.
-OF_THE_CASE = ("digest", "setting", "load", "cores", "shape", "job", "restarts")
+CASE_DEPENDENT_FIELDS = ("digest", "setting", "load", "cores", "shape", "job", "restarts")
 BOOLEAN_WORDS = {"True": "yes", "False": "no"}  # text of a fact in `environment_columns` -> text for a reader
 
 
@@ -241,7 +241,7 @@ def _study_facts(records: Iterable[Record]) -> dict[str, str]:
     """
     texts = defaultdict[str, set[str]](set)
     for record in records:
-        for name in record.environment.keys() - OF_THE_CASE:
+        for name in record.environment.keys() - CASE_DEPENDENT_FIELDS:
             value = record.environment[name]
             for fact, text in environment_columns(value if isinstance(value, Mapping) else {name: value}):
                 texts[fact].add(BOOLEAN_WORDS.get(text, text) or "none")

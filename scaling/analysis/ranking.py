@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from scaling.analysis.cases import MEMORY_FIELDS, OF_THE_CASE, Subject, is_candidate, with_fields
+from scaling.analysis.cases import CASE_DEPENDENT_FIELDS, MEMORY_FIELDS, Subject, is_candidate, with_fields
 from scaling.analysis.estimate import Estimate
 from scaling.analysis.timings import Timing, describe_slower, is_empty_call, reasons_for_doubt, time_ratio
 from scaling.core.case import CEILING, defaults
@@ -238,6 +238,6 @@ def _find_peak_rates(timings: Iterable[Timing]) -> dict[tuple, list[tuple[int, f
 
 def _machine_key(timing: Timing) -> tuple:
     """Return a key that is equal for timings on the same machine with the same number of devices."""
-    other_facts = (*OF_THE_CASE, "workload_digest", "engine", "hosts", "governor")
+    other_facts = (*CASE_DEPENDENT_FIELDS, "workload_digest", "engine", "hosts", "governor")
     facts = {name: value for name, value in timing.record.environment.items() if name not in other_facts}
     return json.dumps(facts, sort_keys=True), timing.honest, timing.case.devices

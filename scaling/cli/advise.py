@@ -57,9 +57,7 @@ _SHAPE = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*)=(scalar|\d{1,15}(?:,\d{1,15})*)(?
 _DTYPES = (*DTYPES, "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "bool")
 _FIELDS_OF_FUNCTION = ("wrt", "target", "devices", "hardware")
 _FIELDS_OF_WORKLOAD = (*VIEWS["problem"], "formulation", "memory_limit", "devices", "hardware")
-_IN_PROCESS = (
-    "--in-process"  # the first argument of a child process, which is followed by JSON of its own options
-)
+_IN_PROCESS = "--in-process"  # first argument of a child process; JSON of its own options follows
 _DURATION = "duration"  # the name of the file to which this process writes the time of the best method
 _Shapes = dict[str, tuple[tuple[int, ...], str]]  # input name -> (shape, dtype)
 

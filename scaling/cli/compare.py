@@ -1,4 +1,4 @@
-"""Implement `scaling compare`: parse its arguments, and print the result of analysis/folder_comparison.py."""
+"""Implement `scaling compare`: print which cases of two results folders A and B became slower or faster."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Implement `scaling export`: parse its arguments, call report/export.py, and print the written paths."""
+"""Implement `scaling export`: read --format and --output, call report/export.py, print the written paths."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Implement `scaling plan`: compose the study, call plan/plan_study.py, and print the outcome."""
+"""Implement `scaling plan`: compose the study, call plan/plan_study.py, write the report and its answers."""
 
 from rich.console import Console
 

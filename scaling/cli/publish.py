@@ -1,4 +1,4 @@
-"""Implement `scaling publish`: parse its arguments, call wandb/publish.py, and print the outcome."""
+"""Implement `scaling publish`: read the W&B project, entity and mode, and call wandb/publish.py."""
 
 import argparse
 

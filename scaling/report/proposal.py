@@ -31,7 +31,7 @@ _TEMPLATE_FUNCTIONS = (  # functions that the template calls
 
 
 def write_proposal(folder: Path, findings: Findings) -> Path:
-    """Write a proposal and its figures to the folder report/proposal, and return the path of proposal.md."""
+    """Write a compute-time proposal and its figures to report/proposal. Return the path of proposal.md."""
     proposal_folder = folder / "report" / "proposal"
     curves = fastest_curves(findings.curves, findings.fastest)
     kinds = dict.fromkeys(curve.kind for curve in curves)

@@ -139,7 +139,7 @@ def load(folder: Path) -> Loaded:
         try:
             record_lines = read_file(path).split(b"\n")
         except OSError as error:
-            damaged.append(f"{path.name}: {_describe(error)}")
+            damaged.append(f"{path.name}: {_describe_read_error(error)}")
             continue
         for line_number, record_line in enumerate(record_lines, 1):
             try:
@@ -148,7 +148,7 @@ def load(folder: Path) -> Loaded:
             except Refusal:
                 raise
             except (ValueError, RecursionError) as error:
-                damaged.append(f"{path.name}:{line_number}: {_describe(error)}")
+                damaged.append(f"{path.name}:{line_number}: {_describe_read_error(error)}")
     for path in (folder / "study.json", *sorted(folder.glob("plan-*.json"))):
         content = read_json(path)
         require_known_schema(content, path)
@@ -160,7 +160,7 @@ def load(folder: Path) -> Loaded:
     return Loaded([record for record in records if not record.is_prediction], damaged, plans)
 
 
-def _describe(error: Exception) -> str:
+def _describe_read_error(error: Exception) -> str:
     """Return why a line or a file cannot be read, as text of at most 120 characters without a file name."""
     if isinstance(error, UnicodeDecodeError | json.JSONDecodeError | RecursionError):
         return "not a complete line of JSON, as after an interrupted write or copy"

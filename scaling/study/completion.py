@@ -268,7 +268,7 @@ def _list_target_rules(derivative: Derivative) -> list[_SkipRule]:
 
 
 def _list_seed_rules(derivative: Derivative) -> list[_SkipRule]:
-    """Return (reason, is_violated, explanation) for each rule on seeds=colored and mode=mixed."""
+    """Return the rules on seeds=colored and mode=mixed, as (reason, is violated, explanation)."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     whole_batch, colored = case.batch == "whole", case.seeds == "colored" and not mode.is_value
     one_seed = "hvp" if case.target == "hvp" else mode.name if mode.single_seed else ""

@@ -367,7 +367,11 @@ def _check_node(node: ast.AST) -> Iterator[str]:
 
 
 def _is_condition(node: ast.expr) -> bool:
-    """Return whether a node is a comparison, and, or, not, True, False or a field that is true or false."""
+    """Return whether a node of a syntax tree is a condition, which is true or false.
+
+    It is a comparison, an expression with `and`, `or` or `not`, True, False, or the name of a field such as
+    jit.
+    """
     is_logical = isinstance(getattr(node, "op", None), ast.boolop | ast.Not)
     is_true_or_false = isinstance(getattr(node, "value", None), bool) or getattr(node, "id", "") in _BOOLEANS
     return isinstance(node, ast.Compare) or is_logical or is_true_or_false
