@@ -139,10 +139,10 @@ def _advise_on_devices(words: list[str], request: _Request, console: Console) ->
 def _print_comparison(
     durations: Mapping[int, str], refusals: Mapping[int, Refusal], console: Console
 ) -> None:
-    """Print the best time on each number of devices, if there are several.
+    """Print why some numbers of devices have no advice, and then the best times, if there are several.
 
-    `durations` maps numbers of devices to times, as text. First print why there is no advice for the numbers
-    in `refusals`.
+    `durations` maps numbers of devices to times, as text. `refusals` maps the other numbers to their
+    exceptions.
     """
     print_lines(console, [f"devices={count} is left out: {text}" for count, text in refusals.items()])
     if len(durations) > 1:
