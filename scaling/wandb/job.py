@@ -117,7 +117,7 @@ class TrackedRun:
 
     @property
     def series(self) -> str:
-        """Return an ID that a run has in common with its earlier publications, which it supersedes."""
+        """Return an ID that this run has in common with the earlier runs that it supersedes."""
         return str(self.config["series"])
 
 

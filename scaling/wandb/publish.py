@@ -72,10 +72,7 @@ class Outcome(NamedTuple):
 
 
 def publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | None = None) -> Outcome:
-    """Publish a results folder to W&B, or keep offline copies. Return an `Outcome`, also after an error.
-
-    `loaded` contains the records of the folder, or is None to load them.
-    """
+    """Publish a results folder to W&B, or keep offline copies. The returned `Outcome` reports errors."""
     events: list[Event] = []
     try:
         events.extend(_publish(folder, settings, loaded))
@@ -134,8 +131,8 @@ def _format_outcome(
 ) -> Iterator[str]:
     """Yield lines of text: how many W&B runs were published or kept offline, and why others failed.
 
-    `counts` is the number of runs in each state. `reasons` are error messages. `fields` contains all other
-    values that the child process sent, such as the URL of the dashboard.
+    `counts` is the number of runs in each state. `fields` are other values that the child process sent, such
+    as a URL.
     """
     copies_folder, command = folder / "wandb", f"`{store.format_command('publish', folder)}`"
     arrived = counts["published"] + counts["unchanged"] > 0
@@ -250,13 +247,9 @@ def _study_run(findings: Findings, identity: Any, plots: Iterable[Plot]) -> Trac
 
 
 def _make_run(
-    name: str,
-    records: Sequence[Record],
-    tags: Iterable[str],
-    config: Fields,
-    history_rows: Mapping[Any, Fields],
+    name: str, records: Sequence[Record], tags: Iterable[str], config: Fields, rows: Mapping[Any, Fields]
 ) -> TrackedRun:
-    """Return a W&B run whose history contains the values of the dict `history_rows`, sorted by key.
+    """Return a W&B run whose history contains the values of the dict `rows`, sorted by key.
 
     Case and environment fields that are equal in all `records` are added to `config`.
     """
@@ -265,7 +258,7 @@ def _make_run(
     first, *others = [_config_fields(record) for record in records]
     common = {name: value for name, value in first.items() if all(row.get(name) == value for row in others)}
     config = _encode_fields(common | config)
-    history = [_encode_fields(history_rows[key]) for key in sorted(history_rows)]
+    history = [_encode_fields(rows[key]) for key in sorted(rows)]
     summary = {"cases": len(newest_records), **status_counts}
     all_tags = tuple(tag[:64] for tag in (config["kind"], *tags, *["failures"][: status_counts["failed"]]))
     config["digest"] = _digest_of((name, all_tags, config, history, summary))

@@ -42,8 +42,8 @@ _STEP_METRICS = {"time": "devices", "speedup": "devices", "ideal": "devices", "t
 def publish_job(job: PublishJob) -> Iterator[Fields]:
     """Upload the W&B runs of a job, write offline copies of the others, and yield events.
 
-    The event of a run has its digest (`run`) and its `state`, such as 'published' or 'kept'. The event of a
-    failure has its `reason`.
+    An event has the digest (`run`) and the `state` of a run, such as 'published', or the `reason` for a
+    failure.
     """
     wandb.setup()  # before the threads start
     unsent = {run.digest: run for run in job.runs}
@@ -63,8 +63,7 @@ def publish_job(job: PublishJob) -> Iterator[Fields]:
 def _map_runs(function: Callable[[TrackedRun], Fields], runs: Iterable[TrackedRun]) -> Iterator[Fields]:
     """Call `function` with each run in threads, and yield the dicts (events) that it returns.
 
-    The digest of the run is added to each event. If `function` raises an exception, the event has only a
-    `reason`.
+    The digest of the run is added to each event. An exception is an event that has only a `reason`.
     """
 
     def make_event(run: TrackedRun) -> Fields:
