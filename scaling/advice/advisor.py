@@ -372,12 +372,11 @@ def _check_advice_options(budget: Any, devices: Any, hardware: Any) -> tuple[lis
 
 
 def choose_case(case: Case, group: ProcessGroup) -> Case:
-    """Return a copy of a case with mode=auto in which the AD mode that is predicted to be fastest is set.
+    """Return a copy of a case with mode=auto, with the AD mode and the options predicted to be fastest.
 
-    Options such as `chunk` are set too. Raise `CaseEnded` if conf/hardware has no model of the machine. Also
-    raise it if no candidate has a predicted time, with the status, reason and text of the first candidate,
-    such as "too_large". If this candidate was compiled, but its time cannot be predicted, the reason is
-    "not_offered".
+    Raise `CaseEnded` if conf/hardware has no model of the machine. If no time can be predicted, also raise
+    it, with the status, reason and text of the first candidate, such as "too_large". The reason is
+    "not_offered" if this candidate was compiled.
     """
     base = dataclasses.replace(case, mode=case.ad_mode.name)
     records, derivative = candidates.list_candidates(base)

@@ -55,8 +55,8 @@ def terminal_report(findings: "Findings") -> TerminalReport:
 def describe_totals(findings: "Findings") -> str:
     """Return the number of cases with each status as text, such as '2 ok, 0 skipped, 1 failed'.
 
-    Each replicate counts as a case. Missing cases are counted if there are any. If there are only plans, the
-    planned cases are counted too.
+    Each replicate counts as a case. Missing cases are counted if there are any, and planned cases if there
+    are only plans.
     """
     from scaling.report.tables import count_statuses
 
