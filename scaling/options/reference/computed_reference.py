@@ -1,4 +1,4 @@
-"""Compute the reference (expected derivative) of a workload that has no closed form, in float64 if possible.
+"""Compute the reference (expected derivative) of a workload without a closed form by JAX, mostly in float64.
 
 JAX computes a reference in the first of these three ways that is valid:
 
@@ -40,7 +40,7 @@ _MAX_DTYPE_DIFFERENCE = 2.0  # relative to the rounding error; a larger differen
 
 @dataclass(frozen=True)
 class ComputedReference:
-    """A reference (expected derivative) that JAX computes, and the result of its verification."""
+    """A reference (expected derivative) that JAX computes, with the result of its verification."""
 
     function: Callable[..., Any]  # that of the workload; its constants may have the dtype of the case
     evaluation: Evaluation  # computes the reference
@@ -53,12 +53,12 @@ class ComputedReference:
     has_reverse_mode: bool = False  # whether JAX can differentiate the function in reverse mode
 
     def session(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager in which JAX evaluates on the CPU in the dtype of the reference."""
+        """Return a context manager in which JAX computes on the CPU in the dtype of the reference."""
         return evaluations.evaluation_context(self.evaluation.dtype)
 
 
 class LazyReference:
-    """A `scaling.core.workload.Reference` whose arrays JAX computes when they are first accessed."""
+    """A `Reference` (values and derivatives) whose arrays JAX computes when they are first accessed."""
 
     value_terms = derivative_terms = None
 
@@ -80,9 +80,10 @@ class LazyReference:
 def add_reference(
     case: Case, workload: Workload, workload_key: Hashable
 ) -> tuple[Workload, ComputedReference]:
-    """Return a copy of a workload with a `reference` that JAX computes, and the `ComputedReference`.
+    """Return (workload, computed): a copy of a workload with a `reference` that JAX computes.
 
-    The `ComputedReference` is cached. Different workloads must have different values of `workload_key`.
+    `computed` is the `ComputedReference`. It is cached under the case and `workload_key`, which must differ
+    for different workloads.
     """
     make_reference = functools.partial(make_verified_reference, case, workload)
     computed: ComputedReference = cached("computed reference", (case, workload_key), make_reference, 8)
@@ -94,8 +95,8 @@ def add_reference(
 def make_verified_reference(case: Case, workload: Workload) -> ComputedReference:
     """Return a reference for a case, with the result of its verification by finite differences.
 
-    The dtype is float64 if possible, otherwise the dtype of the case. If the verification fails, the field
-    `wrong` or `unsure` contains an error message.
+    Its dtype is float64 if possible, otherwise the dtype of the case. If the verification fails, the field
+    `wrong` or `unsure` of the reference contains an error message.
     """
     arrays = evaluations.sample_inputs(case, workload)
     with evaluations.evaluation_context(case.dtype):
@@ -127,9 +128,10 @@ def make_verified_reference(case: Case, workload: Workload) -> ComputedReference
 
 
 def _float64_variants(case: Case, workload: Workload) -> Iterator[Workload]:
-    """Yield a workload, then a copy whose function uses constants that are computed in the dtype of the case.
+    """Yield versions of a workload to evaluate in float64: the workload itself, and one with fixed constants.
 
-    There is no copy if the function computes no constants, such as random numbers.
+    Constants are arrays, such as random numbers, that the function computes without its inputs. The second
+    version uses them as computed in the dtype of the case. It is omitted if there are no constants.
     """
     yield workload
     with evaluations.evaluation_context(case.dtype):
@@ -140,7 +142,7 @@ def _float64_variants(case: Case, workload: Workload) -> Iterator[Workload]:
 
 
 def native_evaluation(case: Case, workload: Workload) -> Evaluation:
-    """Return an `Evaluation` that computes the derivative of a workload in the dtype of the case."""
+    """Return an `Evaluation` of the derivative of a workload in the dtype of the case."""
     with evaluations.evaluation_context(case.dtype):
         return _make_unverified_reference(
             case, workload, case.dtype, evaluations.sample_inputs(case, workload)
@@ -152,8 +154,9 @@ def describe_wrong_form(spec: ReferenceSpec) -> str | None:
 
     A derivative that the workload computes by hand may repeat an error of its closed form, such as an entry
     that `pattern` lacks. The product of the Jacobian and a random vector must differ from a JVP in the dtype
-    of the case, and from finite differences, because a rule of the function may be wrong, or a kink may be at
-    the point. None is also returned if JAX cannot evaluate the function with rounding errors.
+    of the case, and from finite differences, because a derivative rule of the function may be wrong, or the
+    function may have a kink at the point. Return None, too, if JAX cannot evaluate the function with rounding
+    errors.
     """
     workload, arrays = spec.workload, inputs.exact_inputs(spec.case, spec.workload, 0, 1)
     evaluation = native_evaluation(spec.case, workload)
@@ -190,9 +193,9 @@ def _compare_with_jvp(
     expected: np.ndarray,
     limit: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the JVP along `direction`, and where it differs from `expected`, of shape (points, outputs).
+    """Return (JVP along `direction`, whether it differs from `expected`), of shape (points, outputs).
 
-    It may differ by `limit`, and by three times the range of the JVP with random rounding errors.
+    A difference is allowed up to `limit` plus three times the range of the JVP with random rounding errors.
     """
     differentiate = functools.partial(evaluations.directional_derivative, direction=direction)
     with evaluations.evaluation_context(evaluation.dtype):
@@ -205,7 +208,7 @@ def _compare_with_jvp(
 def gradient_of_sum(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
     """Return a function that computes the gradient of the sum of the outputs of `function`.
 
-    The gradient with respect to the inputs `names` is a vector.
+    The gradient is a vector. It is with respect to the inputs `names`.
     """
 
     def gradient(**named: Any) -> Any:
@@ -222,10 +225,10 @@ def gradient_of_sum(function: Callable[..., Any], names: tuple[str, ...]) -> Cal
 def _make_unverified_reference(
     case: Case, workload: Workload, dtype: str, arrays: InputArrays
 ) -> ComputedReference:
-    """Return a reference in `dtype` for a case. The derivative is not verified.
+    """Return a reference in `dtype` for a case, without verifying its derivative.
 
-    If JAX cannot differentiate the function, the field `unsure` contains an error message. JAX traces the
-    function with `arrays`, the inputs at some points.
+    If JAX cannot differentiate the function, the field `unsure` contains an error message. `arrays` are the
+    inputs at some points, with which JAX traces the function.
     """
     function, names = workload.function, workload.names
     if case.target in SECOND:
@@ -272,8 +275,8 @@ def _describe_dtype_difference(
     """
     dtype = reference.native.dtype
     roundoff = max(ROUNDOFF[dtype], reference.evaluation.roundoff)
-    size = np.where(np.isfinite(float64_values), np.abs(float64_values), 0.0)
-    scale = np.max(size, axis=0)  # of each output, because a large one must not hide another
+    output_size = np.where(np.isfinite(float64_values), np.abs(float64_values), 0.0)
+    scale = np.max(output_size, axis=0)  # of each output, because a large one must not hide another
     noise = np.nan_to_num(noise, nan=np.inf, posinf=np.inf)
     typical = np.sqrt(np.mean(np.where(np.isfinite(noise), noise, 0.0) ** 2, axis=0))  # of all points
     allowed = _MAX_DTYPE_DIFFERENCE * 16 * roundoff * np.sqrt(reference.terms) * scale
@@ -291,11 +294,11 @@ def _describe_dtype_difference(
 def _verify_reference(
     computed: ComputedReference, case: Case, workload: Workload, arrays: InputArrays
 ) -> ComputedReference:
-    """Verify a reference by finite differences, and return a copy that contains the result.
+    """Return a copy of a reference that contains the result of its verification by finite differences.
 
-    If the verification fails, the field `wrong` or `unsure` of the copy contains an error message. If it
-    succeeds, the field `seconds` contains the estimated time to compute the derivative at all points. With
-    mode=value, there is no derivative to verify, and `computed` is returned.
+    If the verification fails, the field `wrong` or `unsure` contains an error message. If it succeeds, the
+    field `seconds` contains the estimated time to compute the derivative at all points. With mode=value,
+    there is no derivative to verify, and `computed` is returned.
     """
     if case.ad_mode.is_value or computed.unsure:
         return computed

@@ -1,4 +1,4 @@
-"""Evaluate a function, its JVPs, and the columns and rows of its Jacobian with JAX on the CPU, in any dtype.
+"""Evaluate a function, its JVPs, and columns and rows of its Jacobian with JAX on the CPU, in any dtype.
 
 Derivatives are computed in forward mode. If a function has only a rule for reverse mode (`jax.custom_vjp`),
 its JVP is computed by transposing its VJP. The argument `arrays` of most functions is a dict from input name
@@ -41,7 +41,7 @@ _LEAST_RELATIVE_SIZE = 1e-3  # the minimum size of an element, relative to the r
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A function of one point, and the settings with which the function and its derivatives are evaluated."""
+    """A function of one point, and the settings with which it and its derivatives are evaluated."""
 
     function: Callable[..., Any]  # takes every input as a keyword argument and returns an array
     names: tuple[str, ...]  # the differentiated inputs, in the order of the columns of the Jacobian
@@ -60,7 +60,7 @@ class Evaluation:
 
 @contextlib.contextmanager
 def evaluation_context(dtype: str) -> Iterator[None]:
-    """Return a context manager in which JAX computes in `dtype` on the CPU with full matmul precision."""
+    """Return a context manager in which JAX computes on the CPU, in `dtype`, with full matmul precision."""
     was_enabled = bool(jax.config.read("jax_enable_x64"))
     x64 = was_enabled or dtype == "float64"
     if x64 != was_enabled:
@@ -82,7 +82,10 @@ def values(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
 def values_along(
     evaluation: Evaluation, arrays: InputArrays, direction: InputArrays, step: float
 ) -> np.ndarray:
-    """Return the function values at the inputs `arrays` + `step` * `direction`, as `values` does."""
+    """Return the function values at the inputs `arrays` + `step` * `direction`.
+
+    The result is a float64 array of shape (points, outputs).
+    """
     shifted = {name: arrays[name] + step * direction[name] for name in evaluation.names}
     return values(evaluation, {**arrays, **shifted})
 
@@ -90,14 +93,14 @@ def values_along(
 def directional_derivative(evaluation: Evaluation, arrays: InputArrays, direction: InputArrays) -> np.ndarray:
     """Return the JVP at each point as a float64 array of shape (points, outputs).
 
-    `direction` is the tangent. It is a dict from input name to an array with the shape of the input.
+    `arrays` are the inputs. `direction` is the tangent, a dict from input name to an array like the input.
     """
     tangents = [np.asarray(direction[name]).astype(jnp.dtype(evaluation.dtype)) for name in evaluation.names]
     return _evaluate(evaluation, arrays, "jvp", tangents)
 
 
 def slices(evaluation: Evaluation, arrays: InputArrays, quantity: str, seeds: np.ndarray) -> np.ndarray:
-    """Return columns or rows of the Jacobian at each point as a float64 array.
+    """Return some columns or rows of the Jacobian at each point as a float64 array.
 
     quantity    seeds                  shape of the result
     "columns"   indices of columns     (points, outputs, columns)
@@ -106,9 +109,9 @@ def slices(evaluation: Evaluation, arrays: InputArrays, quantity: str, seeds: np
     points = len(arrays[next(iter(evaluation.per_point))])
     count, chunk = len(seeds), min(len(seeds), seeds_per_call(evaluation, points))
     chunks = np.resize(seeds.astype(np.int32), (-(-count // chunk), chunk))  # the last is padded with copies
-    results = [_evaluate(evaluation, arrays, quantity, seeds_of_chunk) for seeds_of_chunk in chunks]
+    slices_by_chunk = [_evaluate(evaluation, arrays, quantity, seeds_of_chunk) for seeds_of_chunk in chunks]
     axis = 1 if quantity == "rows" else 2
-    return np.concatenate(results, axis=axis).take(range(count), axis=axis)
+    return np.concatenate(slices_by_chunk, axis=axis).take(range(count), axis=axis)
 
 
 def jacobian(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
@@ -117,15 +120,12 @@ def jacobian(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
 
 
 def seeds_per_call(evaluation: Evaluation, points: int) -> int:
-    """Return the maximum number of seeds of one call. It is limited by memory, and at least 1."""
+    """Return how many columns or rows one call may compute within the limit on memory, at least 1."""
     return max(1, _MAX_ELEMENTS // (points * evaluation.width))
 
 
 def is_traceable(evaluation: Evaluation, arrays: InputArrays, quantity: str) -> bool:
-    """Return whether JAX can trace the computation of columns or rows of the Jacobian.
-
-    `quantity` is "columns" or "rows". `arrays` contains the inputs.
-    """
+    """Return whether JAX can trace the computation of "columns" or "rows" (`quantity`) of the Jacobian."""
     first_point = {name: x[:1] if name in evaluation.per_point else x for name, x in arrays.items()}
     key = min(1, evaluation.rounding_key)  # all keys but 0, which rounds nothing, have the same trace
     traced = dataclasses.replace(evaluation, optimized=True, rounding_key=key)
@@ -138,7 +138,7 @@ def is_traceable(evaluation: Evaluation, arrays: InputArrays, quantity: str) -> 
 
 
 def with_pushforward(evaluation: Evaluation, arrays: InputArrays) -> Evaluation | None:
-    """Return an `Evaluation` of the same function whose JVPs JAX can compute, or None if it cannot.
+    """Return an `Evaluation` of the same function whose JVPs JAX can compute, or None if there is none.
 
     The result is `evaluation`, or a copy with the opposite value of `transposed`. If `transposed` is true,
     JVPs are computed from VJPs.
@@ -179,12 +179,12 @@ def sample_points(case: Case) -> np.ndarray:
 
 
 def sample_inputs(case: Case, workload: Workload) -> dict[str, np.ndarray]:
-    """Return the inputs at a few points of a case, as float64 arrays."""
+    """Return {input name: float64 array} at a few points of a case, evenly spaced."""
     return inputs_at(case, workload, sample_points(case))
 
 
 def inputs_at(case: Case, workload: Workload, points: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the inputs at the points of a case whose indices are `points`, as float64 arrays."""
+    """Return {input name: float64 array} at the points of a case with the indices `points`."""
     input_dicts = [inputs.exact_inputs(case, workload, int(i), int(i) + 1) for i in points]
     return {
         name: np.concatenate([point[name] for point in input_dicts]) if name in workload.points else first
@@ -198,11 +198,11 @@ def random_direction(
     generator: np.random.Generator,
     is_relative: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Return a random direction as {input name: array} for the differentiated inputs.
+    """Return a random tangent for the differentiated inputs as {input name: array}.
 
-    Each element of the direction is the size of the input element, multiplied by a random number with a
-    random sign and an absolute value in [0.5, 1). `element_sizes` defines the size. If `is_relative` is true,
-    the size of a nonzero element is its absolute value instead, however small it is.
+    Each element is the size of the input element (`element_sizes`), multiplied by a random number with a
+    random sign and an absolute value in [0.5, 1). If `is_relative` is true, the size of a nonzero input
+    element is its absolute value instead, however small it is.
     """
     direction = {}
     for name in evaluation.names:
@@ -230,7 +230,10 @@ def choose_directions(
 
 
 def element_sizes(x: np.ndarray) -> np.ndarray:
-    """Return the size max(|x|, 0.001 r) of each element of x, or 1 if r, the root mean square of x, is 0."""
+    """Return the typical size of each element of x: |x|, but at least 0.001 of the root mean square of x.
+
+    If all elements are zero, the sizes are 1.
+    """
     if not x.size:
         return x
     smallest_size = _LEAST_RELATIVE_SIZE * np.sqrt(np.mean(x**2))
@@ -238,9 +241,9 @@ def element_sizes(x: np.ndarray) -> np.ndarray:
 
 
 def group_inputs(evaluation: Evaluation, arrays: InputArrays, generator: np.random.Generator) -> Groups:
-    """Return the names of the differentiated inputs, divided into at most `_MAX_GROUPS` groups.
+    """Return the names of the differentiated inputs as at most `_MAX_GROUPS` lists.
 
-    Inputs with derivatives of similar magnitude are in the same group.
+    Inputs with derivatives of similar magnitude are in the same list.
     """
     names = [[name] for name in evaluation.names]
     if len(names) <= _MAX_GROUPS:
@@ -256,20 +259,20 @@ def group_inputs(evaluation: Evaluation, arrays: InputArrays, generator: np.rand
 
 
 def split_direction(direction: dict[str, np.ndarray], groups: Groups) -> list[dict[str, np.ndarray]]:
-    """Return one copy of `direction` for each group. All inputs outside the group are zero in the copy."""
+    """Return a copy of `direction` for each group of inputs, in which all other inputs are zero."""
     zeros = {name: np.zeros_like(x) for name, x in direction.items()}
     return [zeros | {name: direction[name] for name in group} for group in groups]
 
 
 def _evaluate(evaluation: Evaluation, arrays: InputArrays, quantity: str, *seeds: Any) -> np.ndarray:
-    """Return a quantity, such as a JVP, at each point as a float64 array of shape (points, ...).
+    """Return a quantity at each point, such as a JVP, as a float64 array of shape (points, ...).
 
-    `quantity` is a key of `_QUANTITIES`, such as "jvp". `seeds` contains the tangents, indices or vectors
-    that the quantity requires.
+    `quantity` is a key of `_QUANTITIES`, such as "jvp". `seeds` contains the tangents or indices that it
+    needs.
     """
     key = evaluation.rounding_key  # all nonzero keys share one program, which takes the key as an argument
-    compiled = _compiled(dataclasses.replace(evaluation, rounding_key=min(1, key)), quantity)
-    return np.asarray(compiled(np.uint32(key), *_cast(evaluation, arrays), *seeds), np.float64)
+    jitted = _compiled(dataclasses.replace(evaluation, rounding_key=min(1, key)), quantity)
+    return np.asarray(jitted(np.uint32(key), *_cast(evaluation, arrays), *seeds), np.float64)
 
 
 def _cast(evaluation: Evaluation, arrays: InputArrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -311,12 +314,12 @@ def _compiled(evaluation: Evaluation, quantity: str) -> Callable[..., jax.Array]
         function = with_random_rounding(batched, key) if evaluation.rounding_key else batched
         return function(*arguments)
 
-    options = environment.fusion_options() | ({} if evaluation.optimized else _UNOPTIMIZED)
-    return jax.jit(at_points, compiler_options=options)
+    xla_options = environment.fusion_options() | ({} if evaluation.optimized else _UNOPTIMIZED)
+    return jax.jit(at_points, compiler_options=xla_options)
 
 
 def _make_jvp(evaluation: Evaluation, f: ArrayFunction, x: jax.Array) -> ArrayFunction:
-    """Return a function of v that computes J v, where J is the Jacobian of f at x."""
+    """Return the function v -> J v, where J is the Jacobian of f at x."""
     if not evaluation.transposed:
         return lambda v: jax.jvp(f, (x,), (v,))[1]
     y, pullback = jax.vjp(f, x)

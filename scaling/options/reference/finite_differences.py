@@ -1,4 +1,4 @@
-"""Compare derivatives along directions with finite differences, for verification.py.
+"""Compare derivatives along directions with finite differences of function values, with many step lengths.
 
 `find_suspicious_points` compares the derivatives at many points with second-order finite differences, which
 need few function values. `compare_along` uses fourth-order central differences with several step lengths,
@@ -34,7 +34,7 @@ ValuesAtStep = Callable[[float], np.ndarray]  # f(step along a direction) return
 
 
 class DerivativeComparison(NamedTuple):
-    """The result of comparing derivatives with finite differences, as arrays of shape (points, outputs)."""
+    """A comparison of derivatives with finite differences, as arrays of shape (points, outputs)."""
 
     is_wrong: np.ndarray
     is_confirmed: np.ndarray
@@ -61,23 +61,19 @@ def compare_along(
 
     `values_at(step)` returns the function values at x + step * direction, where x contains the inputs.
     `center` contains the values at step 0, and `value_noise` their rounding errors. `typical_size` is the
-    typical magnitude of the derivative, and `rounding` is its rounding error. The tolerance also includes
-    `value_rounding`, the rounding error of the function value, because a derivative may contain this value,
-    as for exp. All arrays have the shape (points, outputs).
+    typical magnitude of the derivative, and `rounding` its rounding error. A derivative may contain the value
+    of the function, as for exp, whose rounding error is `value_rounding`. All arrays have the shape (points,
+    outputs).
     """
     differences = _central_differences(values_at)
-    # The differences of the shortest steps change by the rounding errors of the values, divided by the step.
-    changes = np.nan_to_num(np.abs(np.diff(differences, axis=0)) * _STEPS[1:], nan=0.0, posinf=0.0)
-    noise = np.maximum(value_noise, changes[-_NOISE_CHANGES:].max(axis=0))
+    noise = np.maximum(value_noise, _noise_of_short_steps(differences))
     difference, error = _select_difference(differences, np.maximum(noise, _smallest_jump(differences)))
     size = np.maximum(typical_size, np.abs(difference))
     allowed = _RELATIVE_TOLERANCE * size + value_rounding + 4 * rounding
     agrees = np.abs(derivative - difference) <= allowed + 4 * error
     # Only short steps resolve a ripple of small amplitude. They agree with its derivative, long steps do not.
     agrees_twice, agrees_once, is_refuted = _compare_steps(differences, derivative, allowed, value_noise)
-    # The function jumps or oscillates if differences of short steps change by more than rounding errors.
-    least_change = np.maximum(CONFIRMING_ERROR * np.abs(differences), 8 * value_rounding / _STEPS)
-    jumps = np.any((np.abs(np.diff(differences, axis=0)) > least_change[1:])[-3:], axis=0)
+    jumps = _find_jumps(differences, value_rounding)
     is_finite = np.isfinite(center)  # at an infinite value, a derivative is neither wrong nor confirmed
     differs, has_kink = is_finite & (is_refuted | ~(agrees | agrees_twice)), np.zeros(center.shape, bool)
     if differs.any():
@@ -85,14 +81,12 @@ def compare_along(
         differs &= ~is_between
     # The steps contradict each other, or several kinks meet at a point, or random rounding errors give NaN.
     unresolved = differs & (agrees | agrees_once | jumps | has_kink | ~np.isfinite(allowed + noise))
-    is_wrong = differs & ~unresolved
-    is_confirmed = (allowed + 4 * error <= CONFIRMING_ERROR * size) & ~unresolved & is_finite
+    wrong = differs & ~unresolved
+    confirmed = (allowed + 4 * error <= CONFIRMING_ERROR * size) & ~unresolved & is_finite
     typical_over_points = np.sqrt(np.mean(np.where(is_finite, size, 0.0) ** 2, axis=0))
-    is_bounded = allowed + 4 * error <= _BOUNDING_ERROR * np.maximum(size, typical_over_points)
-    is_nonzero = np.abs(difference) > 8 * error + value_rounding
-    return DerivativeComparison(
-        is_wrong, is_confirmed, is_bounded, unresolved, is_nonzero, difference, size, allowed
-    )
+    bounded = allowed + 4 * error <= _BOUNDING_ERROR * np.maximum(size, typical_over_points)
+    nonzero = np.abs(difference) > 8 * error + value_rounding
+    return DerivativeComparison(wrong, confirmed, bounded, unresolved, nonzero, difference, size, allowed)
 
 
 def _central_differences(values_at: ValuesAtStep) -> np.ndarray:
@@ -103,11 +97,23 @@ def _central_differences(values_at: ValuesAtStep) -> np.ndarray:
     return np.nan_to_num(differences, nan=np.inf, posinf=np.inf, neginf=np.inf)
 
 
-def _select_difference(differences: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the most accurate finite difference for each output, and an estimate of its error.
+def _noise_of_short_steps(differences: np.ndarray) -> np.ndarray:
+    """Return the rounding errors of the function values that the differences of the shortest steps show."""
+    changes = np.abs(np.diff(differences, axis=0)) * _STEPS[1:]  # the differences are divided by the steps
+    return np.nan_to_num(changes[-_NOISE_CHANGES:], nan=0.0, posinf=0.0).max(axis=0)
 
-    Both results have the shape (points, outputs). `differences` has the shape (steps, points, outputs).
-    `noise` contains the rounding errors of the function values.
+
+def _find_jumps(differences: np.ndarray, value_rounding: np.ndarray) -> np.ndarray:
+    """Return where an output jumps or oscillates: differences of short steps change by more than rounding."""
+    least_change = np.maximum(CONFIRMING_ERROR * np.abs(differences), 8 * value_rounding / _STEPS)
+    return np.any((np.abs(np.diff(differences, axis=0)) > least_change[1:])[-3:], axis=0)
+
+
+def _select_difference(differences: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (finite difference, error): the most accurate of several steps, and its estimated error.
+
+    Both have the shape (points, outputs). `differences` has the shape (steps, points, outputs). `noise`
+    contains the rounding errors of the function values.
     """
     best, least_error = np.zeros_like(noise), np.full_like(noise, np.inf)
     rounding = 1.5 * noise / _STEPS
@@ -125,7 +131,8 @@ def _select_difference(differences: np.ndarray, noise: np.ndarray) -> tuple[np.n
 def _smallest_jump(differences: np.ndarray) -> np.ndarray:
     """Return the smallest nonzero change of each output among all steps, or 0 if an output never changes.
 
-    `differences` has the shape (steps, points, outputs). The result has the shape (points, outputs).
+    It is the resolution of an output that is rounded. `differences` has the shape (steps, points, outputs),
+    and the result the shape (points, outputs).
     """
     # An output changes in such jumps if it is rounded, or if its terms cancel, as in 1 - cos(x / 100).
     changes = np.abs(differences) * _STEPS  # the differences are divided by the steps
@@ -193,9 +200,9 @@ def find_suspicious_points(
     groups: Groups,
     generator: np.random.Generator,
 ) -> np.ndarray:
-    """Return the indices of the points where the derivative seems to be wrong, worst first.
+    """Return the indices of the points where the derivative seems to be wrong, the worst first.
 
-    At these points, its relative difference from finite differences exceeds `_THRESHOLD`. `groups` contains
+    At these points, its relative difference from a finite difference exceeds `_THRESHOLD`. `groups` contains
     the groups of inputs that are changed one at a time.
     """
     count = min(case.points, max(1, _MAX_SCREENED_ELEMENTS // (evaluation.width * len(evaluation.names))))
@@ -214,7 +221,7 @@ def _estimate_errors(
 ) -> np.ndarray:
     """Return estimates of the relative errors of directional derivatives, of shape (directions, points).
 
-    `choose_directions` chooses the directions. The error at a point is the largest error of all outputs.
+    The error at a point is the largest error of all outputs. `choose_directions` chooses the directions.
     """
     center = values(evaluation, arrays)
     directions = evaluations.choose_directions(evaluation, arrays, generator, groups)

@@ -1,4 +1,4 @@
-"""Bound the errors of results of `mode=finite_difference` by the slopes and curvatures of the function.
+"""Bound the error of a forward difference (`mode=finite_difference`) by slopes and curvatures.
 
 Slopes and curvatures are estimated from central differences of the function values in float64. The bounds
 also contain the rounding errors of the inputs and of the function values.
@@ -30,7 +30,8 @@ def result_bounds(spec: ReferenceSpec, start: int, stop: int, errors: np.ndarray
     """Return an upper bound on the errors of a forward-difference result at each of the points [start, stop).
 
     `errors`, of shape (points, outputs, entries), contains the absolute errors of the result minus the
-    tolerance for rounding. If `errors` is given, `cover_errors` may raise the bounds.
+    tolerance for rounding. If it is given, `cover_errors` may raise the bounds. The result has the shape
+    (points,).
     """
     estimate_bounds = functools.partial(input_bounds, spec, start, stop, spec.rounding.terms)
     bounds = estimate_bounds()
@@ -67,26 +68,20 @@ def input_bounds(
 ) -> np.ndarray:
     """Return upper bounds on the errors of forward differences at the points [start, stop).
 
-    The bounds have the shape (points, inputs). If the result is the product J x of the Jacobian and the point
-    x, there is only one difference for each point, and the shape is (points, 1). Each bound holds for all
-    outputs. If the outputs are summed, it holds for the sum. A bound is a safety factor times the sum of two
-    errors, for a step h:
-
-    truncation error    h / 2 times the larger of the absolute second derivatives at x and at x + h
-    rounding error      the rounding errors of x + h and of both function values, divided by h. Without a
-                        closed form, the rounding errors of intermediate results are included.
-
-    `terms` is the number of terms that are summed to compute a function value. If `single_input` is the index
-    of an input, all bounds are equal to the bound of this input.
+    The bounds have the shape (points, inputs), or (points, 1) if the result is the product J x of the
+    Jacobian and the point x. A bound holds for all outputs, or for their sum if the outputs are summed. It is
+    a safety factor times the sum of two errors, for a step h. The truncation error is h / 2 times the larger
+    of the absolute second derivatives at x and at x + h. The rounding error is that of x + h and of both
+    function values, divided by h. `terms` is the number of terms that are summed to compute a function value.
+    If `single_input` is the index of an input, all bounds are equal to the bound of this input.
     """
     workload, points = spec.workload, stop - start
     arrays, step = inputs.exact_inputs(spec.case, workload, start, stop), STEPS[spec.case.dtype]
     flat_inputs = flatten_inputs(workload.names, workload.points, arrays, points)
     elements = flat_inputs.shape[1]
     count = min(_MAX_SAMPLED_INPUTS, max(8, _MAX_VALUES // (points * spec.derivative.values)))
-    sampled_inputs = np.unique(np.linspace(0, elements - 1, count).astype(int))
-    if single_input is not None:
-        sampled_inputs = np.array([single_input])
+    evenly_spaced = np.unique(np.linspace(0, elements - 1, count).astype(int))
+    sampled_inputs = evenly_spaced if single_input is None else np.array([single_input])
     truncation, input_rounding = np.zeros((2, points, len(sampled_inputs)))
     for k, index in enumerate(sampled_inputs):
         values_at = functools.partial(_values_along, spec, arrays, flat_inputs, np.eye(1, elements, index))
@@ -96,9 +91,7 @@ def input_bounds(
     largest = np.maximum(_value_magnitude(spec, arrays), input_rounding.max(axis=1))
     value_rounding, roundoff = 4 * np.sqrt(terms) * largest, ROUNDOFF[spec.case.dtype]
     if spec.computed:
-        make_noise = functools.partial(_measure_noise, spec, arrays)
-        noise = cached("value noise", (spec.case, spec.workload_key, start, stop), make_noise, 64)
-        value_rounding = np.maximum(value_rounding, noise / roundoff)
+        value_rounding = np.maximum(value_rounding, _value_noise(spec, arrays, start, stop) / roundoff)
     samples_all_inputs = len(sampled_inputs) == elements
     safety = 1.5 if samples_all_inputs or single_input is not None else 2.0
     if workload.reduction.along_point:
@@ -107,10 +100,8 @@ def input_bounds(
         all_inputs = input_rounding.sum(axis=1) * elements / len(sampled_inputs)
         return safety * (step / 2 * curvature + roundoff * (value_rounding + all_inputs) / step)[:, None]
     bounds = safety * (truncation + roundoff * (value_rounding[:, None] + input_rounding) / step)
-    if samples_all_inputs:
-        return bounds
-    # All inputs have the largest bound of the sampled inputs.
-    return np.broadcast_to(bounds.max(axis=1, keepdims=True), (points, elements))
+    bounds = bounds if samples_all_inputs else bounds.max(axis=1, keepdims=True)
+    return np.broadcast_to(bounds, (points, elements))  # all inputs have the largest of the sampled bounds
 
 
 def _evaluate_reference(spec: ReferenceSpec, arrays: InputArrays) -> Reference:
@@ -141,10 +132,18 @@ def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
     return np.maximum(magnitude, reference.value_terms * outputs)
 
 
+def _value_noise(spec: ReferenceSpec, arrays: InputArrays, start: int, stop: int) -> np.ndarray:
+    make_noise, key = (
+        functools.partial(_measure_noise, spec, arrays),
+        (spec.case, spec.workload_key, start, stop),
+    )
+    return np.asarray(cached("value noise", key, make_noise, 64))
+
+
 def _measure_noise(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
     """Return an estimate of the rounding error of the function values at each point, of shape (points,).
 
-    The estimate is the range of the values in several evaluations with random rounding errors.
+    It is the range of the values in several evaluations with random rounding errors.
     """
     native = spec.computed.native
     with evaluations.evaluation_context(native.dtype):
@@ -167,7 +166,8 @@ def _values_along(
 ) -> np.ndarray:
     """Return the function values at `flat_inputs + shift * direction`, of shape (points, outputs).
 
-    `flat_inputs` has the shape (points, inputs). `shift` has the shape (points,).
+    `flat_inputs` has the shape (points, inputs), and `shift` the shape (points,). `arrays` are the inputs by
+    name.
     """
     workload, shifted_inputs = spec.workload, dict(arrays)
     ends = np.cumsum([math.prod(workload.inputs[name].shape) for name in workload.names])

@@ -1,4 +1,4 @@
-"""Evaluate entries with large errors again, and decide whether rounding explains the errors (`_Suspect`).
+"""Evaluate entries with large errors again in blocks, and decide whether rounding explains the errors.
 
 The entries with these errors are evaluated several times in the dtype of the case, with different random
 rounding errors in all intermediate results (jaxpr_interpreter.py). An entry passes if its error is at most
@@ -39,7 +39,7 @@ Columns = np.ndarray | slice
 
 @dataclass(frozen=True)
 class _Suspect:
-    """A comparison with errors above the tolerance, and what is needed to evaluate its entries again."""
+    """A comparison with errors over the tolerance, and what is needed to evaluate its entries again."""
 
     spec: ReferenceSpec
     native: Evaluation  # the function of the case in the dtype of the case
@@ -49,7 +49,7 @@ class _Suspect:
 
 
 def reevaluate_failures(progress: CheckProgress) -> None:
-    """Evaluate the entries that failed the check again, and record their errors in `progress`.
+    """Evaluate the entries with errors over the tolerance again, and record their errors in `progress`.
 
     Also record the first point with a wrong entry. Entries that are not evaluated before the time limit are
     counted as skipped.
@@ -64,31 +64,30 @@ def reevaluate_failures(progress: CheckProgress) -> None:
 
 
 def _seconds_since(start: tuple[float, float]) -> float:
-    """Return the wall time or, if less, the CPU time since `start`. Other processes do not count."""
+    """Return the wall time or, if it is shorter, the CPU time in seconds since `start`.
+
+    `start` is (wall time, CPU time). Other processes may increase the wall time only.
+    """
     return min(time.monotonic() - start[0], time.process_time() - start[1])
 
 
 def _reevaluate_suspect(progress: CheckProgress, suspect: _Suspect, start: tuple[float, float]) -> None:
-    """Evaluate the entries of a comparison in blocks, until all errors are explained or an entry is wrong.
-
-    The errors are recorded in `progress`. `start` contains the wall time and the CPU time before the first
-    evaluation.
-    """
+    """Evaluate the entries of a comparison again, until rounding explains all errors or an entry is wrong."""
     spec, comparison, points = suspect.spec, suspect.comparison, suspect.points
-    shape = comparison.expected.shape
     typical_size, row_size, compared_size = _typical_sizes(spec, comparison)
     tolerance = min(spec.tolerance, spec.max_tolerance)
     error_limit = np.maximum(tolerance * compared_size, spec.tolerance * comparison.scale)
     difference = np.abs(comparison.result - comparison.expected)
-    own_limit = np.broadcast_to(spec.tolerance * comparison.scale, shape)
-    is_pending, is_wrong = ~(difference <= own_limit), np.zeros(shape, bool)
+    own_limit = np.broadcast_to(spec.tolerance * comparison.scale, difference.shape)
+    is_pending, is_wrong = ~(difference <= own_limit), np.zeros(difference.shape, bool)
     error = np.where(is_pending, 0.0, np.minimum(relative_error(difference, typical_size), tolerance))
     while is_pending.any() and not is_wrong.any() and progress.first_wrong is None:
         if progress.reevaluation_seconds + _seconds_since(start) > _BUDGET_SECONDS:
             progress.skipped_entries += int(is_pending.sum())
             break
         points_of_block, columns = _choose_block(suspect, is_pending)
-        block = np.ix_(points_of_block, *map(np.arange, shape[1:-1]), np.arange(shape[-1])[columns])
+        *axes, last_axis = map(np.arange, difference.shape[1:])
+        block = np.ix_(points_of_block, *axes, last_axis[columns])
         excess = difference[block] - own_limit[block]
         rounding, note = _rounding_of_block(suspect, points_of_block, columns, typical_size[block], excess)
         points = points._replace(note=points.note + note)
@@ -102,12 +101,11 @@ def _reevaluate_suspect(progress: CheckProgress, suspect: _Suspect, start: tuple
             divisor = np.where(is_hidden, np.maximum(row_size[block], estimated_size), divisor)
         errors = relative_error(difference[block], divisor)
         # Rounding may not explain an error that is small only compared with the entry at other points.
-        is_undecided = is_hidden & ~(errors <= tolerance) | (excess > rounding)
-        is_excluded = is_undecided & ~is_wrong[block]
-        progress.undecided_entries += int(is_excluded.sum())
+        is_undecided = (is_hidden & ~(errors <= tolerance) | (excess > rounding)) & ~is_wrong[block]
+        progress.undecided_entries += int(is_undecided.sum())
         is_allowed = ~is_hidden & (errors > tolerance)
         progress.allowed = max(progress.allowed, float(np.max(allowed, where=is_allowed, initial=0.0)))
-        error[block], is_pending[block] = np.where(is_excluded, 0.0, errors), False
+        error[block], is_pending[block] = np.where(is_undecided, 0.0, errors), False
     if is_wrong.any():
         points = points._replace(note=describe_first_wrong(spec, comparison, is_wrong) + points.note)
     progress.record_errors(points, *(x.reshape(len(x), -1).max(axis=1) for x in (error, is_wrong)))
@@ -116,7 +114,7 @@ def _reevaluate_suspect(progress: CheckProgress, suspect: _Suspect, start: tuple
 def _typical_sizes(
     spec: ReferenceSpec, comparison: EntryComparison
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (typical_size, row_size, compared_size) for each entry of a derivative.
+    """Return (typical_size, row_size, compared_size), by which errors of entries are divided.
 
     typical_size    the size of the entry, but at least its root mean square over the points
     row_size        the largest typical size in the row if whole Jacobians are compared, else `typical_size`
@@ -153,9 +151,9 @@ def describe_first_wrong(spec: ReferenceSpec, comparison: EntryComparison, is_wr
 
 
 def _name_input(spec: ReferenceSpec, index: Sequence[int]) -> str:
-    """Return the input element of an entry (output, column) of a dense Jacobian, such as " (x[3])".
+    """Return the name of the input element that belongs to a column of a dense Jacobian, such as " (x[3])".
 
-    Return "" for any other result.
+    `index` is (output, column). Return "" for any other result.
     """
     is_product = spec.case.ad_mode.is_value or spec.case.target == "hvp"
     if spec.pattern is not None or spec.reduction is not WHOLE or is_product:
@@ -172,10 +170,10 @@ def _name_input(spec: ReferenceSpec, index: Sequence[int]) -> str:
 def _rounding_of_block(
     suspect: _Suspect, points: np.ndarray, columns: Columns, size: np.ndarray, excess: np.ndarray
 ) -> tuple[np.ndarray, str]:
-    """Return the rounding error of each entry of a block, and a note that says why it is unknown, or "".
+    """Return (rounding error of each entry of a block, note). `note` says why the error is unknown, or is "".
 
-    An unknown rounding error is 0. The function may raise an exception, because its inputs have random
-    rounding errors. `_explain_block` describes the arguments.
+    An unknown rounding error is 0. It is unknown if the function raises an exception, because its inputs have
+    random rounding errors. `_explain_block` describes the arguments.
     """
     try:
         return _explain_block(suspect, points, columns, size, excess), ""
@@ -190,7 +188,7 @@ def _explain_block(
     """Return an estimate of the rounding error of each entry of a block.
 
     `size` contains the typical magnitude of each entry, and `excess` its error minus the tolerance. At points
-    where few evaluations do not explain the errors, more are made.
+    where few evaluations do not explain the errors, the entries are evaluated more often.
     """
     spec = suspect.spec
     rounding = _estimate_rounding(suspect, points, columns, size, _FEW_REEVALUATIONS)
@@ -236,8 +234,8 @@ def _estimate_rounding(
 def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray, Columns]:
     """Return (point indices, column indices) of the next block of entries to evaluate again.
 
-    `is_pending` marks the entries that remain. If single columns cannot be evaluated, the column indices are
-    `slice(None)`.
+    `is_pending` is true for the entries that remain. The column indices are `slice(None)` if single columns
+    cannot be evaluated.
     """
     spec, comparison = suspect.spec, suspect.comparison
     has_columns = comparison.measure is None and spec.case.target != "hvp" and not spec.case.ad_mode.is_value
@@ -253,12 +251,12 @@ def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray
 
 
 def _pad_indices(indices: np.ndarray) -> np.ndarray:
-    """Return the indices, repeated until their number is a power of 2, to compile few programs."""
+    """Return the indices, repeated until their number is a power of 2, so that few programs are compiled."""
     return np.resize(indices, 2 ** (len(indices) - 1).bit_length())
 
 
 def _select_points(suspect: _Suspect, points_of_block: np.ndarray) -> InputArrays:
-    """Return the inputs at the points of a block, or all inputs if the result is a sum over points."""
+    """Return {input name: array} at the points of a block, or at all points if the result sums them."""
     arrays, per_point = suspect.arrays, suspect.native.per_point
     if suspect.spec.reduction.sums_points:
         return arrays
@@ -268,7 +266,7 @@ def _select_points(suspect: _Suspect, points_of_block: np.ndarray) -> InputArray
 def _estimate_size(suspect: _Suspect, points_of_block: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Return an estimate of the magnitude of the entries, such as |f(x)| / |x| for a derivative.
 
-    The returned array can be broadcast to `shape`.
+    The array can be broadcast to `shape`, the shape of the entries of the block.
     """
     spec, native, arrays = suspect.spec, suspect.native, _select_points(suspect, points_of_block)
     with evaluations.evaluation_context(native.dtype):
@@ -287,10 +285,10 @@ def _estimate_size(suspect: _Suspect, points_of_block: np.ndarray, shape: tuple[
 
 
 def _terms_of_zeros(suspect: _Suspect, arrays: InputArrays, shape: tuple[int, ...]) -> np.ndarray | None:
-    """Return the terms that the closed form states, or 0 for an output that is not zero at all points.
+    """Return the sizes of the terms that cancel in outputs that are zero, of `shape` (points, outputs).
 
-    The error of a derivative that is zero is relative to the terms that cancel in it. The result has `shape`,
-    (points, outputs). Return None if the closed form states no terms.
+    The closed form states them. The error of a zero is relative to them. They are 0 for any other output.
+    Return None if the closed form states no terms.
     """
     is_value = suspect.spec.case.ad_mode.is_value
     form = closed_form(suspect.spec.case, suspect.spec.workload)
@@ -330,8 +328,8 @@ def _evaluate_columns(
 def _jacobian_in_few_passes(evaluation: Evaluation, arrays: InputArrays, outputs: int) -> np.ndarray:
     """Return the Jacobians as an array of shape (points, outputs, inputs).
 
-    Reverse mode is used if JAX supports it for the function and there are far fewer outputs than inputs.
-    Otherwise, forward mode is used.
+    They are computed by rows, in reverse mode, if there are far fewer outputs than inputs and JAX supports it
+    for the function, otherwise by columns, in forward mode.
     """
     has_few_rows = _MIN_INPUTS_PER_OUTPUT * outputs <= evaluation.inputs
     if has_few_rows and evaluations.is_traceable(evaluation, arrays, "rows"):

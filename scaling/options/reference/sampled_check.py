@@ -1,4 +1,4 @@
-"""Compare random columns, rows and products of a result, if a comparison of all entries takes too long.
+"""Compare random columns, rows and products of a result with JAX, if comparing all entries takes too long.
 
 At every point (batch element), three samples are compared: some columns of the Jacobian, some rows, and
 products of the derivative with respect to each input and random vectors. The error of a product is relative
@@ -29,7 +29,7 @@ _SIGN_SAMPLES = 3  # the number of random sign changes from which the magnitude 
 
 
 def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
-    """Yield comparisons of a result with its reference, for each block of points.
+    """Yield comparisons of samples of a result with its reference, for each block of points.
 
     The first comparison of a block contains random samples at every point. Each further comparison contains
     all entries at one point.
@@ -45,11 +45,11 @@ def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
 
 
 def compared_shares(spec: ReferenceSpec, decided_share: float) -> dict[str, float]:
-    """Return {"entries": covered fraction of the entries, "points": covered fraction of the points}.
+    """Return {"entries": compared fraction of the entries, "points": compared fraction of the points}.
 
-    A point is covered if all of its entries are compared with the reference. An entry is covered if it is
-    compared and its rounding error is small enough to decide whether it is correct. `decided_share` is the
-    fraction of the compared entries whose rounding error is small enough.
+    A point counts if all of its entries are compared with the reference. An entry counts if it is compared
+    and its rounding error is small enough to decide whether it is correct. `decided_share` is the fraction of
+    the compared entries whose rounding error is small enough.
     """
     if _is_matrix_vector_product(spec):
         return {"entries": decided_share, "points": 1.0}
@@ -71,7 +71,7 @@ def _sample_indices(count: int, size: int, generator: np.random.Generator) -> np
 
 
 def _count_complete_points(spec: ReferenceSpec) -> int:
-    """Return the number of points whose entries can all be compared within the time limit."""
+    """Return the number of points at which all entries can be compared within the time limit."""
     if _is_matrix_vector_product(spec) or spec.case.ad_mode.finite_step:
         return 0
     seconds_per_point = max(spec.computed.seconds / spec.case.points, _SECONDS_OF_COMPARISON)
@@ -88,6 +88,7 @@ def _sample_columns_and_rows(spec: ReferenceSpec) -> tuple[np.ndarray, np.ndarra
 def _compare_block(
     spec: ReferenceSpec, result: np.ndarray, start: int, stop: int, groups: evaluations.Groups
 ) -> PointsComparison:
+    """Return comparisons of random samples of the result at the points [start, stop)."""
     arrays, result = inputs.exact_inputs(spec.case, spec.workload, start, stop), result.astype(np.float64)
     generator = np.random.default_rng([spec.case.data_seed, 2, start])
     if _is_matrix_vector_product(spec):
@@ -113,7 +114,7 @@ def _compare_jacobians(
     """Yield comparisons of Jacobians with the reference.
 
     They compare products with random vectors, then random columns and, if there are any, random rows.
-    `result` contains the Jacobians. It has the shape (points, outputs, inputs), or (points, 1, nonzeros) if
+    `result` contains the Jacobians, of shape (points, outputs, inputs), or (points, 1, nonzeros) if
     seeds=colored. `generator` draws the random vectors.
     """
     compared_columns, compared_rows = _sample_columns_and_rows(spec)
@@ -157,7 +158,10 @@ def _compare_random_products(
 def _compare_columns(
     spec: ReferenceSpec, arrays: InputArrays, J: Jacobians, cols: np.ndarray, compared: np.ndarray
 ) -> EntryComparison:
-    """Return a comparison of the columns `compared` of Jacobians. `cols` is the column of each entry of J."""
+    """Return a comparison of some columns of Jacobians with their expected values.
+
+    `compared` contains the indices of these columns. `cols` contains the column of each entry of J.
+    """
     measure = _make_measure("columns", compared, spec.reduction.sums_outputs)
     entries = np.stack([J.by_output(J.values * (cols == k)) for k in compared], axis=2)
     leaves = range(len(spec.rounding.leaf_sizes))
@@ -171,7 +175,10 @@ def _compare_columns(
 def _compare_rows(
     spec: ReferenceSpec, arrays: InputArrays, J: Jacobians, rows: np.ndarray, compared: np.ndarray
 ) -> EntryComparison:
-    """Return a comparison of the rows `compared` of Jacobians. `rows` is the row of each entry of J."""
+    """Return a comparison of some rows of Jacobians with their expected values.
+
+    `compared` contains the indices of these rows. `rows` contains the row of each entry of J.
+    """
     measure = _make_measure("rows", compared, spec.reduction.sums_outputs)
     entries = np.stack([J.by_input(J.values * (rows == k)) for k in compared], axis=1)
     expected = measure(spec.computed.evaluation, arrays)
@@ -180,7 +187,10 @@ def _compare_rows(
 
 
 def _floor_scale(spec: ReferenceSpec, scale: np.ndarray) -> np.ndarray:
-    """Return the larger of `scale` and `tolerance / max_tolerance` times its maximum in the row of J."""
+    """Return `scale`, raised to at least a small fraction of its maximum in the same row of the Jacobian.
+
+    The fraction is the tolerance, divided by the largest tolerance that a check may have.
+    """
     return np.maximum(scale, spec.tolerance / spec.max_tolerance * scale.max(axis=2, keepdims=True))
 
 

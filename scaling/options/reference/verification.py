@@ -36,7 +36,7 @@ from scaling.options.reference.finite_differences import (
     find_suspicious_points,
 )
 
-_MIN_CONFIRMED_SHARE = 0.1  # the minimum fraction of confirmed derivatives; tiny ones are not confirmed
+_MIN_CONFIRMED = 0.1  # the minimum fraction of confirmed derivatives; tiny ones are not confirmed
 _MAX_VERIFIED_ELEMENTS = 2**18  # limit on the size of an intermediate result at the less suspicious points
 _DIRECTIONS = 4  # the number of random directions
 _MAX_COLUMNS = 32  # limit on the number of columns of a Jacobian whose columns are confirmed
@@ -51,7 +51,7 @@ _SHIFTS = 6  # the number of nearby points; where three elements tie, some may h
 
 @dataclass(frozen=True)
 class _Confirmation:
-    """The result of comparing a derivative with finite differences at several points."""
+    """Whether finite differences confirm or refute a derivative at several points."""
 
     is_wrong: np.ndarray  # shape (points,): whether an output differs by more than rounding errors
     # The fraction of the nonzero derivatives that are confirmed within 5 %, for all outputs or for the worst
@@ -84,9 +84,7 @@ def find_objection(
     """
     result = _confirm(evaluation, case, workload, sampled, output_name)
     is_wrong = result.is_wrong.any()
-    is_unsure = result.confirmed_share < _MIN_CONFIRMED_SHARE or (
-        result.unresolved is not None and not is_wrong
-    )
+    is_unsure = result.confirmed_share < _MIN_CONFIRMED or (result.unresolved is not None and not is_wrong)
     if not (is_unsure or is_wrong):
         return {}
     # In low precision, rounding can make finite differences wrong at some points.
@@ -113,7 +111,7 @@ def find_refuted(
     derivative: np.ndarray,
     tolerance: np.ndarray,
 ) -> np.ndarray:
-    """Return where finite differences refute a derivative along a direction, of shape (points, outputs).
+    """Return whether finite differences refute a derivative along a direction, of shape (points, outputs).
 
     The derivative may have errors up to `tolerance`. At a kink, it may be between the slopes on both sides.
     """
@@ -127,7 +125,7 @@ def find_refuted(
 def _describe_doubt(
     dtype: str, is_refuted: bool, unresolved: int | None, float64_obstacle: str | None
 ) -> str:
-    """Return an error message for a derivative that is not confirmed, although it may be right."""
+    """Return an error message for a derivative that is not confirmed, although it may be correct."""
     outcome = "refute" if is_refuted else "do not confirm"
     differences = f"finite differences in {dtype} {outcome} the derivative that JAX computes"
     if unresolved is not None:
@@ -178,7 +176,11 @@ def _confirm(
 
 
 def _confirmed_share(comparison: DerivativeComparison, is_nonzero: np.ndarray) -> float:
-    """Return `_Confirmation.confirmed_share`. `is_nonzero` has the shape (points, outputs)."""
+    """Return the fraction of the nonzero derivatives that finite differences confirm.
+
+    It is the smaller of the fractions for all outputs and for the worst output (see `_Confirmation`).
+    `is_nonzero` has the shape (points, outputs).
+    """
     is_confirmed = np.asarray(comparison.is_confirmed.any(axis=0))
     share = float(np.mean(is_confirmed[is_nonzero])) if is_nonzero.any() else 1.0
     # An output with enough points has a share of its own, because other outputs must not hide it.
@@ -197,10 +199,10 @@ def _exempt_ties(
     arrays: InputArrays,
     comparison: DerivativeComparison,
 ) -> DerivativeComparison:
-    """Return `comparison`, with wrong derivatives marked as unresolved where the slopes jump nearby.
+    """Return a copy of `comparison` in which derivatives at a tie are unresolved instead of wrong.
 
-    Where elements tie, as in a median, the function is not differentiable. The derivatives and their
-    comparisons are evaluated at several nearby points.
+    Where elements tie, as in a median, the function is not differentiable, and its slopes jump. They are
+    therefore compared at several nearby points.
     """
     jumps, is_wrong = np.zeros(comparison.is_wrong.shape[1:], bool), comparison.is_wrong
     is_wrong_nearby = np.ones_like(jumps)
@@ -318,9 +320,9 @@ def _measure_values(evaluation: Evaluation, arrays: InputArrays) -> tuple[np.nda
 def _is_hidden(evaluation: Evaluation, center: np.ndarray, noise: np.ndarray) -> np.ndarray:
     """Return a boolean array of shape (points, outputs), true where rounding may hide changes of an output.
 
-    This is possible if the rounding error exceeds a fraction of the largest |output| at the point. It is also
-    possible if the output is not zero, but so small that this fraction of it underflows. `center` contains
-    the outputs, and `noise` their rounding errors.
+    This is so where the rounding error exceeds a fraction of the largest |output| at the point, or where an
+    output is not zero, but so small that this fraction of it underflows. `center` contains the outputs, and
+    `noise` their rounding errors.
     """
     fraction = max(_HIDING_ERROR, VALUE_ROUNDINGS * evaluation.roundoff)
     size, underflow = np.abs(center), float(jax.numpy.finfo(evaluation.dtype).tiny)
