@@ -16,7 +16,7 @@ Names = Sequence[Sequence[str]]  # names of sizes that vary, grouped by sizes th
 
 
 def format_experiments(findings: Findings) -> dict[str, str]:
-    """Return {file name without suffix: text} with one Extra-P file for each program with sizes that vary.
+    """Return {file name without suffix: text}, an Extra-P file for each program with sizes that vary.
 
     Timings on shared CPU cores are omitted.
     """
@@ -36,17 +36,17 @@ def _title(timing: Timing) -> str:
 
 
 def _sizes_of(timing: Timing) -> dict[str, int]:
-    """Return {size name: value} for a case, including the numbers of devices and points."""
+    """Return {name: number} with the sizes of a case and its numbers of devices and points."""
     counts = {"devices": timing.case.devices, "points": timing.case.points}
     sizes = {f"sizes.{name}" if name in counts else name: size for name, size in timing.case.sizes.items()}
     return counts | sizes
 
 
 def _varying_sizes(timings: Sequence[Timing]) -> Names:
-    """Return the names of the sizes that vary between the timings, grouped by sizes that vary together.
+    """Return the names of the sizes that vary between timings, in lists of sizes that vary together.
 
-    The group that contains `devices` is first. The other groups are in descending order of their number of
-    different values.
+    The list that contains "devices" is first. The others are in descending order of their number of different
+    values.
     """
     rows = list(map(_sizes_of, timings))
     columns = {name: [row[name] for row in rows] for name in rows[0]}
@@ -59,7 +59,7 @@ def _format_experiment(timings: Sequence[Timing], varying: Names) -> str:
     """Return the text of an Extra-P file with the seconds per call of a program at all parameter values.
 
     The file also contains the floating-point operations per device, if they are known for all parameter
-    values. The first size of each group in `varying` is a parameter.
+    values. The first size of each list in `varying` is a parameter.
     """
     names = [name for name, *_ in varying]
     by_coordinates = {tuple(_sizes_of(timing)[name] for name in names): timing for timing in timings}
@@ -88,6 +88,6 @@ def _format_comments(timing: Timing, varying: Names) -> list[str]:
 
 
 def _to_region_name(text: str) -> str:
-    """Convert text to one line of ASCII without "->", which marks a call path in Extra-P."""
+    """Return text as one line of ASCII without "->", which would mark a call path in Extra-P."""
     ascii_text = clean_text(text).encode("ascii", "backslashreplace").decode()
     return " ".join(ascii_text.replace("->", "-").split())

@@ -28,7 +28,7 @@ def _function(x):
 
 
 def _pattern(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row and column indices of the 3 n - 2 nonzeros of the Jacobian, sorted by row, as int32."""
+    """Return (row indices, column indices) of the 3 n - 2 nonzeros of the Jacobian, sorted by row."""
     index = np.arange(1, n, dtype=np.int32)
     pairs = np.stack([np.zeros_like(index), index], axis=1)
     rows = np.concatenate([np.zeros(n, np.int32), np.repeat(index, 2)])
@@ -36,7 +36,7 @@ def _pattern(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _analytic(colored: bool, x):
-    """Return the Jacobians at the points x of shape (points, n), or only their nonzeros if `colored`."""
+    """Return the Jacobians at points x of shape (points, n), or only their nonzeros if `colored`."""
     (rows, columns), first, tail = _pattern(x.shape[1]), x[:, :1], x[:, 1:]
     entries = jnp.concatenate([x**2, jnp.stack([tail, first + tail], axis=2).reshape(len(x), -1)], axis=1)
     dense_shape = *x.shape, x.shape[1]
@@ -52,7 +52,7 @@ def _analytic_point(colored: bool, x):
 
 
 def _nonzeros(inputs: Inputs) -> Reference:
-    """Return the outputs and the Jacobian nonzeros, row by row, at each point, as a `Reference`."""
+    """Return the outputs, and the nonzeros of the Jacobian row by row, at each point, as a `Reference`."""
     x = inputs["x"]
     n, first, tail = x.shape[1], x[:, :1], x[:, 1:]
     value = np.concatenate([np.sum(x**3, axis=1, keepdims=True) / 3, tail**2 / 2 + first * tail], axis=1)
@@ -64,7 +64,7 @@ def _nonzeros(inputs: Inputs) -> Reference:
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` with an n x n arrowhead matrix as its Jacobian. Raise `Refusal` if n < 2."""
+    """Return the `Workload` whose Jacobian is an n x n arrowhead matrix. Raise `Refusal` if n < 2."""
     n, colored = case.sizes["n"], case.seeds == "colored"
     if n < 2:
         raise Refusal(f"sizes.n={n}: arrowhead needs at least 2 unknowns")

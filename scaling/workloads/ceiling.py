@@ -1,4 +1,4 @@
-"""Define the workload `ceiling`: benchmarks of the peak rates of a machine, such as its bandwidth.
+"""Define the workload `ceiling`: benchmarks of a machine: copy, matmul, reduction, all-reduce, latency.
 
 The benchmarks measure the peak FLOP/s, the peak bandwidth and the minimum latency. These limit the
 performance of all other workloads. The functions are not differentiated. A point (batch element) is a vector
@@ -53,7 +53,7 @@ def _sum_over_points(x):
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` of the benchmark named by `case.target`, such as "copy"."""
+    """Return the `Workload` of the benchmark that `case.target` names, such as "copy"."""
     k, terms, points, target = case.sizes["k"], case.sizes["terms"], case.points, case.target
     # All terms of a matrix product are positive. Coarser rounding of factors or results does not accumulate.
     product_terms = k if case.precision == "highest" else 16

@@ -29,7 +29,7 @@ def forward(X, W):
 
 
 def formula(case: Case, xp: Any) -> Callable[..., Any]:
-    """Return the function of a case for an array library `xp`, such as jax.numpy or torch."""
+    """Return the function X @ W of a case. `xp` is the array library, such as jax.numpy or torch."""
     return forward
 
 
@@ -40,9 +40,9 @@ def _vmap_grad(X, W):
 
 
 def _analytic(names, X, W):
-    """Return the derivatives of (x @ W).sum() with respect to the inputs `names`, for the n rows x of X.
+    """Return handwritten derivatives of (x @ W).sum() with respect to the inputs `names`.
 
-    The shape is (n, elements of these inputs).
+    x is each of the n rows of X. The array has the shape (n, elements of these inputs).
     """
     n, (p, o) = X.shape[0], W.shape
     by_input = {
@@ -53,13 +53,13 @@ def _analytic(names, X, W):
 
 
 def _analytic_point(names, x, W):
-    """Return the derivative of `(x @ W).sum()` with respect to the inputs `names`, as one vector."""
+    """Return the handwritten derivative of (x @ W).sum() with respect to the inputs `names`, as a vector."""
     by_input = {"W": x[:, None] * jnp.ones_like(W), "X": W @ jnp.ones(W.shape[1], W.dtype)}
     return jnp.concatenate([by_input[name].reshape(-1) for name in names])
 
 
 def _reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the outputs, and the Jacobians with respect to the inputs `names`, as a `Reference`."""
+    """Return the outputs X @ W and their Jacobians with respect to the inputs `names`, as a `Reference`."""
     X, W = inputs["X"], inputs["W"]
     n, o = len(X), W.shape[1]
     by_input = {

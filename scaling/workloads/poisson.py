@@ -21,12 +21,12 @@ VALUE = "loss"
 
 
 def term(c, lam):
-    """Return the log-probability of one count c with the rate lam."""
+    """Return the log-probability of a count c in a Poisson distribution of rate lam."""
     return logpmf(c, lam)
 
 
 def loss(c, lam):
-    """Return the sum of the log-probabilities over all points."""
+    """Return the sum of the log-probabilities of all counts c with their rates lam."""
     return jnp.sum(logpmf(c, lam))
 
 
@@ -44,7 +44,7 @@ def _reference(inputs: Inputs) -> Reference:
 
 
 def _second_order_reference(inputs: Inputs) -> Reference:
-    """Return the log-probabilities and their second derivatives with respect to the rates."""
+    """Return the log-probabilities and their second derivatives by the rates, as a `Reference`."""
     c, lam = inputs["c"], inputs["lam"]
     return _reference(inputs)._replace(derivative=(-c / lam**2)[:, None, None], derivative_terms=c / lam**2)
 

@@ -58,13 +58,13 @@ FUNCTIONS = {
 
 
 def formula(case: Case, xp: Any) -> Callable[..., Any]:
-    """Return the kernel function of a case for an array library `xp`, such as jax.numpy or torch."""
+    """Return the kernel function K of a case. `xp` is the array library, such as jax.numpy or torch."""
     variant = case.variant or "source"
     return functools.partial(FUNCTIONS[variant, case.formulation or FORMULATIONS[variant][0]], xp)
 
 
 def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the kernel K(x, y) at all points x and centers y, and its Jacobians with respect to `names`."""
+    """Return the kernel K(x, y) at all points x and centers y, and its Jacobians, as a `Reference`."""
     x, support = inputs["x"], inputs["support"]
     m, d = support.shape
     if variant == "squared":
@@ -85,10 +85,10 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
 
 
 def _analytic(variant: str, summed: bool, x, support):
-    """Return the derivatives of the kernel K(x, y) with respect to x, at points x of shape (points, d).
+    """Return handwritten derivatives dK(x, y)/dx at points x of shape (points, d), for the m centers y.
 
-    The result has the shape (points, m, d) for m centers. If `summed` is true, it is summed over the centers,
-    and has the shape (points, d). With the variant `source`, where d is 1, there is no axis d.
+    The array has the shape (points, m, d). If `summed`, it is summed over the centers, and has the shape
+    (points, d). With the variant `source`, where d is 1, there is no axis d.
     """
     if variant == "squared":
         value = jnp.exp(-0.5 * jnp.sum((x[:, None, :] - support) ** 2, axis=-1))
@@ -112,7 +112,7 @@ def _analytic_point(variant: str, summed: bool, x, support):
 
 
 def _linspace_input(count: int) -> InputSpec:
-    """Return an input with one value per point. The `count` values are evenly spaced from -1 to 1."""
+    """Return an input whose values at `count` points are evenly spaced from -1 to 1."""
     return InputSpec((1,), lambda _, rows: (-1 + 2 * rows / max(count - 1, 1))[:, None])
 
 

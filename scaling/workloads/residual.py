@@ -43,7 +43,7 @@ def _residual(xp, is_dot, is_scalar, d, m):
 
 
 def formula(case: Case, xp: Any) -> Callable[..., Any]:
-    """Return the function of a case for an array library `xp`, such as jax.numpy or torch."""
+    """Return the residual function of a case. `xp` is the array library, such as jax.numpy or torch."""
     return functools.partial(_residual, xp, case.formulation == "dot", case.variant == "scalar")
 
 
@@ -69,8 +69,7 @@ def _fit(d, m):
 def _jacobians(variant, names, d, m):
     """Return the Jacobians of the residual, or of the sum of its squares if `variant` is "scalar".
 
-    The derivatives are with respect to the inputs `names`. The result has the shape (points, outputs,
-    inputs).
+    The derivatives are with respect to the inputs `names`. The array has the shape (points, outputs, inputs).
     """
     xp = d.__array_namespace__()
     f, f1, _, h, a, a1 = _fit(d, m)
@@ -87,7 +86,7 @@ def _jacobians(variant, names, d, m):
 def _reference(variant: str | None, names: tuple[str, ...], inputs: Inputs) -> Reference:
     """Return the residual, or the sum of its squares if `variant` is "scalar", and its Jacobians.
 
-    The derivative is with respect to the inputs `names`.
+    The derivatives are with respect to the inputs `names`. The result is a `Reference`.
     """
     d, m = inputs["d"], inputs["m"]
     f, _, _, _, a, _ = _fit(d, m)
@@ -144,10 +143,11 @@ def _hessian_times_point(names, d, m):
 
 
 def _second_order_reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the sum L of the squared residuals at each point, and its Hessian with respect to `names`.
+    """Return the sum L of the squared residuals at each point, and its Hessian, as a `Reference`.
 
-    If `names` contains "m", the center of the Gaussian, also return the sum of the absolute values of the
-    terms of d^2 L / dm^2. This sum determines the allowed rounding error.
+    The Hessian is with respect to the inputs `names`. If they contain "m", the center of the Gaussian, the
+    `Reference` also contains the sum of the absolute values of the terms of d^2 L / dm^2, which determines
+    the allowed rounding error.
     """
     value = _reference("scalar", names, inputs).value
     *_, magnitude = _second_derivatives(**inputs)
@@ -155,12 +155,12 @@ def _second_order_reference(names: tuple[str, ...], inputs: Inputs) -> Reference
 
 
 def _centers(rows: np.ndarray) -> np.ndarray:
-    """Return the center of the Gaussian at each point. `rows` contains the indices of the points."""
+    """Return the center of the Gaussian, between -2 and 2, at the points with the indices `rows`."""
     return 4 * ((rows * 0.6180339887498949) % 1.0) - 2  # a golden-ratio sequence from -2 to 2
 
 
 def _draw_profile(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
-    """Return the data d, a Gaussian with noise, at each point. `rows` contains the indices of the points."""
+    """Return the data d, a Gaussian plus noise, at the points with the indices `rows`."""
     clean = np.exp(-1.5 * (_GRID - _centers(rows)[:, None]) ** 2)
     return clean + 0.05 * rng.standard_normal(clean.shape)
 

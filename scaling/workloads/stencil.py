@@ -27,7 +27,7 @@ DIFFUSION = 0.3
 
 
 def _neighbors_by_slices(flux):
-    """Return the flux in the four neighbors of each cell as four arrays, computed with slices."""
+    """Return the flux in the four neighbors of each cell as four arrays, by slices of the array."""
     # XLA compiles slices to one vectorized loop. `jnp.roll` along the last axis makes copies.
     side = flux.shape[0]
     rows = jnp.concatenate([flux[-1:], flux, flux[:1]]).reshape(-1)
@@ -42,7 +42,7 @@ def _neighbors_by_slices(flux):
 
 
 def _neighbors_by_rolls(flux):
-    """Return the flux in the four neighbors of each cell as four arrays, computed with `jnp.roll`."""
+    """Return the flux in the four neighbors of each cell as four arrays, by `jnp.roll`."""
     return tuple(jnp.roll(flux, shift, axis) for axis in (0, 1) for shift in (1, -1))
 
 
@@ -53,7 +53,7 @@ def _rate(neighbors, u):
 
 @functools.lru_cache(maxsize=1)
 def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row and column indices of the 5 * side^2 Jacobian nonzeros, sorted by row, as int32."""
+    """Return (row indices, column indices) of the 5 * side^2 nonzeros of the Jacobian, sorted by row."""
     cell = np.arange(side * side, dtype=np.int32).reshape(side, side)
     neighbors = [np.roll(cell, shift, axis) for axis in (0, 1) for shift in (1, -1)]
     columns = np.sort(np.stack([cell, *neighbors], axis=-1).reshape(-1, 5), axis=1)
@@ -61,7 +61,7 @@ def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _entries_of_columns(u):
-    """Return (value of the four off-diagonal nonzeros, diagonal entry) for each column of the Jacobian."""
+    """Return (off-diagonal nonzeros, diagonal entry) of each column of the Jacobian at a state u."""
     return 2 * DIFFUSION * u, 1 - 8 * DIFFUSION * u - 3 * u * u
 
 
@@ -89,7 +89,7 @@ def _analytic_point(colored: bool, u):
 
 
 def _nonzeros(inputs: Inputs) -> Reference:
-    """Return du/dt and the Jacobian nonzeros at each point, as a `Reference`."""
+    """Return du/dt and the nonzeros of the Jacobian at each point, as a `Reference`."""
     u = inputs["u"]
     rows, columns = _pattern(u.shape[-1])
     flux = DIFFUSION * u**2
