@@ -1,4 +1,4 @@
-"""Start JAX in a worker, connect and check its process group, and execute requests for cases (`CaseLoop`).
+"""Start JAX in a worker process, check the devices of its process group, and run cases (`CaseLoop`).
 
 worker.py imports this module after the process is bound to its cores, because JAX starts threads that
 inherit the binding.
@@ -26,11 +26,11 @@ _PEER_EXIT_SECONDS = 2.0  # time for the launcher to learn that another process 
 
 
 def start_jax(header: dict[str, Any], rank: int, bound: list[int] | None, channel: Any) -> ProcessGroup:
-    """Start JAX in this process, connect it to the other workers of the case, and return the process group.
+    """Start JAX in this process, connect it to the other processes of the case, and return the process group.
 
-    `header` contains settings of the launcher. `bound` lists the CPU cores of this process, or is None if the
-    process is not bound. `channel` is the `Channel` of worker.py. Raise `Refusal` if JAX is too old, has no
-    backend for the platform, or has too few devices.
+    `header` contains settings of the launcher. `bound` lists the CPU cores of this process, or is None if it
+    is not bound. `channel` is the `Channel` of worker.py. Raise `Refusal` if JAX is too old, has no backend
+    for the platform, or has too few devices.
     """
     if problem := environment.why_jax_is_too_old():
         raise Refusal(problem)
@@ -96,8 +96,7 @@ def _find_free_address(nodes: int) -> str:
 def _find_host_name() -> str:
     """Return a name of this host at which other hosts can reach it.
 
-    The name is `environment.node_name()`, or `os.uname().nodename` if the first has no address or a loopback
-    address.
+    It is `environment.node_name()` or, if that has no address or a loopback address, `os.uname().nodename`.
     """
     node = environment.node_name()
     with contextlib.suppress(OSError, UnicodeError):
@@ -116,7 +115,7 @@ def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str
     local_devices = [device for device in group.devices if device.process_index == group.rank]
     kind = local_devices[0].device_kind if local_devices else None
     this_process = {
-        "node": environment.node_name(), "host": environment.contents("/proc/sys/kernel/random/boot_id"),
+        "node": environment.node_name(), "host": environment.read_text("/proc/sys/kernel/random/boot_id"),
         "cores": group.cores, "devices": len(local_devices),
         "kind": environment.processor() if group.platform == "cpu" else kind,
     }  # fmt: skip
@@ -142,10 +141,10 @@ def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str
 
 
 def _all_gather(values: list[float]) -> list[list[float]]:
-    """Return the values of all processes as nested lists of shape (processes, values), in rank order.
+    """Return the numbers of all processes, as one list for each process in the order of ranks.
 
-    All processes must call this function with the same number of values. If another process has ended, end
-    this process after it, so that the launcher records why the other one ended.
+    All processes must call this function with equally many numbers. If another process has ended, end this
+    process after a while, so that the launcher records first why the other one ended.
     """
     from jax.experimental import multihost_utils
 
@@ -161,7 +160,7 @@ def _all_gather(values: list[float]) -> list[list[float]]:
 
 
 class CaseLoop:
-    """A loop that executes requests of the launcher to prepare, sample or finish a case."""
+    """A loop that executes the requests of the launcher: prepare a case, take samples, or finish it."""
 
     def __init__(
         self, header: dict[str, Any], channel: Any, group: ProcessGroup, group_fields: dict[str, Any]
@@ -203,7 +202,7 @@ class CaseLoop:
         self._refuse_changed_cores()
 
     def _refuse_changed_cores(self) -> None:
-        """End this process if its cores have changed. The launcher records the change."""
+        """Inform the launcher and end this process if its CPU cores have changed since the start."""
         # The cores of this thread, which starts those of JAX. The thread that reads a pipe may not be bound.
         bound, cores = sorted(self.group.cores or ()), sorted(os.sched_getaffinity(0))
         if bound and cores != bound:
@@ -215,7 +214,7 @@ class CaseLoop:
     def _new_record(self, case: Case, request: dict[str, Any]) -> Record:
         header, group, digest = self.header, self.group, None
         with contextlib.suppress(Refusal):
-            digest = workload.digest(case.workload)
+            digest = workload.source_digest(case.workload)
         description = environment.describe(
             group.platform, group.devices[0].device_kind, self.variables, digest,
             self.group_fields["cores"] if header["bind"] else None, request["engine"],
@@ -227,7 +226,7 @@ class CaseLoop:
         )  # fmt: skip
 
     def _end(self, key: str) -> None:
-        """Send the record of a case to the launcher, in the event "end"."""
+        """Send the record of the case with this key to the launcher, in the event "end"."""
         self._refuse_changed_cores()
         record = self.attempts.pop(key).record
         self.send_event(event="end", key=key, line=to_line(record), **outcome_fields(record))

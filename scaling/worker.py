@@ -1,4 +1,4 @@
-"""Main program of a worker until JAX starts: open the `Channel` to the launcher, and bind to CPU cores.
+"""Main program of a worker process until JAX starts: open the `Channel` to the launcher, bind to CPU cores.
 
 `python -m scaling.worker` needs only jax, numpy, and the standard library. Do not rename this module, because
 the launcher of another revision may start it. Preflight processes and compile workers also use its `Channel`.
@@ -39,7 +39,7 @@ _CLAIM_SECONDS = 600.0  # timeout for core claims if the case spans several node
 
 
 class Channel:
-    """A connection to the launcher through the standard input and standard output of this process.
+    """The pipes to the launcher: requests on standard input, events on standard output.
 
     Other code in this process then reads an empty standard input, and its output goes to standard error.
     """
@@ -70,7 +70,7 @@ class Channel:
 
 
 def die_with_parent(parent: int) -> None:
-    """Make Linux kill this process when the process with the ID `parent` ends. Exit if it has ended."""
+    """Make Linux kill this process when its parent, the process `parent`, ends. Exit if it has ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent ended before the call of prctl
         os._exit(0)
@@ -132,10 +132,10 @@ def _exit_after_hangup(pipe: int) -> None:
 def _bind_to_cores(
     header: dict[str, Any], rank: int, claims: contextlib.ExitStack, send_event: Callable[..., None]
 ) -> list[int] | None:
-    """Bind this process to CPU cores, and return the core numbers, or None if no binding is requested.
+    """Bind this process to CPU cores, and return their numbers, or None if no binding is requested.
 
-    If `header` lists no cores, free cores are reserved until `claims` is closed. `send_event` informs the
-    launcher if this process waits for free cores.
+    `header` may list the cores. Otherwise, free cores are reserved until `claims` is closed. `send_event`
+    informs the launcher if this process waits for free cores.
     """
     if header["platform"] != "cpu" or not header["bind"]:
         return None

@@ -152,7 +152,7 @@ def write_problem(path: Path, case: Any, arrays: Mapping[str, np.ndarray]) -> No
     """Write a binary file for a C++ program: the sizes of a case as int64, and its inputs as float64."""
     from scaling.core import workload
 
-    sizes = [case.sizes[name] for name in workload.module(case.workload).SIZES] or [case.points]
+    sizes = [case.sizes[name] for name in workload.import_workload(case.workload).SIZES] or [case.points]
     with path.open("wb") as file:
         np.array([len(sizes), *sizes], np.int64).tofile(file)
         for array in arrays.values():

@@ -29,7 +29,7 @@ from scaling.analysis.timings import (
     name_with_blocks,
     time_ratio,
 )
-from scaling.core.case import label, problem
+from scaling.core.case import label, problem_fields
 from scaling.core.formatting import format_bytes, format_count, list_first
 from scaling.core.grouping import group_by, least_by
 from scaling.core.record import REASONS
@@ -114,7 +114,7 @@ def _list_untimed(findings: Findings, ranking: Ranking) -> list[str]:
 
     Only modes for the problem and the number of devices of `ranking` are listed.
     """
-    key = ranking.environment, problem(ranking.case), ranking.case.devices
+    key = ranking.environment, problem_fields(ranking.case), ranking.case.devices
     records = findings.untimed_records.get(key, [])
     reasons = {method_of(record.case): record.reason or "no reason given" for record in records}
     untimed = sorted(f"{method.name} ({reason})" for method, reason in reasons.items())
@@ -287,7 +287,7 @@ def _describe_versions(environment: Mapping[str, Any]) -> str:
 def plan_answers(forecast: Forecast) -> list[str]:
     """Return sentences on the predicted fastest method of each planned problem, and on its memory."""
     modes = (curve for curve in forecast.curves if not curve.case.ad_mode.closed_form)
-    groups = group_by(modes, lambda curve: (curve.kind, problem(curve.program[1]))).values()
+    groups = group_by(modes, lambda curve: (curve.kind, problem_fields(curve.program[1]))).values()
     return [*map(_describe_planned_problem, groups), *_describe_planned_memory(forecast)]
 
 

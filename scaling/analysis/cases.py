@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from scaling.core.case import AUTO, VIEWS, Case, defaults, problem
+from scaling.core.case import AUTO, VIEWS, Case, default_values, problem_fields
 from scaling.core.formatting import format_bytes, format_count
 from scaling.core.grouping import group_by
 from scaling.core.modes import MODES
@@ -58,7 +58,7 @@ class Method(NamedTuple):
     @property
     def base(self) -> "Method":
         """Return the method without its memory settings, such as `chunk` and `remat`."""
-        return self._replace(**defaults(MEMORY_FIELDS))
+        return self._replace(**default_values(MEMORY_FIELDS))
 
 
 def join_words(*words: object) -> str:
@@ -174,7 +174,7 @@ class Subject:
     @property
     def problem_key(self) -> tuple:
         """Return a key that is equal for all cases of one problem (function and sizes) in one environment."""
-        return self.environment, self.honest, problem(self.case)
+        return self.environment, self.honest, problem_fields(self.case)
 
     @property
     def comparison_key(self) -> tuple:

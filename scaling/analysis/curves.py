@@ -29,7 +29,7 @@ from scaling.analysis.estimate import Estimate, format_fraction, format_ratio
 from scaling.analysis.ranking import Ranking
 from scaling.analysis.ratios import estimate_ratio, p_value
 from scaling.analysis.timings import Timing, is_empty_call, near_floor, time_ratio
-from scaling.core.case import Case, label, problem
+from scaling.core.case import Case, label, problem_fields
 from scaling.core.formatting import format_count
 from scaling.core.grouping import group_by, least_by
 
@@ -280,7 +280,9 @@ def fastest_curves(curves: Iterable[Curve], rankings: Iterable[Ranking]) -> list
         last = curve.points[-1]
         return not is_candidate(curve.case), -last.devices, id(last.timing) not in fastest_ids, last.seconds
 
-    return list(least_by(largest, lambda c: (c.environment, c.kind, problem(c.program[1])), rank).values())
+    return list(
+        least_by(largest, lambda c: (c.environment, c.kind, problem_fields(c.program[1])), rank).values()
+    )
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from scaling.analysis import curves, forecast, ranking
 from scaling.analysis.cases import OUT_OF_MEMORY_REASONS, Subject, curve_case, is_candidate, method_of
 from scaling.analysis.curves import Curve, CurvePoint, FastestModeMap, SizeSweep
 from scaling.analysis.timings import Timing, pool_processes
-from scaling.core.case import Case, label, problem
+from scaling.core.case import Case, label, problem_fields
 from scaling.core.grouping import group_by
 from scaling.core.record import Record
 from scaling.results import store
@@ -81,11 +81,11 @@ class Findings:
 
         These modes failed or ran out of memory with every api and split.
         """
-        timed = {(t.environment, problem(t.case), t.case.devices, t.method) for t in self.case_timings}
+        timed = {(t.environment, problem_fields(t.case), t.case.devices, t.method) for t in self.case_timings}
         candidates = (record for record in self.newest_records if is_candidate(record.case))
         unmeasured = (r for r in candidates if r.status == "failed" or r.reason in OUT_OF_MEMORY_REASONS)
         groups = group_by(
-            unmeasured, lambda record: (record.setting, problem(record.case), record.case.devices)
+            unmeasured, lambda record: (record.setting, problem_fields(record.case), record.case.devices)
         )
         return {
             key: [r for r in group if (*key, method_of(r.case)) not in timed] for key, group in groups.items()

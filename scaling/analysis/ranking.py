@@ -13,7 +13,7 @@ from typing import NamedTuple
 from scaling.analysis.cases import CASE_DEPENDENT_FIELDS, MEMORY_FIELDS, Subject, is_candidate, with_fields
 from scaling.analysis.estimate import Estimate
 from scaling.analysis.timings import Timing, describe_slower, is_empty_call, reasons_for_doubt, time_ratio
-from scaling.core.case import CEILING, defaults
+from scaling.core.case import CEILING, default_values
 from scaling.core.grouping import group_by, least_by
 from scaling.options import machine_peaks
 
@@ -160,7 +160,7 @@ def compare_settings(timings: Iterable[Timing]) -> list[list[Timing]]:
     """
     derivatives = (timing for timing in timings if not timing.case.ad_mode.is_value)
     groups = group_by(
-        derivatives, lambda t: (t.environment, t.honest, with_fields(t.case, **defaults(_SETTINGS)))
+        derivatives, lambda t: (t.environment, t.honest, with_fields(t.case, **default_values(_SETTINGS)))
     )
     return [sorted(group, key=lambda t: t.median) for group in groups.values() if len(group) > 1]
 

@@ -32,7 +32,7 @@ from scaling.cli.commands import (
 )
 from scaling.cli.output import make_console, prepare_streams, print_lines
 from scaling.core.case import Refusal, unknown_name
-from scaling.core.environment import hide_secrets, source
+from scaling.core.environment import hide_secrets, package_hash
 from scaling.workers.worker_group import AllocationLost
 
 _MAX_ERROR_LENGTH = 1400  # maximum length of an error message, in characters
@@ -123,7 +123,7 @@ def _refuse_other_package() -> None:
     if os.environ.get("PYTHONSAFEPATH"):
         return
     for file in filter(os.path.isfile, ("scaling.py", "scaling/__init__.py")):
-        if file == "scaling.py" or source(Path(file).resolve().parent) != source():
+        if file == "scaling.py" or package_hash(Path(file).resolve().parent) != package_hash():
             problem = f"{file} hides the package of this command from its processes"
             raise Refusal(f"{problem}: rename it, change to another folder, or use the command of that copy")
 

@@ -16,7 +16,7 @@ from scaling.cli.commands import FAILED, OK
 from scaling.cli.output import damaged_notes, print_lines, show_preflight, show_run
 from scaling.cluster import cluster_settings, pack, sbatch, slurm, task_state
 from scaling.cluster.cluster_settings import LOCAL, NONE, SLURM, SUBMISSIONS, ClusterSettings
-from scaling.core.case import CEILING, Refusal, built_in, label
+from scaling.core.case import CEILING, Refusal, label, module_names
 from scaling.core.formatting import format_count, format_wait
 from scaling.options import machine_peaks
 from scaling.results import store
@@ -143,7 +143,7 @@ def _check_cases(run: StudyRun, console: Console) -> StudyRun:
     """Return a copy of `run` with the preflight results of all cases. Raise `Refusal` if one is invalid."""
     for folder in run.folders:
         store.refuse_newer_schema(folder)
-    for name in built_in("workloads").intersection(cell.case.workload for cell in run.cells):
+    for name in module_names("workloads").intersection(cell.case.workload for cell in run.cells):
         user_workload.check_not_shadowed(name)  # cached answers may predate a user's module of this name
     with show_preflight(console) as note:
         answers = preflight.load_answers(run.folder, run.cells)

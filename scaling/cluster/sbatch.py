@@ -301,7 +301,7 @@ def _copy_package(folder: Path) -> list[str]:
         shutil.copytree(_PACKAGE, folder / "scaling", ignore=ignored)
     except shutil.Error as error:  # (source, target, message) of each file
         raise OSError(error.args[0][0][-1]) from None
-    if environment.source(folder / "scaling") != environment.source():
+    if environment.package_hash(folder / "scaling") != environment.package_hash():
         raise Refusal("the source of the package changed while this command ran: run the command again")
     import_paths = [str(folder), os.getcwd(), *(entry or os.getcwd() for entry in sys.path[:1])]
     import_paths += filter(None, [os.environ.get("PYTHONPATH")])

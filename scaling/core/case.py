@@ -60,7 +60,7 @@ class TooLarge(Exception):
 
 
 def unknown_name(what: str, value: Any, valid_names: Iterable[str]) -> Refusal:
-    """Return a `Refusal` for the unknown name `value`. `what` is the kind of name, such as "mode"."""
+    """Return a `Refusal` that says that `value` is no `what`, such as "mode", and lists the valid names."""
     names = [str(name) for name in valid_names]
     similar_names = difflib.get_close_matches(str(value).rpartition("/")[2], names, n=1)
     choices = "; ".join([f"choose from {', '.join(names)}", *(f"did you mean {n!r}?" for n in similar_names)])
@@ -68,7 +68,7 @@ def unknown_name(what: str, value: Any, valid_names: Iterable[str]) -> Refusal:
 
 
 def check_names(what: str, names: Iterable[Any], valid_names: Collection[Any]) -> None:
-    """Raise `Refusal` if one of `names` is not valid. `what` is the kind of name, such as "mode"."""
+    """Raise `Refusal` if one of `names` is not in `valid_names`. `what` describes a name, such as "mode"."""
     for name in names:
         if name not in valid_names:
             raise unknown_name(what, name, valid_names)
@@ -160,7 +160,7 @@ class Case:
 
     @property
     def mesh_shape(self) -> tuple[int, int]:
-        """Return the mesh shape (devices on the points axis, devices on the seeds axis)."""
+        """Return (devices along the points axis, devices along the seeds axis) of the device mesh."""
         default = (1, self.devices) if self.split == "seeds" else (self.devices, 1)
         return default if self.mesh is None else _parse_mesh(self.mesh)
 
@@ -190,13 +190,13 @@ VIEWS: dict[str, tuple[str, ...]] = {
 }
 
 
-def problem(case: Case) -> tuple[Any, ...]:
-    """Return the values of the fields, such as `sizes`, that determine the result of a case."""
+def problem_fields(case: Case) -> tuple[Any, ...]:
+    """Return the values of the case fields, such as workload, sizes and dtype, that determine the result."""
     return (*(getattr(case, name) for name in VIEWS["problem"] if name != "sizes"), *case.sizes.items())
 
 
-def defaults(names: Iterable[str]) -> dict[str, Any]:
-    """Return the default values of the given fields as a dict from field name to value."""
+def default_values(names: Iterable[str]) -> dict[str, Any]:
+    """Return {field name: default value} for the given fields of `Case`."""
     return {name: _FIELD_DEFAULTS[name] for name in names}
 
 
@@ -233,14 +233,14 @@ def from_dict(fields: Mapping[str, Any]) -> Case:
 
 
 @functools.cache
-def built_in(folder: str) -> frozenset[str]:
-    """Return the names of the public modules in `folder`, a folder of this package such as "workloads"."""
+def module_names(folder: str) -> frozenset[str]:
+    """Return the names of the built-in workloads (folder="workloads") or peers (folder="peers")."""
     return frozenset(path.stem for path in (Path(__file__).parents[1] / folder).glob("[!_]*"))
 
 
 def user_modules(case: Case) -> tuple[str, ...]:
-    """Return the import paths of the user's modules that define the workload or the peer of a case."""
-    modules = ((case.workload, built_in("workloads")), (case.engine, built_in("peers") | {JAX}))
+    """Return the import paths of the user's modules that define the workload or the engine of a case."""
+    modules = ((case.workload, module_names("workloads")), (case.engine, module_names("peers") | {JAX}))
     return tuple(name for name, built_in_names in modules if name not in built_in_names)
 
 
@@ -252,7 +252,7 @@ _NAMED_IN_LABEL = {  # shown as name=value
 
 
 def label(case: Case, leave_out: Iterable[str] = ()) -> str:
-    """Return text such as 'linear p=64 jacrev devices=4' for a case. Omit the fields in `leave_out`."""
+    """Return text such as 'linear p=64 jacrev devices=4' for a case, without the fields in `leave_out`."""
     field_texts = {name: f"{name}={getattr(case, name)}" for name in _NAMED_IN_LABEL} | {
         "sizes": " ".join(f"{name}={size}" for name, size in case.sizes.items()),
         "overlap": "overlapped",

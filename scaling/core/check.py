@@ -25,7 +25,7 @@ _MAX_UNDECIDED = 0.01  # largest fraction of entries that may be undecidable bec
 
 
 class Verdict(NamedTuple):
-    """The outcome of the comparison of a result with its reference."""
+    """The decision whether a result agrees with its reference, with the largest error that was found."""
 
     error: float | None  # the largest relative error, or None if no entry was compared
     tolerance: float  # the largest relative error that was allowed
@@ -36,7 +36,7 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class EntryComparison:
-    """Entries of a result, and their expected values. The errors of the entries are divided by `scale`."""
+    """Some elements of a result and their expected values. Their errors are divided by `scale`."""
 
     result: np.ndarray  # of shape (points, ...)
     expected: np.ndarray  # of the same shape
@@ -48,7 +48,7 @@ class EntryComparison:
 
 
 class PointsComparison(NamedTuple):
-    """The comparisons of a result with its expected values at consecutive points."""
+    """The elements of a result to compare with expected values at a range of points (batch elements)."""
 
     start: int  # the index of the first point, or 0 for a sum over points
     stop: int  # the entries are evaluated again with the inputs at the points [start, stop)
@@ -59,7 +59,7 @@ class PointsComparison(NamedTuple):
 
 @dataclass
 class CheckProgress:
-    """The state of a check, with the largest error, the first wrong point and counts of entries."""
+    """The state of a check: the largest error so far, the first wrong point, and counts of entries."""
 
     spec: ReferenceSpec
     allowed: float  # the largest tolerance so far
@@ -74,7 +74,7 @@ class CheckProgress:
     skipped_entries: int = 0  # the number of entries over the tolerance that were not evaluated again
 
     def add_until_full(self, ranges: Iterator[PointsComparison]) -> bool:
-        """Compare the entries at the points of `ranges`. Return false if the suspects became too many."""
+        """Compare ranges of points until too many errors are large. Return whether all are compared."""
         for points in ranges:
             self.add(points)
             if sum(suspect.expected.size for _, suspect in self.suspects) > _MAX_SUSPECT_ELEMENTS:
@@ -82,7 +82,7 @@ class CheckProgress:
         return True
 
     def add(self, points: PointsComparison) -> None:
-        """Compare the entries at some points, and update the state of the check."""
+        """Compare a result with expected values at some points, and update the state of the check."""
         underflow = reference.smallest_normal(self.spec.case)
         least_scale = _UNDERFLOW_MARGIN * underflow / reference.ROUNDOFF[self.spec.case.dtype]
         for comparison in points.comparisons:
@@ -108,19 +108,19 @@ class CheckProgress:
                 self.suspects.append((points, dataclasses.replace(comparison, scale=scale)))
 
     def record_errors(self, points: PointsComparison, error: np.ndarray, is_wrong: np.ndarray) -> None:
-        """Update `largest_error`, `first_wrong` and `allowed`. The arrays have the shape (points,)."""
+        """Update the largest error, the allowed error and the first wrong point, from arrays (points,)."""
         if is_wrong.any():
             first = int(np.argmax(is_wrong))
             if self.first_wrong is None or points.start + first < self.first_wrong:
                 tolerance = self.spec.tolerance + points.step_error[first]
-                text = f"; its relative error is {error[first]:.3g}, the tolerance {tolerance:.2g}"
-                self.first_wrong, self.note = points.start + first, text + points.note
+                error_note = f"; its relative error is {error[first]:.3g}, the tolerance {tolerance:.2g}"
+                self.first_wrong, self.note = points.start + first, error_note + points.note
         self.largest_error = max(self.largest_error, float(np.max(error, initial=0.0)))
         if step_error := float(np.max(points.step_error, where=error > 0, initial=0.0)):
             self.allowed = max(self.allowed, self.spec.tolerance + step_error)
 
     def verdict(self) -> Verdict:
-        """Return a `Verdict` on the result, based on all compared entries."""
+        """Return the `Verdict` on the result after all comparisons."""
         spec, decided_share = self.spec, 1 - self.undecided_entries / max(1, self.entries)
         reason = text = checked = None
         if spec.case.ad_mode.finite_step and self.allowed > spec.max_tolerance:
@@ -142,7 +142,7 @@ class CheckProgress:
 
 
 def verdict(derivative: Derivative, result: np.ndarray, platform: str) -> Verdict:
-    """Compare `result`, an array on the host, with the expected result, and return the `Verdict`."""
+    """Compare `result`, an array on the host, with its expected values, and return the `Verdict`."""
     spec = reference.reference_spec(derivative, platform)
     _require_shape(spec, result)
     if (point := reference.first_not_finite(result)) is not None:
@@ -151,8 +151,8 @@ def verdict(derivative: Derivative, result: np.ndarray, platform: str) -> Verdic
         return Verdict(None, spec.tolerance, reason, text)
     if (computed := spec.computed) is not None and (text := computed.wrong or computed.unsure):
         return Verdict(None, spec.tolerance, "wrong_answer" if computed.wrong else "no_digits", text)
-    if computed is None and (message := _describe_wrong_form(spec)):
-        return Verdict(None, spec.tolerance, "wrong_answer", message)
+    if computed is None and (wrong_form := _describe_wrong_form(spec)):
+        return Verdict(None, spec.tolerance, "wrong_answer", wrong_form)
     progress = CheckProgress(spec, allowed=min(spec.tolerance, spec.max_tolerance))
     ranges, is_complete = _compare_ranges(spec, result), False
     while not is_complete:
@@ -164,7 +164,7 @@ def verdict(derivative: Derivative, result: np.ndarray, platform: str) -> Verdic
 
 
 def _describe_wrong_form(spec: ReferenceSpec) -> str | None:
-    """Return an error message if the mode is written by hand and its closed form is wrong, else None."""
+    """Return an error message if the closed form of a handwritten derivative is wrong, otherwise None."""
     if spec.case.ad_mode.is_value or spec.case.mode not in spec.workload.whole_modes:
         return None
     text: str | None = load_option("computed_reference").describe_wrong_form(spec)
@@ -193,7 +193,7 @@ def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
 
 
 def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: int) -> PointsComparison:
-    """Compare `result`, the values at the points [start, stop), with the expected values."""
+    """Return a comparison of `result`, the values at the points [start, stop), with the expected values."""
     expected, scale = reference.expected_result(spec, start, stop)
     largest_scale = scale.reshape(len(scale), -1).max(axis=1)
     result, note, outside_pattern = result.astype(np.float64), "", []

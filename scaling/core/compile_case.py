@@ -71,7 +71,7 @@ class CompiledCase:
         return bytes_while_running(self.needs, 1 if self.offload is None else 2)
 
     def format_needs(self, needed: float) -> str:
-        """Return 'needs 96.0 GB', or 'needs at least 96.0 GB' if the temporaries are unknown."""
+        """Return text such as 'needs 96.0 GB', or 'needs at least 96.0 GB' before the program is compiled."""
         return f"needs {'at least ' if self.program is None else ''}{format_bytes(needed)}"
 
     @property
@@ -107,7 +107,7 @@ def compile_stages(
 
 
 def describe_and_color(case: Case, workload: Workload, describe_shortage: DescribeShortage) -> Derivative:
-    """Return the `Derivative` of a case. With seeds=colored, it includes a coloring.
+    """Return the `Derivative` of a case. With seeds=colored, it includes a coloring of the sparsity pattern.
 
     With seeds=colored, raise `TooLarge` if `describe_shortage` finds that the inputs do not fit into memory.
     """
@@ -146,7 +146,7 @@ def compile_case(
 def compile_blocks(
     derivative: Derivative, devices: Sequence[Any], compile_program: CompileProgram
 ) -> CompiledCase:
-    """Compile a case that sets how many points (`block`) and seeds (`chunk`) a device computes at a time."""
+    """Compile a case whose numbers of points (`block`) and seeds (`chunk`) per pass are already chosen."""
     uncompiled = without_program(derivative)
     program = _lay_out(uncompiled, devices)
     stages = compile_program(program)
@@ -163,18 +163,18 @@ def _lay_out(compiled: CompiledCase, devices: Sequence[Any], api: str | None = N
 
 
 def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
-    """Return the jaxpr of the program of a case for the given devices."""
+    """Trace the program of a case for the given devices, and return its jaxpr."""
     # `jax.pmap` cannot be traced over several processes. `jax.shard_map` does the same work.
-    is_pmap, program = compiled.derivative.case.api == "pmap", compiled.program
-    if program is None or is_pmap:
-        program = _lay_out(compiled, devices, "shard_map" if is_pmap else None)
-    if hasattr(program.function, "trace"):  # JAX caches the jaxpr for the compilation of the same function
-        return program.function.trace(*program.arguments.values()).jaxpr
-    return jax.make_jaxpr(program.function)(*program.arguments.values())
+    is_pmap, traced = compiled.derivative.case.api == "pmap", compiled.program
+    if traced is None or is_pmap:
+        traced = _lay_out(compiled, devices, "shard_map" if is_pmap else None)
+    if hasattr(traced.function, "trace"):  # JAX caches the jaxpr for the compilation of the same function
+        return traced.function.trace(*traced.arguments.values()).jaxpr
+    return jax.make_jaxpr(traced.function)(*traced.arguments.values())
 
 
 def without_program(derivative: Derivative) -> CompiledCase:
-    """Return a `CompiledCase` without a program. Its `needs` count only the inputs and the result."""
+    """Return a `CompiledCase` without a program. Its `needs` are the bytes of the inputs and the result."""
     case, offload, step = derivative.case, None, derivative
     if case.storage == "host" and derivative.parts:
         offload = load_option("host_offload").plan_offload(derivative)
@@ -190,13 +190,13 @@ def without_program(derivative: Derivative) -> CompiledCase:
 
 
 def raise_if_too_large(compiled: CompiledCase, describe_shortage: DescribeShortage) -> None:
-    """Raise `TooLarge` if a case does not fit into memory."""
+    """Raise `TooLarge` if `describe_shortage` returns a message, because a case does not fit into memory."""
     if shortage := describe_shortage(compiled):
         raise TooLarge(shortage, compiled.recorded_needs)
 
 
 def count_bytes(arrays: Mapping[str, Any]) -> int:
-    """Return the total number of bytes of `arrays`. Each array needs only a shape and a dtype."""
+    """Return the total number of bytes of arrays or abstract arrays."""
     return sum(math.prod(array.shape) * array.dtype.itemsize for array in arrays.values())
 
 
@@ -210,7 +210,7 @@ def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[An
 
 
 def program_bytes(compiled: Any) -> dict[str, int | None]:
-    """Return "argument_bytes", "temp_bytes" and "output_bytes" per device as a dict. None means unknown."""
+    """Return {"argument_bytes": number or None if unknown, "temp_bytes", "output_bytes"} per device."""
     analysis = _call_if_supported(compiled, "memory_analysis")
     return {
         f"{name}_bytes": getattr(analysis, f"{name}_size_in_bytes", None)
@@ -242,10 +242,12 @@ def describe_shortage(compiled: CompiledCase, device: Any, per_node: int, platfo
     return f"{compiled.format_needs(needed)}, has {format_bytes(available)}{in_use}"
 
 
-def largest_statistic(devices: Sequence[Any], name: str) -> int | None:
-    """Return the maximum of the memory statistic `name` over the devices, or None if no device reports it."""
+def largest_statistic(devices: Sequence[Any], statistic_name: str) -> int | None:
+    """Return the maximum of a memory statistic over the devices, or None if no device reports it."""
     by_device = [_call_if_supported(device, "memory_stats") or {} for device in devices]
-    return max((statistics[name] for statistics in by_device if name in statistics), default=None)
+    return max(
+        (statistics[statistic_name] for statistics in by_device if statistic_name in statistics), default=None
+    )
 
 
 def _call_if_supported(device_or_program: Any, method: str) -> Any:

@@ -26,7 +26,7 @@ NamedArrays = Mapping[str, Any]  # arrays or abstract arrays by name
 
 @dataclass(frozen=True)
 class LinearMapPart:
-    """A linear map from seeds to columns or rows of the Jacobian. A derivative in mode=mixed may have two."""
+    """A linear map from seeds (tangents or cotangents) to columns or rows of the Jacobian."""
 
     mode: str  # the name of an AD mode, a key of `MODES`
     names: tuple[str, ...]  # the names of the differentiated inputs
@@ -51,7 +51,7 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Derivative:
-    """The derivative that a case computes, and the linear maps that compute it."""
+    """The derivative that a case computes: its shape, and the linear maps that compute it."""
 
     case: Case
     workload: Workload  # the workload of the case
@@ -166,7 +166,7 @@ def _forward_inputs(case: Case, input_sizes: Mapping[str, int]) -> tuple[str, ..
 
 
 def sum_over_devices(case: Case, tree: Any) -> Any:
-    """With split=data, return the sum of a pytree over all devices. Otherwise, return the pytree."""
+    """Return the sum of a pytree over all devices if split=data, otherwise the pytree itself."""
     return jax.lax.psum(tree, POINTS) if case.split == "data" and case.devices > 1 else tree
 
 
@@ -175,10 +175,10 @@ def ceil_div(count: int, divisor: int) -> int:
     return -(-count // divisor)
 
 
-def to_dense(pattern: Pattern, entries: np.ndarray) -> np.ndarray:
-    """Convert nonzeros of shape (points, nonzeros) to dense Jacobians of shape (points, outputs, inputs)."""
-    dense: np.ndarray = np.zeros((len(entries), pattern.outputs, pattern.inputs))
-    dense[:, pattern.rows, pattern.cols] = entries
+def to_dense(pattern: Pattern, nonzeros: np.ndarray) -> np.ndarray:
+    """Return dense Jacobians (points, outputs, inputs) with the given nonzeros (points, nonzeros)."""
+    dense: np.ndarray = np.zeros((len(nonzeros), pattern.outputs, pattern.inputs))
+    dense[:, pattern.rows, pattern.cols] = nonzeros
     return dense
 
 
@@ -326,9 +326,9 @@ def make_slices(
 
 
 def make_seed(like: tuple[Any, ...], index: Any, colors: Any = None) -> tuple[Any, ...]:
-    """Return row `index` of the identity matrix as a tuple of arrays with the shapes and dtypes of `like`.
+    """Return the unit vector with a 1 at `index`, split into arrays with the shapes and dtypes of `like`.
 
-    If `colors` contains the color of each row, return the sum of all rows with the color `index`.
+    If `colors` contains the color of each element, the vector is 1 at all elements with the color `index`.
     """
     seed, start = [], 0
     for a in like:
@@ -340,22 +340,22 @@ def make_seed(like: tuple[Any, ...], index: Any, colors: Any = None) -> tuple[An
 
 
 def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -> Any:
-    """Apply a function to the index of each seed in a range, and stack the results along `axis`."""
+    """Apply a function to the index of each seed (tangent or cotangent), and stack the results."""
     if seeds.is_one_chunk:
         return jax.vmap(function, out_axes=axis)(seeds.indices)
     stacked = jax.lax.map(function, seeds.indices, batch_size=seeds.chunk)
     return jax.tree.map(lambda a: jnp.moveaxis(a, 0, axis), stacked)
 
 
-def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
-    """Return the sum of `sum_of(indices)` over all chunks of seeds, computed in float32 or a wider dtype."""
+def sum_over_seeds(sum_chunk: Callable[[Any], Any], seeds: SeedRange) -> Any:
+    """Return the sum of `sum_chunk(indices)` over all chunks of seeds, in float32 or a wider dtype."""
     if seeds.is_one_chunk:
-        return sum_of(seeds.indices)
+        return sum_chunk(seeds.indices)
     chunk = seeds.chunk or seeds.count
     chunks, remainder = divmod(seeds.count, chunk)
 
     def sum_range(start: Any, length: int) -> Any:
-        total = sum_of(seeds.first + start + jnp.arange(length))
+        total = sum_chunk(seeds.first + start + jnp.arange(length))
         return jax.tree.map(lambda a: a.astype(jnp.promote_types(a.dtype, jnp.float32)), total)
 
     add = lambda a, b: jax.tree.map(jnp.add, a, b)  # noqa: E731
@@ -363,14 +363,14 @@ def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
     if chunks > 1:
         total = jax.lax.fori_loop(1, chunks, lambda k, total: add(total, sum_range(k * chunk, chunk)), total)
     total = add(total, sum_range(chunks * chunk, remainder)) if remainder else total
-    like = jax.eval_shape(lambda: sum_of(seeds.first + jnp.arange(chunk)))
+    like = jax.eval_shape(lambda: sum_chunk(seeds.first + jnp.arange(chunk)))
     return jax.tree.map(lambda a, b: a.astype(b.dtype), total, like)
 
 
 def reduce_slices(
     slices: Slices, reduction: Reduction = WHOLE, outputs: int = 1, inputs: int = 0, batch: int | None = None
 ) -> Any:
-    """Compute the slices of one or several Jacobians, and reduce them.
+    """Compute the columns or rows of Jacobians, and reduce them, for example to their sum.
 
     A Jacobian has the shape (outputs, inputs). `batch` is the number of Jacobians, or None for one.
     """
@@ -414,13 +414,13 @@ def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int 
 
 
 def _sum_rows_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, outputs: int) -> Any:
-    """Sum the Jacobian rows of each point. Return one array of shape (batch, ...) for each input."""
+    """Return the sum of the Jacobian rows of each point, one array of shape (batch, ...) for each input."""
     if seeds.is_one_chunk and seeds.count == batch * outputs:
         by_seed = jax.vmap(rows)(seeds.indices)
         return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in by_seed]
 
-    def sum_of(indices: Any) -> list[Any]:
+    def sum_chunk_by_point(indices: Any) -> list[Any]:
         zeros = lambda a: jnp.zeros((batch, *a.shape[1:]), a.dtype)  # noqa: E731
         return [zeros(a).at[indices // outputs].add(a, mode="drop") for a in jax.vmap(rows)(indices)]
 
-    return sum_over_seeds(sum_of, seeds)
+    return sum_over_seeds(sum_chunk_by_point, seeds)

@@ -1,4 +1,4 @@
-"""Describe the environment of a run (versions, commit, CPU governor), find free memory, and hide secrets."""
+"""Describe the environment of a run: versions, git commit, CPU, free memory, cgroups; hide secrets."""
 
 import functools
 import hashlib
@@ -49,7 +49,7 @@ _ABSOLUTE_PATH = re.compile(
 
 
 def fusion_options() -> dict[str, str]:
-    """Return {XLA option: value} to avoid wrong sums with jaxlib 0.10 on a CPU, or {} if none is needed."""
+    """Return {XLA option: value} that turns off a fusion of jaxlib 0.10 with wrong sums on a CPU, or {}."""
     from importlib import metadata  # the import takes 40 ms, and `status` does not need it
 
     is_chosen = _WRONG_FUSION in os.environ.get("XLA_FLAGS", "")
@@ -66,7 +66,7 @@ def why_jax_is_too_old() -> str | None:
 
 
 def variables(platform: str) -> dict[str, str]:
-    """Return a worker's environment variables for XLA, glibc and JAX. They include the user's settings."""
+    """Return the environment variables of a worker for XLA, glibc and JAX, with the user's settings."""
     xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
     if platform == "cpu":
         xla = " ".join([xla, *(f"--{name}={value}" for name, value in fusion_options().items())]).strip()
@@ -95,23 +95,23 @@ def describe(
     requested number of processes. `hardware` describes the machine of a plan. `more` has additional items.
     """
     commit_hash, dirty = commit()
-    environment: dict[str, Any] = {
+    description: dict[str, Any] = {
         "versions": _versions(), "platform": platform, "bound": bound_to is not None,
         "device_kind": processor() if platform == "cpu" and not hardware else device_kind,
         "xla_flags": scrub(started_with.get("XLA_FLAGS", "")),
         "glibc_tunables": started_with.get("GLIBC_TUNABLES", ""),
-        "commit": commit_hash, "dirty": dirty, "source": source(), "workload_digest": workload_digest,
+        "commit": commit_hash, "dirty": dirty, "source": package_hash(), "workload_digest": workload_digest,
         "driver": None if platform != "gpu" or hardware else load_option("host_monitor").driver_version(),
         "hosts": [socket.gethostname()], "cores": list(bound_to) if bound_to else None,
-        "load": round(os.getloadavg()[0], 2), "governor": governor(bound_to), "kernel": machine.release(),
+        "load": round(os.getloadavg()[0], 2), "governor": cpu_governor(bound_to), "kernel": machine.release(),
     }  # fmt: skip
     jax_settings = {name: scrub(started_with[name]) for name in PROGRAM_VARIABLES if name in started_with}
-    environment |= {"jax_settings": jax_settings} if jax_settings else {}
-    environment |= {"hardware": dict(hardware)} if hardware else {}
-    environment |= {"processes": processes} if processes not in (None, 1) else {}
-    setting = _digest(environment)
-    environment |= {"engine": dict(engine)} if engine else {}
-    return environment | {"digest": _digest(environment), "setting": setting} | dict(more or {})
+    description |= {"jax_settings": jax_settings} if jax_settings else {}
+    description |= {"hardware": dict(hardware)} if hardware else {}
+    description |= {"processes": processes} if processes not in (None, 1) else {}
+    setting = _digest(description)
+    description |= {"engine": dict(engine)} if engine else {}
+    return description | {"digest": _digest(description), "setting": setting} | dict(more or {})
 
 
 @functools.cache
@@ -128,35 +128,35 @@ def _digest(environment: Mapping[str, Any]) -> str:
 
 
 @functools.cache
-def source(package: Path = _PACKAGE) -> str:
-    """Return a hash of the package's source files and their names."""
-    digest = hashlib.sha256()
+def package_hash(package: Path = _PACKAGE) -> str:
+    """Return a hash of the source files of this package and their names."""
+    source_hash = hashlib.sha256()
     for path in sorted(path for path in package.rglob("*") if path.suffix in (".py", ".jl", ".toml")):
-        digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:12]
+        source_hash.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
+    return source_hash.hexdigest()[:12]
 
 
 @functools.cache
 def commit() -> tuple[str | None, bool | None]:
-    """Return (last git commit, whether the package has changed since), or (None, None) without git."""
+    """Return (hash of the last git commit, whether the package has changed since), or (None, None)."""
     in_package = ("-c", "safe.directory=*", "-C", str(_PACKAGE))  # another user may own the checkout
     if recorded := os.environ.get("AD_SCALING_COMMIT"):  # set for a copy of a checkout, see study/variants.py
         return recorded.removesuffix("+dirty"), recorded.endswith("+dirty")
-    if git(*in_package, "ls-files", "--error-unmatch", "__init__.py") is None:
+    if run_git(*in_package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None, None
-    changes = git(*in_package, "status", "--porcelain", "--", ".")
-    return git(*in_package, "log", "-1", "--format=%H", "--", "."), bool(changes)
+    changes = run_git(*in_package, "status", "--porcelain", "--", ".")
+    return run_git(*in_package, "log", "-1", "--format=%H", "--", "."), bool(changes)
 
 
-def git(*arguments: str, **variables: str) -> str | None:
+def run_git(*arguments: str, **variables: str) -> str | None:
     """Return the standard output of git, or None if git fails. `variables` are added to its environment."""
     # A hook of git sets variables that name another repository.
     env = {k: v for k, v in os.environ.items() if not re.match("GIT_(DIR|INDEX|WORK_TREE)", k)} | variables
     try:
-        process = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False, env=env)
+        completed = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False, env=env)
     except OSError:
         return None
-    return process.stdout.strip() if process.returncode == 0 else None
+    return completed.stdout.strip() if completed.returncode == 0 else None
 
 
 def node_name() -> str:
@@ -166,19 +166,19 @@ def node_name() -> str:
 
 def processor() -> str:
     """Return the model name of the processor, or the architecture if the name is unknown."""
-    model = re.search(r"^model name\s*:\s*(.+)$", contents("/proc/cpuinfo") or "", re.MULTILINE)
+    model = re.search(r"^model name\s*:\s*(.+)$", read_text("/proc/cpuinfo") or "", re.MULTILINE)
     return model.group(1).strip() if model else machine.machine()
 
 
-def governor(bound_to: Sequence[int] | None) -> str | None:
-    """Return the frequency governors of CPU cores, joined by "+", or None if none can be read."""
+def cpu_governor(bound_to: Sequence[int] | None) -> str | None:
+    """Return the frequency governors of CPU cores, such as "performance", joined by "+". None if unknown."""
     cores = bound_to or sorted(os.sched_getaffinity(0))  # by default, all cores of this process
-    governors = {contents(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor") for core in cores}
+    governors = {read_text(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor") for core in cores}
     return "+".join(sorted(name for name in governors if name)) or None
 
 
-def contents(path: str) -> str | None:
-    """Return the stripped text of a file, or None if the file cannot be read."""
+def read_text(path: str) -> str | None:
+    """Return the stripped text of a file such as /proc/meminfo, or None if it cannot be read."""
     try:
         return Path(path).read_text().strip()
     except OSError:
@@ -191,28 +191,28 @@ def available_bytes(idle: bool = False) -> int | None:
     If `idle`, return the bytes that it could allocate if no other memory were in use.
     """
     name = "MemTotal" if idle else "MemAvailable"
-    host_free = re.search(rf"^{name}:\s+(\d+) kB", contents("/proc/meminfo") or "", re.MULTILINE)
-    free_bytes = [int(host_free.group(1)) * 1024] if host_free else []
+    meminfo_line = re.search(rf"^{name}:\s+(\d+) kB", read_text("/proc/meminfo") or "", re.MULTILINE)
+    free_bytes = [int(meminfo_line.group(1)) * 1024] if meminfo_line else []
     for folder in cgroup_folders():  # Slurm limits a job in a parent folder
-        limit = contents(f"{folder}/memory.max") or contents(f"{folder}/memory.limit_in_bytes")
-        used = contents(f"{folder}/memory.current") or contents(f"{folder}/memory.usage_in_bytes")
-        if limit and limit.isdigit() and used:
-            cached = re.findall(r"inactive_file (\d+)", contents(f"{folder}/memory.stat") or "") or [0]
-            in_use = 0 if idle else int(used) - int(cached[-1])
-            free_bytes.append(int(limit) - in_use)
+        limit_bytes = read_text(f"{folder}/memory.max") or read_text(f"{folder}/memory.limit_in_bytes")
+        used_bytes = read_text(f"{folder}/memory.current") or read_text(f"{folder}/memory.usage_in_bytes")
+        if limit_bytes and limit_bytes.isdigit() and used_bytes:
+            cached = re.findall(r"inactive_file (\d+)", read_text(f"{folder}/memory.stat") or "") or [0]
+            in_use = 0 if idle else int(used_bytes) - int(cached[-1])
+            free_bytes.append(int(limit_bytes) - in_use)
     return min(free_bytes, default=None)
 
 
 def cgroup_folders() -> list[Path]:
     """Return the folders of this process in cgroup v2 and v1, and all parent folders."""
-    cgroups = re.findall(r"^\d+:(|memory|cpu|cpu,cpuacct):/(.*)", contents("/proc/self/cgroup") or "", re.M)
+    cgroups = re.findall(r"^\d+:(|memory|cpu|cpu,cpuacct):/(.*)", read_text("/proc/self/cgroup") or "", re.M)
     folders = [_CGROUPS / mount / path for mount, path in cgroups or [("", "")]]  # some may not exist
     return [parent for folder in folders for parent in (folder, *folder.parents)]
 
 
 def limit_process() -> None:
-    """Limit further allocations of this process to 95 % of the free memory."""
-    data_segment = re.search(r"^VmData:\s+(\d+) kB", contents("/proc/self/status") or "", re.MULTILINE)
+    """Limit the memory that this process may still allocate to 95 % of the free memory."""
+    data_segment = re.search(r"^VmData:\s+(\d+) kB", read_text("/proc/self/status") or "", re.MULTILINE)
     if data_segment and (free := available_bytes()):
         limit = int(data_segment.group(1)) * 1024 + free - free // 20
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -221,18 +221,18 @@ def limit_process() -> None:
 
 
 def is_out_of_memory(text: str) -> bool:
-    """Return whether an error message of Python, XLA or native code reports that memory ran out."""
+    """Return whether an error message of Python, XLA or native code says that memory ran out."""
     phrases = ("memoryerror", "resource_exhausted", "out of memory", "bad_alloc", "cannot allocate memory")
     return any(phrase in text.lower() for phrase in phrases)
 
 
 def scrub(text: str) -> str:
-    """Remove secrets from text, and shorten each absolute path to its file name."""
+    """Return text without secrets, in which each absolute path is replaced by its file name."""
     return _ABSOLUTE_PATH.sub(r"\1", hide_secrets(text.replace("file://", "")))
 
 
 def hide_secrets(text: str) -> str:
-    """Hide the values of secret variables, assignments such as HF_TOKEN=abcdef, and passwords in URLs."""
+    """Replace secrets by their names: values of variables, HF_TOKEN=abcdef in text, passwords in URLs."""
     for value, name in _find_secrets(tuple(os.environ.items())):
         text = text.replace(value, f"<{name}>")
     return re.sub(r"//[^/@\s]+@", "//", _SECRET_ASSIGNMENT.sub(r"\1=<\1>", text))
@@ -240,7 +240,7 @@ def hide_secrets(text: str) -> str:
 
 @functools.lru_cache(maxsize=1)  # a worker may print many lines
 def _find_secrets(variables: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
-    """Return (secret, variable name) pairs, longest first. They include the quoted forms of each secret."""
+    """Return (secret, variable name) pairs, longest secret first, including quoted forms of a secret."""
     names: dict[str, str] = {}
     # A variable may have been deleted since the start of the process.
     for name, value in [*_VARIABLES_AT_START.items(), *variables]:

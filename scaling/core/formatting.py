@@ -1,4 +1,4 @@
-"""Format numbers, durations, bytes, counts and tracebacks as text, and find the last line of an output."""
+"""Format numbers, durations, bytes, counts and tracebacks as text; find the last line of an output."""
 
 import math
 import re
@@ -16,7 +16,7 @@ _XLA_LOG_PREFIX = re.compile(r"[IWEF]\d{4} [\d:.]+ +\d+ \S+:\d+\] ")  # level, d
 
 
 def format_number(value: float) -> str:
-    """Format a number in text such as '0.15', '1.50', '12.3', '1,054' or '1.2e+06'."""
+    """Return a number as text with three significant digits, such as '0.15', '12.3', '1,054' or '1.2e+06'."""
     if value == 0 or not 0.1 <= abs(value) < 1e6:
         return f"{value:.3g}"
     exponent = math.floor(math.log10(abs(float(f"{value:.3g}"))))
@@ -24,7 +24,7 @@ def format_number(value: float) -> str:
 
 
 def format_duration(seconds: float, low: float | None = None, high: float | None = None) -> str:
-    """Format a time in seconds, with its interval if it is given, such as '12.3 µs (12.1 to 12.6)'."""
+    """Return a time in seconds as text such as '12.3 µs', or '12.3 µs (12.1 to 12.6)' with an interval."""
     units = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
     unit, size = next(((unit, size) for unit, size in units if seconds >= 0.9995 * size), units[-1])
     scaled = (low, high) if low is None or high is None else (low / size, high / size)
@@ -39,7 +39,7 @@ def format_bytes(value: float) -> str:
 
 
 def format_interval(low: float | None, high: float | None) -> str:
-    """Return text such as " (1.7 to 1.8)", or "" if a limit is None."""
+    """Return an interval as text such as " (1.7 to 1.8)", or "" if a limit is None."""
     return "" if low is None or high is None else f" ({format_number(low)} to {format_number(high)})"
 
 
@@ -63,13 +63,13 @@ def list_first(names: Sequence[str], count: int, separator: str = ", ") -> str:
 
 
 def format_value(value: object) -> str:
-    """Format a value as in YAML, such as null, true, 'text' or [1, null]."""
+    """Return a Python value in the notation of YAML, such as null, true, 'text' or [1, null]."""
     pattern = r"('[^']*'|\"[^\"]*\")|\b(?:None|True|False)\b"  # group 1: a text in quotes, which is kept
     return re.sub(pattern, lambda match: match[1] or match[0].lower().replace("none", "null"), repr(value))
 
 
 def last_line(text: str, otherwise: str = "no output") -> str:
-    """Return the last line of `text`, or `otherwise` if it is blank. Omit a log prefix, and hide secrets."""
+    """Return the last line of `text` without log prefix and secrets, or `otherwise` if there is none."""
     lines = text.strip().splitlines()
     return scrub(_XLA_LOG_PREFIX.sub("", lines[-1].strip())) if lines else otherwise
 
@@ -84,13 +84,13 @@ def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def format_location(error: BaseException) -> str:
-    """Return the line of user code that caused an error, such as ' (model.py:12)', or "" if there is none."""
+    """Return the last line of user code in a traceback, such as ' (model.py:12)', or "" if there is none."""
     frames = _user_frames(error)
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
 
 
 def format_traceback(error: BaseException) -> str:
-    """Format a traceback with "| " before each line. If it contains user code, omit library code."""
+    """Return a traceback as text with "| " before each line. If it contains user code, omit library code."""
     frames = _user_frames(error) or traceback.extract_tb(error.__traceback__)
     text = "".join([*traceback.format_list(frames), *traceback.format_exception_only(error)])
     return "\n".join(TRACEBACK_MARK + line for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""Draw the random inputs of a function, and describe them as abstract arrays.
+"""Draw the random rows of the inputs of a function (arrays), and describe them as `ShapeDtypeStruct`.
 
 A row is the value of an input at one point (batch element). A row depends only on the random seed, the name
 of the input and the number of the row.
@@ -20,37 +20,37 @@ _GROUP_SIZE = 2**12  # elements that one generator draws. Do not change it, beca
 
 
 def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> np.ndarray:
-    """Draw an input at the points [start, stop) as a float64 array of shape (stop - start, *spec.shape)."""
+    """Return random values of an input at the points [start, stop), of shape (stop - start, *spec.shape)."""
     group_rows = max(1, _GROUP_SIZE // max(1, math.prod(spec.shape)))
     rows = np.empty((stop - start, *spec.shape))
     for group in range(start // group_rows, -(-stop // group_rows)):
         seed_sequence = np.random.SeedSequence([seed, zlib.crc32(name.encode()), group])
         generator = np.random.Generator(np.random.Philox(seed_sequence))
         first = group * group_rows
-        begin, end = max(start, first), min(stop, first + group_rows)
+        first_kept, stop_kept = max(start, first), min(stop, first + group_rows)
         drawn = spec.make(generator, np.arange(first, first + group_rows))
         if np.iscomplexobj(drawn):
             raise Refusal(f"the InputSpec of {name!r} draws {drawn.dtype} numbers: draw real numbers")
         shape = np.shape(drawn)
-        if shape[1:] != spec.shape or shape[:1] < (end - first,):  # NumPy would broadcast a single row
+        if shape[1:] != spec.shape or shape[:1] < (stop_kept - first,):  # NumPy would broadcast a single row
             text = f"draws an array of shape {shape}, not {(group_rows, *spec.shape)}"
             raise Refusal(f"the InputSpec of {name!r} {text}")
-        rows[begin - start : end - start] = drawn[begin - first : end - first]
+        rows[first_kept - start : stop_kept - start] = drawn[first_kept - first : stop_kept - first]
     return rows
 
 
 def point_rows(case: Case, workload: Workload, name: str, start: int, stop: int) -> np.ndarray:
-    """Return the input `name` at the points [start, stop), of shape (stop - start, *shape at a point)."""
+    """Return the input `name` at the points [start, stop), in the dtype of the case. Axis 0 is the point."""
     return _draw_rounded(workload.points[name], case.data_seed, name, case.dtype, start, stop)
 
 
 def shared_input(case: Case, workload: Workload, name: str) -> np.ndarray:
-    """Return the shared input `name`, in int32 if it is an integer, otherwise in the dtype of the case."""
+    """Return the value of the input `name`, which all points share, as int32 or in the dtype of the case."""
     arguments = workload.shared[name], case.data_seed, name, case.dtype, 0, 1
-    key = *arguments, fingerprint(arguments[0].bounds)
+    cache_key = *arguments, fingerprint(arguments[0].bounds)
     draw = functools.partial(_draw_rounded, *arguments)
     # Each range of points uses all shared inputs. Another case has its own `InputSpec`s.
-    rows: np.ndarray = cached("shared input", key, draw, max_values=len(workload.shared))
+    rows: np.ndarray = cached("shared input", cache_key, draw, max_values=len(workload.shared))
     return np.asarray(rows[0])
 
 
@@ -70,7 +70,7 @@ def _draw_rounded(spec: InputSpec, seed: int, name: str, dtype: str, start: int,
 
 
 def _clip_inside(rows: np.ndarray, low: Any, high: Any) -> np.ndarray:
-    """Clip the values in `rows` to the open interval (low, high), and keep their dtype."""
+    """Return `rows` clipped to the largest and smallest numbers of its dtype between `low` and `high`."""
     low, high = np.asarray(low, np.float64), np.asarray(high, np.float64)
     lowest, highest = low.astype(rows.dtype), high.astype(rows.dtype)
     lowest = np.where(lowest <= low, np.nextafter(lowest, highest), lowest)
@@ -79,19 +79,19 @@ def _clip_inside(rows: np.ndarray, low: Any, high: Any) -> np.ndarray:
 
 
 def input_arrays(case: Case, workload: Workload, start: int = 0, stop: int | None = None) -> InputArrays:
-    """Return the inputs at the points [start, stop), by default all points, as a dict from name to array."""
+    """Return {input name: array} at the points [start, stop), by default at all points of the case."""
     stop = case.points if stop is None else stop
     points = {name: point_rows(case, workload, name, start, stop) for name in workload.points}
     return points | {name: shared_input(case, workload, name) for name in workload.shared}
 
 
 def exact_inputs(case: Case, workload: Workload, start: int, stop: int) -> dict[str, np.ndarray]:
-    """Return the inputs at the points [start, stop), rounded to the dtype of the case, as float64 arrays."""
+    """Return {input name: float64 array} at the points [start, stop), as rounded to the dtype of the case."""
     return {name: np.asarray(x, np.float64) for name, x in input_arrays(case, workload, start, stop).items()}
 
 
 def point_structs(case: Case, workload: Workload) -> dict[str, Any]:
-    """Return {input name: `jax.ShapeDtypeStruct`}, the shapes and dtypes of the inputs at one point."""
+    """Return {input name: `jax.ShapeDtypeStruct`} with the shape and dtype of each input at one point."""
     import jax
 
     dtypes = {False: jax.numpy.dtype(case.dtype), True: jax.numpy.dtype("int32")}
@@ -99,7 +99,7 @@ def point_structs(case: Case, workload: Workload) -> dict[str, Any]:
 
 
 def input_structs(case: Case, workload: Workload) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return (per-point inputs at all points, shared inputs) as dicts from name to `jax.ShapeDtypeStruct`."""
+    """Return ({per-point input: `jax.ShapeDtypeStruct`}, {shared input: the same}) for all points."""
     structs = point_structs(case, workload)
     points = {
         name: structs[name].update(shape=(case.points, *structs[name].shape)) for name in workload.points

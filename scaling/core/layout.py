@@ -41,7 +41,7 @@ class Program:
 
 
 class Argument(NamedTuple):
-    """An array argument of the function that each device runs."""
+    """The shape, dtype and partitioning of an array argument of the function that each device runs."""
 
     shape: tuple[int, ...]  # the shape on one device
     dtype: Any
@@ -82,8 +82,8 @@ def lay_out(derivative: Derivative, devices: Sequence[Any], has_start: bool = Fa
 def _program_arguments(derivative: Derivative, seed_arguments: Mapping[str, Any]) -> dict[str, Argument]:
     case = derivative.case
     points, shared = input_structs(case, derivative.workload)
-    count = ceil_div(case.points, case.mesh_shape[0])
-    arguments = {name: Argument((count, *x.shape[1:]), x.dtype, P(POINTS)) for name, x in points.items()}
+    per_device = ceil_div(case.points, case.mesh_shape[0])
+    arguments = {name: Argument((per_device, *x.shape[1:]), x.dtype, P(POINTS)) for name, x in points.items()}
     arguments |= {name: Argument(x.shape, x.dtype) for name, x in shared.items()}
     for name, x in seed_arguments.items():
         arguments[name] = Argument(x.shape, x.dtype)
@@ -93,7 +93,7 @@ def _program_arguments(derivative: Derivative, seed_arguments: Mapping[str, Any]
 
 
 def _device_function(derivative: Derivative, names: list[str]) -> OnDevice:
-    """Return a function f(position, arrays) that computes the derivative on the device at `position`."""
+    """Return a function f(position, arrays) that computes one device's part of the derivative."""
     compute, workload = local_derivative(derivative), derivative.workload
 
     def on_device(position: DevicePosition, arrays: Sequence[Any]) -> Any:
@@ -160,12 +160,12 @@ def _place_argument(program: Program, name: str, host: Mapping[str, np.ndarray] 
         if name in workload.shared:
             return shared_input(case, workload, name)
         if name not in workload.points:
-            value = program.seed_arguments[name]
-            return value[seed_index, None] if name.startswith(POSITIONS) else value
+            seed_argument = program.seed_arguments[name]
+            return seed_argument[seed_index, None] if name.startswith(POSITIONS) else seed_argument
         start, stop = min(point_index * count, case.points - 1), min((point_index + 1) * count, case.points)
-        values = point_rows(case, workload, name, start, stop) if host is None else host[name][start:stop]
-        padding = count - len(values)
-        return np.concatenate([values, np.repeat(values[-1:], padding, axis=0)]) if padding else values
+        rows = point_rows(case, workload, name, start, stop) if host is None else host[name][start:stop]
+        padding = count - len(rows)
+        return np.concatenate([rows, np.repeat(rows[-1:], padding, axis=0)]) if padding else rows
 
     def shard(index: Any) -> np.ndarray:
         start = (index[0].start or 0) if index else 0  # of the part of the array that one device has
@@ -179,7 +179,7 @@ def _place_argument(program: Program, name: str, host: Mapping[str, np.ndarray] 
 
 
 def _gather_pieces(derivative: Derivative, result: Any) -> Pieces:
-    """Return a result without padding, as a list of arrays to concatenate along the last axis."""
+    """Return a result without padding, as a list of NumPy arrays to concatenate along the last axis."""
     workload = derivative.workload
     if not derivative.case.ad_mode.has_seeds or derivative.case.mode in workload.whole_modes:
         return [_gather_unseeded(derivative, result)]
@@ -212,7 +212,7 @@ def _gather_unseeded(derivative: Derivative, result: Any) -> np.ndarray:
 
 
 def _gather_part(derivative: Derivative, part: LinearMapPart, arrays: Pieces) -> Pieces:
-    """Return the result of one linear map without padding, as a list of arrays."""
+    """Return the columns or rows that one linear map computes, without padding, as a list of arrays."""
     case, workload, reduction = derivative.case, derivative.workload, derivative.workload.reduction
     if reduction.sums_points:
         return list(load_option("data_parallel").gather_sums(case, workload, part, arrays))
@@ -240,7 +240,7 @@ def _gather_part(derivative: Derivative, part: LinearMapPart, arrays: Pieces) ->
 
 
 def _gather_sums(case: Case, workload: Workload, part: LinearMapPart, arrays: Pieces) -> Pieces:
-    """Add up the partial results of the devices, and return arrays with a leading axis of points."""
+    """Return the sums of the partial results of all devices, as arrays with a leading axis of points."""
     is_total = part.along or case.mesh_shape[1] == 1
     sums = [x[:, 0] if is_total else x.astype(np.float64).sum(axis=1) for x in arrays]
     sums = [_merge_point_axes(case, x) for x in sums]
@@ -250,17 +250,17 @@ def _gather_sums(case: Case, workload: Workload, part: LinearMapPart, arrays: Pi
 
 
 def is_summed_on_host(workload: Workload, part: LinearMapPart) -> bool:
-    """Return whether the host must add sums of the devices, because each device sums over its own seeds."""
+    """Return whether each device sums over its own seeds only, so that the host must add up their results."""
     step = workload.reduction.columns if part.computes_columns else workload.reduction.rows
     return not part.along and step.sums_seeds
 
 
 def _merge_point_axes(case: Case, x: np.ndarray) -> np.ndarray:
-    """Merge the axes (devices, points per device) into one axis of points, and drop the padding points."""
+    """Return `x` with the axes (devices, points per device) merged into one, without padding points."""
     return x.reshape(-1, *x.shape[2:])[: case.points]
 
 
 def split_inputs(workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1) -> Pieces:
-    """Split the last axis of `columns` by input. Each part has `points` times the size of its input."""
+    """Split the last axis of `columns` by input, into `points` times the size of each input."""
     ends = np.cumsum([points * math.prod(workload.inputs[name].shape) for name in part.names])
     return np.split(columns, ends[:-1], axis=-1)

@@ -26,7 +26,7 @@ TANGENT, COTANGENT, BOTH = "tangent", "cotangent", "both"
 
 @dataclass(frozen=True)
 class Mode:
-    """A mode of automatic differentiation, such as jacfwd."""
+    """A way to compute a derivative by automatic differentiation, such as jacfwd, with its properties."""
 
     name: str  # the name of the mode in a case
     order: int = 1  # the order of the derivative: 0 (the function value), 1 (Jacobian) or 2 (Hessian)
@@ -45,22 +45,22 @@ class Mode:
 
     @property
     def is_value(self) -> bool:
-        """Return whether the mode evaluates the function without differentiating it."""
+        """Return whether the mode only evaluates the function, without a derivative."""
         return self.order == 0
 
     @property
     def has_seeds(self) -> bool:
-        """Return whether the derivative is assembled from rows or columns, one per seed."""
+        """Return whether the mode computes the Jacobian from tangents or cotangents, one slice for each."""
         return self.seed is not None
 
     @property
     def by_workload(self) -> bool:
-        """Return whether the workload provides the function that computes the derivative."""
+        """Return whether the mode calls a function of the workload that computes the derivative."""
         return self.seed is None and self.order > 0
 
     @property
     def differentiates_sum(self) -> bool:
-        """Return whether the mode differentiates the scalar sum of the outputs."""
+        """Return whether the mode differentiates the sum of the outputs, which is a scalar."""
         return self.single_seed or self.order == 2
 
     @property
@@ -77,7 +77,7 @@ def jvp_map(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def vjp_map(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function w -> w^T J (a VJP) for the Jacobian J. All its calls share one forward pass."""
+    """Return the function w -> w^T J (a VJP) for the Jacobian J of f at x. f is evaluated only once."""
     import jax
 
     pullback: LinearMap = jax.vjp(f, *x)[1]
@@ -85,7 +85,7 @@ def vjp_map(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def linearize(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> J v for the Jacobian J. `jax.linearize` runs the forward pass only once."""
+    """Return the function v -> J v (a JVP) by `jax.linearize`, which evaluates f only once for all calls."""
     import jax
 
     _, jvp = jax.linearize(f, *x)
@@ -99,7 +99,7 @@ def finite_difference(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def gradient(f: Callable[..., Any], forward: bool = False) -> Callable[..., Any]:
-    """Return a function that computes the gradient of a scalar f as a vector, in reverse or forward mode."""
+    """Return a function that computes the gradient of a scalar function f as one vector."""
     import jax
 
     differentiate = jax.jacfwd if forward else jax.grad
@@ -107,7 +107,7 @@ def gradient(f: Callable[..., Any], forward: bool = False) -> Callable[..., Any]
 
 
 def ravel(x: tuple[Any, ...]) -> Any:
-    """Concatenate the elements of all arrays in a tuple into one vector."""
+    """Return the elements of all arrays in a tuple, concatenated to one vector."""
     import jax.numpy as jnp
 
     return jnp.concatenate([a.reshape(-1) for a in x])

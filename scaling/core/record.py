@@ -52,7 +52,7 @@ RecordFields = dict[str, Any]  # some fields of a `Record`, by name
 
 @dataclass(frozen=True)
 class Record:
-    """The outcome and the measurements of one run of a case. Unknown and inapplicable fields are None."""
+    """The outcome and the measurements of one run of a case. Unknown and unused fields are None."""
 
     case: Case
     status: str
@@ -121,7 +121,7 @@ class Record:
 
     @property
     def key(self) -> str:
-        """Return a hash of the settings of the case."""
+        """Return the key of the case, a hash of its settings."""
         return self.case.key
 
     @property
@@ -148,37 +148,37 @@ class Record:
 
     @property
     def honest(self) -> bool:
-        """Return whether each CPU device had a core of its own. On other platforms, return True."""
+        """Return whether each CPU device had a core of its own. Return true for a GPU or TPU."""
         cores = self.environment.get("cores")
         has_core_per_device = isinstance(cores, list) and len(cores) == self.case.devices
         return has_core_per_device or self.environment.get("platform") != "cpu"
 
 
-def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | None:
-    """Return the bytes of inputs, temporaries and `results` copies of the result, or None if unknown."""
+def bytes_while_running(needs: Mapping[str, Any], result_copies: int = 1) -> int | None:
+    """Return the bytes of the arguments, temporaries and `result_copies` results, or None if unknown."""
     arguments, temporaries, output = (needs.get(f"{name}_bytes") for name in ("argument", "temp", "output"))
     if arguments is None or temporaries is None or output is None:
         return None
-    return int(arguments + temporaries + results * output)
+    return int(arguments + temporaries + result_copies * output)
 
 
 def is_number(value: Any) -> bool:
-    """Return whether `value` is an int (not a bool) with |value| < 2^63, or a float with |value| <= 1e30."""
+    """Return whether a record may contain the number `value`: an int below 2^63, or a float up to 1e30."""
     limit = _MAX_INTEGER if isinstance(value, int) else _MAX_FLOAT
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= limit
 
 
 def outcome_fields(record: Record) -> dict[str, Any]:
-    """Return the fields status, reason, text and seconds of a record. `seconds` contains only the median."""
+    """Return {name: value} with the status, reason and text of a record, and the median of its `seconds`."""
     median = [statistics.median(record.seconds)] if record.seconds else []
     return {"status": record.status, "reason": record.reason, "text": record.text, "seconds": median}
 
 
 def to_line(record: Record) -> str:
-    """Return a record as one line of strict JSON. NaN and other invalid numbers become null."""
-    fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record) if f.name != "case"}
+    """Return a record as one line of JSON. NaN, infinity and numbers out of range become null."""
+    record_fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record) if f.name != "case"}
     case_fields = {"case": to_dict(record.case), "key": record.key, "kind": record.case.kind}
-    return dumps(_without_invalid_numbers(fields) | case_fields, allow_nan=False)
+    return dumps(_without_invalid_numbers(record_fields) | case_fields, allow_nan=False)
 
 
 def _without_invalid_numbers(value: Any) -> Any:
@@ -191,7 +191,7 @@ def _without_invalid_numbers(value: Any) -> Any:
 
 
 class Writer:
-    """A writer that creates a JSON Lines file in a results folder, and appends records to it."""
+    """A writer that appends records to a new JSON Lines file in a results folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -199,7 +199,7 @@ class Writer:
 
     def append(self, record: Record | str) -> None:
         """Append a record, given as a `Record` or as its line of JSON, and sync the file to disk."""
-        line = f"{record if isinstance(record, str) else to_line(record)}\n".encode()
+        record_line = f"{record if isinstance(record, str) else to_line(record)}\n".encode()
         is_open = False
         with contextlib.suppress(OSError):  # not open yet, or removed by another client of NFS
             is_open = os.fstat(self._file).st_nlink > 0
@@ -207,12 +207,12 @@ class Writer:
             name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}.jsonl"
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND
             self._file = os.open(self._folder / name, flags, 0o644)
-        size = os.fstat(self._file).st_size
+        file_size = os.fstat(self._file).st_size
         try:
-            while line:
-                line = line[os.write(self._file, line) :]
+            while record_line:
+                record_line = record_line[os.write(self._file, record_line) :]
             os.fsync(self._file)
         except OSError as error:
-            os.ftruncate(self._file, size)  # removes an incomplete line
+            os.ftruncate(self._file, file_size)  # removes an incomplete line
             error.filename = str(self._folder)  # `os.write` does not set it
             raise

@@ -17,7 +17,7 @@ Array = Any  # a NumPy array
 
 @dataclass(frozen=True)
 class Rounding:
-    """The numbers of terms in the sums that compute a result. They determine the tolerance of the result."""
+    """The numbers of terms in the sums that compute a result. The allowed rounding error depends on them."""
 
     terms: int  # the number of terms whose sum is one entry of the Jacobian
     added: int = 1  # the number of entries of the Jacobian whose sum is one element of the result
@@ -26,11 +26,11 @@ class Rounding:
 
     @property
     def longest_sum(self) -> int:
-        """Return the number of terms in the longest sum that computes a result."""
+        """Return the number of terms in the longest of these sums."""
         return max(self.terms, self.added)
 
     def largest_by_leaf(self, values: Array) -> Array:
-        """Return the maxima of `values` over the elements of each input. They broadcast to `values`."""
+        """Return the largest of `values` among the elements of each input, to broadcast to `values`."""
         import numpy as np
 
         if len(self.leaf_sizes) < 2:
@@ -39,7 +39,7 @@ class Rounding:
         return np.repeat(largest, self.leaf_sizes, axis=-1)
 
     def scale(self, influence: Array, magnitude: Array) -> Array:
-        """Return the scale of the result. The check compares error / scale with the tolerance.
+        """Return the scale of the result, by which the check divides the errors.
 
         If the entries of J have the relative error t, the result changes by up to `influence` * t.
         `magnitude` is the sum of the absolute values of the terms of the result.
@@ -57,25 +57,25 @@ class Jacobians:
     values: Array  # of shape (points, outputs, inputs), or (points, nonzeros) in `SparseJacobians`
 
     def by_input(self, values: Array) -> Array:
-        """Return the sum over the outputs of `values`, one per entry of J. The shape is (points, inputs)."""
+        """Return the sum over the outputs of `values` (one per entry of J), of shape (points, inputs)."""
         return values.sum(axis=1)
 
     def by_output(self, values: Array, x: Array | None = None) -> Array:
-        """Return `values` @ x for each point, of shape (points, outputs). Without x, sum over the inputs."""
+        """Return `values` @ x at each point, of shape (points, outputs). Without x, sum over the inputs."""
         return values.sum(axis=2) if x is None else (values @ x[:, :, None])[:, :, 0]
 
     def largest_by_output(self) -> Array:
-        """Return the largest magnitude in each row of J, as an array of shape (points, outputs)."""
+        """Return the largest absolute value in each row of the Jacobians, of shape (points, outputs)."""
         return abs(self.values).max(axis=2)
 
     def entries_by_input(self) -> Array:
-        """Return the number of stored entries in each column of J. A dense J has one int for all columns."""
+        """Return the number of stored entries in each column of J, for a dense J a single int."""
         return self.values.shape[1]
 
 
 @dataclass(frozen=True)
 class SizedEntries:
-    """Jacobians that a reference reduces, and the arrays that determine the allowed errors of the result."""
+    """Jacobians to reduce, with the arrays that determine the allowed error of the result."""
 
     J: Jacobians
     size: Array  # the size of each entry, by which its error is divided, in the shape of `J.values`
@@ -85,12 +85,12 @@ class SizedEntries:
 
     @property
     def largest(self) -> Array:
-        """Return the maximum of `self.size` over the entries of each point, of shape (points, 1, 1)."""
+        """Return the largest entry size at each point, as an array of shape (points, 1, 1)."""
         return self.size.reshape(len(self.size), -1).max(axis=1)[:, None, None]
 
 
 class ReferenceTerms(NamedTuple):
-    """The expected result of a reduction, and the arrays that determine its allowed error."""
+    """The expected result of a reduction of the Jacobian, with the arrays that set its allowed error."""
 
     expected: Any  # the expected result at all points, in float64; the other arrays broadcast to its shape
     influence: Any  # the change of the result if J is rounded, divided by the tolerance of an entry of J
@@ -99,7 +99,7 @@ class ReferenceTerms(NamedTuple):
 
 @dataclass(frozen=True)
 class SliceStep:
-    """How a reduction processes one column or row of the Jacobian J, and combines the results."""
+    """What a reduction does with each column or row of the Jacobian J, and how the results are combined."""
 
     # A function of a column (..., outputs), or of a row and x, both tuples of one array per input. It returns
     # the contribution of the slice to the reduced J. If None, the slice is used unchanged.
@@ -110,7 +110,7 @@ class SliceStep:
 
 @dataclass(frozen=True)
 class Reduction:
-    """A reduction of the Jacobian J at a point, such as the sum of the rows of J."""
+    """A quantity that is computed from the Jacobian J at each point, such as the sum of its rows."""
 
     name: str  # the value of the field `reduce` of a case
     _: KW_ONLY
@@ -133,18 +133,18 @@ class Reduction:
     sums_points: bool = False  # whether the result is also summed over the points
 
     def shape(self, outputs: int, inputs: int) -> tuple[int, int]:
-        """Return the shape of the result at one point, such as (1, inputs)."""
+        """Return the shape of the result at one point for a Jacobian of shape (outputs, inputs)."""
         sizes = {OUTPUTS: outputs, INPUTS: inputs, None: 1}
         return sizes[self.axes[0]], sizes[self.axes[1]]
 
     @property
     def linear_in_inputs(self) -> bool:
-        """Return whether the result is linear in the Jacobian J and has an axis of inputs."""
+        """Return whether the result is linear in the Jacobian J, and has an axis of inputs."""
         return self.axes[1] == INPUTS and self.degree == 1
 
     @property
     def sums_outputs(self) -> bool:
-        """Return whether the reduced Jacobian is the derivative of the sum of the outputs."""
+        """Return whether the result is the derivative of the sum of the outputs."""
         return self.linear_in_inputs and self.axes[0] is None
 
     @property
@@ -159,7 +159,7 @@ def _reference_whole(entries: SizedEntries) -> ReferenceTerms:
 
 
 def _reference_points(entries: SizedEntries) -> ReferenceTerms:
-    """Return the terms of the sum of J over the outputs at each point."""
+    """Return the sum of J over the outputs at each point, with the arrays that set the allowed error."""
     arrays = (entries.J.values, entries.size, entries.magnitude)
     return ReferenceTerms(*(entries.J.by_input(values)[:, None, :] for values in arrays))
 
@@ -170,7 +170,7 @@ def _reference_outputs(entries: SizedEntries) -> ReferenceTerms:
 
 
 def _reference_product(entries: SizedEntries, x: Any) -> ReferenceTerms:
-    """Return J @ x at each point, with the arrays that set its allowed error. If x is None, use ones."""
+    """Return J @ x (x = 1 if it is None) at each point, with the arrays that set its allowed error."""
     J, weights = entries.J, None if x is None else abs(x)
     products = J.by_output(J.values, x), *(J.by_output(a, weights) for a in (entries.size, entries.magnitude))
     return ReferenceTerms(*(values[:, :, None] for values in products))

@@ -48,7 +48,7 @@ import jax
 import numpy as np
 
 from scaling.core import inputs, load_option
-from scaling.core.case import SECOND, VIEWS, Case, Refusal, defaults
+from scaling.core.case import SECOND, VIEWS, Case, Refusal, default_values
 from scaling.core.derivative import Derivative, Pattern, to_dense
 from scaling.core.inputs import InputArrays
 from scaling.core.reductions import REDUCTIONS, WHOLE, Jacobians, Reduction, Rounding, SizedEntries
@@ -68,13 +68,13 @@ _MAX_TOLERANCE, _MAX_TOLERANCE_IN_FEW_BITS = 0.05, 0.2  # with a larger toleranc
 _RANGE_ELEMENTS = 2**16  # the number of array elements per range of points, which fit in processor caches
 _MAX_CACHED_BYTES = 2**27  # a larger expected result is not cached
 # Fields to reset for the reference, and their new values. `formulation` is kept: JAX may differentiate it.
-_RESET_FIELDS: dict[str, Any] = defaults(
+_RESET_FIELDS: dict[str, Any] = default_values(
     {*VIEWS["method"], *VIEWS["layout"], *VIEWS["memory"]} - {"formulation"}
 ) | {"api": "jit", "precision": "highest"}
 
 
 def unit_roundoff(case: Case, platform: str, inner_roundoff: float) -> float:
-    """Return the unit roundoff of the least precise operation in a program.
+    """Return the unit roundoff of the least precise operation in the program of a case.
 
     `inner_roundoff` is the unit roundoff of the narrowest dtype in the function, or 0 if it is unknown.
     """
@@ -83,24 +83,24 @@ def unit_roundoff(case: Case, platform: str, inner_roundoff: float) -> float:
 
 
 def tolerance(roundoff: float, terms: int) -> float:
-    """Return the relative error that the unit roundoff may cause in a sum of `terms` numbers."""
+    """Return the largest relative error that rounding is expected to cause in a sum of `terms` numbers."""
     return ROUNDINGS * roundoff * float(np.sqrt(terms))  # random-walk model
 
 
 def smallest_normal(case: Case) -> float:
-    """Return the smallest positive number with full precision in the dtype of a case."""
+    """Return the smallest positive normal number of the dtype of a case. Smaller numbers lose digits."""
     return float(jax.numpy.finfo(case.dtype).tiny)
 
 
 def relative_error(difference: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Return difference / scale elementwise, with 0 for 0 / 0 and infinity for other divisions by 0."""
+    """Return difference / scale for each element. 0 / 0 is 0, and any other division by 0 is infinity."""
     difference, scale = np.broadcast_arrays(difference, scale)
     without_scale = np.where(difference == 0, 0.0, np.inf)
     return np.asarray(np.divide(difference, scale, out=without_scale, where=scale > 0))
 
 
 def first_not_finite(result: np.ndarray) -> int | None:
-    """Return the index of the first point with NaN or infinity, or None if all points are finite."""
+    """Return the index of the first point at which a result has NaN or infinity, or None if there is none."""
     # The result may fill half of the memory. Its minimum and maximum need no array of the same size.
     if np.isfinite(float(result.min(initial=0))) and np.isfinite(float(result.max(initial=0))):
         return None
@@ -108,20 +108,20 @@ def first_not_finite(result: np.ndarray) -> int | None:
 
 
 def at_least(scale: np.ndarray, floor: np.ndarray | None) -> np.ndarray:
-    """Return max(scale, floor) at each point. `floor` has the shape (points,). None means no limit."""
+    """Return `scale`, but at least `floor` at each point. `floor` has the shape (points,) or is None."""
     return scale if floor is None else np.maximum(scale, floor.reshape(-1, *[1] * (scale.ndim - 1)))
 
 
 def added_entries(
     reduction: Reduction, outputs: int, inputs: int, points: int, pattern: Pattern | None = None
 ) -> int:
-    """Return the largest number of Jacobian entries that are summed to compute one element of the result."""
+    """Return the largest number of Jacobian entries that are summed to one element of the result."""
     column, row, total = outputs, inputs, outputs * inputs
     if pattern is not None:
         column, row = (int(np.bincount(index).max(initial=1)) for index in (pattern.cols, pattern.rows))
         total = len(pattern.rows)
-    count = {"entry": 1, "column": column, "row": row, "all": total}[reduction.entries]
-    return count * (points if reduction.sums_points else 1)
+    added = {"entry": 1, "column": column, "row": row, "all": total}[reduction.entries]
+    return added * (points if reduction.sums_points else 1)
 
 
 def reduce_jacobians(
@@ -131,7 +131,7 @@ def reduce_jacobians(
     floor: np.ndarray | None = None,
     x: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Reduce the Jacobians J, and return (expected, scale). Both have the shape of the reduced Jacobians.
+    """Reduce the Jacobians J, and return (expected, scale), two arrays of the shape of the result.
 
     The check divides the errors of a result by `scale`. `rounding` contains the lengths of the sums that
     compute the result. `floor` is the least magnitude of an entry of J at each point, or None for no limit.
@@ -145,7 +145,7 @@ def reduce_jacobians(
 
 @dataclass(frozen=True)
 class ReferenceSpec:
-    """How the expected result of a case is computed, and the tolerance for errors of a result."""
+    """How the expected result of a case is computed, and how large the errors of a result may be."""
 
     derivative: Derivative  # with the workload that computes the reference
     reduction: Reduction  # maps the Jacobians of the reference to the result
@@ -164,7 +164,7 @@ class ReferenceSpec:
 
     @property
     def workload(self) -> Workload:
-        """Return the workload of the case. Its `reference` or `nonzeros` computes the expected result."""
+        """Return the workload of the case, which has a function that computes the expected result."""
         return self.derivative.workload
 
     @property
@@ -174,24 +174,24 @@ class ReferenceSpec:
 
     @property
     def max_tolerance(self) -> float:
-        """Return the limit of `tolerance`. Above this limit, the check cannot prove a result correct."""
+        """Return the limit of `tolerance`. With larger errors, the check could not prove a result correct."""
         return _MAX_TOLERANCE_IN_FEW_BITS if self.roundoff > ROUNDOFF["float32"] else _MAX_TOLERANCE
 
     @property
     def sampled(self) -> bool:
-        """Return whether only a sample of the entries is compared, to save time."""
+        """Return whether the check compares only a sample of the entries, because all would take too long."""
         is_long = self.computed is not None and self.computed.seconds > BUDGET_SECONDS
         return is_long and self.reduction.sampling is not None
 
     @property
     def repeatable(self) -> bool:
-        """Return whether entries with large errors can be evaluated again, with random rounding errors."""
+        """Return whether the check can evaluate an entry again with random rounding errors."""
         sum_of_values = self.case.ad_mode.is_value and self.reduction.sums_points
         return self.nonzeros_pattern is None and not self.case.ad_mode.finite_step and not sum_of_values
 
 
 def reference_spec(derivative: Derivative, platform: str) -> ReferenceSpec:
-    """Choose how to compute the expected result of a case, and the tolerance on a platform such as "cpu"."""
+    """Return how to compute the expected result of a case, and its tolerance on a platform such as "gpu"."""
     case, workload = derivative.case, derivative.workload
     reduction = _result_reduction(derivative)
     input_specs = [(name, spec.shape, spec.make) for name, spec in workload.inputs.items()]
@@ -229,12 +229,12 @@ def _result_reduction(derivative: Derivative) -> Reduction:
 
 
 def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference] | None:
-    """Return the function `nonzeros` or `reference` of a workload, or None if it has no closed form."""
+    """Return the NumPy function `nonzeros` or `reference` of a workload, or None if it has neither."""
     return workload.reference if workload.nonzeros is None or case.target in SECOND else workload.nonzeros
 
 
 def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
-    """Iterate over ranges (start, stop) of points. The data of a range fit in the CPU cache."""
+    """Return an iterator of ranges (start, stop) of points whose arrays fit in the processor's caches."""
     workload, derivative = spec.workload, spec.derivative
     elements = derivative.outputs * max(derivative.inputs, 1)
     if spec.reduction.products:
@@ -250,7 +250,7 @@ def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
 
 
 def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (expected result, scale) at the points [start, stop). Errors are relative to `scale`.
+    """Return (expected result, scale) at the points [start, stop). Errors are divided by `scale`.
 
     If the result and the reference both have a sparsity pattern, the arrays contain the nonzeros of the
     reference, in the shape (points, 1, nonzeros). Otherwise, they broadcast to the shape of the result.
@@ -291,15 +291,15 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return (`value`, `value_terms`) of the workload's `Reference` at the points [start, stop)."""
+    """Return the function values of the reference, and the sums of their |terms| at each point or None."""
     reference = _evaluate_form(spec, closed_form(spec.case, spec.workload), start, stop)
     return reference.value, reference.value_terms
 
 
 def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jacobians, np.ndarray | None]:
-    """Return (Jacobians, floor) at the points [start, stop). `floor` has the shape (points,) or is None.
+    """Return (Jacobians, floor) of the reference at the points [start, stop).
 
-    The check divides the error of a Jacobian entry by max(|entry|, floor), or by |entry| if `floor` is None.
+    The check divides the error of an entry by max(|entry|, floor[point]), or by |entry| if `floor` is None.
     """
     workload, derivative, reduction = spec.workload, spec.derivative, spec.reduction
     if spec.nonzeros_pattern is not None:
@@ -328,17 +328,17 @@ def _evaluate_form(
     `derivative_shape` is the required shape of the derivative at one point, or None if only values are used.
     """
     assert form is not None
-    reference = form(inputs.exact_inputs(spec.case, spec.workload, start, stop))
-    if not hasattr(reference, "derivative_terms"):
-        raise Refusal(f"the reference returns {type(reference).__name__}, not scaling.workload.Reference")
+    evaluated = form(inputs.exact_inputs(spec.case, spec.workload, start, stop))
+    if not hasattr(evaluated, "derivative_terms"):
+        raise Refusal(f"the reference returns {type(evaluated).__name__}, not scaling.workload.Reference")
     compared = "value" if derivative_shape is None else "derivative"
     shapes: dict[str, tuple[int, ...]] = {"value": (stop - start, spec.derivative.values)}
     if derivative_shape is not None:
         shapes["derivative"] = (stop - start, *derivative_shape)
-    if (terms := getattr(reference, f"{compared}_terms")) is not None:
+    if (terms := getattr(evaluated, f"{compared}_terms")) is not None:
         shapes[f"{compared}_terms"] = (stop - start,)
     for name, shape in shapes.items():
-        array = np.asarray(getattr(reference, name))
+        array = np.asarray(getattr(evaluated, name))
         if array.shape != shape or not np.can_cast(array.dtype, np.float64, "same_kind"):
             raise Refusal(f"the reference's {name} is {array.dtype} {array.shape}, not float64 {shape}")
         if name.startswith(compared) and (point := first_not_finite(array)) is not None:
@@ -346,10 +346,10 @@ def _evaluate_form(
         if name.endswith("_terms") and np.min(array) < 0:
             raise Refusal(f"the reference's {name} is negative at point {start + np.argmin(array)}")
     if terms is not None:  # they do not hide an error over `max_tolerance` times the largest entry
-        largest = np.abs(getattr(reference, compared)).reshape(stop - start, -1).max(axis=1, initial=0.0)
+        largest = np.abs(getattr(evaluated, compared)).reshape(stop - start, -1).max(axis=1, initial=0.0)
         limit = spec.max_tolerance / spec.tolerance * largest
-        reference = reference._replace(**{f"{compared}_terms": np.minimum(terms, limit)})
-    return reference
+        evaluated = evaluated._replace(**{f"{compared}_terms": np.minimum(terms, limit)})
+    return evaluated
 
 
 def reduce_reference(
@@ -357,8 +357,8 @@ def reduce_reference(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Reduce the Jacobians J of the reference, and return (expected result, scale).
 
-    Errors of the result are divided by `scale`. The error of an entry of J is relative to
-    max(abs(entry), `floor`). For target=hvp, J contains Hessians H, and the result contains products H v.
+    The check divides the errors of a result by `scale`. The error of an entry of J is relative to
+    max(|entry|, `floor`). For target=hvp, J contains Hessians H, and the result contains products H v.
     """
     if spec.case.target != "hvp" and not spec.reduction.along_point:
         return reduce_jacobians(spec.reduction, J, spec.rounding, floor)

@@ -53,7 +53,7 @@ class CaseEnded(Exception):
 
 
 class ProcessGroup(NamedTuple):
-    """The processes that run a case together, and their devices."""
+    """The worker processes that run a case together, and their devices."""
 
     devices: list[Any]  # the devices of all processes
     platform: str  # such as "cpu" or "gpu"
@@ -80,7 +80,7 @@ class PlacedProgram(NamedTuple):
 
 @dataclass
 class Attempt:
-    """A case that is being run, with the state of its measurement."""
+    """A case that is being run: its record so far, and the program to time."""
 
     record: Record  # the record so far, with the status "ok" until an error or a skip ends the attempt
     group: ProcessGroup
@@ -93,7 +93,7 @@ class Attempt:
     ended: bool = False  # whether the attempt failed or was skipped
 
     def note(self, **fields: Any) -> None:
-        """Set the given fields of `record`."""
+        """Set the given fields of `self.record`, an immutable `Record`, by replacing the record."""
         self.record = dataclasses.replace(self.record, **fields)
 
 
@@ -140,7 +140,7 @@ def prepare_case(
 
 
 def take_turn(attempt: Attempt) -> bool:
-    """Take one turn (a series of samples). Return True after the last turn or an error, otherwise False."""
+    """Take one series of samples (a turn) of a case. Return True after the last turn or an error."""
     began = perf_counter()
     with _end_on_error(attempt):
         has_enough = _sample_one_turn(attempt)
@@ -150,7 +150,7 @@ def take_turn(attempt: Attempt) -> bool:
 
 
 def finish_case(attempt: Attempt) -> Record:
-    """Check the result of one more call, unless the case failed or was skipped. Return the record."""
+    """Check the result of one more call, if no error has ended the case, and return the record."""
     with _end_on_error(attempt):
         _check_another_call(attempt)
     attempt.turns = attempt.program = None
@@ -166,7 +166,7 @@ def _check_another_call(attempt: Attempt) -> None:
 
 @contextlib.contextmanager
 def _end_on_error(attempt: Attempt) -> Iterator[None]:
-    """Return a context manager that ends the case if an exception occurs, and records the exception."""
+    """Return a context manager that writes an exception to the record of the case, and ends the case."""
     try:
         yield
     except Exception as error:
@@ -184,7 +184,7 @@ def _end_on_error(attempt: Attempt) -> Iterator[None]:
 
 
 def describe_error(error: Exception) -> tuple[str, str, str]:
-    """Return (status, reason, text) of the record for an exception, such as ("failed", "error", "...")."""
+    """Return (status, reason, text) of a record after an exception, such as ("failed", "error", "...")."""
     if isinstance(error, CaseEnded):
         return error.status, error.reason, str(error)
     if isinstance(error, TooLarge):
@@ -204,7 +204,8 @@ def describe_error(error: Exception) -> tuple[str, str, str]:
 def _raise_in_all_processes(group: ProcessGroup) -> Iterator[None]:
     """Return a context manager that raises an exception in all processes if one process fails.
 
-    After a statement that can fail in one process only, the only collective in a block may be an inner block.
+    If a statement can fail in one process only, no collective may follow in the block, except in an inner
+    block.
     """
     error = None
     try:
@@ -272,13 +273,13 @@ def _compile_jax_program(attempt: Attempt, case: Case, built_workload: Workload)
 
 
 def _require_one_process(case: Case, group: ProcessGroup) -> None:
-    options = {
+    single_process_options = {
         "storage=host": case.storage == "host",
         "chunk=auto with pmap": case.chunk == AUTO and case.api == "pmap",
         "the cache": case.cache is not None,
         "mode=auto": case.mode == AUTO,
     }
-    for option, is_set in options.items():
+    for option, is_set in single_process_options.items():
         if is_set and group.processes > 1:
             text = f"{option} works in one process only, and this case has {group.processes}"
             raise CaseEnded("skipped", "not_defined", text)
@@ -298,7 +299,7 @@ def _compile_program(group: ProcessGroup, program: layout.Program) -> Stages:
 
 
 def describe_memory_shortage(group: ProcessGroup, compiled: CompiledCase) -> str | None:
-    """Return a message if any process of the case has too little memory, otherwise None."""
+    """Return an error message if a case does not fit into the memory of a process, otherwise None."""
     device, devices_per_node = group.local_devices[0], len(group.devices) // group.nodes
     with _raise_in_all_processes(group):  # an earlier statement may have failed in another process
         shortage = compile_case.describe_shortage(compiled, device, devices_per_node, group.platform)
@@ -328,7 +329,7 @@ def _check_result(attempt: Attempt, program: PlacedProgram, result: Any) -> None
 
 
 def make_waiter(example: Any) -> Callable[[Any], Any]:
-    """Return a fast function that blocks until a result with the same structure as `example` is ready."""
+    """Return a fast function that waits for a result. `example` is a result with the same structure."""
     leaves = example if isinstance(example, list | tuple) else ()
     if leaves and all(hasattr(leaf, "block_until_ready") for leaf in leaves):
         return lambda result: [leaf.block_until_ready() for leaf in result]
@@ -353,8 +354,8 @@ def _sample_one_turn(attempt: Attempt) -> bool:
     for mark, *flags in zip(monitor.MARKS, *by_rank, strict=True):
         if any(flags):
             samples.marked.setdefault(mark, []).append(len(samples.turns) - 1)
-    names = ("seconds", "seconds_min", "turns", "marked", "calls_per_sample", "stop_reason")
-    measured = {name: getattr(samples, name) for name in names}
+    sample_fields = ("seconds", "seconds_min", "turns", "marked", "calls_per_sample", "stop_reason")
+    measured = {name: getattr(samples, name) for name in sample_fields}
     attempt.note(**measured, slowest_rank=statistics.mode(samples.slowest))
     if samples.stop_reason is None:
         return False
@@ -364,7 +365,7 @@ def _sample_one_turn(attempt: Attempt) -> bool:
 
 @functools.cache
 def _dispatch_latency(api: str, jit: bool, devices: tuple[Any, ...]) -> float:
-    """Return the time in seconds of one call of an empty program in this process."""
+    """Return the time in seconds that one call of an empty program takes with this api and these devices."""
     case = Case(CEILING, "call", points=len(devices), mode="value", api=api, devices=len(devices), jit=jit)
     negation = Workload(lambda x: -x, {"x": uniform(1)}, wrt="x")  # as target=call of the workload `ceiling`
     program = layout.lay_out(describe_derivative(case, negation), devices)

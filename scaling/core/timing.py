@@ -25,7 +25,7 @@ Gather = Callable[[list[float]], list[list[float]]]  # floats of this process ->
 
 @dataclass(frozen=True)
 class Sampling:
-    """The limits that decide when sampling ends."""
+    """The numbers of samples and turns, and the times, that decide when sampling ends."""
 
     width: float = 0.02  # half-width of the 95 % confidence interval of the median, relative to the median
     least: int = 7  # minimum number of samples; the confidence interval of a speed-up needs seven
@@ -37,7 +37,7 @@ class Sampling:
 
 @dataclass
 class Samples:
-    """The timing samples of a program."""
+    """The samples of the run time of a program."""
 
     seconds: list[float]  # the time per call of each sample, in seconds, in the slowest process
     calls_per_sample: int  # the number of calls in one sample
@@ -50,17 +50,17 @@ class Samples:
 
 
 def gather_single_process(values: list[float]) -> list[list[float]]:
-    """Return `[values]`. This is the `Gather` function of a program that runs in a single process."""
+    """Return `[values]`: the `Gather` function of a program that runs in a single process."""
     return [values]
 
 
 def gather_maximum(gather: Gather, value: float) -> float:
-    """Return the maximum of `value` over all processes."""
+    """Return the maximum of a number, `value` in this process, over all processes of the case."""
     return max(values[0] for values in gather([value]))
 
 
 def gather_text(gather: Gather, text: str) -> list[str]:
-    """Return the texts of all processes as a list in the order of their ranks."""
+    """Return the texts of all processes as a list, in the order of their ranks."""
     content = text.encode(errors="backslashreplace")  # such as a surrogate of a file name
     length = int(gather_maximum(gather, len(content)))
     return [bytes(map(int, row)).decode().rstrip() for row in gather(list(map(float, content.ljust(length))))]
@@ -74,14 +74,14 @@ def _time_calls(call: Callable[[], Any], wait: Callable[[Any], Any], count: int)
 
 
 def time_once(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the time in seconds of one call, and its result. `call` must block until the result is ready."""
+    """Return (seconds, result) of one call. `call` must return only when its result is ready."""
     began = perf_counter()
     result = call()
     return perf_counter() - began, result
 
 
 def time_floor(call: Callable[[], Any], wait: Callable[[Any], Any]) -> float:
-    """Return the time in seconds of one call of an empty program, as the median of 100 calls."""
+    """Return the time of an empty call in seconds, the median of 100 calls."""
     return statistics.median(_time_calls(call, wait, 1) for _ in range(100))
 
 
@@ -94,8 +94,8 @@ def sample_turns(
 ) -> Iterator[Samples]:
     """Warm up a program, and return an iterator that takes one turn (a series of samples) in each iteration.
 
-    Each iteration yields all samples so far. Stop when the samples have a `stop_reason`.
-    `floor_seconds` is the time of an empty call. `wait` blocks until the result of a call is ready.
+    Each iteration yields all samples so far. `stop_reason` of the samples says when to stop. `floor_seconds`
+    is the time of an empty call. `wait` blocks until the result of a call is ready.
     """
     time_calls = functools.partial(_time_calls, call, wait)
     seconds_per_call = max(_warm_up(time_calls, sampling.warm_up, gather), 1e-9)
@@ -118,7 +118,7 @@ def _take_turns(
 def _add_turn(
     time_calls: Callable[[int], float], sampling: Sampling, samples: Samples, elapsed: float, gather: Gather
 ) -> float:
-    """Append one turn to `samples`, and return its time in seconds. Earlier turns took `elapsed` seconds."""
+    """Append one turn to `samples`, and return its duration. Earlier ones took `elapsed` seconds."""
     least_in_turn, most_in_turn = (math.ceil(n / sampling.turns) for n in (sampling.least, sampling.most))
     turn_seconds = 0.0
     if samples.turns and samples.seconds[-1] < _CACHE_REFILL_SECONDS:
@@ -130,8 +130,8 @@ def _add_turn(
         gather([0.0])
         began = perf_counter()
         while len(samples.seconds) < sampling.most:
-            seconds = time_calls(samples.calls_per_sample) / samples.calls_per_sample
-            times, elapsed_in_turn = zip(*gather([seconds, perf_counter() - began]), strict=True)
+            seconds_per_call = time_calls(samples.calls_per_sample) / samples.calls_per_sample
+            times, elapsed_in_turn = zip(*gather([seconds_per_call, perf_counter() - began]), strict=True)
             samples.seconds.append(max(times))
             samples.seconds_min.append(min(times))
             samples.slowest.append(times.index(max(times)))
@@ -150,29 +150,29 @@ def _add_turn(
 
 def _warm_up(time_calls: Callable[[int], float], least: float, gather: Gather) -> float:
     """Call a program until it gets no faster, for `least` to 10 `least` seconds. Return its median time."""
-    seconds: list[float] = []
-    total = 0.0
+    call_seconds: list[float] = []
+    total_seconds = 0.0
     while True:
-        seconds.append(gather_maximum(gather, time_calls(1)))
-        total, half = total + seconds[-1], len(seconds) // 2
-        has_time = total < 10 * least
+        call_seconds.append(gather_maximum(gather, time_calls(1)))
+        total_seconds, half = total_seconds + call_seconds[-1], len(call_seconds) // 2
+        has_time = total_seconds < 10 * least
         # The medians are compared only after every few calls, because sorting takes time.
-        if has_time and (half < 2 or total < least or len(seconds) % max(1, half // 4)):
+        if has_time and (half < 2 or total_seconds < least or len(call_seconds) % max(1, half // 4)):
             continue
-        later_median = statistics.median(seconds[half:])
-        if not has_time or later_median >= 0.95 * statistics.median(seconds[:half]):
+        later_median = statistics.median(call_seconds[half:])
+        if not has_time or later_median >= 0.95 * statistics.median(call_seconds[:half]):
             return later_median
 
 
 def _stop_reason(samples: Samples, elapsed: float, sampling: Sampling) -> str | None:
-    seconds = samples.seconds
-    if len(seconds) >= sampling.most:
+    sample_seconds = samples.seconds
+    if len(sample_seconds) >= sampling.most:
         return "most"
-    if len(seconds) < sampling.least or len(samples.turns) < sampling.turns:
+    if len(sample_seconds) < sampling.least or len(samples.turns) < sampling.turns:
         return None
-    interval = median_interval(seconds) if sampling.width else None  # width=0 is never reached
+    interval = median_interval(sample_seconds) if sampling.width else None  # width=0 is never reached
     if interval is not None:
-        median = statistics.median(seconds)
+        median = statistics.median(sample_seconds)
         if max(interval[1] - median, median - interval[0]) <= sampling.width * median:
             return "width"
     return "seconds" if elapsed >= sampling.seconds else None
@@ -180,9 +180,9 @@ def _stop_reason(samples: Samples, elapsed: float, sampling: Sampling) -> str | 
 
 @functools.lru_cache(maxsize=4096)
 def _enclosing_rank(count: int, confidence: float) -> int:
-    """Return the largest k for which [k-th smallest, k-th largest] is a confidence interval of the median.
+    """Return the largest k so that the k-th smallest and k-th largest samples enclose the median.
 
-    Return 0 if `count` samples are too few for such an interval with this `confidence`.
+    They do so with the probability `confidence`. Return 0 if `count` samples are too few.
     """
     # Exact integers, because 2**count exceeds all floats from 1,024 samples on; 1e-9 allows for rounding.
     allowed = Fraction(1 - confidence) / 2 * (1 + Fraction(1, 10**9)) * 2**count

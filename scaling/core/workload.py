@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scaling.core import load_option
-from scaling.core.case import CEILING, LAPLACIAN, SECOND, Case, Refusal, TooLarge, built_in, unknown_name
+from scaling.core.case import CEILING, LAPLACIAN, SECOND, Case, Refusal, TooLarge, module_names, unknown_name
 from scaling.core.formatting import format_location
 from scaling.core.reductions import REDUCTIONS, TRACE, WHOLE, Reduction
 
@@ -41,7 +41,7 @@ _cached_values: dict[str, dict[Hashable, Any]] = {}
 
 @dataclass(frozen=True)
 class InputSpec:
-    """The shape of an input at one point, and a function that generates random values of the input."""
+    """The shape of an input at one point (batch element), and a function that draws random values of it."""
 
     shape: tuple[int, ...]  # the shape of one row, the value at one point
     # Maps a generator and an array of row numbers to random values of shape (len(rows), *shape).
@@ -83,7 +83,7 @@ def _require_finite(function: str, **parameters: Any) -> None:
 
 
 def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
-    """Return an input of uniformly distributed numbers on (low, high), with the given shape at each point."""
+    """Return an input of uniform random numbers between low and high, of the given shape at each point."""
     hint = "; pass the interval by keyword, such as uniform(3, low=0.5, high=2.0)"
     shape = _parse_shape("uniform", shape, hint)
     _require_finite("uniform", low=low, high=high)
@@ -97,7 +97,7 @@ def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
 
 
 def normal(*shape: int, mean: float = 0.0, deviation: float = 1.0) -> InputSpec:
-    """Return an input of normally distributed numbers, with the given shape at each point."""
+    """Return an input of normally distributed random numbers. `shape` is its shape at each point."""
     hint = "; pass mean and deviation by keyword, such as normal(3, mean=1.0, deviation=0.1)"
     shape = _parse_shape("normal", shape, hint)
     _require_finite("normal", mean=mean, deviation=deviation)
@@ -107,7 +107,7 @@ def normal(*shape: int, mean: float = 0.0, deviation: float = 1.0) -> InputSpec:
 
 
 def poisson(rate: float) -> InputSpec:
-    """Return a scalar integer input that has a Poisson distribution with the mean `rate`."""
+    """Return a scalar integer input of random numbers with a Poisson distribution of the mean `rate`."""
     _require_finite("poisson", rate=rate)
     if np.ndim(rate) or rate < 0:
         raise Refusal(f"rate of poisson(...) must be one number, zero or more, not {rate!r}")
@@ -184,12 +184,12 @@ class Workload:
 
     @property
     def reduction(self) -> Reduction:
-        """Return the `Reduction` with the name `reduce`. None means the whole Jacobian."""
+        """Return the `Reduction` with the name `reduce`, or of the whole Jacobian if it is None."""
         return TRACE if self.reduce == TRACE.name else REDUCTIONS[self.reduce] if self.reduce else WHOLE
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the differentiated inputs. A pytree has one name for each nonempty leaf."""
+        """Return the names of the differentiated inputs, for a pytree the names of its nonempty leaves."""
         return self._list_leaves(self.wrt)
 
     @property
@@ -211,10 +211,10 @@ def _leaves_of(name: str, leaves: Iterable[str]) -> list[str]:
 
 
 def select_leaves(field_name: str, what: str, joined: str, leaves: Collection[str]) -> list[str]:
-    """Return the names of the input leaves that `joined` selects. A pytree name selects all its leaves.
+    """Return the names of the inputs in `leaves` that `joined` selects. A pytree name selects all its leaves.
 
     `joined` contains names separated by "+". Raise `Refusal` if a name is unknown or a leaf is named twice.
-    Its message contains `field_name`, or `what` for the kind of name, such as "input".
+    The message contains `field_name`, or `what` for the kind of name, such as "input".
     """
     selected: list[str] = []
     for name in joined.split("+"):
@@ -227,7 +227,7 @@ def select_leaves(field_name: str, what: str, joined: str, leaves: Collection[st
 
 
 def import_named(what: str, name: str, path: str, valid_names: Iterable[str]) -> types.ModuleType:
-    """Import and return the module `path`. Raise `Refusal` such as "workload 'rbf' cannot be imported"."""
+    """Import and return a module. Raise `Refusal` such as "workload 'rbf' cannot be imported: ..."."""
     try:
         return importlib.import_module(path)
     except Refusal as error:
@@ -241,9 +241,9 @@ def import_named(what: str, name: str, path: str, valid_names: Iterable[str]) ->
         raise Refusal(f"{what} {name!r} cannot be imported: {problem}") from None
 
 
-def module(name: str) -> types.ModuleType:
-    """Import and return the module of a workload, given its built-in name or its import path."""
-    names = sorted(built_in("workloads") - {CEILING})
+def import_workload(name: str) -> types.ModuleType:
+    """Import and return the module of a workload, given the name of a built-in one or an import path."""
+    names = sorted(module_names("workloads") - {CEILING})
     path = f"scaling.workloads.{name}" if name in {*names, CEILING} else name
     imported = import_named("workload", name, path, [*names, "a module in this folder or on PYTHONPATH"])
     if not callable(getattr(imported, "workload", None)):
@@ -252,9 +252,9 @@ def module(name: str) -> types.ModuleType:
     return imported
 
 
-def digest(name: str) -> str | None:
-    """Return a hash of a user's workload and the modules that it imports, or None for a built-in workload."""
-    if name in built_in("workloads") or not (file := getattr(module(name), "__file__", None)):
+def source_digest(name: str) -> str | None:
+    """Return a hash of the source of a user's workload and its imports, or None for a built-in workload."""
+    if name in module_names("workloads") or not (file := getattr(import_workload(name), "__file__", None)):
         return None
     helpers = load_option("workload_sources").imported_sources(name)
     return hashlib.sha256(b"".join([Path(file).read_bytes(), *helpers])).hexdigest()[:16]
@@ -262,7 +262,7 @@ def digest(name: str) -> str | None:
 
 def make_from_module(case: Case) -> Any:
     """Call `workload(case)` in the workload module of a case, and return the result."""
-    return module(case.workload).workload(case)
+    return import_workload(case.workload).workload(case)
 
 
 def build(case: Case, make_workload: Callable[[Case], Any] = make_from_module) -> Workload:
@@ -308,7 +308,7 @@ def _call_and_join(function: Callable[..., Any], name: str, axes: int, /, *input
 
 
 def join_blocks(case: Case, workload: Workload, result: Any) -> Any:
-    """Return the result of a whole mode, an array or a pytree of blocks of the derivative, as one array."""
+    """Return a handwritten derivative, an array or a pytree of blocks, as one array."""
     if hasattr(result, "dtype"):  # a class of the user's pytree may have a field `shape`
         return result
     sizes = [math.prod(workload.inputs[name].shape) for name in workload.names]
@@ -346,7 +346,7 @@ _TRACER_FIXES = {
 
 
 def evaluate_shape(case: Case, function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:
-    """Return the shape and dtype of a function's result. Raise `Refusal` or `TooLarge` on failure."""
+    """Return the shape and dtype of a function's result. Raise `Refusal` or `TooLarge` if it fails."""
     import jax
 
     try:
@@ -381,14 +381,14 @@ def evaluate_shape(case: Case, function: Callable[..., Any], inputs: Mapping[str
 
 
 def cached(kind: str, key: Hashable, compute: Callable[[], Any], max_values: int) -> Any:
-    """Return the cached value of `key`, or compute and cache it. Keep at most `max_values` of each `kind`."""
-    values = _cached_values.setdefault(kind, {})
-    if key not in values:
-        value = compute()
-        while len(values) >= max_values:
-            values.pop(next(iter(values)))
-        values[key] = value
-    return values[key]
+    """Return the cached value of `key`, or compute and cache it. Each `kind` keeps `max_values` values."""
+    values_of_kind = _cached_values.setdefault(kind, {})
+    if key not in values_of_kind:
+        computed = compute()
+        while len(values_of_kind) >= max_values:
+            values_of_kind.pop(next(iter(values_of_kind)))
+        values_of_kind[key] = computed
+    return values_of_kind[key]
 
 
 def clear_cache() -> None:
@@ -397,7 +397,7 @@ def clear_cache() -> None:
 
 
 def fingerprint(value: Any, enclosing: tuple[Any, ...] = ()) -> Hashable:
-    """Return a hashable cache key that is equal for functions with equal code and equal captured values."""
+    """Return a hashable cache key of a value, equal for functions with equal code and captured values."""
     import jax  # here, because commands that only name workloads do not need JAX
 
     for depth, outer in enumerate(enclosing):

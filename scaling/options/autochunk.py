@@ -33,11 +33,11 @@ def compile_largest(
     describe_shortage: DescribeShortage,
     known_blocks: Mapping[str, Any] | None,
 ) -> CompiledCase:
-    """Compile a case with the largest block sizes (points and seeds at a time) that fit into memory.
+    """Compile a case that computes as many points and seeds at a time as fit into memory.
 
-    `compile_blocks` compiles a case with given sizes. `describe_shortage` returns an error message if memory
-    is too small, otherwise None. If `known_blocks` (the field `blocks` of an earlier record) is given, its
-    sizes are tried first, and used if they fit. Raise `TooLarge` if no sizes fit.
+    `compile_blocks` compiles a case with given numbers. `describe_shortage` returns an error message if
+    memory is too small, otherwise None. `known_blocks`, the field `blocks` of an earlier record or None, is
+    tried first. Raise `TooLarge` if nothing fits.
     """
     tried: dict[BlockSizes, CompiledCase | TooLarge] = {}
 
@@ -45,8 +45,8 @@ def compile_largest(
         tried[blocks] = _try_to_compile(derivative, blocks, compile_blocks, describe_shortage)
         return isinstance(tried[blocks], CompiledCase)
 
-    names = ("block", "chunk", "storage")
-    known = [BlockSizes(**{name: known_blocks[name] for name in names})] if known_blocks else []
+    block_fields = ("block", "chunk", "storage")
+    known = [BlockSizes(**{name: known_blocks[name] for name in block_fields})] if known_blocks else []
     chosen = next(filter(fits, [*known, *_list_candidates(derivative)]), None)
     if chosen is None:
         *_, error = tried.values()
@@ -58,10 +58,10 @@ def compile_largest(
         vars(blocks) | {"bytes": bytes_while_running(result.needs, 2 if blocks.storage == HOST else 1)}
         for blocks, result in tried.items()
     ]
-    record = vars(chosen) | {"limit_bytes": derivative.case.memory_limit, "probes": probes}
+    blocks_field = vars(chosen) | {"limit_bytes": derivative.case.memory_limit, "probes": probes}
     compiled = tried[chosen]
     assert isinstance(compiled, CompiledCase)
-    return dataclasses.replace(compiled, blocks=record)
+    return dataclasses.replace(compiled, blocks=blocks_field)
 
 
 def _try_to_compile(
@@ -70,6 +70,7 @@ def _try_to_compile(
     compile_blocks: Callable[[Derivative], CompiledCase],
     describe_shortage: DescribeShortage,
 ) -> CompiledCase | TooLarge:
+    """Compile a case with the given block sizes, and return it, or `TooLarge` if it does not fit."""
     storage = HOST if blocks.storage == HOST else None
     case = dataclasses.replace(derivative.case, **vars(blocks) | {"storage": storage})
     divided = dataclasses.replace(derivative, case=case)
@@ -83,7 +84,11 @@ def _try_to_compile(
 
 
 def _list_candidates(derivative: Derivative) -> Iterator[BlockSizes]:
-    """Yield the block sizes to try, in this order. Host storage follows, unless the case forbids it."""
+    """Yield the block sizes (points and seeds at a time) to try, the largest first.
+
+    After all sizes that store the arrays on the device, the same sizes follow with storage on the host,
+    unless the case forbids it.
+    """
     case, sums_points = derivative.case, derivative.workload.reduction.sums_points
     can_divide_points = case.batch == "vmap" or sums_points
     points = ceil_div(case.points, case.mesh_shape[0])
@@ -107,10 +112,13 @@ def _list_candidates(derivative: Derivative) -> Iterator[BlockSizes]:
 
 
 def _enlarge(blocks: BlockSizes) -> BlockSizes:
-    """Return block sizes with 1.5 times the seeds or, if all seeds are computed at a time, the points."""
-    field = "block" if blocks.chunk is None else "chunk"
-    size = getattr(blocks, field)
-    return dataclasses.replace(blocks, **{field: size and size * 3 // 2})
+    """Return block sizes that are 1.5 times as large.
+
+    The number of seeds is increased or, if all seeds are computed at a time, the number of points.
+    """
+    divided_axis = "block" if blocks.chunk is None else "chunk"
+    block_size = getattr(blocks, divided_axis)
+    return dataclasses.replace(blocks, **{divided_axis: block_size and block_size * 3 // 2})
 
 
 def _halves(count: int) -> Iterator[int]:

@@ -44,12 +44,12 @@ _MAX_CONFLICTS = 5 * 10**10  # the maximum number of pairs of conflicting entrie
 
 
 class NoColoring(Refusal, NotImplementedError):
-    """Raised if the sparsity pattern is unknown or would take minutes to color. The case is skipped."""
+    """Raised if the sparsity pattern is unknown, or its coloring would take minutes. The case is skipped."""
 
 
 @dataclass(frozen=True)
 class Coloring:
-    """A coloring of a sparsity pattern, and the times to detect the pattern and to color it."""
+    """The colors of the columns and rows of a sparsity pattern, and the times to detect and to color it."""
 
     pattern: Pattern
     columns: np.ndarray  # the int32 color of each column, or -1 (no color)
@@ -62,7 +62,7 @@ class Coloring:
 
 
 def coloring_fields(coloring: Coloring) -> dict[str, Any]:
-    """Return a dict of the `Record` fields that describe a coloring."""
+    """Return {`Record` field: value} for a coloring: its times, numbers of colors and nonzeros."""
     return {
         "detect_seconds": coloring.detect_seconds,
         "color_seconds": coloring.color_seconds,
@@ -77,34 +77,34 @@ def why_unavailable() -> str | None:
 
 
 def detect_coloring(case: Case, workload: Workload) -> Coloring:
-    """Return a coloring of the Jacobian or Hessian of a case. The coloring is valid at every point."""
+    """Detect the sparsity pattern of the Jacobian or Hessian of a case, and return a coloring of it."""
     mode, structs, function = case.ad_mode, point_structs(case, workload), workload.function
     if mode.order == 2:
         function = gradient_of_sum(function, workload.names)
     undifferentiated = [name for name in structs if name not in workload.names]
     names = [*workload.names, *undifferentiated]
-    positional = lambda *x: function(**dict(zip(names, x, strict=True)))  # noqa: E731
+    positional_function = lambda *x: function(**dict(zip(names, x, strict=True)))  # noqa: E731
     problem = (case.workload, case.target, case.variant, case.formulation, *case.sizes.items(), case.wrt)
     compress = {BOTH: "both", TANGENT: "columns"}.get(mode.seed or "", "rows")
     x, y = (tuple(structs[name] for name in group) for group in (workload.names, undifferentiated))
-    key = (*problem, case.dtype, mode.order, fingerprint(workload.function))
-    return find_coloring(key, positional, x, compress, y)
+    pattern_key = (*problem, case.dtype, mode.order, fingerprint(workload.function))
+    return find_coloring(pattern_key, positional_function, x, compress, y)
 
 
 def find_coloring(
     key: Hashable, function: Callable[..., Any], x: tuple[Any, ...], compress: str, y: tuple[Any, ...] = ()
 ) -> Coloring:
-    """Return a coloring of the Jacobian of `function(*x, *y)` with respect to x, cached under `key`.
+    """Return a coloring of the Jacobian of `function(*x, *y)` with respect to x. It is cached.
 
-    `x` and `y` are tuples of abstract arrays. `compress` is "columns", "rows" or "both", and states what is
-    colored. `key` must identify the function and the shapes of its arguments.
+    `x` and `y` are tuples of abstract arrays. `compress` says what is colored: "columns", "rows" or "both".
+    `key` identifies the function and the shapes of its arguments in the cache.
     """
 
     def detect_and_color() -> Coloring:
         _prepare_libraries()
         detect = functools.partial(time_once, lambda: detect_pattern(function, x, y))
         detect_seconds, pattern = cached("pattern", key, detect, _CACHE_SIZE)
-        color_seconds, coloring = time_once(lambda: color(pattern, compress))
+        color_seconds, coloring = time_once(lambda: color_pattern(pattern, compress))
         return dataclasses.replace(coloring, detect_seconds=detect_seconds, color_seconds=color_seconds)
 
     return cached("coloring", (key, compress), detect_and_color, _CACHE_SIZE)
@@ -133,7 +133,7 @@ def _prepare_libraries() -> None:
 def detect_pattern(function: Callable[..., Any], x: tuple[Any, ...], y: tuple[Any, ...]) -> Pattern:
     """Return the sparsity pattern of the Jacobian of `function(*x, *y)` with respect to x.
 
-    Raise `NoColoring` if asdex cannot analyze the function, or if the Jacobian has no nonzeros.
+    Raise `NoColoring` if asdex cannot analyze the function, or if all entries of the Jacobian are zero.
     """
     import asdex
 
@@ -164,10 +164,10 @@ def detect_pattern(function: Callable[..., Any], x: tuple[Any, ...], y: tuple[An
     return Pattern(rows.astype(np.int32), cols.astype(np.int32), outputs, inputs)
 
 
-def color(pattern: Pattern, compress: str) -> Coloring:
-    """Return a `Coloring` of a sparsity pattern with few colors.
+def color_pattern(pattern: Pattern, compress: str) -> Coloring:
+    """Return a coloring of the columns and rows of a sparsity pattern, with few colors.
 
-    `compress` is "columns", "rows" or "both", and states what is colored.
+    `compress` says what is colored: "columns", "rows" or "both".
     """
     if compress != "both":
         return _color_division(pattern, np.full(len(pattern.rows), compress == "rows"))
@@ -186,7 +186,7 @@ def _divide_nonzeros(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
     """Yield (min_colors, by_row) for several ways to divide the nonzeros among rows and columns.
 
     `min_colors` is a lower bound on the number of colors. The boolean array `by_row` is true for each nonzero
-    that is read from a compressed row instead of a compressed column.
+    that is read from a compressed row, and false for each one that is read from a compressed column.
     """
     for lines, is_row in ((pattern.rows, True), (pattern.cols, False)):
         nonzeros_in_line = np.bincount(lines)[lines]  # of the row or column that contains each nonzero
@@ -205,10 +205,10 @@ def _color_division(pattern: Pattern, by_row: np.ndarray) -> Coloring:
 
 
 def _color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int) -> tuple[np.ndarray, int]:
-    """Return (array with the color of each column, number of colors).
+    """Return (color of each column, number of colors). A column without a nonzero has the color -1.
 
-    `rows` and `cols` are the positions of the nonzeros. A column without a nonzero has the color -1. Raise
-    `NoColoring` if coloring would take minutes.
+    `rows` and `cols` are the positions of the nonzeros. `inputs` is the number of columns. Raise `NoColoring`
+    if coloring would take minutes.
     """
     import asdex
 

@@ -1,4 +1,4 @@
-"""Implement `cache=cold` and `cache=warm`: compile with the persistent compilation cache of JAX."""
+"""Compile with the persistent compilation cache of JAX, empty (`cache=cold`) or filled (`cache=warm`)."""
 
 import tempfile
 from collections.abc import Callable
@@ -18,30 +18,30 @@ jax.monitoring.register_event_listener(
 def compile_with_cache(state: str, compile_once: Callable[[], Stages]) -> Stages:
     """Compile a program with JAX's persistent compilation cache, and return its `Stages`.
 
-    The cache is a new temporary folder. If `state` is "cold", the cache is empty. If `state` is "warm", the
-    cache contains the program. Raise `CaseEnded` if JAX finds a program in a cold cache, or finds none in a
-    warm cache.
+    The cache is a new temporary folder. If `state` is "cold", it is empty. If `state` is "warm", the program
+    is compiled before, so that JAX finds it there. Raise `CaseEnded` if JAX does not use the cache in this
+    way.
     """
     _cache_hits.clear()
-    with tempfile.TemporaryDirectory() as folder:
-        settings = {
+    with tempfile.TemporaryDirectory() as cache_folder:
+        cache_settings = {
             "jax_enable_compilation_cache": True,
-            "jax_compilation_cache_dir": folder,
+            "jax_compilation_cache_dir": cache_folder,
             "jax_persistent_cache_min_compile_time_secs": 0.0,
             "jax_persistent_cache_min_entry_size_bytes": -1,
         }
-        previous_settings = {name: getattr(jax.config, name) for name in settings}
+        previous_settings = {name: getattr(jax.config, name) for name in cache_settings}
         try:
-            for name, value in settings.items():
-                jax.config.update(name, value)
+            for name, setting in cache_settings.items():
+                jax.config.update(name, setting)
             compilation_cache.reset_cache()
             if state == "warm":
                 compile_once()
             jax.clear_caches()  # the in-memory caches of this process
             stages = compile_once()
         finally:
-            for name, value in previous_settings.items():
-                jax.config.update(name, value)
+            for name, setting in previous_settings.items():
+                jax.config.update(name, setting)
             compilation_cache.reset_cache()
     if bool(_cache_hits) != (state == "warm"):
         text = "this backend does not store compiled programs in the persistent cache"

@@ -49,11 +49,10 @@ def sum_derivative(
 ) -> Any:
     """Return the gradient of a loss that is summed over points, or the loss itself if mode=value.
 
-    With split=data, the sum is over the points of all devices. With any other split, the sum is over
-    `points`, the points of this device.
-
-    The gradient is a tuple with one item for each `LinearMapPart` of the derivative. In forward mode, an
-    item is an array of shape (seeds,). In reverse mode, an item contains one array per input of the part.
+    With split=data, the sum is over the points of all devices. With any other split, it is over `points`, the
+    points of this device. The gradient is a tuple with one item for each `LinearMapPart`. In forward mode, an
+    item is an array of shape (seeds,). In reverse mode, an item contains one array for each input of the
+    part.
     """
     case = derivative.case
     count = ceil_div(case.points, case.mesh_shape[0])
@@ -88,14 +87,14 @@ def sum_derivative(
 
 
 def _loss(derivative: Derivative, points: NamedArrays, shared: NamedArrays, valid: Any) -> Any:
-    """Return the sum of the outputs at the points where `valid` is true, or at all points if it is None."""
+    """Return the sum of the outputs over all points, or over the points where the array `valid` is true."""
     workload = derivative.workload
     if derivative.case.batch == "whole" and workload.whole is not None and valid is None:
         return jnp.sum(workload.whole(**points, **shared))
-    values = jax.vmap(lambda point: workload.function(**point, **shared))(points)
+    point_losses = jax.vmap(lambda point: workload.function(**point, **shared))(points)
     if valid is not None:
-        values = jnp.where(valid.reshape(-1, *[1] * (values.ndim - 1)), values, 0)
-    return jnp.sum(values)
+        point_losses = jnp.where(valid.reshape(-1, *[1] * (point_losses.ndim - 1)), point_losses, 0)
+    return jnp.sum(point_losses)
 
 
 def _gradient_in_pieces(
@@ -105,10 +104,10 @@ def _gradient_in_pieces(
     shared: NamedArrays,
     position: DevicePosition,
 ) -> Any:
-    """Return the gradient of the summed loss, computed by one linear map in `_PIECES` pieces of each input.
+    """Return the gradient of the summed loss, computed in `_PIECES` pieces of each input (overlap=true).
 
-    A piece is a range of the elements of an input. As soon as a piece has been summed over the devices, the
-    next piece can be computed.
+    A piece is a range of the elements of an input. While a piece is summed over the devices, the next piece
+    can be computed.
     """
 
     def differentiate_piece(name: str, pieces: list[Any], index: int, loss: Loss) -> Any:
@@ -134,11 +133,9 @@ def _gradient_in_pieces(
 def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
     """Return the sum of `x` over the devices that compute different points.
 
-    `x` has the shape (point devices, seed devices, ...). Index 0 of the second axis contains the results for
-    all seeds. The returned array has one of these shapes:
-
-    (point devices, ...)    with split=data, because each device already has the sum
-    (1, ...)                with any other split
+    `x` has the shape (point devices, seed devices, ...), and is complete at index 0 of its second axis. The
+    result has the shape (1, ...), or (point devices, ...) with split=data, where each device already has the
+    sum.
     """
     x = x[:, 0]
     return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
@@ -147,7 +144,7 @@ def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
 def gather_sums(
     case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the derivative of the summed loss with respect to each input, as a list of arrays.
+    """Return the gradient of the summed loss as a list with one array for each input.
 
     `arrays` contains the results of all devices, with leading axes (point devices, seed devices). Forward
     mode has one array, reverse mode one array for each input. A returned array has the shape (copies, 1, size
@@ -162,7 +159,7 @@ def gather_sums(
 
 
 def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
-    """Return the `PointsComparison` of a sum over points with its expected value.
+    """Return a comparison of a gradient or loss that is summed over points with its expected value.
 
     `result` has the shape (copies, 1, inputs). With split=data, each device has a copy. With any other split,
     there is one copy.
@@ -180,11 +177,11 @@ def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
     # As in `Rounding.scale`, the error of a sum is proportional to the square root of its number of terms.
     scale = scale * np.sqrt(term_rounding.longest_sum / rounding.longest_sum)
     scale = np.maximum(scale, largest_sum * np.sqrt(rounding.added / rounding.longest_sum))
-    largest, size = scale.max(), np.abs(expected)
+    largest, sum_size = scale.max(), np.abs(expected)
     leaf_scale = largest if spec.case.ad_mode.finite_step else rounding.largest_by_leaf(scale)
     # If the terms cancel, an error within the tolerance may be as large as the sum. It is then undecided.
     tolerance = min(spec.tolerance, spec.max_tolerance)
-    provable = np.maximum(spec.max_tolerance * rounding.largest_by_leaf(size), tolerance * size.max())
+    provable = np.maximum(spec.max_tolerance * rounding.largest_by_leaf(sum_size), tolerance * sum_size.max())
     expected, leaf_scale = (np.broadcast_to(array, result.shape) for array in (expected, leaf_scale))
     comparison = EntryComparison(result.astype(np.float64), expected, leaf_scale, provable=provable)
     bounds = np.full(len(result), step_bound.max())
@@ -206,8 +203,8 @@ def _terms_of_sum(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return (terms, scales) for the points [start, stop), two arrays of shape (points, inputs).
 
-    A term is the expected gradient of the loss at one point, or with mode=value the loss at this point. The
-    sum of all terms is the expected result. The check divides the errors by the scales.
+    A term is the expected gradient of the loss at one point or, with mode=value, the expected loss. The sum
+    of all terms is the expected result. The check divides errors by the scales.
     """
     if spec.case.ad_mode.is_value:
         value, floor = references.reference_values(spec, start, stop)

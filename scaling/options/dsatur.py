@@ -8,16 +8,16 @@ import numpy as np
 
 
 def color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int, max_colors: int) -> np.ndarray | None:
-    """Return a color for each column, such that no row has entries in two columns of the same color.
+    """Return a color for each column, such that no row has nonzeros in two columns of the same color.
 
-    `rows` and `cols` are the positions of the entries. The colors are an array of shape (inputs,), with -1
-    for a column without an entry. Return None if `max_colors` colors do not suffice. The memory is linear in
+    `rows` and `cols` are the positions of the nonzeros. The result is an array of shape (inputs,), with -1
+    for a column without nonzeros. Return None if `max_colors` colors do not suffice. The memory is linear in
     `inputs * max_colors`.
     """
     by_column, by_row = np.argsort(cols, kind="stable"), np.argsort(rows, kind="stable")
     column_start, row_start = (np.cumsum(np.bincount(lines + 1)) for lines in (cols, rows))
-    entries = np.bincount(cols, minlength=inputs)
-    order = np.argsort(-entries, kind="stable")[: np.count_nonzero(entries)]
+    nonzeros_per_column = np.bincount(cols, minlength=inputs)
+    order = np.argsort(-nonzeros_per_column, kind="stable")[: np.count_nonzero(nonzeros_per_column)]
     colors = np.full(inputs, -1, np.int32)
     is_used = np.zeros((inputs, max_colors), bool)  # whether a conflicting column has the color
     graph = order, column_start, rows[by_column], row_start, cols[by_row]
@@ -26,7 +26,10 @@ def color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int, max_colors: i
 
 @numba.njit(cache=True)
 def _insert(links, node, head):
-    """Insert `node` after `head` in a doubly linked list. `links` contains the next and previous nodes."""
+    """Insert `node` after `head` in a doubly linked list.
+
+    `links` contains the next and the previous nodes.
+    """
     following, preceding = links
     following[node], preceding[node] = following[head], head
     preceding[following[head]], following[head] = node, node
@@ -34,9 +37,9 @@ def _insert(links, node, head):
 
 @numba.njit(cache=True)
 def _make_lists(order, n, max_colors):
-    """Return doubly linked lists of the columns of each saturation. List k starts at node n + k.
+    """Return doubly linked lists of the columns, one list for each saturation k, from node n + k.
 
-    The columns in `order` are in list 0, because no column has a color yet.
+    Initially, all columns of `order` are in list 0, because no column has a color.
     """
     links = np.arange(n + max_colors + 1), np.arange(n + max_colors + 1)
     for column in order[::-1]:
@@ -64,14 +67,14 @@ def _color_by_saturation(graph, colors, is_used):
     becomes True if a column that conflicts with column i gets the color c.
     """
     order, column_start, row_of, row_start, column_of = graph
-    n, max_colors = is_used.shape
-    saturation = np.full(n, -1)  # -1 for a column that has a color or needs none
+    column_count, max_colors = is_used.shape
+    saturation = np.full(column_count, -1)  # -1 for a column that has a color or needs none
     saturation[order] = 0
-    links, highest = _make_lists(order, n, max_colors), 0
+    links, highest = _make_lists(order, column_count, max_colors), 0
     for _ in range(len(order)):
-        while links[0][n + highest] == n + highest:
+        while links[0][column_count + highest] == column_count + highest:
             highest -= 1
-        column, color = links[0][n + highest], 0
+        column, color = links[0][column_count + highest], 0
         saturation[column] = -1
         _remove(links, column)
         while color < max_colors and is_used[column, color]:
@@ -87,6 +90,6 @@ def _color_by_saturation(graph, colors, is_used):
                     saturation[neighbor] += 1
                     _remove(links, neighbor)
                     # Insert at the front, so that neighbors are colored next, and colors repeat on a grid.
-                    _insert(links, neighbor, n + saturation[neighbor])
+                    _insert(links, neighbor, column_count + saturation[neighbor])
                     highest = max(highest, saturation[neighbor])
     return True

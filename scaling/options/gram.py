@@ -12,7 +12,7 @@ from scaling.core.reductions import Jacobians, ReferenceTerms, SizedEntries
 
 
 def count_passes(derivative: Derivative) -> int:
-    """Return the total number of JVPs that all devices need to compute J^T J in forward mode."""
+    """Return the number of JVPs that all devices together need to compute J^T J in forward mode."""
     case, seed_devices = derivative.case, derivative.case.mesh_shape[1]
     seeds_per_device = ceil_div(derivative.seeds, seed_devices)
     chunk = case.chunk if isinstance(case.chunk, int) else seeds_per_device
@@ -23,9 +23,9 @@ def count_passes(derivative: Derivative) -> int:
 
 
 def multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: int) -> Any:
-    """Return the rows of J^T J that belong to `seeds`, as an array of shape (seeds, inputs).
+    """Return the rows of J^T J whose indices are the seeds, as an array of shape (seeds, inputs).
 
-    `column(k)` returns column k of J.
+    `column(k)` returns column k of J. `inputs` is the number of columns.
     """
     if seeds.is_one_chunk and seeds.count >= inputs:
         chunk_columns = jax.vmap(column)(seeds.indices)
@@ -41,9 +41,9 @@ def multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: int
 
 
 def multiply_rows(row: Callable[[Any], Any], seeds: SeedRange) -> Any:
-    """Return R^T R of shape (inputs, inputs), where R contains the rows `seeds` of the Jacobian J.
+    """Return R^T R, of shape (inputs, inputs), where R contains some rows of the Jacobian J.
 
-    `row(k)` returns row k of J as a tuple with one array for each input.
+    `row(k)` returns row k of J as a tuple with one array for each input. `seeds` are the indices of the rows.
     """
 
     def multiply(indices: Any) -> Any:
@@ -54,7 +54,7 @@ def multiply_rows(row: Callable[[Any], Any], seeds: SeedRange) -> Any:
 
 
 def reference_gram(entries: SizedEntries) -> ReferenceTerms:
-    """Return the expected J^T J at each point, and the arrays that determine its allowed error."""
+    """Return the expected J^T J at each point, with the arrays that set its allowed error."""
     J, magnitude, columns = entries.J.values, entries.magnitude, entries.magnitude.sum(axis=1)
     largest = entries.rounding.largest_by_leaf(entries.size).max(axis=1)
     crossed = largest[:, :, None] * columns[:, None, :]
@@ -64,10 +64,9 @@ def reference_gram(entries: SizedEntries) -> ReferenceTerms:
 
 
 def step_bound(J: Jacobians, bound: Any) -> Any:
-    """Return a bound on the errors of J^T J at each point, as an array of shape (points,).
+    """Return a bound on the errors of the entries of J^T J at each point, of shape (points,).
 
-    `bound[p, i]` is a bound on the errors of J[p, o, i] at point p, input i and every output o. The returned
-    bound holds for all entries of J^T J.
+    `bound[p, i]` is a bound on the errors of all entries in column i of J at point p.
     """
     # With errors E of J: |E|^T |J| + |J|^T |E| + |E|^T |E|.
     column_sums, pairs = J.by_input(abs(J.values)), bound[:, :, None] * bound[:, None, :]

@@ -1,4 +1,4 @@
-"""Parse the text of an HLO module: instructions, kernels, collectives and moved bytes, but not operations.
+"""Parse the text of an HLO module: instructions, kernels, collectives, and the bytes that they move.
 
 A kernel is a fusion or a single instruction. A kernel reads its operands from memory and writes its results
 to memory; caches are ignored. If an operand is sliced, only the slices are read. If an operand is updated in
@@ -48,7 +48,7 @@ Computations = Mapping[str, Instructions]
 
 
 class HloInstruction(NamedTuple):
-    """An instruction of an HLO computation."""
+    """An instruction of an HLO computation, such as an add or a fusion."""
 
     name: str
     # For an asynchronous start, such as "copy-start", the sizes exclude operands that are in the result.
@@ -75,14 +75,14 @@ class HloInstruction(NamedTuple):
         return self.opcode.removesuffix("-start")
 
     def axes(self, attribute: str) -> tuple[int, ...] | None:
-        """Return the axes in an attribute, such as (0, 2) for "dimensions={0,2}", or None if it is absent."""
+        """Return the axes in an attribute, such as (0, 2) in "dimensions={0,2}", or None if it is absent."""
         match = re.search(rf"\b{attribute}=\{{([\d,]*)\}}", self.attributes)
         return parse_integers(match[1]) if match else None
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """An HLO instruction that executes as a kernel, and the bytes that one execution reads and writes."""
+    """An HLO instruction that runs as a kernel, and the bytes that one execution reads and writes."""
 
     instruction: HloInstruction
     body: Instructions  # the parameters and all instructions that are fused, including nested fusions
@@ -104,7 +104,7 @@ class Collective:
 
 @dataclass(frozen=True)
 class HloProgram:
-    """The instructions of a compiled program, and the kernels and collectives that it executes."""
+    """A compiled program: its HLO instructions, and the kernels and collectives that it executes."""
 
     computations: Computations
     kernels: Sequence[Kernel] | None  # the executed kernels, or None if unknown
@@ -149,22 +149,22 @@ def read(text: str) -> HloProgram:
 
 
 def _list_executed(computations: Computations, entry: str) -> list[Kernel]:
-    """Return the kernels of the computation `entry` and of the computations that it calls."""
+    """Return the kernels that the computation `entry` and the computations that it calls execute."""
 
     @functools.cache
     def executed_by(name: str, in_loop: bool = False) -> list[Kernel]:
         executed, instructions = list[Kernel](), computations[name]
         for instruction in instructions.values():
-            kind, called = instruction.kind, instruction.called
-            if kind in ("call", "async"):
+            opcode_kind, called = instruction.kind, instruction.called
+            if opcode_kind in ("call", "async"):
                 kernels = [kernel for computation in called for kernel in executed_by(computation, in_loop)]
                 if _SMALL_CALL in instruction.attributes:
                     kernels = [dataclasses.replace(kernel, in_call=True) for kernel in kernels]
                     kernels.append(Kernel(instruction, _as_fusion(instruction, instructions), in_loop, 0))
                 executed += kernels
-            elif kind == "conditional":
+            elif opcode_kind == "conditional":
                 executed += max((executed_by(branch, in_loop) for branch in called), key=_total_bytes)
-            elif kind == "while":
+            elif opcode_kind == "while":
                 trips = _count_trips(instruction, instructions, computations)
                 # The condition of a loop whose trip count is known is not evaluated.
                 evaluated = called[1:] if _TRIP_COUNT.search(instruction.attributes) else called
@@ -179,7 +179,10 @@ def _list_executed(computations: Computations, entry: str) -> list[Kernel]:
 
 
 def _count_trips(loop: HloInstruction, instructions: Instructions, computations: Computations) -> float:
-    """Return the number of iterations of `loop`, or infinity if unknown. `instructions` contains `loop`."""
+    """Return the number of iterations of the while instruction `loop`, or infinity if it is unknown.
+
+    `instructions` are the instructions of the computation that contains the loop.
+    """
     condition, body = (computations[name] for name in loop.called)
     if reported := _TRIP_COUNT.search(loop.attributes):
         return float(reported[1])
@@ -216,14 +219,14 @@ def _executes_kernel(instruction: HloInstruction) -> bool:
 
 
 def _as_fusion(instruction: HloInstruction, instructions: Instructions) -> dict[str, HloInstruction]:
-    """Return a fusion of one instruction as {name: instruction}. The operands become its parameters."""
+    """Return a fusion of a single instruction as {name: instruction}. Its operands become parameters."""
     operands = (instructions[name] for name in instruction.operands)
     parameters = {x.name: x._replace(opcode="parameter", operands=[], root=False) for x in operands}
     return parameters | {instruction.name: instruction._replace(root=True)}
 
 
 def _flatten(body: Instructions, computations: Computations) -> dict[str, HloInstruction]:
-    """Return the instructions of a fusion, with each nested fusion replaced by its own instructions."""
+    """Return the instructions of a fusion by name. Nested fusions are replaced by their instructions."""
     flat = dict[str, HloInstruction]()
     for instruction in body.values():
         if instruction.opcode != "fusion":
@@ -244,21 +247,24 @@ def _flatten(body: Instructions, computations: Computations) -> dict[str, HloIns
 
 
 def _find_collectives(kernel: Kernel, devices: int) -> Iterator[Collective]:
-    """Yield each collective in a kernel. Without replica groups, all `devices` devices form one group."""
+    """Yield the collectives in a kernel.
+
+    A collective without replica groups is executed by all `devices` devices together.
+    """
     for instruction in kernel.body.values():
         if instruction.kind in COLLECTIVES:
             match = _GROUPS.search(instruction.attributes)
-            group = devices if match is None else int(match[1]) if match[1] else len(match[2].split(","))
+            group_size = devices if match is None else int(match[1]) if match[1] else len(match[2].split(","))
             inputs = sum(kernel.body[name].unpadded_bytes for name in set(instruction.operands))
-            size = max(instruction.unpadded_bytes, inputs)
-            yield Collective(instruction.kind, size, group, kernel.times)
+            moved_bytes = max(instruction.unpadded_bytes, inputs)
+            yield Collective(instruction.kind, moved_bytes, group_size, kernel.times)
 
 
 def _count_kernel_bytes(body: Instructions) -> int:
-    """Return the number of bytes that one execution of the fusion `body` reads and writes."""
+    """Return the bytes that one execution of the fusion `body` reads from and writes to memory."""
     root = _root(body)
-    names = root.operands if root.opcode == "tuple" else [root.name]
-    results = [source_of(name, body) for name in names]  # without bitcasts
+    result_names = root.operands if root.opcode == "tuple" else [root.name]
+    results = [source_of(name, body) for name in result_names]  # without bitcasts
     in_place = dict[str, int]()  # name of a result that updates a parameter in place -> bytes of the update
     for result in results:
         if result.opcode in UPDATES and source_of(result.operands[0], body).opcode == "parameter":
@@ -267,16 +273,16 @@ def _count_kernel_bytes(body: Instructions) -> int:
     reads: Counter[str] = Counter()  # name of a parameter -> bytes that are read from it
     for instruction in body.values():
         for index, operand in enumerate(instruction.operands):
-            source = source_of(operand, body)
-            if source.opcode != "parameter" or instruction.opcode == "bitcast":
+            read_parameter = source_of(operand, body)
+            if read_parameter.opcode != "parameter" or instruction.opcode == "bitcast":
                 continue
-            size = source.bytes
+            read_bytes = read_parameter.bytes
             if index == 0 and instruction.opcode in SLICES:
-                size = instruction.bytes
+                read_bytes = instruction.bytes
             elif index == 0 and instruction.name in in_place:  # a scatter also reads the old values
-                size = in_place[instruction.name] if instruction.opcode == "scatter" else 0
-            reads[source.name] += size
-    return written + sum(min(size, body[name].bytes) for name, size in reads.items())
+                read_bytes = in_place[instruction.name] if instruction.opcode == "scatter" else 0
+            reads[read_parameter.name] += read_bytes
+    return written + sum(min(read_bytes, body[name].bytes) for name, read_bytes in reads.items())
 
 
 def _root(instructions: Instructions) -> HloInstruction:
@@ -285,9 +291,9 @@ def _root(instructions: Instructions) -> HloInstruction:
 
 
 def source_of(name: str, instructions: Instructions, opcodes: Sequence[str] = ("bitcast",)) -> HloInstruction:
-    """Follow a chain of instructions to the first one whose opcode is not in `opcodes`, and return it.
+    """Follow copies, such as bitcasts, back to the instruction that computes the array `name`, and return it.
 
-    The chain starts with the instruction `name`, and continues with the first operand of each instruction.
+    A copy is an instruction whose opcode is in `opcodes`. Its first operand is copied.
     """
     while instructions[name].opcode in opcodes:
         name = instructions[name].operands[0]
@@ -329,10 +335,9 @@ def _parse_instruction(match: re.Match[str], instructions: Instructions) -> HloI
 def _parse_array(
     dtype_letters: str, bits: str, _: str, dims_text: str, order_text: str, layout: str
 ) -> tuple[int, int, tuple[int, ...], str, int | None]:
-    """Return (bytes, unpadded_bytes, dims, dtype, minor_axis) of an array, as fields of `HloInstruction`.
+    """Return (bytes, unpadded_bytes, dims, dtype, minor_axis) of an array, fields of `HloInstruction`.
 
-    The arguments are the groups that the regular expression `_ARRAY` matches in text such as
-    "f32[8,128]{1,0}".
+    The arguments are the groups of the regular expression `_ARRAY` in text such as "f32[8,128]{1,0}".
     """
     dims, tile = parse_integers(dims_text), _TILE.search(layout)
     order = parse_integers(order_text) or tuple(reversed(range(len(dims))))
@@ -349,5 +354,5 @@ def _parse_array(
 
 
 def parse_integers(text: str) -> tuple[int, ...]:
-    """Return the nonnegative integers in a string such as "2,1,0"."""
+    """Return the integers in a string such as "2,1,0" as a tuple. A string without digits yields ()."""
     return tuple(int(n) for n in re.findall(r"\d+", text))

@@ -32,7 +32,7 @@ _THROTTLE_REASONS = {  # bit in NVML -> name. Idling and clocks set by the user 
 
 @dataclass(frozen=True)
 class HostReading:
-    """CPU times and event counts of this process, the GPUs and the monitored CPU cores at one moment.
+    """CPU times and throttling counts of this process, the GPUs and the monitored CPU cores at one moment.
 
     The monitored cores are the hardware threads of all cores that this process may run on.
     """
@@ -49,40 +49,40 @@ class HostReading:
 
 
 def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
-    """Return a dict with the load, the clock rates, governor and siblings of CPU cores, and the GPU states.
+    """Return the load of the host, and the state of CPU cores and GPUs, as a dict of JSON values.
 
-    `bound_to` contains the CPU cores. If it is None, the governor is that of all cores that this process may
-    run on, and the clock rates are None. The siblings are the cores of `bound_to` that are hardware threads
-    of one physical core, in groups, or None if there are none. Only platform="gpu" has GPU states.
+    "core_mhz" and "governor" describe the cores `bound_to`. "siblings" contains groups of these cores that
+    are hardware threads of one physical core, or is None. If `bound_to` is None, "core_mhz" is None, and
+    "governor" describes all cores that this process may run on. Only platform="gpu" has "gpus".
     """
     gpus = {"gpus": [_gpu_state(handle) for handle in _gpus()]} if platform == "gpu" else {}
     path = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
-    kilohertz = [environment.contents(path.format(core)) for core in bound_to or ()]
+    kilohertz = [environment.read_text(path.format(core)) for core in bound_to or ()]
     megahertz = [int(text) / 1000 if text and text.isdigit() else None for text in kilohertz]
     bound = set(bound_to or ())
     groups = {tuple(sorted(bound.intersection(_sibling_threads(core)))) for core in bound}
     return {
         "load": round(os.getloadavg()[0], 2),
         "core_mhz": megahertz or None,
-        "governor": environment.governor(bound_to),
+        "governor": environment.cpu_governor(bound_to),
         "siblings": sorted(list(group) for group in groups if len(group) > 1) or None,
         **gpus,
     }
 
 
 def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
-    """Read the current CPU times and the throttling of the CPU cores and the GPUs.
+    """Return the current CPU times and throttling counts of the CPU cores and the GPUs.
 
-    `bound_to` contains the CPU cores. If it is None, they are all cores that this process may run on. Their
-    other hardware threads, which slow them down, are monitored too.
+    `bound_to` lists the CPU cores. If it is None, they are all cores that this process may run on. The other
+    hardware threads of the same physical cores are included, because their load slows down this process.
     """
     cores = sorted(
         {thread for core in bound_to or os.sched_getaffinity(0) for thread in _sibling_threads(core)}
     )
     times, usage = _core_times(cores), resource.getrusage(resource.RUSAGE_SELF)
     path, units = "/sys/devices/system/cpu/cpu{}/thermal_throttle/{}_throttle_count", ("core", "package")
-    throttle_counts = [environment.contents(path.format(core, unit)) for core in cores for unit in units]
-    statistics = (environment.contents(f"{folder}/cpu.stat") for folder in environment.cgroup_folders())
+    throttle_counts = [environment.read_text(path.format(core, unit)) for core in cores for unit in units]
+    statistics = (environment.read_text(f"{folder}/cpu.stat") for folder in environment.cgroup_folders())
     throttle_counts += re.findall(r"^nr_throttled (\d+)", "\n".join(filter(None, statistics)), re.MULTILINE)
     gpus = _gpus() if platform == "gpu" else ()
     return HostReading(
@@ -119,16 +119,16 @@ def find_disturbances(start: HostReading) -> list[str]:
 
 @functools.cache
 def _sibling_threads(core: int) -> tuple[int, ...]:
-    """Return the logical cores that are hardware threads of the same physical core, such as (0, 4)."""
+    """Return the numbers of the logical cores on the same physical core as `core`, such as (0, 4)."""
     path = f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"
-    ranges = re.findall(r"(\d+)(?:-(\d+))?", environment.contents(path) or str(core))
+    ranges = re.findall(r"(\d+)(?:-(\d+))?", environment.read_text(path) or str(core))
     return tuple(thread for first, last in ranges for thread in range(int(first), int(last or first) + 1))
 
 
 def _core_times(cores: Sequence[int]) -> list[list[int]]:
-    """Return the CPU times, in clock ticks, of each core in `cores` that /proc/stat contains."""
+    """Return the CPU times of each core that /proc/stat contains, as lists of clock ticks."""
     names, times = {f"cpu{core}" for core in cores}, []
-    for line in (environment.contents("/proc/stat") or "").splitlines():
+    for line in (environment.read_text("/proc/stat") or "").splitlines():
         name, _, fields = line.partition(" ")
         if name in names and set(fields.split()) != {"0"}:  # a sandbox may report zeros
             # user, nice, system, idle, iowait, irq, softirq and steal time
@@ -143,7 +143,7 @@ def driver_version() -> str | None:
 
 
 def _nvml(name: str, *arguments: Any) -> bool:
-    """Call a function of NVML (NVIDIA Management Library), and return whether the call succeeded."""
+    """Call the function `name` of NVML, NVIDIA's management library. Return whether the call succeeded."""
     function = getattr(_nvml_library(), name, None)
     return function is not None and function(*arguments) == 0
 
@@ -174,10 +174,10 @@ def _gpus() -> tuple[ctypes.c_void_p, ...]:
     if visible is None:
         return tuple(handle for _, handle in gpus)
     selected: list[ctypes.c_void_p] = []
-    for entry in map(str.strip, visible.split(",")):
+    for device_id in map(str.strip, visible.split(",")):
         # CUDA and NVML number GPUs of one model equally.
-        matching = gpus[int(entry) :][:1] if entry.isdigit() else []
-        matching += [gpu for gpu in gpus if entry.startswith("GPU-") and gpu[0].startswith(entry)]
+        matching = gpus[int(device_id) :][:1] if device_id.isdigit() else []
+        matching += [gpu for gpu in gpus if device_id.startswith("GPU-") and gpu[0].startswith(device_id)]
         if len(matching) != 1:
             break  # as in CUDA, the first invalid entry and all entries after it are ignored
         selected.append(matching[0][1])
@@ -185,13 +185,13 @@ def _gpus() -> tuple[ctypes.c_void_p, ...]:
 
 
 def _query_number(function: str, ctype: Any, *arguments: Any) -> Any:
-    """Return the number that an NVML function writes to its last argument, or None if the call fails."""
+    """Return the number that a function of NVML writes to its last argument, or None if the call fails."""
     number = ctype()
     return number.value if _nvml(function, *arguments, ctypes.byref(number)) else None
 
 
 def _throttle_reasons(handle: ctypes.c_void_p) -> list[str] | None:
-    """Return the reasons why a GPU is throttled, such as ["thermal"], or None if they are unknown."""
+    """Return why the clock rate of a GPU is reduced, such as ["thermal"], or None if this is unknown."""
     reasons = _query_number("nvmlDeviceGetCurrentClocksEventReasons", ctypes.c_ulonglong, handle)
     return None if reasons is None else [name for bit, name in _THROTTLE_REASONS.items() if reasons & bit]
 

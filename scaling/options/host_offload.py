@@ -25,7 +25,7 @@ from scaling.core.layout import is_summed_on_host
 
 @dataclass(frozen=True)
 class StepPlan:
-    """The division of a case with `storage=host` into steps that run one after another."""
+    """The division of a case with storage=host into steps that run one after another on the devices."""
 
     step: Derivative  # the part of the derivative that one step computes, as a case of its own
     seeds: int | None  # the number of seeds (tangents or cotangents) of a step, or None for all seeds
@@ -35,7 +35,7 @@ class StepPlan:
 
 
 def plan_offload(derivative: Derivative) -> StepPlan:
-    """Divide a case into steps in which each device computes `case.block` points and `case.chunk` seeds."""
+    """Return a division of a case into steps of `case.block` points and `case.chunk` seeds per device."""
     case = derivative.case
     points = case.points if case.block is None else min(case.points, case.mesh_shape[0] * case.block)
     step_count, seeds = ceil_div(case.points, points), _seeds_per_step(derivative)
@@ -47,16 +47,16 @@ def plan_offload(derivative: Derivative) -> StepPlan:
         outputs, inputs = (step.outputs, seeds) if part.computes_columns else (seeds, step.inputs)
         step = dataclasses.replace(step, parts=(part,), outputs=outputs, inputs=inputs)
         step_count *= ceil_div(derivative.seeds, seeds)
-    result = math.prod(derivative.result_shape) * _result_dtype(derivative).itemsize
+    result_bytes = math.prod(derivative.result_shape) * _result_dtype(derivative).itemsize
     case_bytes, step_bytes = (
         count_bytes(input_structs(each.case, each.workload)[0]) for each in (derivative, step)
     )
-    moved_bytes = (case_bytes - step_bytes) // case.mesh_shape[0] + result // case.devices
-    return StepPlan(step, seeds, step_count, case_bytes + result, moved_bytes)
+    moved_bytes = (case_bytes - step_bytes) // case.mesh_shape[0] + result_bytes // case.devices
+    return StepPlan(step, seeds, step_count, case_bytes + result_bytes, moved_bytes)
 
 
 def _seeds_per_step(derivative: Derivative) -> int | None:
-    """Return the number of seeds in each step, or None if the seeds are not divided among steps."""
+    """Return the number of seeds in each step, or None if every step computes all seeds."""
     case, part = derivative.case, derivative.parts[0]
     seeds = case.mesh_shape[1] * case.chunk if isinstance(case.chunk, int) else 0
     reduction = derivative.workload.reduction
@@ -67,7 +67,7 @@ def _seeds_per_step(derivative: Derivative) -> int | None:
 
 
 def _result_dtype(derivative: Derivative) -> np.dtype:
-    """Return float64 if the host adds the sums of several devices, otherwise the dtype of the case."""
+    """Return the dtype of the result on the host: float64 if the host adds up sums of several devices."""
     is_summed = any(is_summed_on_host(derivative.workload, part) for part in derivative.parts)
     if is_summed and derivative.case.mesh_shape[1] > 1:
         return np.dtype(np.float64)
@@ -75,7 +75,7 @@ def _result_dtype(derivative: Derivative) -> np.dtype:
 
 
 def iterate_steps(points: int, block: int, seeds: int, chunk: int) -> Iterator[tuple[int, int]]:
-    """Yield (index of the first point, index of the first seed) for each step.
+    """Yield (index of the first point, index of the first seed) of each step.
 
     Every step has `block` points and `chunk` seeds. If the numbers do not divide evenly, the last step starts
     earlier and repeats some points or seeds.
@@ -128,7 +128,10 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
 
 
 def _copy_to_host(compiled: CompiledCase, result: np.ndarray, point: int, seed: int, output: Any) -> None:
-    """Copy the output of a step to `result`. The step starts at the indices `point` and `seed`."""
+    """Copy the output of a step from the devices to its place in `result`, an array on the host.
+
+    `point` and `seed` are the indices of the first point and the first seed of the step.
+    """
     assert compiled.program is not None
     pieces, chunk = compiled.program.pieces(output), compiled.offload.seeds
     target = result[point : point + len(pieces[0])]

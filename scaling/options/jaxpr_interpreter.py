@@ -1,4 +1,4 @@
-"""Evaluate a jaxpr with inlined calls, and add random rounding errors or replace constants.
+"""Evaluate the equations of a jaxpr with inlined calls, random rounding errors or replaced constants.
 
 `with_random_rounding` evaluates a function with a random rounding error in each intermediate result (Monte
 Carlo arithmetic). The variation of a result among several evaluations estimates its rounding error, including
@@ -36,11 +36,11 @@ def evaluate_inlined(
     apply: Callable[[Any, list[Any]], list[Any]],
     not_inlined: Sequence[str] = (),
 ) -> list[Any]:
-    """Evaluate a jaxpr at `inputs`, with calls inlined (replaced by the equations of the called function).
+    """Evaluate a jaxpr at `inputs`, and return a list of its outputs. Calls of functions are inlined.
 
-    `apply(equation, operands)` evaluates an equation that is not inlined, and returns a list of its results.
-    It also evaluates calls whose primitive is in `not_inlined`. `jaxpr` is a `ClosedJaxpr`, or a `Jaxpr`
-    without constants.
+    A call is inlined by evaluating the equations of the called function. `apply(equation, operands)`
+    evaluates any other equation, and a call whose primitive is in `not_inlined`, and returns a list of its
+    results. `jaxpr` is a `ClosedJaxpr`, or a `Jaxpr` without constants.
     """
     constants, jaxpr = getattr(jaxpr, "consts", ()), getattr(jaxpr, "jaxpr", jaxpr)
     value_of_variable = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *inputs], strict=True))
@@ -56,7 +56,7 @@ def evaluate_inlined(
 
 
 def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """Evaluate a jaxpr equation at `operands` (JAX arrays or tracers), and return a list of its results."""
+    """Evaluate one equation of a jaxpr at `operands`, JAX arrays or tracers. Return a list of its results."""
     primitive = equation.primitive
     results = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
     return list(results) if primitive.multiple_results else [results]
@@ -84,10 +84,11 @@ class _Interpreter:
         self._control_flow = {"scan": self._scan, "while": self._while, "cond": self._cond}
 
     def as_function(self, jaxpr: Any) -> Callable[..., list[Any]]:
-        """Return a function that evaluates a jaxpr with random rounding errors and returns the outputs."""
+        """Return a function that evaluates a jaxpr with random rounding errors and returns its outputs."""
         return lambda *arguments: evaluate_inlined(jaxpr, arguments, self._evaluate_equation)
 
     def _evaluate_equation(self, equation: Any, operands: list[Any]) -> list[Any]:
+        """Return the results of an equation of a jaxpr with random rounding errors."""
         name = equation.primitive.name
         if name in self._control_flow:
             return self._control_flow[name](equation, operands)
@@ -108,8 +109,9 @@ class _Interpreter:
     def _round(self, x: Any, is_exact: bool, is_constant: bool = False) -> Any:
         """Return x with a random relative error of at most `_ROUNDINGS` unit roundoffs in each element.
 
-        Whole numbers may be counts, indices or exponents. They have no error if `is_constant` is true, and
-        small ones have none if `is_exact` is true. Large results may be whole because of their rounding.
+        Whole numbers may be counts, indices or exponents. They are not changed if `is_constant` is true, and
+        small ones are not changed if `is_exact` is true. Large results may be whole only because they are
+        rounded.
         """
         if not _is_inexact(x):
             return x
@@ -194,12 +196,12 @@ def _select_batched(condition: jax.Array, new: jax.Array, old: jax.Array) -> jax
 def with_fixed_constants(
     function: Callable[..., Any], structs: Mapping[str, Any]
 ) -> Callable[..., Any] | None:
-    """Return a copy of `function` that uses the constant arrays which it computes now, or None without any.
+    """Return a function that computes its constants now, and uses them in all later calls, in any dtype.
 
-    A constant, such as random numbers from a fixed key, does not depend on the inputs. Constants that are
-    never combined with an input, for example in a product, are not fixed. `structs` maps the name of each
-    input to an abstract array. The copy raises `ValueError` if the function later computes more constants, or
-    constants of different shapes.
+    A constant is an array, such as random numbers from a fixed key, that does not depend on the inputs.
+    Constants that are never combined with an input, for example in a product, are not fixed. Return None if
+    there is no constant. `structs` maps the name of each input to an abstract array. The function raises
+    `ValueError` if a later call computes more constants, or constants of other shapes.
     """
     constants: list[np.ndarray] = []
 

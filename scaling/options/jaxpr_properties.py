@@ -1,4 +1,4 @@
-"""Find properties of a jaxpr for the check: the longest sum, the narrowest dtype and custom derivative rules.
+"""Find properties of a jaxpr for the tolerance of the check: terms of sums, dtypes, custom derivative rules.
 
 The `RoundingProperties` of a function determine the tolerance of the check. jaxpr_interpreter.py evaluates a
 jaxpr, and program_stats.py counts its operations.
@@ -64,8 +64,8 @@ class RoundingProperties:
     """The length of the longest sum, the narrowest dtype and the size of the largest array in a jaxpr.
 
     The operations with custom derivative rules include `custom_jvp`, `custom_vjp`, `stop_gradient`, callbacks
-    and user-defined primitives. Some functions of JAX use them internally, such as `jax.nn.relu`. The jaxpr
-    of a JVP contains only some of them.
+    and user-defined primitives. JAX itself uses some of them, for example in `jax.nn.relu`. The jaxpr of a
+    JVP contains only some of them.
     """
 
     terms: int  # the largest number of terms that are summed on a path from an input to an output
@@ -98,10 +98,7 @@ def jvp_properties(
 
 
 def rounding_properties(function: Callable[..., Any], *arguments: Any) -> RoundingProperties:
-    """Return the properties of the jaxpr of `function(*arguments)` that determine rounding errors.
-
-    The arguments are arrays or abstract arrays.
-    """
+    """Return the `RoundingProperties` of the jaxpr of a function. The arguments may be abstract arrays."""
     used: list[Any] = []
     terms = max(1, math.ceil(_longest_path(jax.make_jaxpr(function)(*arguments), used)))
     avals = [variable.aval for equation in used for variable in equation.outvars]
@@ -120,25 +117,26 @@ def rounding_properties(function: Callable[..., Any], *arguments: Any) -> Roundi
 
 
 def _jax_ids() -> set[int]:
-    """Return the ids of the primitives that JAX defines."""
+    """Return the ids (addresses in memory) of the primitives that JAX defines."""
     modules = [vars(module) for name, module in sys.modules.items() if name.partition(".")[0] == "jax"]
     return {id(value) for names in modules for value in names.values() if isinstance(value, Primitive)}
 
 
 def _longest_path(jaxpr: Any, used: list[Any]) -> float:
-    """Return the largest number of terms that are summed on a path from an input to an output of a jaxpr.
+    """Return the number of summed terms on the longest path from an input to an output of a jaxpr.
 
-    A path is a chain of operations. All equations that depend on an input are appended to `used`.
+    A path is a chain of operations, each of which may sum terms. The equations that depend on an input are
+    appended to `used`.
     """
     inputs = getattr(jaxpr, "jaxpr", jaxpr).invars
     return max(_terms_to_outputs(jaxpr, [0.0] * len(inputs), used), default=0.0)
 
 
 def _terms_to_outputs(jaxpr: Any, input_terms: Sequence[float | None], used: list[Any]) -> list[float]:
-    """Return the number of terms that are summed on the longest path to each output of a jaxpr.
+    """Return the number of summed terms on the longest path to each output of a jaxpr.
 
     `input_terms[k]` is the number of terms that were summed on the longest path to input k, or None if input
-    k is a constant. `used` is that of `_longest_path`.
+    k is a constant. The equations that depend on an input are appended to `used`.
     """
     inputs = getattr(jaxpr, "jaxpr", jaxpr).invars
     terms: dict[Any, float | None] = dict(zip(inputs, input_terms, strict=True))
@@ -156,10 +154,10 @@ def _terms_to_outputs(jaxpr: Any, input_terms: Sequence[float | None], used: lis
 
 
 def _terms_to_results(equation: Any, operand_terms: list[float | None], used: list[Any]) -> list[float]:
-    """Return the number of terms that are summed on the longest path to each result of an equation.
+    """Return the number of summed terms on the longest path to each result of an equation.
 
     `operand_terms[k]` is the number of terms that were summed on the longest path to operand k, or None if
-    operand k is a constant. `used` is that of `_longest_path`.
+    operand k is a constant. The equations of called functions are appended to `used`.
     """
     name, params = equation.primitive.name, equation.params
     if name == "cond":
@@ -180,8 +178,7 @@ def _terms_to_results(equation: Any, operand_terms: list[float | None], used: li
 def _terms_of_operation(equation: Any) -> float:
     """Return the number of terms that an operation sums for each element of its result.
 
-    For any operation that is not a sum, return the number of terms of a sum with about the same rounding
-    error.
+    An operation that is not a sum counts as a sum with about the same rounding error.
     """
     name = equation.primitive.name
     if name in EXACT:

@@ -38,7 +38,7 @@ _ELEMENTWISE = TRANSCENDENTAL | {"integer_pow", "square"}
 
 
 class LaplacianValue(NamedTuple):
-    """An intermediate result with its first and second derivatives."""
+    """An intermediate result of a function, with its derivatives along several directions."""
 
     value: Any
     tangents: Any  # the first derivatives along the directions, of shape (directions, *value.shape)
@@ -46,15 +46,14 @@ class LaplacianValue(NamedTuple):
 
 
 def _sum_over_directions(quadratic_form: LinearMap) -> LinearMap:
-    """Return a function of V that sums `quadratic_form(v)` over all directions v in V."""
+    """Return the function V -> sum of `quadratic_form(v)` over the directions v in V."""
     return lambda V: jax.vmap(quadratic_form)(V).sum()
 
 
 def sum_quadratic_forms(mode: Mode, f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over all directions v in V. H is the Hessian of f at x.
+    """Return the function V -> sum of v^T H v over the directions v in V. H is the Hessian of f at x.
 
-    V is a tuple of arrays with a leading axis of directions. A direction v is a tuple with one slice of each
-    array.
+    V is a tuple of arrays with a leading axis of directions. A direction v is a tuple with one slice of each.
     """
     if mode.quadratic_sum is not None:
         return mode.quadratic_sum(f, x)
@@ -64,7 +63,7 @@ def sum_quadratic_forms(mode: Mode, f: Callable[..., Any], x: tuple[Any, ...]) -
 
 
 def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over all directions v in V, by JVPs of JVPs.
+    """Return the function V -> sum of v^T H v over the directions v in V, computed by JVPs of JVPs.
 
     H is the Hessian of f at x. V is a tuple of arrays with a leading axis of directions.
     """
@@ -72,11 +71,11 @@ def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 class NoRule(Refusal, NotImplementedError):
-    """Raised if mode=jet cannot differentiate an operation. The case is skipped."""
+    """Raised if mode=jet cannot differentiate an operation. The case is then skipped."""
 
 
 def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over all directions v in V, by `jax.experimental.jet`.
+    """Return the function V -> sum of v^T H v over the directions v in V, by `jax.experimental.jet`.
 
     H is the Hessian of f at x. V is a tuple of arrays with a leading axis of directions. The function raises
     `NoRule` if `jax.experimental.jet` has no working rule for an operation of f. Custom derivative rules of f
@@ -108,7 +107,7 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over all directions v in V, by the forward Laplacian method.
+    """Return the function V -> sum of v^T H v over the directions v in V, by a forward Laplacian.
 
     H is the Hessian of f at x. V is a tuple of arrays with a leading axis of directions.
     """
@@ -123,10 +122,9 @@ def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def _apply_to_laplacian_values(equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """Evaluate a jaxpr equation on arrays and `LaplacianValue`, and return a list of its results.
+    """Evaluate a jaxpr equation whose operands may be `LaplacianValue`, and return a list of its results.
 
-    If an operand is a `LaplacianValue`, each float or complex result is a `LaplacianValue`. All other results
-    are arrays.
+    If an operand is a `LaplacianValue`, so is each float or complex result. All other results are arrays.
     """
     positions = [k for k, operand in enumerate(operands) if isinstance(operand, LaplacianValue)]
     arguments = list({id(operands[k]): operands[k] for k in positions}.values())
@@ -156,9 +154,9 @@ def _propagate_elementwise(g: Callable[[Any], Any], x: LaplacianValue) -> Laplac
 def _propagate(
     g: Callable[..., list[Any]], inputs: Sequence[LaplacianValue], is_inexact: Sequence[bool]
 ) -> list[Any]:
-    """Return a list of the results of g at `inputs`, with derivatives according to the chain rule.
+    """Return a list of the results of the function g at `inputs`, with their derivatives by the chain rule.
 
-    Result k is a `LaplacianValue` if `is_inexact[k]` is true, and an array otherwise.
+    Result k is a `LaplacianValue` if `is_inexact[k]` is true, otherwise an array.
     """
     values, tangents, seconds = (tuple(fields) for fields in zip(*inputs, strict=True))
     inexact_results = lambda *z: list(itertools.compress(g(*z), is_inexact))  # noqa: E731

@@ -1,4 +1,4 @@
-"""Choose the peak benchmarks (`ceiling` cases such as copy and matmul) of a study, and count their work.
+"""Choose the benchmarks (workload `ceiling`: copy, matmul, ...) of peak rates in a study; count their work.
 
 A peak benchmark is a case of the workload `ceiling` (workloads/ceiling.py), such as a copy of an array. The
 measured peaks yield lower bounds on the run times of the other cases of the study.
@@ -32,12 +32,12 @@ _ACCELERATOR_SIZES = _CPU_SIZES | {
 
 
 def enables_peaks(study: Mapping[str, Any]) -> bool:
-    """Return whether a study or one of its parts sets `ceilings: true`, which adds peak benchmarks."""
+    """Return whether a study, or one of its parts, asks for benchmarks of peak rates (`ceilings: true`)."""
     return bool(study.get("ceilings")) or any(map(enables_peaks, (study.get("parts") or {}).values()))
 
 
 def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
-    """Return the peak benchmarks, such as a copy, that yield lower bounds on the run times of `cases`."""
+    """Return the benchmarks of peak rates, such as a copy, that give lower bounds on the times of `cases`."""
     peaks: dict[Case, None] = {}
     for case in sorted(cases, key=lambda case: case.devices):
         single_device = case.devices == 1
@@ -64,16 +64,14 @@ def _cases_of_target(target: str, bounded: Case, api: str, platform: str) -> lis
 
 
 def peak_dtype_and_precision(target: str, case: Case) -> tuple[str, str]:
-    """Return the dtype and the matmul precision in which the peak benchmark `target` runs for a case."""
+    """Return (dtype, matmul precision) of the benchmark `target` that gives a lower bound for a case."""
     if target == "matmul":
         return case.dtype, case.precision
     return "float64" if target in _DTYPE_DEPENDENT and case.dtype == "float64" else "float32", "highest"
 
 
 def peak_work(case: Case) -> int:
-    """Return the amount of work that each device does in one call of a peak benchmark.
-
-    The target of the benchmark determines the unit:
+    """Return the work of one call of a benchmark on each device. Its target determines the unit.
 
     "copy", "transpose", "all_reduce"            bytes
     "matmul", "arithmetic"                       floating-point operations

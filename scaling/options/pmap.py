@@ -23,7 +23,7 @@ def wrap_in_pmap(
     """Return (function, structs). The function runs `on_device` on all devices with `jax.pmap`.
 
     `arguments` contains the shapes on one device. `structs` maps the name of each argument to an abstract
-    array with an additional leading axis of devices.
+    array, which has an additional leading axis of devices.
     """
 
     def on_axis(*arrays: Any) -> Any:

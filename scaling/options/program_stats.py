@@ -1,4 +1,4 @@
-"""Walk over a jaxpr and the jaxprs that it calls to count flops, and check the collectives of a program.
+"""Count the flops of a jaxpr and the jaxprs that it calls, and check the collectives of a compiled program.
 
 Flops are counted in the equations of the jaxpr, before XLA optimizes the program. Equations with unused
 results are not counted. The body of a loop is counted once per iteration. plan/kernel_work.py counts the
@@ -44,16 +44,17 @@ TRANSCENDENTAL = frozenset(_PRIMITIVES_OF_RULE["transcendental"].split())
 
 
 class OperationCounts(NamedTuple):
-    """The numbers of flops and of evaluations of transcendental functions on one device, None if unknown."""
+    """The numbers of flops and of transcendental function calls on one device. None means unknown."""
 
     flops: int | None
     transcendentals: int | None
 
 
 def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[dict[str, Any], str | None]:
-    """Count the work of a case. Return ({`Record` field: count}, error message or None).
+    """Count the work of a case. Return ({`Record` field: count}, error message).
 
-    The error message is about unexpected or missing collectives in the program.
+    The message says that the program has unexpected collectives, or lacks expected ones. Otherwise, it is
+    None.
     """
     if compiled.stages.compiled is None:
         return program_work(compiled, devices, None), None
@@ -96,9 +97,10 @@ def padding_share(derivative: Derivative) -> float | None:
 
 
 def describe_wrong_collectives(case: Case, collectives: Mapping[str, int]) -> str | None:
-    """Return an error message if a program has unexpected or missing collectives, otherwise None.
+    """Return an error message if a program communicates unexpectedly, or does not communicate as expected.
 
-    `collectives` maps the opcode of a collective, such as "all-reduce", to the number of instructions.
+    `collectives` maps the opcode of a collective, such as "all-reduce", to the number of instructions. Return
+    None if the program is as expected.
     """
     communicates = any(collectives.values())
     is_data_parallel = case.split == "data" and case.devices > 1
@@ -170,7 +172,7 @@ def count_operations(jaxpr: Any) -> OperationCounts:
 
 
 def _count_jaxpr(jaxpr: Any) -> tuple[int, int]:
-    """Return (flops, transcendentals) of a jaxpr, without equations whose results are unused."""
+    """Return (flops, transcendental function calls) of a jaxpr. Equations with unused results are omitted."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0].eqns
     flops, transcendentals = zip((0, 0), *map(_count_equation, used), strict=True)
@@ -178,7 +180,7 @@ def _count_jaxpr(jaxpr: Any) -> tuple[int, int]:
 
 
 def _count_equation(equation: Any) -> tuple[int, int]:
-    """Return (flops, transcendentals) of an equation and of the jaxprs that it calls."""
+    """Return (flops, transcendental function calls) of an equation and of the jaxprs that it calls."""
     name, params = equation.primitive.name, equation.params
     if name == "scan":
         flops, transcendentals = _count_jaxpr(params["jaxpr"])
@@ -198,12 +200,12 @@ def _count_equation(equation: Any) -> tuple[int, int]:
         return 0, 0
     if any(issubdtype(dtype, np.complexfloating) for dtype in dtypes):
         raise KeyError("complex numbers")
-    count = _COUNTING_RULES[rule](params, operands, results)
-    return (0, count) if rule == "transcendental" else (count, 0)
+    operation_count = _COUNTING_RULES[rule](params, operands, results)
+    return (0, operation_count) if rule == "transcendental" else (operation_count, 0)
 
 
 def called_jaxpr(equation: Any, per_device: bool = False) -> Any:
-    """Return the jaxpr that an equation calls, such as a nested `jax.jit`, or None if it calls none.
+    """Return the jaxpr of the function that an equation calls, such as a nested `jax.jit`, or None.
 
     The jaxpr takes the operands and returns the results of the equation. For a `shard_map` or `pmap`, return
     the jaxpr for the arrays of one device if `per_device` is true, otherwise None.
@@ -224,10 +226,10 @@ def called_jaxpr(equation: Any, per_device: bool = False) -> Any:
 
 
 def subjaxprs(equation: Any) -> list[Any]:
-    """Return each `Jaxpr` and `ClosedJaxpr` in the parameters of an equation.
+    """Return a list of the jaxprs in the parameters of an equation, such as the body of a loop.
 
     Custom primitives of `jax.experimental.hijax` define their operations in a method `expand`. For such a
-    primitive, return only the `ClosedJaxpr` of this method.
+    primitive, return only the jaxpr of this method.
     """
     # `jax.custom_remat` uses such a primitive since JAX 0.11, and `jnp.interp` since JAX 0.12.
     primitive = equation.params.get("_prim")

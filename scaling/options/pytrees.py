@@ -1,4 +1,4 @@
-"""Flatten the pytree inputs of a workload into one array per leaf, and pytree results into one array.
+"""Flatten pytree inputs of a workload into one `InputSpec` per leaf, and pytree results into one array.
 
 A leaf is named by its path, such as `params.w`. The leaves of an output are raveled and concatenated in the
 order of `jax.tree.leaves`.
@@ -21,15 +21,16 @@ from scaling.core.workload import InputSpec, Workload
 def with_flat_inputs(name: str, workload: Workload) -> Workload:
     """Return a copy of a workload in which each leaf of a pytree input is a separate input.
 
-    Raise `Refusal` if the inputs are not a mapping, a leaf is not an `InputSpec`, or a name is invalid.
+    `name` is the name of the workload. Raise `Refusal` if the inputs are not a mapping, a leaf is not an
+    `InputSpec`, or a name is invalid.
     """
     points = _flatten_group(name, "points", workload.points)
     shared = _flatten_group(name, "shared", workload.shared)
     inputs = OrderedDict([*workload.points.items(), *workload.shared.items()])  # a dict would be sorted
-    structure, names = jax.tree.structure(inputs, is_leaf=_is_spec), (*points, *shared)
+    structure, leaf_names = jax.tree.structure(inputs, is_leaf=_is_spec), (*points, *shared)
 
     def unflatten(leaves: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(jax.tree.unflatten(structure, [leaves[leaf] for leaf in names]))
+        return dict(jax.tree.unflatten(structure, [leaves[leaf] for leaf in leaf_names]))
 
     def by_keyword(function: Any) -> Any:
         return function and (lambda *inputs, **leaves: function(*inputs, **unflatten(leaves)))
@@ -55,21 +56,21 @@ def _is_spec(node: Any) -> bool:
 
 
 def _flatten_group(workload: str, group: str, inputs: Any) -> dict[str, InputSpec]:
-    """Return {leaf name: `InputSpec`} for the inputs of the group "points" or "shared"."""
+    """Return {leaf name: `InputSpec`} for the inputs of a workload in its field "points" or "shared"."""
     if not isinstance(inputs, Mapping):
         raise Refusal(
             f"{group} of {workload!r} must be a mapping from input names, "
             f'such as {group}={{"x": normal(3)}}, not {describe(inputs)}'
         )
     specs: dict[str, InputSpec] = {}
-    for name, value in inputs.items():
+    for name, input_tree in inputs.items():
         if not isinstance(name, str) or not name.isidentifier():
             raise Refusal(
                 f"input {name!r} of {workload!r} must have a name such as 'x' or 'params': "
                 "the function takes each input as a keyword argument"
             )
-        paths, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=_is_spec)
-        for path, leaf in paths or [((), value)]:  # an empty pytree is refused as a leaf
+        paths, _ = jax.tree_util.tree_flatten_with_path(input_tree, is_leaf=_is_spec)
+        for path, leaf in paths or [((), input_tree)]:  # an empty pytree is refused as a leaf
             leaf_name = ".".join([name, *(jax.tree_util.keystr((key,), simple=True) for key in path)])
             leaf_text = f"input {leaf_name!r} of {workload!r}"
             if not isinstance(leaf, InputSpec):
@@ -85,7 +86,7 @@ def _flatten_group(workload: str, group: str, inputs: Any) -> dict[str, InputSpe
 
 
 def describe(value: Any) -> str:
-    """Return a short text of a value and its type for an error message, such as "3 (int)"."""
+    """Return a short description of a value and its type for an error message, such as "3 (int)"."""
     if isinstance(getattr(value, "shape", None), tuple) and hasattr(value, "dtype"):
         return f"an array of shape {value.shape} and dtype {value.dtype}"
     text = reprlib.aRepr.repr_instance(value, 1)  # not `reprlib.repr`, which fails for a class named array
@@ -93,7 +94,7 @@ def describe(value: Any) -> str:
 
 
 def concatenate_leaves(result: Any, function_name: str, leading: int) -> Any:
-    """Concatenate the result of a function, an array or a pytree of arrays, into one array.
+    """Return the result of a function, an array or a pytree of arrays, as one array.
 
     If there are several leaves, all axes after the first `leading` axes are flattened. Raise `Refusal` if a
     leaf is not an array of real numbers, or if the leading axes differ. The message contains `function_name`.
@@ -122,11 +123,11 @@ def concatenate_leaves(result: Any, function_name: str, leading: int) -> Any:
 
 
 def concatenate_blocks(result: Any, function_name: str, input_sizes: Sequence[int]) -> Any:
-    """Concatenate the blocks of a derivative, such as the pytree that `jax.jacrev` returns, into one array.
+    """Return the blocks of a derivative, such as the pytree that `jax.jacrev` returns, as one array.
 
-    The blocks are arrays of NumPy or of JAX with a leading axis of points, and the result has the shape
-    (points, outputs, inputs). `input_sizes` are the numbers of elements of the input leaves. Raise `Refusal`
-    if the shapes of the blocks are inconsistent. The message contains `function_name`.
+    The blocks are arrays of NumPy or of JAX with a leading axis of points. The result has the shape (points,
+    outputs, inputs). `input_sizes` are the numbers of elements of the input leaves. Raise `Refusal` if the
+    shapes of the blocks are inconsistent. The message contains `function_name`.
     """
     leaves = [block for block in jax.tree.leaves(result) if np.size(block)]
     if len(leaves) == 1:

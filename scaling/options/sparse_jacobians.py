@@ -34,7 +34,8 @@ class NonzeroIndices:
 def compute_nonzero_indices(derivative: Derivative) -> NonzeroIndices:
     """Return the indices of the nonzeros that each device reads from its compressed columns or rows.
 
-    The derivative must have a coloring. For linear map k, the returned `arguments` contain two arrays:
+    A compressed column is the sum of all columns of the same color. The derivative must have a coloring. For
+    linear map k, the field `arguments` of the result contains two arrays:
 
     COLORS k       the color of each column or row of the Jacobian
     POSITIONS k    for each device, indices into its flattened compressed columns or rows, padded with zeros
@@ -84,8 +85,8 @@ def gather_nonzeros(
 ) -> np.ndarray:
     """Return the nonzeros of all devices as one array of shape `shape`, in the order of the sparsity pattern.
 
-    `result` contains one array for each `LinearMapPart`. Each array has the shape (point devices, seed
-    devices, points per device, nonzeros per device).
+    `result` contains one array for each `LinearMapPart`, of shape (point devices, seed devices, points per
+    device, nonzeros per device).
     """
     arrays = [np.asarray(array) for array in result]
     join_points = lambda a: a.reshape(a.shape[0] * a.shape[1], -1)[: shape[0]]  # noqa: E731
@@ -99,7 +100,7 @@ def gather_nonzeros(
 
 
 class CommonNonzeros(NamedTuple):
-    """How the nonzeros of a sparsity pattern correspond to the nonzeros of a reference pattern."""
+    """For each nonzero of a sparsity pattern, its index among the nonzeros of a reference pattern."""
 
     is_common: np.ndarray  # for each nonzero of the pattern, whether the reference pattern contains it
     positions: np.ndarray  # its index in the reference pattern; arbitrary where `is_common` is false
@@ -109,11 +110,12 @@ class CommonNonzeros(NamedTuple):
 def compare_outside(
     common: CommonNonzeros, expected: np.ndarray, scale: np.ndarray
 ) -> tuple[list[EntryComparison], str]:
-    """Return (comparisons, note) for the reference entries that the sparsity pattern of the result lacks.
+    """Compare the entries outside of the sparsity pattern of a result, which are zero, with the reference.
 
-    The result is zero at these entries. `comparisons` contains one comparison of zeros with `expected`, or is
-    empty if the pattern lacks no entry. `note` states how many of these entries should not be zero, or is "".
-    Errors are divided by `scale`. `expected` and `scale` have the shape (points, 1, reference entries).
+    Return (comparisons, note). `comparisons` contains one comparison, or is empty if the pattern of the
+    result contains the pattern of the reference. `note` states how many of these entries should not be zero,
+    or is "". Errors are divided by `scale`. `expected` and `scale` have the shape (points, 1, reference
+    entries).
     """
     if not common.missing.size:
         return [], ""
@@ -173,7 +175,7 @@ def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: 
 
 
 def common_nonzeros(pattern: Pattern, reference: Pattern) -> CommonNonzeros:
-    """Find each nonzero of `pattern` in the sparsity pattern `reference` of the same shape."""
+    """Return which nonzeros of `pattern` are in the sparsity pattern `reference`, and at which index."""
     indices, reference_indices = _flat_indices(pattern), _flat_indices(reference)
     positions = np.minimum(np.searchsorted(reference_indices, indices), len(reference_indices) - 1)
     is_common = reference_indices[positions] == indices
@@ -188,7 +190,7 @@ def _flat_indices(pattern: Pattern) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SparseJacobians(Jacobians):
-    """Sparse Jacobians at several points, which share a sparsity pattern."""
+    """Sparse Jacobians at several points (batch elements), which share a sparsity pattern."""
 
     pattern: Pattern
 

@@ -1,4 +1,4 @@
-"""Find the source files of the user's modules that a workload imports, so that changes can be detected.
+"""Find the source files of the user's modules that a workload imports, from their `import` statements.
 
 Modules are found from the `import` statements in the sources, including those inside functions. No module is
 imported. Therefore the result does not depend on the modules that a process has loaded. Installed packages
@@ -20,22 +20,22 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 
 def imported_sources(name: str) -> list[bytes]:
-    """Return the sources of all user modules that `name` imports directly or indirectly, sorted by name."""
-    sources: dict[str, bytes] = {}
+    """Return the source code of all user modules that the module `name` imports, directly or indirectly."""
+    source_by_module: dict[str, bytes] = {}
     user_modules, pending = set(), [name]
     while pending:
-        for module in itertools.accumulate(pending.pop().split("."), "{}.{}".format):
-            if module in user_modules or (spec := _find_user_module(module)) is None:
+        for module_name in itertools.accumulate(pending.pop().split("."), "{}.{}".format):
+            if module_name in user_modules or (spec := _find_user_module(module_name)) is None:
                 continue
-            user_modules.add(module)
+            user_modules.add(module_name)
             with contextlib.suppress(OSError):  # a file that cannot be read, or a namespace without a file
-                sources[module] = Path(spec.origin or "").read_bytes()
-                pending += _imported_names(sources[module], spec.parent or "")
-    return [sources[module] for module in sorted(sources.keys() - {name})]
+                source_by_module[module_name] = Path(spec.origin or "").read_bytes()
+                pending += _imported_names(source_by_module[module_name], spec.parent or "")
+    return [source_by_module[module_name] for module_name in sorted(source_by_module.keys() - {name})]
 
 
 def _find_user_module(name: str) -> ModuleSpec | None:
-    """Return the `ModuleSpec` of a user module without importing it. Return None for any other module."""
+    """Return the `ModuleSpec` of a user's module without importing it, or None for any other module."""
     package, *submodules = name.split(".")
     spec = None
     with contextlib.suppress(ImportError, ValueError):  # ValueError: a module that was made in memory
@@ -48,15 +48,18 @@ def _find_user_module(name: str) -> ModuleSpec | None:
 
 @functools.cache  # a study asks for the digest of each of its cases
 def _imported_names(source: bytes, package: str) -> list[str]:
-    """Return the absolute names that a module imports. `source` is its source code, `package` its package."""
-    names = []
+    """Return the absolute names of the modules and objects that a module imports.
+
+    `source` is the source code of the module, and `package` the name of its package.
+    """
+    imported_names = []
     with contextlib.suppress(SyntaxError, ValueError):  # not Python, such as a compiled module
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Import):
-                names += [alias.name for alias in node.names]
+                imported_names += [alias.name for alias in node.names]
             if isinstance(node, ast.ImportFrom):
                 relative = "." * node.level + (node.module or "")
                 with contextlib.suppress(ImportError):  # beyond the outermost package
                     base = importlib.util.resolve_name(relative, package)
-                    names += [f"{base}.{alias.name}" for alias in node.names]
-    return names
+                    imported_names += [f"{base}.{alias.name}" for alias in node.names]
+    return imported_names

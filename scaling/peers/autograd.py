@@ -22,7 +22,7 @@ MODES = ("value", "jacfwd", "jacrev", "grad_of_sum")
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return the reason why HIPS autograd cannot run a case, or None if it can."""
+    """Return why HIPS autograd cannot run a case, such as "autograd has no bfloat16", or None if it can."""
     return formulas.reason_to_skip(
         case, MODES,
         (case.dtype == "bfloat16", "autograd has no bfloat16"),
@@ -31,7 +31,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return functions that compute the value or derivative of a case with HIPS autograd."""
+    """Return the functions that compute the value or derivative of a case with HIPS autograd."""
     import autograd.numpy
     from autograd.scipy.special import gammaln
 
@@ -45,7 +45,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _columns(batch: Batch) -> list[np.ndarray]:
-    """Return the columns of the Jacobian with respect to each input, as one array for each input.
+    """Return the columns of the Jacobian with respect to each input, as a list of one array for each input.
 
     An array has the shape (columns, *shape of the outputs). If the workload has reduce="outputs", each column
     is summed over the last axis, the outputs of a point.
@@ -63,7 +63,7 @@ def _columns(batch: Batch) -> list[np.ndarray]:
 
 
 def _rows(batch: Batch) -> list[np.ndarray]:
-    """Return the rows of the Jacobian with respect to each input, as one array for each input.
+    """Return the rows of the Jacobian with respect to each input, as a list of one array for each input.
 
     An array has the shape (rows, *shape of the input). If the workload has reduce="outputs", the rows are
     summed over the outputs of a point.
@@ -84,7 +84,7 @@ def _rows(batch: Batch) -> list[np.ndarray]:
 
 
 def _unit_seeds(like: np.ndarray, points: int) -> Iterator[np.ndarray]:
-    """Yield one seed for each element of a point.
+    """Yield one seed (unit tangent or cotangent) for each element of a point.
 
     A seed is an array with the shape and dtype of `like`, which contains `points` points of equal size. The
     seed is 1 at the same element of every point, and 0 elsewhere. The next seed overwrites the array.

@@ -37,7 +37,7 @@ _MAX_SWEPT = 400_000_000  # maximum number of instructions in all sweeps, which 
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return the reason why CasADi cannot run a case, or None if it can."""
+    """Return why CasADi cannot run a case, such as "CasADi computes in float64", or None if it can."""
     is_whole, is_value = case.batch == "whole", case.ad_mode.is_value
     m, d, p, o = (case.sizes.get(name, 1) for name in "mdpo")
     instructions_per_point = {"rbf": m * (5 + 3 * d), "linear": 2 * p * o, "residual": 400, "poisson": 6}
@@ -60,7 +60,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return functions that compute the value or derivative of a case with CasADi on `threads` cores."""
+    """Return the functions that compute the value or derivative of a case with CasADi on `threads` cores."""
     points = 1 if case.batch == "whole" else case.points
     per_thread = -(-points // threads)  # the last thread repeats the last point as padding
     symbols, y = _trace(case, workload, sizes, arrays)

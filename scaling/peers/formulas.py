@@ -15,17 +15,17 @@ import numpy
 
 from scaling.core.case import Case
 from scaling.core.modes import TANGENT
-from scaling.core.workload import module
+from scaling.core.workload import import_workload
 from scaling.peers.interface import first_reason
 
 _WORKLOADS = ("rbf", "linear", "residual", "poisson")
 
 
 def reason_to_skip(case: Case, modes: Iterable[str], *checks: tuple[bool, str]) -> str | None:
-    """Return the reason why a peer (an AD system other than JAX) cannot run a case, or None if it can.
+    """Return why a peer (an AD library other than JAX) cannot run a case, or None if it can.
 
-    `modes` are the AD modes of the peer. `checks` are additional pairs of a condition and the reason that
-    applies if the condition is true.
+    `modes` are the AD modes of the peer. `checks` are pairs of a condition and the reason that applies if the
+    condition is true.
     """
     wrong_workload = f"{case.engine} implements the functions {', '.join(_WORKLOADS)}, not those in JAX"
     return first_reason(
@@ -37,7 +37,7 @@ def reason_to_skip(case: Case, modes: Iterable[str], *checks: tuple[bool, str]) 
 
 @dataclass(frozen=True)
 class Batch:
-    """The function of a case, vectorized over its points, with its inputs and the number of its seeds."""
+    """The function of a case, vectorized over its points, with its inputs."""
 
     case: Case
     workload: Any
@@ -48,23 +48,27 @@ class Batch:
 
     @property
     def points_per_cotangent(self) -> int:
-        """Return the number of unit vectors in a cotangent of the outputs.
+        """Return the number of points that one cotangent of the outputs differentiates at a time.
 
-        A cotangent contains one unit vector for each point. With batch=whole, all points are differentiated
-        as one function, and a cotangent is a single unit vector.
+        A cotangent contains a unit vector for each of them. They are all points, or only one with
+        batch=whole.
         """
         return 1 if self.case.batch == "whole" else self.case.points
 
     def points_per_tangent(self, index: int) -> int:
-        """Return the number of points for which one tangent of the input `x[index]` has a unit vector each.
+        """Return the number of points that one tangent of the input `x[index]` differentiates at a time.
 
-        This is the number of all points, or 1 if the points share the input or the function sums over them.
+        A tangent contains a unit vector for each of them. They are all points, or only one if the points
+        share the input or the function sums over them.
         """
         is_per_point = self.workload.names[index] in self.workload.points
         return self.case.points if is_per_point and not self.sizes.summed else 1
 
     def collect(self, by_input: Iterable[Any]) -> numpy.ndarray:
-        """Return the columns or rows of all inputs as one array of shape (points, outputs, inputs)."""
+        """Return the columns or rows for all inputs as one array of shape (points, outputs, inputs).
+
+        `by_input` contains one array for each input.
+        """
         outputs = 1 if self.sizes.summed or self.workload.reduce else self.sizes.outputs
         if self.case.ad_mode.seed == TANGENT:
             by_input = [numpy.moveaxis(columns, 0, -1) for columns in by_input]
@@ -76,7 +80,7 @@ class Batch:
 def make_batch(
     case: Case, workload: Any, sizes: Any, inputs: Mapping[str, Any], np: Any, log_gamma: Any
 ) -> Batch:
-    """Return a `Batch` with the function and the inputs of a case, for the array library `np`.
+    """Return the function and the inputs of a case as a `Batch` for the array library `np`.
 
     `inputs` are the arrays of the case by name. `log_gamma` is the function log(Gamma(x)) of the library.
     """
@@ -95,17 +99,17 @@ def make_batch(
 
 
 def formula_of(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable[..., Any]:
-    """Return the function of a case. Its keyword arguments are the inputs of the workload.
+    """Return the function of a workload for the array library `np`, such as numpy or torch.
 
-    `np` is the array library, and `log_gamma` is the function log(Gamma(x)) of this library. If `log_gamma`
-    is None, the function of `poisson` omits the term log(c!).
+    Its keyword arguments are the inputs of the workload. `log_gamma` is the function log(Gamma(x)) of the
+    library. If it is None, the function of `poisson` omits the term log(c!).
     """
     if case.workload == "poisson":
         return partial(_poisson, np, log_gamma)
-    return module(case.workload).formula(case, np)  # type: ignore[no-any-return]
+    return import_workload(case.workload).formula(case, np)  # type: ignore[no-any-return]
 
 
 def _poisson(np, log_gamma, c, lam):
-    """Return log(lam^c exp(-lam) / c!) for the count c and rate lam. Omit c! if `log_gamma` is None."""
+    """Return log(lam^c exp(-lam) / c!), or without c! if `log_gamma` is None, for a count c and rate lam."""
     log_factorial = log_gamma(c + 1.0) if log_gamma else 0.0
     return c * np.log(lam) - lam - log_factorial

@@ -1,4 +1,4 @@
-"""Import and check peers (AD libraries other than JAX), find their versions, and prepare cases (`Prepared`).
+"""Import and check peers (AD libraries other than JAX), find their versions; prepare cases (`Prepared`).
 
 A peer runs the same cases as JAX, with the same inputs and checks. The field `engine` of a case is the name
 of a module in this folder, such as `torch`, or the import path of a user's module. A peer must define two
@@ -42,7 +42,7 @@ ENGINES = ("autograd", "casadi", "torch")  # the peers in this folder
 
 @dataclass(frozen=True)
 class Prepared:
-    """The functions that compute the value or derivative of a case with a peer, and convert the result.
+    """The functions of a peer that compute the value or derivative of a case and convert the result.
 
     Attributes:
         call: a function that computes the whole value or derivative, and returns when it is finished.
@@ -66,7 +66,7 @@ class Prepared:
 
 
 def import_peer(engine: str) -> ModuleType:
-    """Return the imported module of a peer (an AD library other than JAX).
+    """Import the module of a peer (an AD library other than JAX), and return it.
 
     `engine` is a name in `ENGINES` or an import path. Raise `Refusal` if the module cannot be imported, if it
     does not define `reason_to_skip` and `prepare`, or if its constant `PACKAGES` is invalid.
@@ -88,10 +88,10 @@ def import_peer(engine: str) -> ModuleType:
 
 @functools.cache
 def package_versions(engine: str) -> dict[str, str | None]:
-    """Return {package: version} for the packages that a peer needs. A missing package has the version None.
+    """Return {package: version} for the packages that a peer needs. None means not installed.
 
     `engine` is the name or import path of the peer, an AD library other than JAX. For a user's peer, the dict
-    also contains a hash of the module's source code. For JAX, the dict is empty.
+    also contains a hash of the source code of its module. For JAX, the dict is empty.
     """
     if engine == JAX:  # every record contains the version of JAX
         return {}
@@ -107,7 +107,7 @@ def package_versions(engine: str) -> dict[str, str | None]:
 
 
 def complete_case(case: Case) -> dict[str, Any]:
-    """Return {field: value} to replace the options that peers do not support, such as `mesh`, in a case."""
+    """Return {field of `Case`: value} that turns off the options that only JAX has, such as `mesh`."""
     jax_options = dict.fromkeys(("mesh", "block", "storage", "memory_limit", "remat", "forward"))
     return jax_options | {
         "api": "jit", "split": "points", "overlap": False, "precision": "highest",
@@ -117,7 +117,7 @@ def complete_case(case: Case) -> dict[str, Any]:
 
 
 def why_not_offered(derivative: "Derivative") -> tuple[str, str] | None:
-    """Return (reason, explanation) if the peer of a case cannot run the case, otherwise None.
+    """Return (reason, explanation) if the peer of a case cannot run it, otherwise None.
 
     The reason is "not_offered" or "not_installed", as in `scaling.core.record.SKIPPED`.
     """
@@ -143,12 +143,12 @@ def why_not_offered(derivative: "Derivative") -> tuple[str, str] | None:
 
 
 def first_reason(*checks: tuple[bool, str]) -> str | None:
-    """Return the text of the first (condition, text) whose condition is true, or None if there is none."""
+    """Return the text of the first pair (condition, text) whose condition is true, or None."""
     return next((text for condition, text in checks if condition), None)
 
 
 def prepare_program(attempt: "Attempt", case: Case, workload: Any) -> "PlacedProgram":
-    """Prepare a case for its peer (an AD library other than JAX), and return the program.
+    """Prepare a case for its peer (an AD library other than JAX), and return the program to time.
 
     Record the compile time and the number of passes (JVPs, VJPs or function evaluations per Jacobian) in
     `attempt`. Raise `TooLarge` if the inputs and the result do not fit into memory.

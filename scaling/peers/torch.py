@@ -1,4 +1,4 @@
-"""Run cases with PyTorch on the CPU.
+"""Run cases with PyTorch on the CPU: derivatives by torch.func and torch.autograd, compiled by torch.compile.
 
 JVPs are computed with `torch.func.jvp`, and VJPs with `torch.autograd.grad`. The function takes the whole
 batch with a leading axis of points. Therefore vmap is used over seeds only, and not at all for a single seed.
@@ -36,7 +36,7 @@ Tensors = tuple[Any, ...]
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return the reason why PyTorch cannot run a case, or None if it can."""
+    """Return why PyTorch cannot run a case, such as a missing C++ compiler, or None if it can."""
     has_compiler = any(shutil.which(name) for name in ("g++", "c++", "clang++"))
     has_headers = Path(sysconfig.get_paths()["include"], "Python.h").exists()
     return formulas.reason_to_skip(
@@ -49,7 +49,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return functions that compute the value or derivative of a case with PyTorch on `threads` cores."""
+    """Return the functions that compute the value or derivative of a case with PyTorch on `threads` cores."""
     import torch
 
     torch.set_num_threads(threads)
@@ -78,7 +78,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 def _compile(
     torch: Any, derivative: Callable[..., Tensors], x: Tensors
 ) -> tuple[Callable[..., Tensors], float]:
-    """Compile a function. Return (compiled function, time in seconds of its first call, at `x`)."""
+    """Compile a function. Return (compiled function, time in seconds of its first call with `x`)."""
     inductor: Any = importlib.import_module("torch._inductor.config")
     compiler: Any = importlib.import_module("torch.compiler.config")
     inductor.compile_threads = 1
@@ -92,7 +92,7 @@ def _compile(
 
 
 def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tensors]:
-    """Return a function of the inputs whose result is a tuple of tensors.
+    """Return a function of the inputs that computes a case and returns a tuple of tensors.
 
     mode=value      (value,)
     forward mode    (columns,), one column of the Jacobian for each seed
@@ -117,8 +117,8 @@ def _unit_seeds(torch: Any, like: Tensors, parts: list[int]) -> Tensors:
     """Return all seeds (unit tangents or unit cotangents), as one tensor for each tensor in `like`.
 
     Tensor i has the shape (seeds, *like[i].shape). `like[i]` consists of `parts[i]` parts of equal size, for
-    example one for each point. A seed selects one tensor, and one position in its parts. The seed is 1
-    at this position of every part, and 0 elsewhere.
+    example one for each point. A seed selects one tensor, and one position in its parts. It is 1 at this
+    position of every part, and 0 elsewhere.
     """
     sizes = [a.numel() // points for a, points in zip(like, parts, strict=True)]
     all_seeds = torch.eye(sum(sizes), dtype=like[0].dtype).split(sizes, dim=1)
@@ -129,7 +129,7 @@ def _unit_seeds(torch: Any, like: Tensors, parts: list[int]) -> Tensors:
 
 
 def _map_seeds(torch: Any, case: Case, linear_map: Callable[[Tensors], Tensors], seeds: Tensors) -> Tensors:
-    """Apply a linear map, such as a JVP, to all seeds.
+    """Return the results of a linear map, such as a JVP, for all seeds (unit vectors).
 
     If there are several seeds, the map is vectorized with vmap, and the results have a leading axis of seeds.
     """
@@ -139,7 +139,7 @@ def _map_seeds(torch: Any, case: Case, linear_map: Callable[[Tensors], Tensors],
 
 
 def _columns(torch: Any, batch: Batch, x: Tensors, tangents: Tensors) -> Tensors:
-    """Return (columns,), where columns is a tensor with one column of the Jacobian for each tangent.
+    """Return (columns,), a tuple of one tensor with one column of the Jacobian for each tangent.
 
     If the workload has reduce="outputs", each column is summed over the outputs of a point.
     """

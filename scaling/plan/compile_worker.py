@@ -1,4 +1,4 @@
-"""Compile a case for hardware without running it, and describe why its compiler fails (`BuiltCase`).
+"""Compile a case for hardware that need not be present, count its operations, describe compiler errors.
 
 This is also the main program of the workers of a plan. `python -m scaling.plan.compile_worker` reads JSON
 objects from standard input, one per line. The first object contains the fields of a `Hardware` and the
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def describe_failure(error: Exception) -> RecordFields:
-    """Return the record fields (status, reason and text) of a case whose compilation raised `error`."""
+    """Return the record fields status, reason and text for a case whose compilation raised `error`."""
     status, reason, text = describe_error(error)
     if _ABSENT_GPU_MESSAGE in text:
         status, reason, text = "skipped", "not_defined", _HOST_CALL
@@ -81,7 +81,7 @@ def describe_failure(error: Exception) -> RecordFields:
 
 
 def _absent_devices(hardware: Hardware, count: int) -> list[Any]:
-    """Return the first `count` JAX devices of the hardware. They need not exist on this machine."""
+    """Return the first `count` JAX devices of the given hardware. They need not exist on this machine."""
     platform, per_host = hardware.platform, hardware.per_host
     if platform == "cpu":
         return jax.devices("cpu")[:count]
@@ -116,7 +116,7 @@ class BuiltCase:
         self.derivative = compile_case.describe_and_color(case, workload.build(case), self._missing_memory)
 
     def trace(self) -> Any:
-        """Return the jaxpr of the program, with chunk=auto before block sizes are chosen."""
+        """Trace the program and return its jaxpr. With chunk=auto, no block sizes are chosen yet."""
         uncompiled = compile_case.compile_blocks(
             self.derivative, self.devices, lambda program: Stages(program.function, None)
         )
@@ -124,7 +124,7 @@ class BuiltCase:
         return compile_case.trace_program(uncompiled, self.devices)
 
     def _missing_memory(self, compiled_case: compile_case.CompiledCase) -> str | None:
-        """Return a message if the program needs more memory than a device has, otherwise None."""
+        """Return a message if a program needs more memory than a device has, otherwise None."""
         needed, limits = compiled_case.bytes_while_running, (self.case.memory_limit, self.hardware.memory)
         available = min(filter(None, limits), default=None)
         if not needed or not available or needed <= available:
@@ -159,7 +159,7 @@ class BuiltCase:
         return fields | {"status": "planned"}
 
     def _compile_stages(self, program: layout.Program, options: dict[str, Any] | None = None) -> Stages:
-        """Compile a program with the XLA options `options`, and return its compilation stages.
+        """Compile a program, with the compiler options `options` of XLA, and return its `Stages`.
 
         Raise `TooLarge` if the compiler finds that the program does not fit into memory.
         """
@@ -184,7 +184,7 @@ class BuiltCase:
 
 
 def describe_rejection(needs: Mapping[str, int | None], message: str) -> TooLarge:
-    """Return a `TooLarge` exception for a program that the compiler rejected for lack of memory.
+    """Return the `TooLarge` exception for a program that the compiler rejected for lack of memory.
 
     `needs` contains the bytes of the inputs and the result. `message` is the error message of the compiler.
     """

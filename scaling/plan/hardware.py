@@ -1,4 +1,4 @@
-"""Read and check conf/hardware/*.yaml: rates, memory and network of a machine (`Hardware`), and its compiler.
+"""Read and check conf/hardware/*.yaml: the rates, memory, network and compiler of a machine (`Hardware`).
 
 time_model.py adds the measured rates of a CPU, and predicts run times from the model.
 """
@@ -26,7 +26,7 @@ _COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugi
 
 @dataclass(frozen=True)
 class Level:
-    """A level of the network of a machine, such as NVLink in a host, or InfiniBand between hosts."""
+    """A level of the network of a machine, such as NVLink within a host or InfiniBand between hosts."""
 
     shape: str  # the topology: torus, switch, or tree
     devices: int | None  # the number of devices that the level connects, or None for any number
@@ -54,7 +54,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Hardware:
-    """A machine model from which run times are predicted. A file conf/hardware/*.yaml defines it."""
+    """A model of a machine, from which run times are predicted. It is read from conf/hardware/*.yaml."""
 
     name: str
     title: str
@@ -76,23 +76,24 @@ class Hardware:
 
     @property
     def digest(self) -> str:
-        """Return a hash of all fields that affect a prediction, as 12 hexadecimal digits."""
+        """Return a hash of the fields that affect a prediction, as 12 hexadecimal digits."""
         ignored = ("sources", "title")
         relevant = {name: value for name, value in self.config.items() if name not in ignored}
         return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:12]
 
     def rates_at(self, devices: int) -> Rates:
-        """Return the rates for the largest known device count that is at most `devices`.
+        """Return the `Rates` of one device while `devices` devices work at the same time.
 
-        If all known device counts are larger, return the rates for the smallest of them.
+        They are known for some numbers of devices. The next smaller number is used or, if there is none, the
+        smallest.
         """
         return next((rates for rates in reversed(self.rates) if rates.devices <= devices), self.rates[0])
 
     def slice_shape(self, devices: int) -> tuple[int, ...] | None:
         """Return the shape in chips, such as (2, 2, 4), of the TPU slice with `devices` devices.
 
-        Return () for hardware without slices, such as a GPU. Return None if the device count is not
-        available.
+        Return () for other hardware, such as a GPU. Return None if the hardware is not available with this
+        number of devices.
         """
         if not self.slices:
             return () if devices <= self.per_host or devices % self.per_host == 0 else None
@@ -101,10 +102,9 @@ class Hardware:
         return next((shape for shape in self.slices[1:] if math.prod(shape) * self.per_chip == devices), None)
 
     def device_counts(self) -> list[int]:
-        """Return the device counts that devices=all selects, in ascending order.
+        """Return the numbers of devices that devices=all selects, in ascending order.
 
-        For a TPU, they are the sizes of its slices. For other hardware, they are the valid device counts that
-        are powers of two.
+        For a TPU, they are the sizes of its slices. For other hardware, they are the available powers of two.
         """
         if self.slices:
             return sorted({1, *(math.prod(shape) * self.per_chip for shape in self.slices[1:])})
@@ -112,7 +112,7 @@ class Hardware:
         return [count for count in powers_of_two if self.slice_shape(count) is not None]
 
     def check_devices(self, devices: int) -> None:
-        """Raise `Refusal` if a device count is not available on this hardware."""
+        """Raise `Refusal` if the hardware is not available with this number of devices."""
         if devices > self.most or self.slice_shape(devices) is None:
             if self.slices:
                 counts = ", ".join(map(str, self.device_counts()))
@@ -124,7 +124,7 @@ class Hardware:
 
 
 def read_hardware(name: str) -> Hardware:
-    """Return the hardware model in conf/hardware/NAME.yaml, or raise `Refusal` if there is none."""
+    """Return the `Hardware` in conf/hardware/NAME.yaml. Raise `Refusal` if there is no such file."""
     from omegaconf import OmegaConf
 
     files = _hardware_files()
@@ -139,7 +139,7 @@ def read_hardware(name: str) -> Hardware:
 
 
 def find_model(device: Any) -> Hardware | None:
-    """Return the model of a JAX device, or None if conf/hardware does not describe this GPU or TPU.
+    """Return the `Hardware` of a JAX device, or None if no file in conf/hardware describes this GPU or TPU.
 
     For a CPU, the rates are empty.
     """
@@ -154,9 +154,9 @@ def _hardware_files() -> dict[str, Path]:
 
 
 def find_compiler(hardware: Hardware) -> tuple[str, str]:
-    """Return (name, version) of the installed package that compiles programs for the given hardware.
+    """Return (name, version) of the installed Python package that compiles programs for the hardware.
 
-    Raise `Refusal` if there is none.
+    Raise `Refusal` if it is not installed.
     """
     for name in _COMPILERS[hardware.platform]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -168,7 +168,10 @@ def find_compiler(hardware: Hardware) -> tuple[str, str]:
 
 
 def from_config(config: Mapping[str, Any]) -> Hardware:
-    """Convert the content of conf/hardware/NAME.yaml to a `Hardware`. Raise `Refusal` if it is invalid."""
+    """Convert the content of a file conf/hardware/*.yaml to a `Hardware`.
+
+    Raise `Refusal` if it is invalid.
+    """
     platform: Any = config.get("platform")
     check_names("hardware.platform", [platform], [*_PLATFORM_RULES])
     rules = _RULES | _PLATFORM_RULES[platform]
@@ -189,7 +192,7 @@ def from_config(config: Mapping[str, Any]) -> Hardware:
 
 
 def _read_rates(config: Mapping[str, Any]) -> Rates:
-    """Return the peak rates of a GPU or TPU from its configuration. They do not depend on device counts."""
+    """Return the `Rates` of a GPU or TPU, which do not depend on the number of working devices."""
     names = ("products", "arithmetic", "transcendental", "kernel_seconds")
     return Rates(
         **{name: config[name] for name in names}, devices=1, bandwidth=((0.0, config["bandwidth"]),),
@@ -202,8 +205,8 @@ def _matches(value: Any, pattern: Any) -> bool:
     """Return whether a value of a configuration has the form that a pattern describes.
 
     pattern                       values that match
-    function                      those for which the function returns true
-    tuple of patterns             those that match one of the patterns
+    function                      any value for which the function returns true
+    tuple of patterns             any value that matches one of the patterns
     {key: pattern}                mappings with the same keys, each of whose values matches its pattern
     [pattern, Ellipsis]           lists of one or more elements that all match the pattern
     [pattern, pattern]            lists of two elements that match the patterns
@@ -225,7 +228,7 @@ def _matches(value: Any, pattern: Any) -> bool:
 
 
 def _is_positive(value: Any) -> bool:
-    """Return whether a value of a configuration is a finite number greater than 0."""
+    """Return whether a value of a configuration is a positive, finite number."""
     return isinstance(value, int | float) and value is not True and 0 < value <= sys.float_info.max
 
 

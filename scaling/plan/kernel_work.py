@@ -1,4 +1,4 @@
-"""Count the operations of HLO kernels by kind (`KernelWork`), and the overhead of libraries on a CPU.
+"""Count the operations of HLO kernels by kind (`KernelWork`): products, divisions, ..., library overhead.
 
 The kernels are compiled for a CPU, GPU or TPU. Each element of a result counts once, although the loops that
 XLA generates may compute an element several times. Among custom calls, only matrix products, convolutions,
@@ -85,7 +85,8 @@ FIELDS = (  # a missing field is 0 or ""
 def program_fields(program: HloProgram, operations: Mapping[str, float] | None, steps: int) -> RecordFields:
     """Return record fields with the kernels, collectives and operations of a call.
 
-    The call runs the compiled program `steps` times. `operations` is the same as for `count_kernels`.
+    The call runs the compiled program `steps` times. `operations` is the result of
+    `llvm_instructions.count_operations` for a CPU, otherwise None.
     """
     executions = defaultdict[tuple[Any, ...], float](float)
     for kernel in count_kernels(program, operations):
@@ -105,12 +106,12 @@ def program_fields(program: HloProgram, operations: Mapping[str, float] | None, 
 
 
 def _without_single_times(work: KernelWork) -> KernelWork:
-    """Return a kernel or a collective without the field `times` if it is executed once."""
+    """Return a kernel or a collective without its field `times` if it is executed once."""
     return {name: value for name, value in work.items() if (name, value) != ("times", 1)}
 
 
 def count_kernels(program: HloProgram, operations: Mapping[str, float] | None = None) -> list[KernelWork]:
-    """Return the work of each kernel of a compiled program.
+    """Return the work of each kernel of a compiled program as a list.
 
     `operations` is the result of `llvm_instructions.count_operations` for a CPU, otherwise None. If the
     kernels are unknown, return one kernel with `times=inf`, for which no time can be predicted.
@@ -122,7 +123,7 @@ def count_kernels(program: HloProgram, operations: Mapping[str, float] | None = 
 
 
 def _operations_by_name(computations: Computations, operations: Mapping[str, float]) -> dict[str, float]:
-    """Return {kernel name: number of operations}, a copy of `operations` that contains all fusions.
+    """Return {kernel name: number of operations} for all kernels, including copies of a fusion.
 
     XLA compiles only one of several identical fusions, and `operations` contains only this one. The others
     have the same number of operations.
@@ -139,7 +140,7 @@ def _operations_by_name(computations: Computations, operations: Mapping[str, flo
 
 
 def _count_kernel(kernel: hlo.Kernel, operations: Mapping[str, float] | None) -> KernelWork:
-    """Return the work of a kernel.
+    """Return the work of a kernel as {one of `FIELDS`: value}.
 
     `operations` maps the name of each CPU kernel to the number of its operations. It is None for a GPU or
     TPU.
@@ -162,7 +163,7 @@ def _count_kernel(kernel: hlo.Kernel, operations: Mapping[str, float] | None) ->
 def _count_instruction(instruction: HloInstruction, instructions: Instructions) -> tuple[str, int]:
     """Return the work of an HLO instruction as (one of `FIELDS`, number to add to this field).
 
-    The name is "" if the work is unknown or 0. `instructions` contains the instructions of the same
+    Return ("", 0) if the work is unknown or 0. `instructions` contains the instructions of the same
     computation by name.
     """
     operands = [instructions[x] for x in instruction.operands if x in instructions]
@@ -185,7 +186,7 @@ def _count_instruction(instruction: HloInstruction, instructions: Instructions) 
 
 
 def _count_terms(instruction: HloInstruction, summed: HloInstruction) -> int:
-    """Return the number of terms of a reduction over the array `summed`."""
+    """Return the number of terms that a reduction of the array `summed` adds."""
     if instruction.opcode == "reduce":
         return summed.size
     window = _WINDOW_SIZE.search(instruction.attributes)
@@ -193,7 +194,7 @@ def _count_terms(instruction: HloInstruction, summed: HloInstruction) -> int:
 
 
 def _count_routine(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> int:
-    """Return the operation count of a sort, Fourier transform, Cholesky factorization or triangular solve."""
+    """Return the number of operations of a sort, FFT, Cholesky factorization or triangular solve."""
     operand, length = operands[0], operands[0].dims[-1]
     if instruction.opcode == "cholesky":
         return operand.size * length // 3
@@ -208,7 +209,7 @@ def _count_routine(instruction: HloInstruction, operands: Sequence[HloInstructio
 
 
 def _count_product(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> tuple[str, int]:
-    """Return ("products", number of operations) for a matrix product or convolution, otherwise ("", 0)."""
+    """Return ("products", number of operations) of a matrix product or convolution, otherwise ("", 0)."""
     cudnn = _CUDNN_TARGET.search(instruction.attributes)
     if cudnn or instruction.opcode == "convolution":
         roles = _CUDNN_ROLES[cudnn[1] if cudnn else "Forward"]
@@ -239,9 +240,10 @@ def _count_convolution(
 
 
 def _library_name(instruction: HloInstruction) -> str:
-    """Return the opcode of an instruction with unknown work. For a custom call, return its target.
+    """Return the opcode of an instruction or, for a custom call, its target, if its operations are unknown.
 
-    Return "" if the instruction does no work. Use this function only if `_count_instruction` returns ("", 0).
+    Return "" if the instruction does no work. Call this function only if `_count_instruction` returns ("",
+    0).
     """
     if instruction.opcode != "custom-call":
         return instruction.opcode if instruction.opcode in _UNCOUNTED_OPCODES else ""
@@ -251,7 +253,7 @@ def _library_name(instruction: HloInstruction) -> str:
 
 
 def _kernel_overhead(kernel: hlo.Kernel, loop_operations: float) -> int:
-    """Return the overhead of starting a CPU kernel and of its library calls, if any, in picoseconds.
+    """Return the time in picoseconds to start a CPU kernel, plus the overhead of its library calls.
 
     `loop_operations` is the number of operations in compiled loops, or 0 if a library computes the result.
     """
@@ -267,7 +269,7 @@ def _kernel_overhead(kernel: hlo.Kernel, loop_operations: float) -> int:
 
 
 def _library_overhead(instruction: HloInstruction, body: Instructions) -> int:
-    """Return the library overhead of an instruction in picoseconds, or 0 if it calls no known library.
+    """Return the overhead of a library call in picoseconds, or 0 if an instruction calls no known library.
 
     `body` contains the instructions of the same kernel.
     """
@@ -292,7 +294,7 @@ def _library_overhead(instruction: HloInstruction, body: Instructions) -> int:
 
 
 def _product_overhead(product: HloInstruction, left: HloInstruction, right: HloInstruction) -> int:
-    """Return the overhead of a batch of matrix products in a library, in picoseconds."""
+    """Return the overhead in picoseconds of a batch of matrix products in a library."""
     batch = math.prod(left.dims[axis] for axis in product.axes("lhs_batch_dims") or ())
     is_narrow = not product.dims or product.dims[-1] <= NARROW_COLUMNS
     left_element = NARROW_PRODUCT_ELEMENT if is_narrow else PACKED_ELEMENT
@@ -301,7 +303,7 @@ def _product_overhead(product: HloInstruction, left: HloInstruction, right: HloI
 
 
 def _routine_name(instruction: HloInstruction) -> str:
-    """Return the key of `ROUTINE_ELEMENTS` for the routine that a custom call executes, or "" if unknown."""
+    """Return the routine that a custom call executes, a key of `ROUTINE_ELEMENTS`, or "" if unknown."""
     match = _ROUTINE_TARGET.search(instruction.attributes)
     name = (match[1] or match[2]) if match else ""
     return name if name in ROUTINE_ELEMENTS else ""

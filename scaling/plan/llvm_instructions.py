@@ -1,4 +1,4 @@
-"""Parse LLVM IR: loops, branches and the costs of instructions, to count the operations of CPU kernels.
+"""Count the operations of CPU kernels in LLVM IR, from loops, branches and the costs of instructions.
 
 XLA compiles each kernel to a function in LLVM IR. Unlike HLO, the optimized IR shows which loops are
 vectorized or unrolled, and which values are computed outside a loop. The number of executions of a basic
@@ -55,7 +55,7 @@ _FUNCTION_COSTS = {"sin": 30, "cos": 30, "tan": 80, "pow": 45, "atan2": 85, "cbr
 
 
 class Comparison(NamedTuple):
-    """A comparison of an integer variable in LLVM IR with a constant bound, such as value < bound."""
+    """A comparison in LLVM IR of an integer variable with a constant, such as value < bound."""
 
     predicate: str  # the name of the operator, a key of `_COMPARISON_OPERATORS`
     value: str  # the name of the variable
@@ -71,7 +71,7 @@ class LoopCounter(NamedTuple):
 
 
 def dump_options(folder: str) -> dict[str, str]:
-    """Return XLA compiler options with which XLA writes the LLVM IR of a program to `folder`."""
+    """Return {XLA compiler option: value} with which XLA writes the LLVM IR of a program to `folder`."""
     # jaxlib 0.11 needs `xla_dump_emitter_re`. It must not match MLIR, whose writing can abort the process.
     return {"xla_dump_to": folder, "xla_dump_emitter_re": "llvm"}
 
@@ -126,7 +126,7 @@ def parse_functions(text: str) -> Iterator[tuple[str, dict[str, list[str]]]]:
 
 
 class LlvmFunction:
-    """The control flow of an LLVM function, with the trip counts of its loops."""
+    """The control flow of a function in LLVM IR: its basic blocks, branches, loops and trip counts."""
 
     def __init__(self, blocks: dict[str, list[str]], program_loops: Loops = ()) -> None:
         self.blocks, self.program_loops = blocks, program_loops
@@ -145,9 +145,9 @@ class LlvmFunction:
         self.trips = {header: self._count_trips(header) for header in self.loops}
 
     def total_cost(self, bits: int, find_cost: Callable[[str], float] = lambda name: 0.0) -> float:
-        """Return the total cost of all executed instructions. An addition of `bits`-bit vectors costs 1.
+        """Return the cost of all instructions that one call of the function executes.
 
-        `find_cost` returns the additional cost of a call of the function with a name.
+        An addition of vectors of `bits` bits costs 1. `find_cost` returns the cost of a called function.
         """
         executions = self.count_executions()
         return self._count_work_groups() * sum(
@@ -171,7 +171,7 @@ class LlvmFunction:
         return loops
 
     def count_executions(self) -> dict[str, float]:
-        """Return {label of a basic block: number of executions of the block in one work group}."""
+        """Return {label of a basic block: number of executions} for one work group (part of the kernel)."""
         executions = defaultdict[str, float](float)
         executions[next(iter(self.blocks))] = 1.0
         for label in self.blocks:
@@ -185,7 +185,7 @@ class LlvmFunction:
         return executions
 
     def _branch_counts(self, label: str, targets: Sequence[str], count: float) -> list[float]:
-        """Return the estimated number of branches from a block to each successor in `targets`.
+        """Return how often a block is estimated to branch to each of `targets`, its successors.
 
         `count` is the number of executions of the block.
         """
@@ -205,7 +205,7 @@ class LlvmFunction:
         return [count / len(targets) for _ in targets]
 
     def _count_taken(self, condition: str, count: float) -> float:
-        """Return the estimated number of times that a branch condition is true in `count` evaluations."""
+        """Return how often a branch condition is estimated to be true in `count` evaluations."""
         comparison = self._find_comparison(condition)
         if comparison is None:
             return count / 2
@@ -219,17 +219,14 @@ class LlvmFunction:
         return count / 2
 
     def _find_comparison(self, condition: str) -> Comparison | None:
-        """Return the comparison that computes the variable `condition`, or None if there is none.
-
-        Only comparisons with a constant are recognized.
-        """
+        """Return the comparison with a constant that computes the variable `condition`, or None."""
         match = _COMPARISON.match(self.definitions.get(condition, ""))
         return Comparison(match[1], match[2], int(match[3])) if match else None
 
     def _count_work_groups(self) -> int:
-        """Return the number of work groups of the kernel.
+        """Return the number of work groups (parts that run in parallel) of the kernel.
 
-        It is the constant with which the kernel compares its work-group index, or 1 without such a
+        It is the constant with which the kernel compares its work-group index, or 1 if there is no such
         comparison.
         """
         comparisons = filter(None, map(self._find_comparison, self.definitions))
@@ -237,14 +234,17 @@ class LlvmFunction:
         return next((comparison.bound for comparison in loaded if comparison.predicate == "ult"), 1)
 
     def _is_loaded(self, variable: str) -> bool:
-        """Return whether an integer, or its predecessor, is a work-group index or a counter in memory."""
+        """Return whether an integer is loaded from memory, as a work-group index or a loop counter is.
+
+        The sum of such an integer and a constant counts as well.
+        """
         text = self.definitions.get(variable, "")
         if match := _SUM_WITH_CONSTANT.match(text):
             text = self.definitions.get(match[1], "")
         return text.startswith("load i")
 
     def _find_program_trips(self, end: int) -> int:
-        """Return the trip count of the loop in `program_loops` whose counter ends at `end`, or 0."""
+        """Return the trip count of the HLO loop whose counter ends at `end`, or 0 if there is none."""
         trips = (n for a, s, n in self.program_loops if a + (n - 1) * s < end <= a + n * s)
         return max(trips, default=0)
 
@@ -253,7 +253,7 @@ class LlvmFunction:
         return min(enclosing, key=lambda header: len(self.loops[header]), default=None)
 
     def _count_trips(self, header: str) -> int:
-        """Return the trip count of the loop whose header is the block `header`.
+        """Return the number of iterations of the loop whose first block is `header`.
 
         If the loop has several exits, return the smallest of their trip counts. If no trip count is known,
         return `_UNKNOWN_TRIPS`.
@@ -309,8 +309,8 @@ class LlvmFunction:
 def instruction_cost(line: str, bits: int) -> float:
     """Return the cost of a line of LLVM IR, such as "%z = fmul float %x, %y". An addition costs 1.
 
-    The cost of most vector instructions is proportional to the number of registers that a vector needs. A
-    register has `bits` bits.
+    The cost of most vector instructions is proportional to the number of registers, of `bits` bits each, that
+    a vector needs.
     """
     text = line.partition(" = ")[2] if line.startswith("%") else line
     opcode = text.split(maxsplit=1)[0]

@@ -1,4 +1,4 @@
-"""Check the cases of a plan, compile them in worker processes, and sum up device-hours (`PlannedStudy`).
+"""Check the cases of a plan, compile them in worker processes, write records, estimate device-hours.
 
 A worker process (compile_worker.py) compiles a case for other hardware, and counts the operations of its
 program. Cases with equal programs are compiled once. time_model.py predicts their run times.
@@ -19,7 +19,7 @@ from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import keep_cases
 from scaling.analysis.timings import pool_processes
 from scaling.core import environment
-from scaling.core.case import AUTO, FIELDS, Case, Refusal, built_in, non_default_fields
+from scaling.core.case import AUTO, FIELDS, Case, Refusal, module_names, non_default_fields
 from scaling.core.formatting import format_count, format_number
 from scaling.core.grouping import group_by
 from scaling.core.record import COMPILING_STAGES, Record, RecordFields, Writer, outcome_fields
@@ -53,7 +53,7 @@ _Events = queue.Queue[tuple[Case, RecordFields | None] | BaseException | None]
 
 @dataclass(frozen=True)
 class PlannedStudy:
-    """The cases of a study whose times are not predicted yet, and the hardware for the predictions."""
+    """The cases of a study to compile for other hardware, and the hardware for the predictions."""
 
     name: str
     title: str | None
@@ -101,14 +101,14 @@ def prepare_plan(config: dict[str, Any], name: str, note: preflight.ProgressCall
 def _find_unplanned(
     folder: Path, cases: Sequence[PreflightResult], environments: Mapping[tuple, dict[str, Any]]
 ) -> tuple[PreflightResult, ...]:
-    """Return the cases that have no record for the same environment in `folder`, or only failed ones."""
+    """Return the cases without a record for the same environment in `folder`, or with failed records only."""
     plans = (plan for plan in store.load(folder).plans if plan.status != "failed")
     planned = {(plan.key, plan.environment["digest"]) for plan in plans}
     return tuple(x for x in cases if (x.case.key, environments[x.environment_key]["digest"]) not in planned)
 
 
 def _read_options(config: dict[str, Any]) -> tuple[Hardware, Path, RunSettings]:
-    """Return the hardware, results folder and run settings of a plan.
+    """Return (hardware, results folder, run settings) of a plan.
 
     Raise `Refusal` if a value is invalid, or if an option has no effect on a plan.
     """
@@ -134,9 +134,9 @@ def _read_options(config: dict[str, Any]) -> tuple[Hardware, Path, RunSettings]:
 
 
 def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
-    """Return a copy of `hardware` with the peak rates that were measured in a results folder.
+    """Return a copy of a CPU model with the peak rates that were measured in a results folder.
 
-    If `hardware` has no memory per device, the copy has the free memory of this machine per usable core.
+    If the model does not state the memory of a device, the copy has the free memory of this machine per core.
     """
     calibrated = time_model.calibrate(hardware, pool_processes(store.load(folder).records))
     free = environment.available_bytes()  # used if the model does not state the memory of a device
@@ -149,7 +149,7 @@ def _expand_cases(
 ) -> list[grid.GridCell]:
     """Return the cases of a study. Raise `Refusal` if there are more than `max_cases`.
 
-    With devices=all, cases that cannot divide their points evenly are omitted.
+    With devices=all, cases whose points do not divide evenly over the devices are omitted.
     """
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     cells = grid.expand_study(config["study"], overrides, max_cases, hardware.device_counts(), name)
@@ -160,7 +160,7 @@ def _expand_cases(
 
 
 def _skip_unplannable(checked: PreflightResult) -> PreflightResult:
-    """Return a preflight result in which the outcome is "skipped" if the case cannot be planned.
+    """Return a preflight result with the outcome "skipped" if the case cannot be planned.
 
     A case with a peer, mode=auto or jit=false cannot be planned. An existing outcome is kept.
     """
@@ -176,7 +176,7 @@ def _skip_unplannable(checked: PreflightResult) -> PreflightResult:
 def run_plan(study: PlannedStudy, listener: Callable[[dict[str, Any]], None]) -> None:
     """Compile the cases of a study, predict their run times, and write one record per case.
 
-    `listener` is called with an event (a dict) when a case begins or ends.
+    `listener` is called with an event, a dict, when a case begins or ends.
     """
     store.create_results(study.folder)
     with store.lock_folder(study.folder, ".plan.lock"):
@@ -266,8 +266,8 @@ def _compile_first(worker: WorkerGroup, equal_cases: list[Case], seconds: float,
     """Compile the first of several cases with equal programs. Return whether the worker is still alive.
 
     If the compilation succeeds, its record fields hold for all cases. If it fails, they hold for the first
-    case only. The function removes the cases for which they hold from `equal_cases`, and puts a tuple (case,
-    record fields) for each of them into the queue `events`. `seconds` is the timeout of the compilation.
+    case only. These cases are removed from `equal_cases`, and (case, record fields) is put into the queue
+    `events` for each of them. `seconds` is the timeout of the compilation.
     """
     case, is_alive = equal_cases.pop(0), True
     events.put((case, None))
@@ -290,14 +290,14 @@ def on_one_device(case: Case) -> Case:
     Return `case` itself if no such case is known.
     """
     # The program of a user's workload may depend on the total number of points.
-    is_built_in = case.workload in built_in("workloads")
+    is_built_in = case.workload in module_names("workloads")
     if is_built_in and case.split == "points" and case.points % case.devices == 0:
         return dataclasses.replace(case, devices=1, points=case.points // case.devices)
     return case
 
 
 def _write_manifest(study: PlannedStudy) -> None:
-    """Write plan-HARDWARE.json, which describes the study and its hardware, to the results folder."""
+    """Write a description of the study and its hardware to plan-HARDWARE.json in the results folder."""
     hardware, path = study.hardware, study.folder / f"plan-{study.hardware.name}.json"
     existing = store.read_json(path)  # may describe another study in the same folder
     earlier = existing.get("scaling") if isinstance(existing, dict) else None
@@ -308,7 +308,7 @@ def _write_manifest(study: PlannedStudy) -> None:
 
 
 def describe_work(study: PlannedStudy) -> str:
-    """Return a summary that counts the cases to compile and those already planned, skipped and failed."""
+    """Return a sentence with the numbers of cases to compile, already planned, skipped and failed."""
     numbers = Counter(checked.outcome[0] if checked.outcome else "planned" for checked in study.cases)
     to_compile = format_count(numbers["planned"], "case")
     counts = f"{to_compile} to compile, {study.done} already done, {numbers['skipped']} skipped"
@@ -317,7 +317,7 @@ def describe_work(study: PlannedStudy) -> str:
 
 
 def plan_lines(study: PlannedStudy, findings: Findings) -> list[str]:
-    """Return sentences about the predicted call times, and about the device-hours to measure the study.
+    """Return a list of sentences about predicted call times, and the device-hours to measure the study.
 
     `findings` is the analysis of the results folder.
     """
@@ -329,7 +329,7 @@ def plan_lines(study: PlannedStudy, findings: Findings) -> list[str]:
     planned = [record for record in study_forecast.records if record.status == "planned"]
     if not any(record.predicted for record in planned):
         return [*answers, "The device-hours to measure the study are unknown: no case has a predicted time."]
-    low, high = (device_hours(planned, study.settings, end) for end in ("low", "high"))
+    low, high = (device_hours(planned, study.settings, limit) for limit in ("low", "high"))
     replicates = study.settings.replicates
     repetitions = "once" if replicates == 1 else format_count(replicates, "time")
     hours = " to ".join(dict.fromkeys(map(format_number, (low, high))))  # "2" instead of "2 to 2"
@@ -339,16 +339,16 @@ def plan_lines(study: PlannedStudy, findings: Findings) -> list[str]:
     return [*answers, f"{cost}."]
 
 
-def device_hours(records: Sequence[Record], settings: RunSettings, end: str) -> float:
+def device_hours(records: Sequence[Record], settings: RunSettings, limit: str) -> float:
     """Return the predicted device-hours to measure the cases of `records` in all replicates.
 
-    `end` selects the lower limit ("low") or the upper limit ("high") of the 95 % interval of each predicted
-    call time. Cases without a prediction are omitted.
+    `limit` is "low" or "high", the lower or upper limit of the 95 % interval of each predicted call time.
+    Cases without a prediction are omitted.
     """
     seconds, sampling = 0.0, settings.sampling
     for record in records:
         if record.predicted is not None:
-            call = record.predicted[end]
+            call = record.predicted[limit]
             stages = sum(getattr(record, name) or 0.0 for name in COMPILING_STAGES)
             least_seconds = max(sampling.seconds, max(sampling.least, sampling.turns) * call)
             sampling_seconds = max(sampling.warm_up, call) + min(least_seconds, sampling.most * call)

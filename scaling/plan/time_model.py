@@ -1,4 +1,4 @@
-"""Predict the time of a call (`TimeEstimate`) from the work of its program; calculate the rates of a CPU.
+"""Predict the time of a call (`TimeEstimate`) from kernels, collectives and rates; measure rates of a CPU.
 
 The rates of a CPU come from the times of benchmarks (`calibrate`), which options/machine_peaks.py chooses.
 
@@ -55,7 +55,7 @@ Work = dict[str, float]
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """The predicted time of a call, the 95 % prediction interval of this time, and its parts, in seconds."""
+    """The predicted time of a call, the limits of its 95 % prediction interval, and its parts, in seconds."""
 
     seconds: float
     low: float  # the limits of the prediction interval
@@ -73,24 +73,27 @@ class UnknownTime(Exception):
 
 
 def predict(case: Case, hardware: Hardware, fields: RecordFields) -> RecordFields:
-    """Return `fields` with the field `predicted`, or with a reason in `text` if no time can be predicted."""
+    """Return the record fields of a compiled case, with its predicted time in the field `predicted`.
+
+    If no time can be predicted, the field `text` contains the reason.
+    """
     if fields["status"] != "planned":
         return fields
     try:
         if "host" in (case.storage, (fields.get("blocks") or {}).get("storage")):
             raise UnknownTime("the model has no transfers between the host and its devices")
-        time = estimate(case, hardware, fields["kernels"], fields["messages"])
+        time = estimate_time(case, hardware, fields["kernels"], fields["messages"])
     except UnknownTime as reason:
         return fields | {"text": f"not predicted: {reason}"}
     return fields | {"predicted": dataclasses.asdict(time) | {"by": "program"}}
 
 
-def estimate(
+def estimate_time(
     case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
 ) -> TimeEstimate:
-    """Return the predicted time of a call. Raise `UnknownTime` if it cannot be predicted.
+    """Return the predicted time of a call of a compiled program. Raise `UnknownTime` if there is none.
 
-    `kernels` and `messages` are the kernels and the collectives of the compiled program.
+    `kernels` and `messages` are the kernels and the collectives of the program.
     """
     with np.errstate(all="ignore"):  # extreme rates can overflow; see the check below
         time_parts, bound = draw_time_parts(case, hardware, kernels, messages)
@@ -243,9 +246,9 @@ def _torus_cost(nbytes: float, shape: tuple[int, ...], level: Level) -> np.ndarr
 
 
 def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) -> np.ndarray:
-    """Return samples of the ratio (time of the slowest of `devices` devices) / (time of a typical device).
+    """Return random samples of the time of the slowest device, relative to the time of a typical device.
 
-    `uniform` contains a random number between 0 and 1 for each sample.
+    `uniform` contains a random number between 0 and 1 for each sample. `devices` is the number of devices.
     """
     fraction = hardware.stragglers["share"]
     shift = math.log(hardware.stragglers["slowdown"]) / hardware.jitter
@@ -258,11 +261,12 @@ def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) 
 
 
 def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = True) -> Hardware:
-    """Return a copy of the CPU model `hardware` with measured rates for each device count.
+    """Return a copy of the CPU model `hardware` with measured rates for each number of devices.
 
     Only timings of the environment that was measured last are used. If `bound_only` is true, timings of
-    processes that were not bound to one core per device are ignored. The rates for a device count require
-    timings of an array copy and of a call of an empty function. Raise `Refusal` if no device count has both.
+    processes that were not bound to one core per device are ignored. The rates for a number of devices
+    require timings of an array copy and of a call of an empty function. Raise `Refusal` if no number of
+    devices has both.
     """
     benchmarks = [t for t in timings if t.case.kind in ("ceiling", "floor") and (t.honest or not bound_only)]
     benchmarks.sort(key=lambda timing: timing.records[-1].started_at or "")
@@ -284,7 +288,7 @@ def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = 
 def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
     """Return the measured rates of one device while `devices` devices compute at the same time.
 
-    Return None if array copies or calls of an empty function were not timed on `devices` devices.
+    Return None if array copies or calls of an empty function were not timed on this number of devices.
     """
     # (target, dtype) -> list of (work, work per second), for matrix products at any precision
     speeds = defaultdict[tuple[str | None, str], list[tuple[float, float]]](list)

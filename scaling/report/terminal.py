@@ -71,7 +71,7 @@ def inputs_digest(folder: Path) -> str:
 
     This is its name, records, plans and study.json, and the Python source and the templates of this package.
     """
-    digest = hashlib.sha256(os.fsencode(f"{folder.resolve().name} {environment.source()}"))
+    digest = hashlib.sha256(os.fsencode(f"{folder.resolve().name} {environment.package_hash()}"))
     templates = Path(__file__).parent.glob("*.[cj]*")  # .css, .jinja and .js files
     inputs = [*folder.glob("*.jsonl"), *folder.glob("plan-*.json"), folder / "study.json"]
     for path in (*sorted(inputs), *sorted(templates)):

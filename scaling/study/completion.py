@@ -20,7 +20,7 @@ from scaling.core.case import (
     Case,
     Refusal,
     check_names,
-    defaults,
+    default_values,
 )
 from scaling.core.derivative import Derivative, ceil_div
 from scaling.core.modes import HESSIAN, MODES
@@ -67,7 +67,7 @@ def unused_fields(case: Case) -> dict[str, Unused]:
     """
     resolved = _resolve_names(case)
     unused = fields_without_effect(resolved)
-    completed = defaults(unused) | _reset_values(resolved)
+    completed = default_values(unused) | _reset_values(resolved)
     peer_fields = {} if case.engine == JAX else peers.complete_case(resolved) | {"cache": None}
     target, one_point = f"with target={resolved.target}", resolved.points != case.points
     # `_resolve_names` resets a formulation already, so that `case` is compared, not `resolved`.
@@ -154,7 +154,7 @@ def _reset_values(case: Case) -> dict[str, Any]:
         given_mesh = "no mesh" if case.mesh is None else f"mesh={case.mesh}"
         valid_meshes = f"choose from {', '.join(meshes)}, or mesh=all for each of them"
         raise Refusal(f"split=both with {given_mesh} on devices={case.devices}: {valid_meshes}")
-    changed = defaults(set(fields_without_effect(case)) - {"wrt"})
+    changed = default_values(set(fields_without_effect(case)) - {"wrt"})
     if case.split == "data":
         changed["reduce"] = "points"
         if case.api == "jit":  # a single device holds all points

@@ -26,8 +26,8 @@ from scaling.core.case import (
     SCALINGS,
     Case,
     Refusal,
-    built_in,
     check_names,
+    module_names,
     unknown_name,
 )
 from scaling.core.formatting import format_value
@@ -296,7 +296,7 @@ def describe_fields() -> str:
     valid_values: dict[str, Collection[Any]] = {
         **CHOICES, **OPTIONS, **dict.fromkeys(_BOOLEAN_FIELDS, (True, False)), "wait": (True, False, None),
         "scaling": SCALINGS,
-        "workload": [*sorted(built_in("workloads") - {CEILING}), "an import path of your own"],
+        "workload": [*sorted(module_names("workloads") - {CEILING}), "an import path of your own"],
         "engine": [interface.JAX, *interface.ENGINES, "an import path of your own"],
     }  # fmt: skip
     text = (configuration_folder() / "config.yaml").read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling.core import environment
-from scaling.core.case import FIELDS, VIEWS, Case, Refusal, defaults, from_dict, to_dict, user_modules
+from scaling.core.case import FIELDS, VIEWS, Case, Refusal, default_values, from_dict, to_dict, user_modules
 from scaling.core.grouping import group_by
 from scaling.results import store
 from scaling.study.grid import COMMAND_LINE, GridCell, add_source, format_setting
@@ -28,7 +28,7 @@ from scaling.workers.worker_group import Variant, WorkerDied, open_worker_group
 
 _PROGRAM = Variant("preflight", module="scaling.study.preflight_process", variables={"JAX_PLATFORMS": "cpu"})
 _CACHE_FILE = ".examined.json"
-_LAYOUT_DEFAULTS = defaults((*VIEWS["layout"], *VIEWS["memory"], "cache"))
+_LAYOUT_DEFAULTS = default_values((*VIEWS["layout"], *VIEWS["memory"], "cache"))
 Answer = dict[str, Any]  # an event of preflight_process.py, or {"failure": (reason, text)}
 ProgressCallback = Callable[[int, int], None]  # (number of checked cells, number of all cells)
 
@@ -162,7 +162,7 @@ def cache_key(cells: Sequence[GridCell]) -> str | None:
     installed = sorted((package.name or "", package.version) for package in packages)
     variables = sorted(item for item in os.environ.items() if item[0].startswith(("JAX_", "XLA_")))
     given_cases = [[to_dict(cell.case), cell.scaling] for cell in cells]
-    return _hash_json((given_cases, installed, variables, environment.source()))
+    return _hash_json((given_cases, installed, variables, environment.package_hash()))
 
 
 def load_answers(folder: Path, cells: Sequence[GridCell]) -> list[Answer]:

@@ -18,7 +18,16 @@ import numpy as np
 from jaxlib import xla_client
 
 from scaling.core import environment, workload
-from scaling.core.case import SECOND, Case, Refusal, TooLarge, built_in, from_dict, problem, to_dict
+from scaling.core.case import (
+    SECOND,
+    Case,
+    Refusal,
+    TooLarge,
+    from_dict,
+    module_names,
+    problem_fields,
+    to_dict,
+)
 from scaling.core.derivative import Derivative, describe_derivative
 from scaling.core.environment import PROGRAM_VARIABLES, hide_secrets, scrub
 from scaling.core.formatting import format_location
@@ -92,22 +101,22 @@ def check_cell(cell: GridCell) -> dict[str, Any]:
     if (scaled := cell.scaled(completed)) != completed:
         completed = complete(scaled, _make_workload)  # some targets always have one point
     built = workload.build(completed, _make_workload)
-    if completed.workload not in built_in("workloads"):
+    if completed.workload not in module_names("workloads"):
         _check_inputs_once(without_layout(completed))
     try:
         derivative = without_trivial_blocks(describe_derivative(completed, built))
         completed = derivative.case
         inapplicable = why_inapplicable(derivative) or _why_indivisible(completed)
-        if inapplicable is None and completed.workload not in built_in("workloads"):
+        if inapplicable is None and completed.workload not in module_names("workloads"):
             by_hand_key = without_layout(completed)
             workload.cached("by hand", by_hand_key, lambda: _check_by_hand(derivative), _MAX_WORKLOADS)
-            key = problem(completed), completed.formulation, completed.ad_mode.is_value
+            key = problem_fields(completed), completed.formulation, completed.ad_mode.is_value
             workload.cached("reference", key, lambda: _check_reference(derivative), _MAX_WORKLOADS)
     except TooLarge as error:
         inapplicable = "too_large", scrub(str(error))[:_MAX_TEXT]
     return {
         "event": "answer", "case": to_dict(completed), "unfit": inapplicable,
-        "unused": unused_fields(cell.case), "workload_digest": workload.digest(completed.workload),
+        "unused": unused_fields(cell.case), "workload_digest": workload.source_digest(completed.workload),
         "engine": list(interface.package_versions(completed.engine).items()),
     }  # fmt: skip
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from scaling.core import workload
-from scaling.core.case import FIELDS, Case, Refusal, built_in, check_names
+from scaling.core.case import FIELDS, Case, Refusal, check_names, module_names
 from scaling.core.inputs import draw_rows, point_rows
 from scaling.core.modes import MODES
 from scaling.core.reductions import REDUCTIONS, WHOLE
@@ -31,9 +31,9 @@ def find_module(name: str) -> ModuleType:
     if name.endswith(".py") or not all(word.isidentifier() for word in name.split(".")):
         fix = "write workload=spring for spring.py in this folder; PYTHONPATH names other folders"
         raise Refusal(f"workload {name!r} is not the import path of a module: {fix}")
-    if name in built_in("workloads"):
+    if name in module_names("workloads"):
         check_not_shadowed(name)
-    return workload.module(name)
+    return workload.import_workload(name)
 
 
 def check_not_shadowed(name: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from scaling.core.case import Refusal
-from scaling.core.environment import git
+from scaling.core.environment import run_git
 from scaling.core.formatting import last_line
 from scaling.worker import PROTOCOL
 from scaling.workers.child_process import last_informative_line
@@ -70,8 +70,8 @@ def open_variant(versus: str) -> Iterator[Variant]:
 
 def _find_revision(revision: str) -> tuple[Path, str]:
     """Return the top folder of the current git repository, and the commit hash of a revision."""
-    repository = git("rev-parse", "--show-toplevel")
-    sha = git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    repository = run_git("rev-parse", "--show-toplevel")
+    sha = run_git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     if repository and sha and Path.cwd().resolve().is_relative_to(top := Path(repository).resolve()):
         return top, sha
     problem = f"versus=commit:{revision} needs a git repository with this folder and this revision"
@@ -83,7 +83,7 @@ def _check_out_revision(revision: str, folder: Path, name: str) -> Variant:
     versus, (top, sha) = f"versus=commit:{revision}", _find_revision(revision)
     git_index = {"GIT_INDEX_FILE": str(folder / ".index")}  # leave the user's index unchanged
     git_commands = ["read-tree", sha], ["checkout-index", "--all", f"--prefix={folder}/"]
-    if any(git("-C", str(top), *git_command, **git_index) is None for git_command in git_commands):
+    if any(run_git("-C", str(top), *git_command, **git_index) is None for git_command in git_commands):
         raise Refusal(f"{versus} cannot be checked out; `git fsck` may say why")
     working_directory = folder / Path.cwd().resolve().relative_to(top)
     if not working_directory.is_dir():

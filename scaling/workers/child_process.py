@@ -177,7 +177,7 @@ def _count_oom_kills() -> int:
     The number is that of this cgroup, or of this host if the cgroup has none, or 0 if both are unknown.
     """
     counter_files = [*(f"{folder}/memory.events" for folder in environment.cgroup_folders()), "/proc/vmstat"]
-    counters = next(filter(None, map(environment.contents, counter_files)), "")
+    counters = next(filter(None, map(environment.read_text, counter_files)), "")
     line = re.search(r"^oom_kill (\d+)$", counters, re.MULTILINE)
     return int(line.group(1)) if line else 0
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from scaling.core import environment
-from scaling.core.environment import contents
+from scaling.core.environment import read_text
 from scaling.core.formatting import format_wait
 
 WAIT_SECONDS = 86400.0  # timeout for cores that other studies hold
@@ -32,12 +32,12 @@ def usable_cores() -> list[int]:
     """
     siblings_path = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     allowed = sorted(os.sched_getaffinity(0))
-    siblings = {core: contents(siblings_path.format(core)) or str(core) for core in allowed}
+    siblings = {core: read_text(siblings_path.format(core)) or str(core) for core in allowed}
     lowest_core = {group: core for core, group in reversed(siblings.items())}
     ordered = sorted(siblings, key=lambda core: lowest_core[siblings[core]] != core)
     for folder in environment.cgroup_folders():
-        version_1 = " ".join(str(contents(f"{folder}/cpu.cfs_{name}_us")) for name in ("quota", "period"))
-        if limit := re.fullmatch(r"(\d+) (\d+)", contents(f"{folder}/cpu.max") or version_1):
+        version_1 = " ".join(str(read_text(f"{folder}/cpu.cfs_{name}_us")) for name in ("quota", "period"))
+        if limit := re.fullmatch(r"(\d+) (\d+)", read_text(f"{folder}/cpu.max") or version_1):
             ordered = ordered[: max(1, int(limit[1]) // int(limit[2]))]
     return ordered
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaling.core import environment
-from scaling.core.case import Case, problem, to_dict, user_modules
+from scaling.core.case import Case, problem_fields, to_dict, user_modules
 from scaling.core.grouping import group_by
 from scaling.core.record import Record
 from scaling.results import store
@@ -263,7 +263,7 @@ def process_shape(case: Case, machine: Machine, settings: RunSettings) -> Proces
 
 def group_by_problem(items: Iterable[ScheduledCase]) -> list[list[ScheduledCase]]:
     """Group cases that compute the same derivative of the same function at the same inputs."""
-    return list(group_by(items, lambda scheduled: problem(scheduled.case)).values())
+    return list(group_by(items, lambda scheduled: problem_fields(scheduled.case)).values())
 
 
 def group_by_process(items: Iterable[ScheduledCase]) -> tuple[tuple[ScheduledCase, ...], ...]:

@@ -59,7 +59,7 @@ def test_a_peak_with_huge_pages_is_not_that_without(runs, monkeypatch):
 def test_a_peak_of_another_version_of_the_package_is_measured_again(runs, monkeypatch):
     runs += [(2.0, False), (1.0, False)]
     first = peak()
-    monkeypatch.setattr(measurement.environment, "source", lambda: "changed")
+    monkeypatch.setattr(measurement.environment, "package_hash", lambda: "changed")
     assert [first, peak()] == [2.0, 1.0]
 
 

@@ -150,7 +150,7 @@ def test_the_workload_computes_the_function_at_the_given_data_and_goes_away():
         at_point = {name: a[4] if name in built.points else a for name, a in arrays.items()}
         np.testing.assert_allclose(built.function(**at_point), data["a"][4] * K[0])
     with pytest.raises(Refusal, match="unknown workload"):
-        workload.module(case.workload)
+        workload.import_workload(case.workload)
 
 
 def test_integers_and_booleans_keep_their_dtype_and_value():

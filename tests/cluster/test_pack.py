@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from scaling.cluster import pack
-from scaling.core.case import Case, Refusal, problem
+from scaling.core.case import Case, Refusal, problem_fields
 from scaling.core.record import STAGES
 from scaling.core.timing import Sampling
 from scaling.workers import schedule
@@ -58,15 +58,15 @@ def test_a_task_has_one_shape_fits_its_budget_and_does_not_split_a_problem(make_
     for task in tasks:
         shapes = {schedule.process_shape(item.case, NODES, settings) for item in task.scheduled_cases}
         assert shapes == {task.shape}
-        problems = {(problem(item.case), item.case.engine) for item in task.scheduled_cases}
+        problems = {(problem_fields(item.case), item.case.engine) for item in task.scheduled_cases}
         assert task.seconds <= budget or len(problems) == 1
     counts = Counter(
-        (problem(i.case), i.case.engine, i.case.devices)
+        (problem_fields(i.case), i.case.engine, i.case.devices)
         for t in tasks
         for i in {id(i): i for i in t.scheduled_cases}.values()
     )
     assert all(
-        sum((problem(i.case), i.case.engine, i.case.devices) == key for i in task.scheduled_cases) in (0, count)
+        sum((problem_fields(i.case), i.case.engine, i.case.devices) == key for i in task.scheduled_cases) in (0, count)
         for key, count in counts.items() for task in tasks
     )  # fmt: skip
     if budget == 1e9:

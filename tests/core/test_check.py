@@ -261,7 +261,9 @@ def test_a_correct_hessian_passes_despite_cancellation_and_a_wrong_one_fails(
     name, target, dtype, monkeypatch
 ):
     custom = Workload(SCALAR_FUNCTIONS[name], {"x": uniform(4, low=0.5)}, wrt="x")
-    monkeypatch.setattr(workload, "module", lambda _: SimpleNamespace(workload=lambda case, *_: custom))
+    monkeypatch.setattr(
+        workload, "import_workload", lambda _: SimpleNamespace(workload=lambda case, *_: custom)
+    )
     case = completion.complete(
         Case("mine", target=target, mode="fwd_over_rev", points=6, api="jit", dtype=dtype)
     )
@@ -705,7 +707,9 @@ def chain_case(mode, dtype="float64"):
 def color_chain(case, built, mask, compressed):
     """Return the derivative of `chain` from seeds that color a pattern."""
     pattern = Pattern(*(indices.astype(np.int32) for indices in np.nonzero(mask)), *CHAIN)
-    return dataclasses.replace(describe_derivative(case, built), coloring=coloring.color(pattern, compressed))
+    return dataclasses.replace(
+        describe_derivative(case, built), coloring=coloring.color_pattern(pattern, compressed)
+    )
 
 
 def check_chain(built, mask, perturb=lambda J: J, dtype="float64"):

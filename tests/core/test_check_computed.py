@@ -34,9 +34,11 @@ WEIGHTS = np.random.default_rng(3).standard_normal((4096, 8))
 
 def use_workload(built, monkeypatch):
     """Register a workload under the name `mine`."""
-    module = workload.module
+    module = workload.import_workload
     module_of_mine = SimpleNamespace(workload=lambda case: built)
-    monkeypatch.setattr(workload, "module", lambda name: module_of_mine if name == "mine" else module(name))
+    monkeypatch.setattr(
+        workload, "import_workload", lambda name: module_of_mine if name == "mine" else module(name)
+    )
 
 
 @pytest.fixture

@@ -122,7 +122,7 @@ def test_the_digest_changes_with_each_setting_that_makes_times_incomparable():
     ("owner", "attribute", "value"),
     [
         (environment, "commit", lambda: ("c" * 40, False)),
-        (environment, "source", lambda: "d" * 12),
+        (environment, "package_hash", lambda: "d" * 12),
         (environment, "processor", lambda: "Another processor"),
         (environment.machine, "python_version", lambda: "3.99.1"),
         (metadata, "version", lambda name: "0.99"),
@@ -157,7 +157,7 @@ def test_the_digest_ignores_load_host_kernel_governor_and_core_numbers(monkeypat
     before = describe(bound=[0])
     monkeypatch.setattr(os, "getloadavg", lambda: (37.5, 1.0, 1.0))
     monkeypatch.setattr(environment.machine, "release", lambda: "7.0")
-    monkeypatch.setattr(environment, "governor", lambda cores: "powersave")
+    monkeypatch.setattr(environment, "cpu_governor", lambda cores: "powersave")
     monkeypatch.setattr(environment.socket, "gethostname", lambda: "another-host")
     after = describe(bound=[1, 3])
     assert after["digest"] == before["digest"]
@@ -172,10 +172,10 @@ def test_the_digest_ignores_load_host_kernel_governor_and_core_numbers(monkeypat
 def test_the_governor_is_that_of_the_bound_cores(monkeypatch, governors, governor):
     monkeypatch.setattr(
         environment,
-        "contents",
+        "read_text",
         lambda path: next((governors[core] for core in governors if f"cpu{core}/" in path), None),
     )
-    assert environment.governor([1, 3]) == governor
+    assert environment.cpu_governor([1, 3]) == governor
 
 
 def test_the_launcher_and_a_worker_have_the_same_digest():

@@ -81,5 +81,5 @@ def test_a_field_of_a_case_is_added_by_one_line_and_changes_no_key(monkeypatch):
     assert extended.from_dict(extended.to_dict(with_value)) == with_value
     assert extended.from_dict(cases.to_dict(plain)) == with_default
     assert [name for name, view in extended.VIEWS.items() if "turns" in view] == ["method"]
-    assert extended.problem(with_default) == extended.problem(with_value)
+    assert extended.problem_fields(with_default) == extended.problem_fields(with_value)
     assert extended.label(with_value) == f"{extended.label(with_default)} 2"

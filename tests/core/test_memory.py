@@ -42,5 +42,5 @@ VERSION_1 = {
     ids=["unknown", "host", "container", "page cache", "no limit", "root", "job of Slurm", "no namespace", "version 1"],
 )  # fmt: skip
 def test_the_least_limit_of_the_host_and_all_cgroups_holds(monkeypatch, files, free, total):
-    monkeypatch.setattr(environment, "contents", files.get)
+    monkeypatch.setattr(environment, "read_text", files.get)
     assert (environment.available_bytes(), environment.available_bytes(idle=True)) == (free, total)

@@ -180,7 +180,7 @@ def hardware_threads(monkeypatch):
     files = {"/proc/stat": "".join(f"cpu{core} 5 0 0 {90 * (core < 2)} 0 0 0 0 0 0\n" for core in range(4))}
     for core, text in enumerate(("0,2", "1,3", "0,2", "1,3")):
         files[f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"] = text
-    monkeypatch.setattr(environment, "contents", files.get)
+    monkeypatch.setattr(environment, "read_text", files.get)
     host_monitor._sibling_threads.cache_clear()
     yield
     host_monitor._sibling_threads.cache_clear()
@@ -207,7 +207,9 @@ def test_the_other_hardware_threads_of_a_core_are_monitored_too(hardware_threads
 )  # fmt: skip
 def test_the_clock_of_each_bound_core_is_read_or_none(monkeypatch, files, mhz):
     monkeypatch.setattr(
-        environment, "contents", lambda path: next((files[end] for end in files if path.endswith(end)), None)
+        environment,
+        "read_text",
+        lambda path: next((files[end] for end in files if path.endswith(end)), None),
     )
     assert host_monitor.read_host("cpu", [1, 3])["core_mhz"] == mhz
 
@@ -274,10 +276,12 @@ def test_a_turn_in_which_a_cgroup_uses_up_its_cpu_quota_counts_as_throttled(monk
 
 
 def test_a_sandbox_without_cpu_counters_is_never_disturbed(monkeypatch):
-    real = environment.contents
+    real = environment.read_text
     for stat in (None, "", "cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\n"):
         monkeypatch.setattr(
-            environment, "contents", lambda path, stat=stat: stat if path == "/proc/stat" else real(path)
+            environment,
+            "read_text",
+            lambda path, stat=stat: stat if path == "/proc/stat" else real(path),
         )
         started = host_monitor.read_counters("cpu", [CORE])
         time.sleep(0.05)

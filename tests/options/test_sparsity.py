@@ -16,7 +16,7 @@ from scaling.core.case import Case, Refusal
 from scaling.core.derivative import Pattern, to_dense
 from scaling.core.workload import Workload, uniform
 from scaling.options import coloring as colorings
-from scaling.options.coloring import Coloring, color
+from scaling.options.coloring import Coloring, color_pattern
 
 pytestmark = pytest.mark.thin(20, "thorough")
 
@@ -81,7 +81,7 @@ def test_every_entry_can_be_read_off_the_compressed_columns_and_rows(compression
     generator = np.random.default_rng(1)
     for _ in range(300 if compression == "both" else 50):
         mask = draw_mask(generator, kind)
-        coloring = color(pattern_of(mask), compression)
+        coloring = color_pattern(pattern_of(mask), compression)
         J = mask * generator.integers(1, 10**6, mask.shape)
         np.testing.assert_array_equal(read_off(coloring, J), J[mask])
 
@@ -90,7 +90,7 @@ def test_every_entry_can_be_read_off_the_compressed_columns_and_rows(compression
 def test_columns_that_all_conflict_need_a_color_each_though_a_row_has_two_entries(count):
     pairs = np.array(list(itertools.combinations(range(count), 2)), np.int32)
     rows = np.repeat(np.arange(len(pairs), dtype=np.int32), 2)
-    coloring = color(Pattern(rows, pairs.reshape(-1), len(pairs), count), "columns")
+    coloring = color_pattern(Pattern(rows, pairs.reshape(-1), len(pairs), count), "columns")
     assert coloring.column_count == count == len(set(coloring.columns))
 
 
@@ -99,7 +99,7 @@ def test_the_number_of_colors_is_within_its_bounds(kind):
     generator = np.random.default_rng(4)
     for _ in range(50):
         mask = draw_mask(generator, kind)
-        columns, rows, both = (color(pattern_of(mask), method) for method in COMPRESSIONS)
+        columns, rows, both = (color_pattern(pattern_of(mask), method) for method in COMPRESSIONS)
         assert both.column_count + both.row_count <= min(columns.column_count, rows.row_count)
         assert mask.sum(axis=1).max() <= columns.column_count <= mask.any(axis=0).sum()
         assert mask.sum(axis=0).max() <= rows.row_count <= mask.any(axis=1).sum()
@@ -109,7 +109,7 @@ def test_the_number_of_colors_is_within_its_bounds(kind):
 def test_colors_are_consecutive_and_empty_rows_and_columns_have_none():
     mask = np.zeros((4, 7), bool)
     mask[1, [0, 2, 5]] = mask[3, [2, 6]] = True
-    columns, rows = color(pattern_of(mask), "columns"), color(pattern_of(mask), "rows")
+    columns, rows = color_pattern(pattern_of(mask), "columns"), color_pattern(pattern_of(mask), "rows")
     assert sorted(set(columns.columns)) == [-1, 0, 1, 2] and (columns.columns[[1, 3, 4]] == -1).all()
     assert sorted(set(rows.rows)) == [-1, 0, 1] and (rows.rows[[0, 2]] == -1).all()
 
@@ -120,16 +120,16 @@ def test_an_arrowhead_needs_few_colors_only_with_both_columns_and_rows(width):
         indices = [(i, j) for i in range(n) for j in {*range(width), i, *(range(n) if i < width else ())}]
         rows, cols = np.array(sorted(indices), np.int32).T
         pattern = Pattern(rows, cols, n, n)
-        both = color(pattern, "both")
+        both = color_pattern(pattern, "both")
         assert both.column_count + both.row_count == 2 * width + 1
-        assert color(pattern, "columns").column_count == color(pattern, "rows").row_count == n
+        assert color_pattern(pattern, "columns").column_count == color_pattern(pattern, "rows").row_count == n
 
 
 @pytest.mark.parametrize("side", [5, 35])
 def test_a_stencil_gets_the_minimum_of_five_colors(side):
     built = workload.build(Case("stencil", sizes={"side": side}))
     pattern = Pattern(*built.pattern(), side**2, side**2)
-    assert color(pattern, "columns").column_count == color(pattern, "both").column_count == 5
+    assert color_pattern(pattern, "columns").column_count == color_pattern(pattern, "both").column_count == 5
 
 
 def float32_shapes(*sizes):
@@ -335,7 +335,7 @@ def test_a_pattern_with_one_full_row_is_colored_in_little_memory():
     columns = np.concatenate([(np.arange(n)[:, None] + np.arange(-1, 2)).ravel(), np.arange(full) * 50])
     inside = (columns >= 0) & (columns < n)
     pattern = Pattern(rows[inside].astype(np.int32), columns[inside].astype(np.int32), n + 1, n)
-    coloring = color(pattern, "columns")
+    coloring = color_pattern(pattern, "columns")
     assert coloring.column_count == full
     slots = pattern.rows.astype(np.int64) * full + coloring.columns[pattern.cols]
     assert len(np.unique(slots)) == len(slots), "two nonzeros of a row never have the same color"
@@ -344,9 +344,9 @@ def test_a_pattern_with_one_full_row_is_colored_in_little_memory():
 def test_a_coloring_of_too_many_conflicts_is_refused_and_the_other_mode_needs_one_color():
     rows = np.arange(10**6, dtype=np.int32)  # each input reaches a quarter of a million outputs
     pattern = Pattern(rows, rows % 4, 10**6, 4)
-    assert color(pattern, "columns").column_count == color(pattern, "both").column_count == 1
+    assert color_pattern(pattern, "columns").column_count == color_pattern(pattern, "both").column_count == 1
     with pytest.raises(Refusal, match=r"minutes to find 250,000 or more colors here: use another mode"):
-        color(pattern, "rows")
+        color_pattern(pattern, "rows")
 
 
 def test_memory_that_runs_out_says_nothing_on_the_function(monkeypatch):

@@ -263,9 +263,9 @@ def test_a_sample_detects_an_error_by_an_input_of_small_influence(factor, reason
         return jnp.sum(jnp.sin(a)) * jnp.ones(5, a.dtype) + 1e-6 * weights * jnp.sum(jnp.sin(b))
 
     built = Workload(function, {"a": normal(40), "b": normal(30)}, wrt="a+b")
-    module = workload.module
+    module = workload.import_workload
     mine = SimpleNamespace(workload=lambda case: built)
-    monkeypatch.setattr(workload, "module", lambda name: mine if name == "mine" else module(name))
+    monkeypatch.setattr(workload, "import_workload", lambda name: mine if name == "mine" else module(name))
     monkeypatch.setattr(references, "BUDGET_SECONDS", 0.0)
     case = completion.complete(Case("mine", api="jit", points=3, mode="jacfwd", wrt="a+b"))
     arrays = evaluations.inputs.exact_inputs(case, built, 0, 3)

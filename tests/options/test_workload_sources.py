@@ -26,7 +26,7 @@ def digest_of(tmp_path, monkeypatch):
             path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return workload.digest(next(iter(files)).removesuffix(".py").replace("/", "."))
+        return workload.source_digest(next(iter(files)).removesuffix(".py").replace("/", "."))
 
     yield write_and_digest
     forget_modules()
@@ -60,7 +60,7 @@ def test_the_digest_changes_with_each_module_of_the_user_that_the_workload_impor
 def test_the_digest_does_not_depend_on_which_helpers_are_loaded_yet(digest_of):
     digest = digest_of({"wl.py": "def f():\n    import hlp" + BODY, "hlp.py": "SCALE = 1\n"})
     sys.modules["wl"].f()
-    assert "hlp" in sys.modules and workload.digest("wl") == digest
+    assert "hlp" in sys.modules and workload.source_digest("wl") == digest
 
 
 UNHASHED = {
@@ -93,4 +93,4 @@ def test_a_workload_inside_of_a_package_finds_its_neighbors(digest_of):
 
 
 def test_a_built_in_workload_has_no_digest():
-    assert workload.digest("linear") is None
+    assert workload.source_digest("linear") is None

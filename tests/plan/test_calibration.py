@@ -88,7 +88,7 @@ def test_predicting_the_ceilings_gives_their_measured_times():
         ({"products": 10**9}, "matmul", 10**9),
         ({"divisions": 10**7}, "transcendental", 10**7),
     ):
-        prediction = time_model.estimate(case, hardware, [kernel], [])
+        prediction = time_model.estimate_time(case, hardware, [kernel], [])
         assert prediction.seconds == pytest.approx(CALL + amount / SPEEDS[target], rel=1e-4)
 
 

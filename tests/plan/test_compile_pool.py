@@ -54,7 +54,7 @@ def compile_cases(tmp_path, monkeypatch):
     """Compile cases with fake workers and return (case, result) pairs in order; `actions` lists those of the workers."""
     (tmp_path / "stand_in.py").write_text(FAKE_WORKER)
     (tmp_path / "log").mkdir()
-    monkeypatch.setattr(plan_study, "built_in", lambda folder: {"alike", "once"})
+    monkeypatch.setattr(plan_study, "module_names", lambda folder: {"alike", "once"})
     monkeypatch.setattr(plan_study, "Variant", functools.partial(_fake_variant, tmp_path))
 
     def run(cases, size=1, limit=30.0, report=None, compiling=0.0, **header):

@@ -30,7 +30,7 @@ def estimate(kernels, messages=(), devices=1, hardware=None, **fields):
     """Return the prediction, or the message that states why there is none."""
     try:
         hardware = hardware or machine()
-        return time_model.estimate(case(devices, **fields), hardware, kernels, messages)
+        return time_model.estimate_time(case(devices, **fields), hardware, kernels, messages)
     except time_model.UnknownTime as reason:
         return str(reason)
 

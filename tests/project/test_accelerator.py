@@ -9,7 +9,7 @@ import sys
 import pytest
 from omegaconf import OmegaConf
 
-from scaling.core.case import APIS, BATCHES, DTYPES, MODES, PRECISIONS, SPLITS, built_in
+from scaling.core.case import APIS, BATCHES, DTYPES, MODES, PRECISIONS, SPLITS, module_names
 from scaling.results.store import load
 from scaling.study.completion import complete
 from scaling.study.grid import expand_study
@@ -20,7 +20,7 @@ from tests.support.paths import TOP
 pytestmark = pytest.mark.process
 
 STUDY = TOP / "conf" / "study" / "accelerator.yaml"
-WORKLOADS = {*built_in("workloads")} - {"ceiling"}
+WORKLOADS = {*module_names("workloads")} - {"ceiling"}
 
 
 @pytest.fixture

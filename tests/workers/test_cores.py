@@ -33,7 +33,7 @@ def test_one_core_per_physical_core_comes_before_its_siblings(monkeypatch):
     siblings = {0: "0,4", 1: "1,5", 4: "0,4", 5: "1,5"}
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(siblings))
     read_siblings = lambda path: next((siblings[core] for core in siblings if f"cpu{core}/" in path), None)  # noqa: E731
-    monkeypatch.setattr(cores, "contents", read_siblings)
+    monkeypatch.setattr(cores, "read_text", read_siblings)
     assert cores.usable_cores() == [0, 1, 4, 5]
     siblings.update({0: "0-1", 1: "0-1", 4: "4-5", 5: "4-5"})
     assert cores.usable_cores() == [0, 4, 1, 5]
@@ -66,7 +66,7 @@ QUOTAS = [  # files, usable cores of four
 def test_a_container_has_no_more_cores_than_its_cpu_quota(monkeypatch, files, usable):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3, 5, 7})
     for module in (cores, environment):
-        monkeypatch.setattr(module, "contents", files.get)
+        monkeypatch.setattr(module, "read_text", files.get)
     assert cores.usable_cores() == [2, 3, 5, 7][:usable]
 
 

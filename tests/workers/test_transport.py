@@ -192,7 +192,7 @@ def test_memory_kills_are_counted_in_the_cgroup_of_the_process_if_it_is_known(mo
     }
     if own is not None:
         files[f"{folder}/memory.events"] = "low 0\noom 4\noom_kill 2\noom_group_kill 0"
-    monkeypatch.setattr(environment, "contents", lambda path: files.get(str(path)))
+    monkeypatch.setattr(environment, "read_text", lambda path: files.get(str(path)))
     process = ChildProcess(["true"])
     process.close()
     files["/proc/vmstat"] = "oom_kill 8"
