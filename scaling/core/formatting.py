@@ -16,7 +16,7 @@ _XLA_LOG_PREFIX = re.compile(r"[IWEF]\d{4} [\d:.]+ +\d+ \S+:\d+\] ")  # level, d
 
 
 def format_number(value: float) -> str:
-    """Return a number as text with three significant digits, such as '0.15', '12.3', '1,054' or '1.2e+06'."""
+    """Return a number as text such as '0.15', '12.3', '1,054' or '1.2e+06'."""
     if value == 0 or not 0.1 <= abs(value) < 1e6:
         return f"{value:.3g}"
     exponent = math.floor(math.log10(abs(float(f"{value:.3g}"))))

@@ -69,7 +69,7 @@ class Jacobians:
         return abs(self.values).max(axis=2)
 
     def entries_by_input(self) -> Array:
-        """Return the number of stored entries in each column of J, for a dense J a single int."""
+        """Return the number of stored entries in each column of J: one int, because all columns are equal."""
         return self.values.shape[1]
 
 

@@ -233,12 +233,12 @@ def _estimate_errors(
 def _estimate_error_along(
     evaluation: Evaluation, arrays: InputArrays, direction: InputArrays, center: np.ndarray
 ) -> np.ndarray:
-    """Return an estimate of the relative error of the derivative along a direction, or infinity.
+    """Return estimated relative errors of the derivative along a direction, of shape (points, outputs).
 
     The relative error of a derivative d is max(0, |d - f| - rounding error) / (|d| + |f|), where f is a
     finite difference. The step size with the smallest error is used. At a kink, the error is 0 if d is
-    between the one-sided slopes. `center` contains the function values at the inputs `arrays`. It has the
-    shape (points, outputs), like the result.
+    between the one-sided slopes. It is infinite if d or all f are not finite. `center` contains the function
+    values at the inputs `arrays`.
     """
     noise = VALUE_ROUNDINGS * evaluation.roundoff * np.abs(center)
     derivative = evaluations.directional_derivative(evaluation, arrays, direction)

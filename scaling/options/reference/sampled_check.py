@@ -197,10 +197,10 @@ def _floor_scale(spec: ReferenceSpec, scale: np.ndarray) -> np.ndarray:
 def _compare_products(
     spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray, generator: np.random.Generator
 ) -> EntryComparison:
-    """Return a comparison of `result` with the product of the Jacobian and a vector v.
+    """Return a comparison of `result` with the product of the Jacobian (or Hessian) and a vector v.
 
-    v is the direction of the case. If the case sums the columns of the Jacobian, all elements of v are 1.
-    `result` has the shape (points, outputs, 1).
+    v is the direction that the workload defines or, if the case sums the columns of the Jacobian, a vector of
+    ones. `result` has the shape (points, outputs, 1).
     """
     evaluation = spec.computed.evaluation
     has_direction = spec.case.target == "hvp" or spec.reduction.along_point  # J x at the point x
