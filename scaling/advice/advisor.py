@@ -208,8 +208,10 @@ class Advice:
             return "takes the same time, as it is this choice"
         if record.text and time_per_call(record) is None:
             return f"is left out: {record.text.rstrip('.')}"
-        if ratio := ratio_interval(record.seconds, best.seconds):
-            return f"takes {format_number(ratio[0])} times as long{format_interval(*ratio[1:])}"
+        if record.seconds and best.seconds:
+            ratio = statistics.median(record.seconds) / statistics.median(best.seconds)
+            limits = (ratio_interval(record.seconds, best.seconds) or (ratio, None, None))[1:]
+            return f"takes {format_number(ratio)} times as long{format_interval(*limits)}"
         if record.predicted and best.predicted:
             predicted_ratio = record.predicted["seconds"] / best.predicted["seconds"]
             return f"takes {format_number(predicted_ratio)} times as long (predicted)"

@@ -121,6 +121,16 @@ def test_of_measured_times_that_are_not_distinguished_the_plainest_program_is_ad
     assert [best(plain) for plain in (0.9, 1.002, 1.02, 1.1)] == [1, 1, 0, 0]
 
 
+def test_measured_times_with_too_few_samples_for_an_interval_are_compared_with_each_other():
+    advice = scaling.advise(force, {"x": X}, {"k": K}, budget=0)
+    seconds = {"jacfwd": 1.0, "jacrev": 2.5, "vmap_grad": 3.0}
+    records = [
+        dataclasses.replace(record, status="ok", seconds=2 * [seconds[record.case.mode]])
+        for record in advice.records
+    ]
+    assert "takes 2.50 times as long.\n" in str(dataclasses.replace(advice, records=records))
+
+
 def test_with_a_budget_the_measured_come_first_and_the_jacobian_is_that_of_jax():
     lines = []
     advice = scaling.advise(force, {"x": X}, {"k": K}, wrt="k", budget=2, note=lines.append)
