@@ -80,7 +80,7 @@ class Advice:
             return best
         run = [record for record in self.records if record.started_at]
         text = next(filter(None, (record.text for record in [*run, *self.records])))
-        if run:
+        if any(record.predicted for record in run):
             text += "; budget=0 gives advice without a check"
         elif "not predicted" in text:
             text += "; `scaling advise` can measure it on this machine, such as budget=30"

@@ -171,6 +171,18 @@ def test_a_wrong_derivative_is_never_advised():
         print(advice)
 
 
+def test_a_wrong_rule_of_unknown_time_is_not_referred_to_advice_without_a_check():
+    @jax.custom_jvp
+    def sine(x):
+        return jnp.sin(x)
+
+    call = lambda x: jax.pure_callback(lambda x: 2 * np.cos(x), x, x, vmap_method="expand_dims")  # noqa: E731
+    sine.defjvp(lambda x, t: (sine(*x), call(*x) * t[0]))
+    with pytest.raises(Refusal, match="finite differences") as refusal:
+        str(scaling.advise(lambda x: sine(x), {"x": X}, budget=1))
+    assert "budget=0" not in str(refusal.value)
+
+
 def test_what_does_not_fit_is_left_out_with_its_figures(monkeypatch):
     monkeypatch.setattr(candidates.environment, "available_bytes", lambda: 3000)
     advice = scaling.advise(force, {"x": X}, {"k": K}, budget=0)
