@@ -222,6 +222,7 @@ def test_the_code_for_several_cores_of_a_cpu_sets_their_number():
         )
     line = f'jax.config.update("jax_num_cpu_devices", {len(jax.devices())})'
     assert line in two and line not in one
+    assert max(map(len, two.splitlines())) <= 110
 
 
 @pytest.mark.process
