@@ -212,18 +212,7 @@ def predict_candidates(
         note: a function that is called with each line of progress text.
         seconds: the time after which no compilation begins, except that the first three always do.
     """
-    results, built = {record.case: record for record in records}, list[BuiltCase]()
-    free = environment.available_bytes()
-    for case in [record.case for record in records if record.status == "planned"]:
-        available = model.memory or (free and free / case.devices)  # the devices of a CPU share its memory
-        try:
-            built_case = BuiltCase(dataclasses.replace(model, memory=available), case)
-            built_case.trace()
-            built.append(built_case)
-            fields = _not_compiled(INTERRUPTED)
-        except Exception as error:
-            fields = describe_failure(error)
-        results[case] = Record(case, environment={}, **fields)
+    built, results = _trace_planned(records, model)
     built.sort(key=lambda each: bool(each.case.block or each.case.chunk))  # plain programs are compiled first
     try:
         for number, (case, fields) in enumerate(_compile_in_threads(built, seconds), 1):
@@ -239,6 +228,27 @@ def predict_candidates(
     predicted = [Record(**time_model.predict(case, model, vars(record))) for case, record in results.items()]
     is_this_machine = model.platform == "cpu"
     return predicted, {each.case: each.stages for each in built if each.stages and is_this_machine}
+
+
+def _trace_planned(records: Sequence[Record], model: Hardware) -> tuple[list[BuiltCase], dict[Case, Record]]:
+    """Trace the programs of the planned cases one after another, and return (programs, {case: record}).
+
+    Functions of users may not be traced in several threads. The record of a case that cannot be traced states
+    the reason.
+    """
+    results, built = {record.case: record for record in records}, list[BuiltCase]()
+    free = environment.available_bytes()
+    for case in [record.case for record in records if record.status == "planned"]:
+        available = model.memory or (free and free / case.devices)  # the devices of a CPU share its memory
+        try:
+            built_case = BuiltCase(dataclasses.replace(model, memory=available), case)
+            built_case.trace()
+            built.append(built_case)
+            fields = _not_compiled(INTERRUPTED)
+        except Exception as error:
+            fields = describe_failure(error)
+        results[case] = Record(case, environment={}, **fields)
+    return built, results
 
 
 def _not_compiled(text: str) -> RecordFields:

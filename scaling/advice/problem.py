@@ -254,13 +254,12 @@ def _define_workload(
     problem: Problem, write: Callable[[Case], Callable[..., Any]] | None, other_modes: Sequence[str]
 ) -> Callable[[Case], Workload]:
     """Return the function `workload(case)` of a temporary module. `registered` documents the arguments."""
-    by_name = lambda call: lambda **inputs: call(*_order_inputs(problem, inputs))  # noqa: E731
     directions: dict[str, Any] = {}  # name -> specs, for the directions of each differentiated input
     if problem.target in PRODUCTS:
         names = [_name_copy(problem, name, "direction") for name in problem.wrt]
         directions = dict(zip(names, map(_make_specs, names, problem.input_structs()), strict=True))
     workload = Workload(
-        by_name(problem.function),
+        lambda **inputs: problem.function(*_order_inputs(problem, inputs)),
         points={name: _make_specs(name, value, 1) for name, value in problem.points.items()} | directions,
         shared={name: _make_specs(name, value) for name, value in problem.shared.items()},
         wrt="+".join(problem.wrt),
