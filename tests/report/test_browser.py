@@ -82,6 +82,13 @@ def test_a_short_table_of_the_fastest_modes_is_not_cut(browser, tmp_path, width)
     assert browser.eval(f"{box}.scrollHeight <= {box}.clientHeight")
 
 
+def test_cards_fill_the_width_of_the_page(browser, tmp_path):
+    browser.open(reports.write_report(made_up.write(tmp_path / "made", [record(1), record(2)])), width=1400)
+    width = "(name => document.querySelector(name).clientWidth)"
+    assert browser.eval("document.querySelectorAll('.cards li').length") == 1
+    assert browser.eval(f"{width}('.cards li') >= {width}('.cards') - 2")
+
+
 def test_a_long_name_in_a_legend_or_a_table_of_answers_is_wrapped(browser, tmp_path):
     records = [
         record(d, 1.0 / d, mode=m, workload="w" * 80, formulation="f" * 80)
@@ -315,6 +322,9 @@ def test_printed_page_is_unfolded_and_has_no_scroll_areas(page, tmp_path):
     scrolls = "[...document.querySelectorAll('.scroll')].filter(each => getComputedStyle(each).overflowY !== 'visible').length"
     assert page.eval(scrolls) == 0
     assert page.eval("getComputedStyle(document.querySelector('.tools')).display") == "none"
+    for heading in ("summary", ".legend"):
+        style = f"getComputedStyle(document.querySelector('{heading}'))"
+        assert page.eval(f"[{style}.breakInside, {style}.breakAfter]") == ["avoid", "avoid"]
     page.eval("dispatchEvent(new Event('afterprint'))")
     assert page.eval("document.querySelectorAll('details:not([open])').length") > 0
     assert page.eval("document.querySelectorAll('.chart svg').length") == panels

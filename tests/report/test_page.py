@@ -51,6 +51,14 @@ def outside_script(text):
     return re.sub(r"<(script|style)>.*?</\1>", "", text, flags=re.DOTALL)
 
 
+def test_no_cell_of_a_table_breaks_within_a_quantity(text):
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", text)
+    assert sum("\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}" in cell for cell in cells) > 50
+    assert not [
+        cell for cell in cells if re.search(r" \(\d|\d to | to \d|\d (?:[mµn]?s|[kMG]?B|%)(?!\w)", cell)
+    ]
+
+
 def without_vega(text):
     """Return the page without the Vega library, which the content security policy keeps from making requests."""
     library = (Path(page.__file__).parent / "vega.min.js").read_text()
