@@ -131,12 +131,13 @@ def _describe_devices(findings: Findings, rankings: Sequence[Ranking], ranking: 
         return [f"Measured on {recommended.devices_text} only"]
     curves = findings.curves_by_case.get((recommended.environment, recommended.honest, recommended.case), {})
     curve, point = curves.get("strong", (None, None))
-    speedup, efficiency, shown = "", "", {recommended.case.devices}
+    speedup, efficiency, stated = "", "", {id(recommended)}
     if curve and point and not point.is_baseline:
         speedup, efficiency = _describe_speedup(findings, curve, point)
-        if point.against_jit is not None or curve.baseline_devices == 1:
-            shown.add(1)  # the speed-up is over a time on one device
-    others = [each.fastest for each in rankings if each.case.devices not in shown]
+        # The speed-ups are over the baseline of the curve and, if measured, the best time on one device.
+        one_device = [each.fastest for each in rankings if each.case.devices == 1 and point.against_jit]
+        stated.update(map(id, [curve.timings[0], *one_device]))
+    others = [each.fastest for each in rankings if id(each.fastest) not in stated]
     others.sort(key=lambda timing: timing.median)
     times = [describe_slower(timing, recommended) for timing in others]
     other_counts = f"Other device counts: {list_first(times, _MOST_COUNTS, '; ')}" if times else ""
@@ -268,14 +269,14 @@ def _describe_plans(findings: Findings) -> list[str]:
 def describe_plan(forecast: Forecast) -> str:
     """Return a sentence with the number of planned cases, the hardware and the software of a plan."""
     count = Counter(record.status for record in forecast.records)
-    unplanned = (f"{count[status]} {status}" for status in ("skipped", "failed") if count[status])
-    counts = ", ".join([format_count(count["planned"], "case"), *unplanned])
+    others = [f"{count[status]} {status}" for status in ("skipped", "failed") if count[status]]
     devices = sorted({record.case.devices for record in forecast.records})
     span = f"{devices[0]:,} to {devices[-1]:,} devices" if devices[1:] else format_count(devices[0], "device")
     environments = [record.environment for record in forecast.records]
     kinds = " or ".join(dict.fromkeys(str(environment.get("device_kind")) for environment in environments))
     versions = " or ".join(dict.fromkeys(map(_describe_versions, environments)))
-    return f"{counts} on {span} of {kinds}, compiled with {versions}; times are predicted and not measured."
+    planned = f"{format_count(count['planned'], 'case')} on {span} of {kinds}, compiled with {versions}"
+    return "; ".join([planned, *others, "times are predicted and not measured."])
 
 
 def _describe_versions(environment: Mapping[str, Any]) -> str:
@@ -362,7 +363,8 @@ def _describe_defects(findings: Findings) -> list[str]:
     remarks = lint_findings(findings)
     rules = ", ".join(f"{remark.rule} ({remark.count})" for remark in remarks)
     lint = [f"Problems of the measurement, which `scaling lint` explains: {rules}."] if remarks else []
-    return [*describe_unmeasured(findings), *findings.weak_refusals, *lint]
+    not_weak = (f"Not weak scaling: {refusal}." for refusal in findings.weak_refusals)
+    return [*describe_unmeasured(findings), *not_weak, *lint]
 
 
 def describe_unmeasured(findings: Findings) -> list[str]:

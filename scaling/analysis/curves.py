@@ -118,10 +118,10 @@ class Curve(Subject):
 def scaling_curves(
     timings: Iterable[Timing], kinds: Sequence[str] = ("strong",)
 ) -> tuple[list[Curve], list[str]]:
-    """Return the scaling curves of the given kinds, and a sentence for each omitted weak curve.
+    """Return the scaling curves of the given kinds, and the name and the reason of each omitted weak curve.
 
     A kind is "strong" or "weak". Timings on shared CPU cores are omitted. A weak curve is omitted if its work
-    per device varies or is unknown. It has no sentence if all its timings are on strong scaling curves.
+    per device varies or is unknown. It has no reason if all its timings are on strong scaling curves.
     """
     timings = [timing for timing in timings if timing.honest]
     on_one_device = (timing for timing in timings if timing.case.api == "jit" and timing.case.devices == 1)
@@ -132,7 +132,7 @@ def scaling_curves(
     strong = (curve for curve in built if curve.kind == "strong" and len(curve.points) > 1)
     on_strong_curves = {id(timing) for curve in strong for timing in curve.timings}
     refusals = [
-        f"Not weak scaling: {curve.name}: {reason}."
+        f"{curve.name}: {reason}"
         for curve, reason in curves_and_reasons
         if reason and not on_strong_curves.issuperset(map(id, curve.timings))
     ]

@@ -25,7 +25,6 @@ class Findings:
     name: str
     records: list[Record]
     damaged: list[str]  # lines that cannot be read, as "file:line: reason"
-    missing: list[str]  # a label for each case and replicate of the study without a record
     timings: list[Timing]
     curves: list[Curve]
     fastest: list[ranking.Ranking]
@@ -69,6 +68,17 @@ class Findings:
     def newest_records(self) -> list[Record]:
         """Return the newest record of each replicate of each case, from any environment."""
         return list(store.newest_by_replicate(self.records).values())
+
+    @functools.cached_property
+    def missing(self) -> list[str]:
+        """Return a label for each replicate of a case of the study without a record."""
+        recorded = store.newest_by_replicate(self.records)
+        return [
+            label(case) + (f" replicate {number + 1}" if number else "")
+            for key, (case, replicates) in self.study.cases.items()
+            for number in range(replicates)
+            if (key, number) not in recorded
+        ]
 
     @functools.cached_property
     def case_timings(self) -> list[Timing]:
@@ -145,7 +155,6 @@ def read(
         name=str(study.content.get("study") or folder.resolve().name),
         records=records,
         damaged=loaded.damaged,
-        missing=_list_missing(study.cases, records),
         timings=timings,
         curves=scaling_curves,
         fastest=fastest,
@@ -159,17 +168,3 @@ def read(
         study=study,
         plan_files=plan_files,
     )
-
-
-def _list_missing(expected: Mapping[str, tuple[Case, int]], records: Sequence[Record]) -> list[str]:
-    """Return a label for each replicate of a case that has no record.
-
-    `expected` is {case key: (case, number of replicates)}.
-    """
-    recorded = store.newest_by_replicate(records)
-    return [
-        label(case) + (f" replicate {number + 1}" if number else "")
-        for key, (case, replicates) in expected.items()
-        for number in range(replicates)
-        if (key, number) not in recorded
-    ]

@@ -118,7 +118,7 @@ def _print_findings(
         other = f"{format_count(other_records, 'record')} of other environments (versions, flags or code)"
         text = f"- In the report, kept apart: {other}."
         print_lines(console, wrap_text(text, indent="  ") if brief else [text])
-    _print_totals(folder, describe_totals(study_findings), console, brief)
+    _print_totals(folder, describe_totals(study_findings), console)
 
 
 def find_unrecorded(folder: Path, records: Sequence[Record] | None = None) -> list[Record]:
@@ -134,8 +134,8 @@ def find_unrecorded(folder: Path, records: Sequence[Record] | None = None) -> li
     return task_state.make_failed_records(tasks, store.load(folder).records if records is None else records)
 
 
-def _print_totals(folder: Path, totals: str, console: Console, brief: bool = False) -> None:
+def _print_totals(folder: Path, totals: str, console: Console) -> None:
     """Print the number of cases with each status (`totals`, a text) and the path of the report."""
     report = f"report: {folder / 'report' / 'index.html'}"
     joined = f"{totals}; {report}"
-    print_lines(console, [totals, report] if brief and len(joined) > WIDTH else [joined])
+    print_lines(console, [totals, report] if len(joined) > WIDTH else [joined])

@@ -24,7 +24,7 @@ _BADGE_CLASSES = {  # verdict -> CSS class of its color, unless it has the defau
 }
 _NOTE = (
     "A is the old folder, B the new one. The link of a case opens its samples, in the order they were taken: "
-    "A in blue, B in orange."
+    "A in blue, B in orange. p: the p-value, corrected for the number of cases."
 )
 
 
@@ -117,7 +117,7 @@ def write_comparison(comparison: FolderComparison) -> Path:
         case_table(cases_by_unchanged.get(False, [])),
         case_table(cases_by_unchanged.get(True, []), "unchanged", "Cases without a shown difference"),
     )
-    sections = [Section("summary", "What was compared", summary, sentences=remarks, opened=True)]
+    sections = [Section("summary", "What was compared", "", sentences=remarks, opened=True)]
     sections += [table_section(table, table.anchor == "changed") for table in tables if table.rows]
     counts = Counter(row.verdict for row in comparison.rows)
     badges = [(_BADGE_CLASSES.get(verdict, ""), f"{count} {verdict}") for verdict, count in counts.items()]

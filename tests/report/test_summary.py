@@ -157,3 +157,17 @@ def test_an_answer_compares_the_device_counts_and_states_each_number_once(second
     assert answer.ranking.devices_text == f"{fastest} device{'s' * (fastest > 1)}"
     assert bool(answer.ranking.device_certainty) is (len(seconds) > 1)
     assert list(answer.details) == expected
+
+
+def test_what_lint_finds_is_stated_once(tmp_path):
+    failed = [record(status="failed", reason="error", text="it broke")]
+    text = "\n".join(summarize(read_study(tmp_path, failed), tmp_path))
+    assert text.count("nothing measured (1)") == 1 and "1 case failed" in text
+
+
+def test_totals_and_the_path_of_the_report_have_two_lines_if_one_is_too_long(tmp_path):
+    folder, output = made_up.write(tmp_path / ("long " * 20), [record()]), io.StringIO()
+    report.write_and_print(folder, Console(file=output, width=80))
+    assert output.getvalue().splitlines()[-2:] == [
+        "1 ok, 0 skipped, 0 failed", f"report: {folder / 'report' / 'index.html'}"
+    ]  # fmt: skip
