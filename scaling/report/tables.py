@@ -42,9 +42,10 @@ _LINT_COLUMNS = ("severity", "what", "how many", "which", "how to fix it")
 _MAX_VALUES = 6  # largest number of values shown per property of an environment, such as its jobs
 _NOTES = {  # first word of a table's HTML anchor -> text above the table
     "fastest": "The fastest mode on the recommended device count, which is the smallest whose time is not "
-    "significantly longer than the shortest. Derivatives written by hand are not ranked. Runner-up: the next "
-    "mode on as many devices. Ratio: its time over that of the fastest. Certainty: that of the mode, and "
-    "that of the device count if they differ. In parentheses: 95 % intervals.",
+    "significantly longer than the shortest. Derivatives written by hand and other AD systems are not "
+    "ranked. Runner-up: the next mode on as many devices. Ratio: its time over that of the fastest. "
+    "Certainty: that of the mode, and that of the device count if they differ. In parentheses: 95 % "
+    "intervals.",
     "measured": "One row for each case; its link opens its samples, stages and memory. Speed-up and "
     "efficiency are relative to the same program on the fewest devices. Serial part: the fraction of the "
     "time that is not divided among the devices, by Amdahl's or Gustafson's law (Karp and Flatt 1990). "

@@ -179,7 +179,7 @@ def _plots_over_devices(curves: Iterable[Curve]) -> Iterator[Plot]:
         speedups = {line: {p.devices: p.speedup for p in points} for line, points in by_line.items()}
         baselines = tuple(sorted({curve.baseline_devices for curve in plot_curves}))
         bases = " or ".join(format_count(base, "device") for base in baselines)
-        y_title = f"{'scaled ' if kind == 'weak' else ''}speed-up over {bases}"
+        y_title = f"{'scaled ' if kind == 'weak' else ''}speed-up relative to {bases}"
         yield Plot(kind, "speedup", title, "devices", "devices", y_title, speedups, baselines)
 
 

@@ -47,7 +47,7 @@ def test_open_sections_show_time_speedup_and_size_with_dotted_ends_of_intervals(
     assert time["metrics"] == [f"time/{stem}{end}" for end in ends] and time["yLogScale"]
     assert speedup["metrics"] == [*(f"speedup/{stem}{end}" for end in ends), "ideal/from_1"]
     assert time["xAxis"] == speedup["xAxis"] == "devices"
-    assert speedup["yAxisTitle"] == "speed-up over 1 device"
+    assert speedup["yAxisTitle"] == "speed-up relative to 1 device"
     (size,) = (panel["config"] for panel in panels_by_title["Time against size"])
     assert size["xAxis"] == "size" and size["xAxisTitle"] == "m"
     assert set(panels_by_title) <= set(strings(views(server)["runs"]))
