@@ -10,7 +10,7 @@ from scaling.cli.commands import FAILED, OK
 from scaling.cli.output import print_lines
 from scaling.core.case import Refusal
 from scaling.report import comparison as report
-from scaling.report.terminal import print_table
+from scaling.report.terminal import print_table, print_wrapped
 from scaling.results import store
 
 
@@ -40,6 +40,7 @@ def print_comparison(
     else:
         if (table := report.changed_table(compared)).rows:
             print_table(table, console)
-        page = f"page: {report.write_comparison(compared)}"
-        print_lines(console, [page, *report.comparison_lines(compared)])
+        print_lines(console, [f"page: {report.write_comparison(compared)}"])
+        for sentence in report.comparison_lines(compared):
+            print_wrapped(sentence, console)
     return FAILED if compared.has_regression else OK

@@ -117,7 +117,7 @@ def print_report(report: TerminalReport, console: Console) -> None:
     for table in report.tables:
         print_table(table, console)
     for sentence in report.sentences:
-        _print_wrapped(f"- {sentence}", console)
+        print_wrapped(f"- {sentence}", console)
 
 
 def print_table(table: Table, console: Console) -> None:
@@ -126,12 +126,12 @@ def print_table(table: Table, console: Console) -> None:
         [keep_numbers_whole(_to_one_line(cell, console)) for cell in row]
         for row in (table.columns, *table.rows)
     )
-    _print_wrapped(table.title, console)
+    print_wrapped(table.title, console)
     widths = _column_widths(list(zip(header, *text_rows, strict=True)), console.width)
     if widths is None:
         for first_cell, *cells in text_rows:
             named = (f"{name} {cell}" for name, cell in zip(header[1:], cells, strict=True) if cell)
-            _print_wrapped(f"{first_cell}: {', '.join(named)}", console)
+            print_wrapped(f"{first_cell}: {', '.join(named)}", console)
         return
     rich_table = RichTable()
     names, *rows = (
@@ -169,7 +169,7 @@ def _to_one_line(text: str, console: Console) -> str:
     return line.replace("µ", "u").encode("ascii", "replace").decode()
 
 
-def _print_wrapped(text: str, console: Console) -> None:
+def print_wrapped(text: str, console: Console) -> None:
     """Print text wrapped to the width of the console, or on one line if the console is not a terminal."""
     line = _to_one_line(text, console)
     wrapped = "\n".join(wrap_text(line, console.width, "  ")) if console.is_terminal else line

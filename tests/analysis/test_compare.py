@@ -1,10 +1,14 @@
 """Tests of the comparison of two results folders: error rates of its verdicts in simulated studies, and its output."""
 
+import io
+
 import numpy as np
 import pytest
+from rich.console import Console
 
 from scaling.analysis.folder_comparison import SAME, SLOWER, UNDECIDED, compare, find_folders
 from scaling.analysis.ratios import ratio_interval
+from scaling.cli.compare import print_comparison
 from scaling.core.case import Refusal
 from scaling.core.record import to_line
 from scaling.report.comparison import case_table, changed_table, comparison_lines, format_markdown
@@ -258,6 +262,14 @@ def test_table_of_many_cases_ends_with_the_number_of_the_others(steady, compare_
 
 
 @pytest.mark.process
+def test_sentences_of_a_comparison_fit_a_terminal(steady, tmp_path):
+    folders = [write(tmp_path / name, steady(seconds)) for name, seconds in (("a", 1.0), ("b", 1.5))]
+    output = io.StringIO()
+    print_comparison(*folders, Console(file=output, width=80, force_terminal=True, color_system=None))
+    lines = [line for line in output.getvalue().splitlines() if str(tmp_path) not in line]
+    assert len(lines) > 4 and all(len(line) <= 80 for line in lines)
+
+
 def test_exit_status_of_compare_tells_whether_a_case_is_slower(steady, scaling_command, tmp_path):
     fast, slow = steady(1.0), steady(1.5)
     for name, records in (("old", fast), ("new", slow), ("other", steady(1.0, points=99))):
