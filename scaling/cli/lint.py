@@ -9,10 +9,12 @@ from scaling.analysis import findings
 from scaling.analysis import lint as linting
 from scaling.cli import report
 from scaling.cli.commands import FAILED, OK
-from scaling.cli.output import make_printable, print_lines
+from scaling.cli.output import make_printable
+from scaling.report.text import wrap_text
 from scaling.results import store
 
 _SEVERITY_COLORS = {linting.ERROR: "red", linting.WARNING: "yellow"}
+_INDENT = " " * 8
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -25,10 +27,12 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     unrecorded = report.find_unrecorded(folder, loaded.records)
     lint_findings = linting.lint_findings(findings.read(folder, None, unrecorded, loaded))
     for finding in lint_findings:
-        text = make_printable(f"{finding.rule} ({finding.count}): {finding.text}")
-        severity = f"{finding.severity:8}", _SEVERITY_COLORS[finding.severity]
-        console.print(Text.assemble(severity, text), soft_wrap=True)
-        print_lines(console, [f"        fix: {finding.fix}"])
+        severity = Text(f"{finding.severity:8}", _SEVERITY_COLORS[finding.severity])
+        violations = f"{finding.rule} ({finding.count}): {finding.text}"
+        for head, text in ((severity, violations), (_INDENT, f"fix: {finding.fix}")):
+            line = make_printable(text)
+            lines = wrap_text(line, console.width - len(head)) if console.is_terminal else [line]
+            console.print(Text.assemble(head, f"\n{_INDENT}".join(lines)), soft_wrap=True)
     console.print(linting.format_verdict(lint_findings))
     failed = any(args.strict or finding.severity == linting.ERROR for finding in lint_findings)
     return FAILED if failed else OK

@@ -1,14 +1,18 @@
 """Tests of `scaling lint`: the remarks on results folders that violate one rule each, and on a folder without faults."""
 
+import argparse
 import dataclasses
+import io
 import re
 
 import numpy as np
 import pytest
 import scipy.stats
+from rich.console import Console
 
 from scaling.analysis import findings, lint
 from scaling.analysis.ratios import interval_widening, trend
+from scaling.cli import lint as lint_command
 from scaling.core.case import to_dict
 from scaling.core.record import to_line
 from scaling.results.store import write_json
@@ -163,6 +167,17 @@ def test_single_process_is_reported(study, remarks_on):
     remarks = remarks_on(one_process)
     (remark,) = remarks.values()
     assert (remark.rule, remark.severity, remark.count) == ("measured in one process", "warning", 4)
+
+
+def test_printed_problems_fit_a_terminal_and_have_one_line_each_in_a_pipe(study, remarks_on, tmp_path):
+    remarks_on([record for record in study() if not record.replicate])
+    for is_terminal in (True, False):
+        output = io.StringIO()
+        console = Console(file=output, width=80, force_terminal=is_terminal, color_system=None)
+        lint_command.execute(argparse.Namespace(folder=str(tmp_path), strict=False), console)
+        lines = output.getvalue().splitlines()
+        assert lines[0].startswith("warning measured in one process (4): ") and "        fix: " in lines[-2]
+        assert all(len(line) <= 80 for line in lines) if is_terminal else len(lines) == 3
 
 
 def test_missing_records_and_damaged_lines_are_reported(study, clean, remarks_on):
