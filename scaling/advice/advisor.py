@@ -356,7 +356,7 @@ def _check_advice_options(budget: Any, devices: Any, hardware: Any) -> tuple[lis
     Raise `Refusal` if an option is invalid, a number of devices is not available, or a compiler is missing.
     """
     machine = None if hardware in (None, "cpu") else read_hardware(hardware)
-    if not (isinstance(budget, numbers.Real) and 0 <= float(budget) < math.inf):
+    if isinstance(budget, bool) or not (isinstance(budget, numbers.Real) and 0 <= float(budget) < math.inf):
         raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
     counts = list(devices) if isinstance(devices, Sequence) else [devices]
     if not counts or not all(isinstance(count, numbers.Integral) and int(count) >= 1 for count in counts):
