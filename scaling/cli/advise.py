@@ -86,11 +86,8 @@ def execute(words: list[str], console: Console) -> int:
             fix = "remove it, or write it under if __name__ == '__main__'"
             raise Refusal(f"{request.name} raised {type(error).__name__}({error}); {fix}") from None
         return 0
-    try:
-        _advise_on_devices(words, _parse_request(words), console)
-        return 0
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("stopped before there was any advice") from None
+    _advise_on_devices(words, _parse_request(words), console)
+    return 0
 
 
 def _advise_on_devices(words: list[str], request: _Request, console: Console) -> None:

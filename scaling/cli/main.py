@@ -53,14 +53,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     `argv` contains the command name and its arguments. None means `sys.argv[1:]`.
     """
-    console = make_console()
+    console, words = make_console(), list(sys.argv[1:] if argv is None else argv)
     try:
         for signal_number in _STOP_SIGNALS:
             if signal.getsignal(signal_number) != signal.SIG_IGN:  # nohup ignores SIGHUP
                 signal.signal(signal_number, _stop)
-        return _run_and_explain(list(sys.argv[1:] if argv is None else argv), console)
+        return _run_and_explain(words, console)
     except KeyboardInterrupt as stop:  # may also occur while another error is printed
-        return _print_error(str(stop) or f"stopped; {_CONTINUE_ADVICE}", INTERRUPTED)
+        text = " before there was any advice" if "advise" in words[:1] else f"; {_CONTINUE_ADVICE}"
+        return _print_error(str(stop) or f"stopped{text}", INTERRUPTED)
 
 
 def _run_and_explain(words: list[str], console: Console) -> int:

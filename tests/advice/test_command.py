@@ -1,5 +1,6 @@
 """`scaling advise`: a function of a file or a workload on the command line; bad words are one line and exit status 2."""
 
+import importlib
 import os
 import re
 import signal
@@ -154,11 +155,11 @@ def test_an_empty_target_is_not_replaced_by_the_default():
     assert request.options["target"] == "", "`make_problem` refuses it"
 
 
-def test_ctrl_c_before_the_measurement_names_no_records(monkeypatch, capsys):
-    def interrupt(words):
+def test_ctrl_c_while_the_command_is_imported_names_no_records(monkeypatch, capsys):
+    def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(advise, "_parse_request", interrupt)
+    monkeypatch.setattr(importlib, "import_module", interrupt)
     assert main(["advise", "workload=linear"]) == 130
     assert capsys.readouterr().err == "scaling: stopped before there was any advice\n"
 
