@@ -94,8 +94,11 @@ def expand_study(
     location = f"in study/{name}.yaml" if name else "in the study"
     sources = dict.fromkeys(command_line, COMMAND_LINE)
     grids = list(_expand_grids(study, command_line, location, sources))
-    for fields, _ in grids:
-        if device_counts and fields.get("devices") == EVERY:
+    for fields, sources in grids:
+        if fields.get("devices") == EVERY and not device_counts:
+            text = "devices=all is for `scaling plan`: write numbers here, such as 'devices=[1,2]'"
+            raise Refusal(add_source(text, sources))
+        if fields.get("devices") == EVERY:
             fields["devices"] = list(device_counts)
     if max_cases is not None:
         _check_case_count(grids, max_cases)

@@ -398,6 +398,7 @@ TABLES["words"] = {
         ((*RBF, "sampling={secs: 1}"), "unknown key 'sampling.secs'"),
         ((*RBF, "hardware.chips=1"), "unknown key 'hardware.chips'"),
         ((*RBF, "study.points=3"), "unknown key 'study.points'"),
+        ((*RBF, "devices=all"), "^scaling: devices=all is for `scaling plan`: write numbers here, such as 'devices=.1,2.'$"),
         ((*RBF, "study.pints=3"), "unknown key 'study.pints'"),
         ((*RBF, "sizes={d: 1}", "sizes={}", "dry_run=true"), "sizes is given twice"),
         ((*RBF, "sizes.m=range(1,3)"), r"sizes.m must be a positive integer, not 'range\(1,3\)'"),

@@ -228,10 +228,7 @@ def test_where_accepts_only_comparisons(where):
         ({"grids": ["linear"]}, "grids must be a list"),
         ({"workload": "linear", "sizes": [5, 3]}, "sizes must be a mapping"),
         ({"workload": "linear", "sizes": {"p": "many"}}, "sizes.p must be a positive integer, not 'many'"),
-        (
-            {"workload": "linear", "devices": "all"},
-            "devices must be a positive integer, not 'all'",
-        ),
+        ({"workload": "linear", "devices": "all"}, "devices=all is for `scaling plan`.*in the study"),
         ({"workload": "linear", "scaling": "week"}, "unknown scaling 'week'.*did you mean 'weak'"),
         ({"workload": "linear", "mode": "vmap_jacfw"}, "unknown mode 'vmap_jacfw'"),
         ({"workload": "linear", "points": [6, "10"]}, "points must be a positive integer, not '10'"),
