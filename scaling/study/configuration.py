@@ -76,7 +76,7 @@ def compose(arguments: Sequence[str], command: str = "run") -> tuple[dict[str, A
     except Refusal:
         raise
     except Exception as error:
-        raise _explain_error(error, arguments) from None
+        raise _explain_error(error, arguments, users_folder) from None
     if prints_config:
         print(OmegaConf.to_yaml(config), flush=True)
         raise SystemExit(0)
@@ -258,9 +258,13 @@ def _in_yaml_syntax(name: str, text: str) -> str:
     return json.dumps(text, ensure_ascii=False) if is_text or not text else text
 
 
-def _explain_error(error: Exception, arguments: Sequence[str]) -> Refusal:
-    """Return the exception to raise if Hydra cannot compose `arguments`, with an explanation in one line."""
+def _explain_error(error: Exception, arguments: Sequence[str], users_folder: Path | None) -> Refusal:
+    """Return the exception to raise if Hydra cannot compose `arguments`, with an explanation in one line.
+
+    If loading a file raises the same error, the message names this file.
+    """
     from hydra.errors import MissingConfigException
+    from omegaconf import OmegaConf
 
     cause = error.__cause__ or error
     if isinstance(cause, yaml.MarkedYAMLError) and (mark := cause.problem_mark):
@@ -271,9 +275,17 @@ def _explain_error(error: Exception, arguments: Sequence[str]) -> Refusal:
         group, _, name = (error.missing_cfg_file or "").partition("/")
         fix = f"; your own is DIR/study/{Path(name).name}.yaml, with --config-dir DIR" * (group == "study")
         return Refusal(f"{unknown_name(group or 'configuration', name, error.options)}{fix}")
-    reason = " ".join(str(cause).partition("object_type")[0].split())
+    text = str(cause).replace("Incompatible key type 'NoneType'", "a key is null or ~")
+    reason = " ".join(re.split(r'object_type|Config search path|full_key: *\n|\n +in "', text)[0].split())
     if isinstance(cause, RecursionError):
         reason = "a file or a value refers to itself, or has too many levels"
+    folders = filter(None, (users_folder, configuration_folder()))
+    for path in (path for folder in folders for path in folder.glob("**/*.yaml")):
+        try:
+            OmegaConf.load(path)
+        except Exception as other:
+            if str(other) == str(cause) or type(other) is type(cause) is RecursionError:
+                return Refusal(f"{os.path.relpath(path)}: {reason[:300]}; correct this file")
     fix = "correct the argument or the file that this names"
     return Refusal(f"cannot compose {' '.join(arguments)[:200]}: {reason[:300]}; {fix}")
 

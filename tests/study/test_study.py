@@ -428,7 +428,7 @@ def test_the_name_of_a_study_has_no_ending(compose_file):
 def test_a_file_that_cannot_be_read_is_rejected(compose_file, tmp_path):
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / "mine.yaml").symlink_to("/proc/self/mem")  # opens, and cannot be read
-    with pytest.raises(Refusal, match=r"study=mine: \[Errno 5\] Input/output error; "):
+    with pytest.raises(Refusal, match=r"study/mine.yaml: \[Errno 5\] Input/output error; "):
         compose_file("study=mine")
 
 
