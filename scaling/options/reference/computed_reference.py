@@ -14,6 +14,7 @@ Each reference is verified by finite differences (verification.py), once for eac
 import contextlib
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,11 +24,11 @@ import numpy as np
 
 from scaling.core import inputs, modes
 from scaling.core import reference as references
-from scaling.core.case import SECOND, Case
+from scaling.core.case import SECOND, Case, problem
 from scaling.core.inputs import InputArrays, point_structs
 from scaling.core.reference import ROUNDOFF, ReferenceSpec, flatten_inputs
 from scaling.core.timing import time_once
-from scaling.core.workload import Workload, cached
+from scaling.core.workload import Workload, cached, fingerprint
 from scaling.options import jaxpr_interpreter
 from scaling.options.jaxpr_properties import jvp_properties
 from scaling.options.reference import evaluations, verification
@@ -35,6 +36,7 @@ from scaling.options.reference.evaluations import Evaluation
 
 _NATIVE_EVALUATIONS = 2  # the number of evaluations from which the rounding error of values is estimated
 _MAX_UNOPTIMIZED = 2**18  # the largest number of inputs times elements for which LLVM optimizes no program
+_MAX_RANGES = 64  # the largest number of ranges of points at which a closed form is compared with JVPs
 _MAX_DTYPE_DIFFERENCE = 2.0  # relative to the rounding error; a larger difference has another cause
 
 
@@ -150,58 +152,76 @@ def native_evaluation(case: Case, workload: Workload) -> Evaluation:
 
 
 def describe_wrong_form(spec: ReferenceSpec) -> str | None:
-    """Return an error message if JAX contradicts the closed form of a workload at the first point, else None.
+    """Return an error message if JAX contradicts the closed form of a workload, else None.
 
     A derivative that the workload computes by hand may repeat an error of its closed form, such as an entry
-    that `pattern` lacks. The product of the Jacobian and a random vector must differ from a JVP in the dtype
-    of the case, and from finite differences, because a derivative rule of the function may be wrong, or the
-    function may have a kink at the point. Return None, too, if JAX cannot evaluate the function with rounding
-    errors.
+    that `pattern` lacks. The product of the Jacobian and a random vector is compared with a JVP in the dtype
+    of the case at all points, or at those of the first ranges. None is also returned if JAX cannot evaluate
+    the function with rounding errors.
     """
-    workload, arrays = spec.workload, inputs.exact_inputs(spec.case, spec.workload, 0, 1)
-    evaluation = native_evaluation(spec.case, workload)
-    direction = evaluations.random_direction(evaluation, arrays, np.random.default_rng(spec.case.data_seed))
-    J, floor = references.reference_jacobians(spec, 0, 1)
-    v = flatten_inputs(evaluation.names, evaluation.per_point, direction, 1)
-    expected = J.by_output(J.values, v)
-    magnitude = J.by_output(references.at_least(np.abs(J.values), floor), np.abs(v))
-    limit = references.tolerance(spec.roundoff, max(workload.terms, v.shape[1])) * magnitude
-    limit = limit + 2.0**13 * references.smallest_normal(spec.case)  # intermediate results may underflow
+    fields = problem(spec.case), spec.case.seeds, spec.rounding, spec.roundoff
+    key = *fields, spec.workload_key, fingerprint(spec.workload.pattern)
+    text: str | None = cached("wrong form", key, functools.partial(_find_wrong_point, spec), 8)
+    return text
+
+
+def _find_wrong_point(spec: ReferenceSpec) -> str | None:
+    evaluation, errors = native_evaluation(spec.case, spec.workload), np.zeros(0)
     try:
-        product, is_wrong = _compare_with_jvp(spec, evaluation, arrays, direction, expected, limit)
-        if is_wrong.any():
-            with evaluations.evaluation_context("float64"):
-                exact = _make_unverified_reference(spec.case, workload, "float64", arrays).evaluation
-                is_wrong &= verification.find_refuted(exact, arrays, direction, expected, limit)
+        for start, stop in itertools.islice(references.point_ranges(spec), _MAX_RANGES):
+            arrays, direction, expected, limit = _multiply_closed_form(spec, evaluation, start, stop)
+            with evaluations.evaluation_context(evaluation.dtype):
+                product = evaluations.directional_derivative(evaluation, arrays, direction)
+            errors = np.append(errors, (np.abs(product - expected) / limit).max(axis=1))
+        worst = np.argsort(-errors)[: evaluations.SAMPLED_POINTS]
+        texts = (_describe_wrong_point(spec, evaluation, int(i)) for i in worst if errors[i] > 1)
+        return next(filter(None, texts), None)
     except Exception:  # of the function, or of JAX
         return None
+
+
+def _describe_wrong_point(spec: ReferenceSpec, evaluation: Evaluation, point: int) -> str | None:
+    """Return an error message if JAX contradicts the closed form of a workload at a point, else None.
+
+    The closed form must differ from a JVP by more than rounding errors, and from finite differences, because
+    a rule of the function may be wrong, or a kink may be at the point.
+    """
+    arrays, direction, expected, limit = _multiply_closed_form(spec, evaluation, point, point + 1)
+    differentiate = functools.partial(evaluations.directional_derivative, direction=direction)
+    with evaluations.evaluation_context(evaluation.dtype):
+        product = differentiate(evaluation, arrays)
+        rounding = evaluations.rounding_range(differentiate, evaluation, arrays, 2 * spec.roundoff, 16)
+    is_wrong = np.abs(product - expected) > limit + 3 * rounding
+    if is_wrong.any():
+        with evaluations.evaluation_context("float64"):
+            exact = _make_unverified_reference(spec.case, spec.workload, "float64", arrays).evaluation
+            is_wrong &= verification.find_refuted(exact, arrays, direction, expected, limit)
     if not is_wrong.any():
         return None
     output = int(np.argmax(is_wrong[0]))
     return (
-        "the closed form of the workload (`reference`, or `nonzeros` with `pattern`) is wrong at point 0: "
+        f"the closed form of the workload (`reference`, or `nonzeros` with `pattern`) is wrong at point {point}: "
         f"the derivative of output {output} in a random direction is {expected[0, output]:.7g}, but JAX "
         f"computes {product[0, output]:.7g}"
     )
 
 
-def _compare_with_jvp(
-    spec: ReferenceSpec,
-    evaluation: Evaluation,
-    arrays: InputArrays,
-    direction: InputArrays,
-    expected: np.ndarray,
-    limit: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return (JVP along `direction`, whether it differs from `expected`), of shape (points, outputs).
+def _multiply_closed_form(
+    spec: ReferenceSpec, evaluation: Evaluation, start: int, stop: int
+) -> tuple[InputArrays, InputArrays, np.ndarray, np.ndarray]:
+    """Return (inputs, random vector, product, error limit) at the points [start, stop).
 
-    A difference is allowed up to `limit` plus three times the range of the JVP with random rounding errors.
+    The product is that of the Jacobian of the closed form and the vector, of shape (points, outputs).
     """
-    differentiate = functools.partial(evaluations.directional_derivative, direction=direction)
-    with evaluations.evaluation_context(evaluation.dtype):
-        product = differentiate(evaluation, arrays)
-        rounding = evaluations.rounding_range(differentiate, evaluation, arrays, 2 * spec.roundoff, 16)
-    return product, np.abs(product - expected) > limit + 3 * rounding
+    arrays = inputs.exact_inputs(spec.case, spec.workload, start, stop)
+    generator = np.random.default_rng([spec.case.data_seed, start])
+    direction = evaluations.random_direction(evaluation, arrays, generator)
+    J, floor = references.reference_jacobians(spec, start, stop)
+    v = flatten_inputs(evaluation.names, evaluation.per_point, direction, stop - start)
+    magnitude = J.by_output(references.at_least(np.abs(J.values), floor), np.abs(v))
+    limit = references.tolerance(spec.roundoff, max(spec.workload.terms, v.shape[1])) * magnitude
+    limit = limit + 2.0**13 * references.smallest_normal(spec.case)  # intermediate results may underflow
+    return arrays, direction, J.by_output(J.values, v), limit
 
 
 @functools.lru_cache(maxsize=8)  # the cache of compiled programs compares functions by identity
