@@ -97,6 +97,11 @@ def jvp_properties(
         return dataclasses.replace(properties, terms=2 * properties.terms)
 
 
+def has_custom_rule(function: Callable[..., Any], structs: Mapping[str, Any]) -> bool:
+    """Return `RoundingProperties.has_custom_rule` of a function of inputs with the shapes `structs`."""
+    return rounding_properties(lambda named: function(**named), structs).has_custom_rule
+
+
 def rounding_properties(function: Callable[..., Any], *arguments: Any) -> RoundingProperties:
     """Return the `RoundingProperties` of the jaxpr of a function. The arguments may be abstract arrays."""
     used: list[Any] = []

@@ -256,7 +256,9 @@ def test_a_wrong_rule_for_vmap_is_found(batch, factor, reason, monkeypatch):
     sine, cosine = batch(jnp.sin, factor), batch(jnp.cos, factor)
     function = jax.custom_jvp(lambda x: sine(x))
     function.defjvp(lambda x, v: (sine(*x), cosine(*x) * v[0]))
-    assert measure(Workload(function, {"x": normal(3)}, wrt="x"), monkeypatch).reason == reason
+    record = measure(Workload(function, {"x": normal(3)}, wrt="x"), monkeypatch)
+    assert record.reason == reason
+    assert reason is None or "may be wrong in this mode or dtype" in record.text
 
 
 @pytest.mark.parametrize(("factor", "reason"), [(1.0, None), (1.001, "wrong_answer")])

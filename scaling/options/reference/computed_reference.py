@@ -200,9 +200,9 @@ def _describe_wrong_point(spec: ReferenceSpec, evaluation: Evaluation, point: in
         return None
     output = int(np.argmax(is_wrong[0]))
     return (
-        f"the closed form of the workload (`reference`, or `nonzeros` with `pattern`) is wrong at point {point}: "
-        f"the derivative of output {output} in a random direction is {expected[0, output]:.7g}, but JAX "
-        f"computes {product[0, output]:.7g}"
+        "the closed form of the workload (`reference`, or `nonzeros` with `pattern`) is wrong at point "
+        f"{point}: the derivative of output {output} in a random direction is {expected[0, output]:.7g}, "
+        f"but JAX computes {product[0, output]:.7g}"
     )
 
 

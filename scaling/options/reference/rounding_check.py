@@ -16,9 +16,10 @@ import numpy as np
 
 from scaling.core import inputs
 from scaling.core.check import CheckProgress, EntryComparison, PointsComparison
-from scaling.core.inputs import InputArrays
+from scaling.core.inputs import InputArrays, point_structs
 from scaling.core.reductions import WHOLE, Jacobians
 from scaling.core.reference import ReferenceSpec, closed_form, reduce_reference, relative_error
+from scaling.options.jaxpr_properties import has_custom_rule
 from scaling.options.reference import evaluations
 from scaling.options.reference.computed_reference import native_evaluation
 from scaling.options.reference.evaluations import Evaluation
@@ -147,7 +148,11 @@ def describe_first_wrong(spec: ReferenceSpec, comparison: EntryComparison, is_wr
     index = [int(k) for k in np.unravel_index(np.argmax(ranked), ranked.shape)]
     entry = f"entry {index}{_name_input(spec, index)}" if comparison.measure is None else "a sampled entry"
     values = (array[(point, *index)] for array in (comparison.result, expected))
-    return "; {} is {:.7g}, expected {:.7g}".format(entry, *values)
+    text = "; {} is {:.7g}, expected {:.7g}".format(entry, *values)
+    structs = point_structs(spec.case, spec.workload)
+    if spec.case.ad_mode.has_seeds and has_custom_rule(spec.workload.function, structs):
+        text += "; a custom_jvp, custom_vjp or custom_vmap of the function may be wrong in this mode or dtype"
+    return text
 
 
 def _name_input(spec: ReferenceSpec, index: Sequence[int]) -> str:

@@ -20,7 +20,7 @@ from scaling.core.formatting import list_first
 from scaling.core.inputs import InputArrays, point_structs
 from scaling.core.reference import ROUNDOFF, flatten_inputs, relative_error
 from scaling.core.workload import Workload
-from scaling.options.jaxpr_properties import rounding_properties
+from scaling.options.jaxpr_properties import has_custom_rule
 from scaling.options.reference import evaluations
 from scaling.options.reference.evaluations import (
     VALUE_ROUNDINGS,
@@ -91,8 +91,7 @@ def find_objection(
     max_wrong_share = 0.0 if evaluation.roundoff <= ROUNDOFF["float64"] else 0.5
     is_refuted = not is_unsure and np.mean(result.is_wrong) > max_wrong_share
     structs = point_structs(dataclasses.replace(case, dtype=evaluation.dtype), workload)
-    properties = rounding_properties(lambda named: workload.function(**named), structs)
-    may_be_wrong = evaluation.dtype != "float64" or properties.has_custom_rule
+    may_be_wrong = evaluation.dtype != "float64" or has_custom_rule(workload.function, structs)
     if is_refuted and may_be_wrong:
         rule = "a derivative rule of the function (custom_jvp, custom_vjp, stop_gradient, primitive) is wrong"
         others = "it uses more than its inputs (such as a counter), or a solver in it stops at a tolerance"
