@@ -62,14 +62,17 @@ def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
     return list(results) if primitive.multiple_results else [results]
 
 
-def with_random_rounding(function: Callable[..., Any], seed: jax.Array) -> Callable[..., Any]:
+def with_random_rounding(
+    function: Callable[..., Any], seed: jax.Array, roundoff: float = 0.0
+) -> Callable[..., Any]:
     """Return a function that evaluates `function` with a random rounding error in each inexact operation.
 
     `function` takes pytrees of arrays and returns an array. `seed` is a scalar uint32, which may be traced.
+    The errors are those of the dtype of each operation or, if it is larger, of the unit roundoff `roundoff`.
     """
 
     def rounded(*arguments: Any) -> Any:
-        rounded_function = _Interpreter(seed).as_function(jax.make_jaxpr(function)(*arguments))
+        rounded_function = _Interpreter(seed, roundoff).as_function(jax.make_jaxpr(function)(*arguments))
         return rounded_function(*jax.tree.leaves(arguments))[0]
 
     return rounded
@@ -78,8 +81,8 @@ def with_random_rounding(function: Callable[..., Any], seed: jax.Array) -> Calla
 class _Interpreter:
     """An interpreter of jaxprs that adds random rounding errors to the results of operations."""
 
-    def __init__(self, seed: jax.Array) -> None:
-        self._seed, self._operations = seed, itertools.count(1)
+    def __init__(self, seed: jax.Array, roundoff: float) -> None:
+        self._seed, self._roundoff, self._operations = seed, roundoff, itertools.count(1)
         self._constants: dict[int, Any] = {}  # the results that depend on no input, by their `id`
         self._control_flow = {"scan": self._scan, "while": self._while, "cond": self._cond}
 
@@ -123,7 +126,7 @@ class _Interpreter:
         uniform = mixed.astype(jnp.float32) / 2.0**31  # in [-1, 1]
         error = ((uniform + jnp.sign(uniform)) / 2).astype(precision.dtype)  # large enough to change x
         # A division, because a product in a difference x - x could be fused to an FMA, whose result is not 0.
-        rounded = x / (1 + _ROUNDINGS * float(precision.eps) / 2 * error)
+        rounded = x / (1 + _ROUNDINGS * max(self._roundoff, float(precision.eps) / 2) * error)
         largest = np.inf if is_constant else is_exact / np.sqrt(float(precision.eps))
         return jnp.where((x == jnp.round(x)) & (jnp.abs(x) < largest), x, rounded) if largest else rounded
 

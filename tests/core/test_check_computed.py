@@ -324,6 +324,24 @@ def test_elements_that_tie_in_few_bits_at_some_of_many_points_are_not_called_wro
     assert record.reason in (None, "no_digits"), record.text
 
 
+@pytest.mark.default
+@pytest.mark.parametrize("factor, reason", [(1.0, None), (1.2, "wrong_answer")])
+@pytest.mark.parametrize("name", ["ties", "branch"])
+def test_a_choice_that_few_bits_change_at_one_point_is_undecided_there(name, factor, reason, monkeypatch):
+    def draw(generator, rows):  # at point 7, 1 + x rounds to 1, and 2 - x to 2
+        x = generator.permuted(np.tile(np.linspace(0.4, 1.3, 10), (len(rows), 1)), axis=1)
+        return np.where(rows[:, None] == 7, np.linspace(1e-4, 2e-4, 10), x)
+
+    choose = {
+        "ties": lambda x: jax.lax.top_k(1 + x, 3)[0],
+        "branch": lambda x: jnp.where(jnp.floor(2 - x) > 1, jnp.sin(3 * x), x**2),
+    }[name]
+    by_hand = {"analytic": lambda x: factor * jax.vmap(jax.jacfwd(choose))(x)}
+    built = Workload(choose, {"x": InputSpec((10,), draw)}, wrt="x", whole_modes=by_hand)
+    record = measure(built, monkeypatch, points=300, dtype="bfloat16", mode="analytic")
+    assert record.reason == reason, record.text
+
+
 @pytest.mark.parametrize("seed", [0, 5])  # in which values overflow, or differ most in size
 def test_a_derivative_that_is_mere_rounding_errors_is_not_called_wrong(seed, monkeypatch):
     chaos = lambda x: jax.lax.scan(lambda c, _: (3.7 * c * (1 - c), None), x, None, length=100)[0]  # noqa: E731

@@ -24,11 +24,11 @@ import numpy as np
 
 from scaling.core import inputs, modes
 from scaling.core import reference as references
-from scaling.core.case import SECOND, Case, problem
+from scaling.core.case import SECOND, Case
 from scaling.core.inputs import InputArrays, point_structs
 from scaling.core.reference import ROUNDOFF, ReferenceSpec, flatten_inputs
 from scaling.core.timing import time_once
-from scaling.core.workload import Workload, cached, fingerprint
+from scaling.core.workload import Workload, cached
 from scaling.options import jaxpr_interpreter
 from scaling.options.jaxpr_properties import jvp_properties
 from scaling.options.reference import evaluations, verification
@@ -159,13 +159,6 @@ def describe_wrong_form(spec: ReferenceSpec) -> str | None:
     of the case at all points, or at those of the first ranges. None is also returned if JAX cannot evaluate
     the function with rounding errors.
     """
-    fields = problem(spec.case), spec.case.seeds, spec.rounding, spec.roundoff
-    key = *fields, spec.workload_key, fingerprint(spec.workload.pattern)
-    text: str | None = cached("wrong form", key, functools.partial(_find_wrong_point, spec), 8)
-    return text
-
-
-def _find_wrong_point(spec: ReferenceSpec) -> str | None:
     evaluation, errors = native_evaluation(spec.case, spec.workload), np.zeros(0)
     try:
         for start, stop in itertools.islice(references.point_ranges(spec), _MAX_RANGES):

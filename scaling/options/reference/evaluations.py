@@ -54,6 +54,7 @@ class Evaluation:
     summed: bool = False  # whether the outputs are summed; the result then has the shape (1,)
     transposed: bool = False  # whether a JVP is computed from the VJP (for one output, from the gradient)
     rounding_key: int = 0  # if nonzero, the seed of random rounding errors in all intermediate results
+    least_rounding: float = 0.0  # the least unit roundoff of these random errors
     one_by_one: bool = False  # whether points are evaluated in a loop, not by `vmap`
     optimized: bool = True  # whether LLVM optimizes the programs, which may take longer than to run them
 
@@ -311,8 +312,8 @@ def _compiled(evaluation: Evaluation, quantity: str) -> Callable[..., jax.Array]
     batched = jax.vmap(at_point, in_axes=(0, None, *seed_axes))
 
     def at_points(key: Any, *arguments: Any) -> jax.Array:
-        function = with_random_rounding(batched, key) if evaluation.rounding_key else batched
-        return function(*arguments)
+        rounded = with_random_rounding(batched, key, evaluation.least_rounding)
+        return (rounded if evaluation.rounding_key else batched)(*arguments)
 
     xla_options = environment.fusion_options() | ({} if evaluation.optimized else _UNOPTIMIZED)
     return jax.jit(at_points, compiler_options=xla_options)

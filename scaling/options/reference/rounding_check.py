@@ -25,7 +25,8 @@ from scaling.options.reference.computed_reference import native_evaluation
 from scaling.options.reference.evaluations import Evaluation
 
 _REEVALUATIONS = 16  # the number of evaluations with random rounding errors
-_MANY_REEVALUATIONS = 64  # the number of evaluations if only few points of a block have unexplained errors
+_MANY_REEVALUATIONS = 64  # the number of evaluations where these do not explain all errors
+_MAX_POINTS = 256  # limit on the number of points of a block that are evaluated so many times
 _FEW_REEVALUATIONS = 4  # the number of evaluations at points where they explain all errors
 _PERTURBATION_ROUNDINGS = 2  # the change of the inputs in each evaluation, in unit roundoffs
 _RANGES = 3  # the estimated rounding error, as a multiple of the range of the evaluated values
@@ -203,10 +204,14 @@ def _explain_block(
     if len(rest := np.flatnonzero(~is_explained.reshape(len(points), -1).all(axis=1))):
         rounding[rest] = _estimate_rounding(suspect, points[rest], columns, size[rest], _REEVALUATIONS)
     # An entry with few possible values, as where elements tie, may be constant by chance at some points.
-    few = np.flatnonzero((excess > rounding).reshape(len(points), -1).any(axis=1))
-    if 0 < len(few) <= _MIN_POINTS:
-        rounding[few] = 0.75 * _estimate_rounding(  # the range of 64 normal errors is 4/3 of that of 16
-            suspect, points[few], columns, size[few], _MANY_REEVALUATIONS
+    rest = np.flatnonzero((excess > rounding).reshape(len(points), -1).any(axis=1))[:_MAX_POINTS]
+    if len(rest):
+        if spec.computed:  # in float64, in which few elements tie
+            wide = dataclasses.replace(spec.computed.evaluation, least_rounding=spec.roundoff)
+            suspect = dataclasses.replace(suspect, native=wide)
+        rounding[rest] = np.maximum(  # the range of 64 normal errors is 4/3 of that of 16
+            rounding[rest],
+            0.75 * _estimate_rounding(suspect, points[rest], columns, size[rest], _MANY_REEVALUATIONS),
         )
     # A rounding error that exceeds the size of an entry may vary by orders of magnitude, as in chaos.
     exceeds_size = (rounding > size) & np.isfinite(rounding)
