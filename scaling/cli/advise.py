@@ -97,15 +97,8 @@ def _advise_on_devices(words: list[str], request: _Request, console: Console) ->
     is invalid, or if there is no advice for any of them. Raise `KeyboardInterrupt` if a signal stops a child
     process before it finds a method.
     """
-    options, core_count = request.options, len(cores.usable_cores())
-    devices = options["devices"]
-    if not devices or any(type(count) is not int for count in devices):
-        raise Refusal(f"devices={devices}: give a number of devices, or several, such as [1,2]")
-    if request.is_bound and not all(1 <= count <= core_count for count in devices):
-        fix = f"give numbers from 1 to {core_count}"
-        raise Refusal(f"devices={devices}: this machine has {format_count(core_count, 'core')}; {fix}")
-    if request.case is None:
-        _split_location(request.name)  # refuse a missing file before JAX starts
+    _check_devices(request)
+    options, devices = request.options, request.options["devices"]
     machine = options["hardware"] or f"this machine ({local_machine().platform})"
     # On a CPU, each number of devices gets a separate process that is bound to one core per device.
     groups = [[count] for count in dict.fromkeys(devices)] if request.is_bound else [devices]
@@ -131,6 +124,18 @@ def _advise_on_devices(words: list[str], request: _Request, console: Console) ->
     if not durations:
         raise next(iter(refusals.values()))
     _print_comparison(durations, refusals, console)
+
+
+def _check_devices(request: _Request) -> None:
+    """Raise `Refusal` if the numbers of devices are invalid, or if the file of the function is missing."""
+    devices, core_count = request.options["devices"], len(cores.usable_cores())
+    if not devices or any(type(count) is not int for count in devices):
+        raise Refusal(f"devices={devices}: give a number of devices, or several, such as [1,2]")
+    if request.is_bound and not all(1 <= count <= core_count for count in devices):
+        fix = f"give numbers from 1 to {core_count}"
+        raise Refusal(f"devices={devices}: this machine has {format_count(core_count, 'core')}; {fix}")
+    if request.case is None:
+        _split_location(request.name)  # refuse a missing file before JAX starts
 
 
 def _print_comparison(

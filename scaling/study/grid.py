@@ -94,12 +94,7 @@ def expand_study(
     location = f"in study/{name}.yaml" if name else "in the study"
     sources = dict.fromkeys(command_line, COMMAND_LINE)
     grids = list(_expand_grids(study, command_line, location, sources))
-    for fields, sources in grids:
-        if fields.get("devices") == EVERY and not device_counts:
-            text = "devices=all is for `scaling plan`: write numbers here, such as 'devices=[1,2]'"
-            raise Refusal(add_source(text, sources))
-        if fields.get("devices") == EVERY:
-            fields["devices"] = list(device_counts)
+    _replace_all_devices(grids, device_counts)
     if max_cases is not None:
         _check_case_count(grids, max_cases)
     cells: dict[GridCell, list[_Sources]] = defaultdict(list)
@@ -110,6 +105,16 @@ def expand_study(
     if not cells:
         raise Refusal("the study has no cases: `where` excludes everything; change or leave out where")
     return [dataclasses.replace(cell, sources=tuple(all_sources)) for cell, all_sources in cells.items()]
+
+
+def _replace_all_devices(grids: Sequence[tuple[_Fields, _Sources]], device_counts: Sequence[int]) -> None:
+    """Replace devices=all in `grids` by `device_counts`. Raise `Refusal` if these are empty."""
+    for fields, sources in grids:
+        if fields.get("devices") == EVERY and not device_counts:
+            text = "devices=all is for `scaling plan`: write numbers here, such as 'devices=[1,2]'"
+            raise Refusal(add_source(text, sources))
+        if fields.get("devices") == EVERY:
+            fields["devices"] = list(device_counts)
 
 
 def _check_case_count(grids: Sequence[tuple[_Fields, _Sources]], max_cases: int) -> None:
