@@ -28,7 +28,7 @@ from scaling.analysis.cases import (
 from scaling.analysis.estimate import Estimate, format_fraction, format_ratio
 from scaling.analysis.ranking import Ranking
 from scaling.analysis.ratios import estimate_ratio, p_value
-from scaling.analysis.timings import Timing, is_empty_call, near_floor, time_ratio
+from scaling.analysis.timings import Timing, is_empty_call, significant_floor, time_ratio
 from scaling.core.case import Case, label, problem_fields
 from scaling.core.formatting import format_count
 from scaling.core.grouping import group_by, least_by
@@ -308,7 +308,7 @@ class SizeSweep(_SizeSeries):
         omitted.
         """
         lines = {
-            method: [(size, timing) for size, timing in line if near_floor(timing) is None]
+            method: [(size, timing) for size, timing in line if significant_floor(timing) is None]
             for method, line in self.lines.items()
         }
         return {method: _fit_exponent(line) for method, line in lines.items() if len(line) >= _LEAST_SIZES}

@@ -137,7 +137,7 @@ def read(
     """Read a results folder, and derive all results that a report shows.
 
     `only` contains the digests of the environments to include, or is None for all environments. `unrecorded`
-    contains additional records, which are not in a file, for cases that ended jobs did not finish. `loaded`
+    contains more records, which are in no file: of cases whose job ended before they did. `loaded`
     contains the records of the folder, or is None to load them. `efficiency` is the smallest acceptable
     parallel efficiency.
     """

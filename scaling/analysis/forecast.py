@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from scaling.analysis.curves import Curve, build_curve, requested_kinds, select_series
 from scaling.analysis.estimate import Estimate
-from scaling.analysis.timings import Timing, near_floor
+from scaling.analysis.timings import Timing, significant_floor
 from scaling.core.grouping import group_by
 from scaling.core.record import Record
 from scaling.results.store import keep_newest_environments, latest_records, sort_by_start
@@ -82,7 +82,7 @@ class PlanScore(NamedTuple):
 def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[PlanScore]:
     """Return a `PlanScore` for each type of hardware for which times were both predicted and measured."""
     # Dispatch latency dominates times shorter than ten empty calls.
-    reliable = [timing for timing in timings if timing.honest and near_floor(timing) is None]
+    reliable = [timing for timing in timings if timing.honest and significant_floor(timing) is None]
     newest_last, scores = sort_by_start(record for record in plans if record.predicted), []
     by_hardware = group_by(newest_last, lambda record: record.environment["hardware"]["name"])
     for hardware, records in by_hardware.items():

@@ -97,7 +97,7 @@ def _few_samples(timing: Timing) -> str | bool:
 
 
 def _short_time(timing: Timing) -> str:
-    floor = timings.near_floor(timing)
+    floor = timings.significant_floor(timing)
     return f"{format_duration(timing.median)}, an empty call {format_duration(floor)}" if floor else ""
 
 

@@ -93,8 +93,8 @@ def dispatch_floor(timing: Timing) -> float:
     return max((record.floor_seconds or 0.0 for record in timing.records), default=0.0)
 
 
-def near_floor(timing: Timing) -> float | None:
-    """Return the time of an empty call in seconds if ten of them take longer than `timing`, else None."""
+def significant_floor(timing: Timing) -> float | None:
+    """Return the time of an empty call in seconds, or None if `timing` is at least ten times as long."""
     floor = dispatch_floor(timing)
     return floor if timing.median < _LEAST_EMPTY_CALLS * floor else None
 
@@ -102,8 +102,8 @@ def near_floor(timing: Timing) -> float | None:
 def is_empty_call(timing: Timing) -> bool:
     """Return whether a time is too short to be distinguished from the time of an empty call.
 
-    An empty call is a call of a program that computes nothing. The lower limit of the 95 % confidence
-    interval of the time must exceed the time of an empty call.
+    An empty call is a call of a program that computes nothing. A time is too short if the lower limit of its
+    95 % confidence interval does not exceed the time of an empty call.
     """
     return (timing.estimate.low or timing.median) <= dispatch_floor(timing)
 

@@ -291,7 +291,7 @@ def make_slices(
     position: DevicePosition,
     colors: Any = None,
 ) -> Slices:
-    """Return the slices (columns or rows) of the Jacobian that one device computes with the map `part`.
+    """Return the slices (columns or rows) of the Jacobian that one device computes with one linear map.
 
     `position` selects the seeds of the device. `colors` contains the color of each column or row, or is None.
     """

@@ -261,6 +261,6 @@ def _merge_point_axes(case: Case, x: np.ndarray) -> np.ndarray:
 
 
 def split_inputs(workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1) -> Pieces:
-    """Split the last axis of `columns` by input, into `points` times the size of each input."""
+    """Split `columns` along the last axis: for each input of `part`, `points` times its number of elements."""
     ends = np.cumsum([points * math.prod(workload.inputs[name].shape) for name in part.names])
     return np.split(columns, ends[:-1], axis=-1)

@@ -85,7 +85,7 @@ class SizedEntries:
 
     @property
     def largest(self) -> Array:
-        """Return the largest entry size at each point, as an array of shape (points, 1, 1)."""
+        """Return the largest element of `size` at each point, as an array of shape (points, 1, 1)."""
         return self.size.reshape(len(self.size), -1).max(axis=1)[:, None, None]
 
 

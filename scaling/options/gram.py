@@ -54,7 +54,7 @@ def multiply_rows(row: Callable[[Any], Any], seeds: SeedRange) -> Any:
 
 
 def reference_gram(entries: SizedEntries) -> ReferenceTerms:
-    """Return the expected J^T J at each point, with the arrays that set its allowed error."""
+    """Return the expected J^T J at each point, and the magnitudes from which its allowed error follows."""
     J, magnitude, columns = entries.J.values, entries.magnitude, entries.magnitude.sum(axis=1)
     largest = entries.rounding.largest_by_leaf(entries.size).max(axis=1)
     crossed = largest[:, :, None] * columns[:, None, :]

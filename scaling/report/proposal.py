@@ -64,7 +64,7 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
 
 
 def _count_measurements(findings: Findings) -> dict[str, Any] | None:
-    """Return the numbers that the section on methods states, as {name: value}, or None without a time."""
+    """Return what the section "Methods" states, as {name: value}. Return None if no case was measured."""
     records = [r for r in findings.records if r.status == "ok" and r.case.kind == "case"]
     if not records:
         return None

@@ -209,7 +209,7 @@ def _format_kinds(
 
 
 def _describe_remarks(findings: Findings, timing: Timing) -> str:
-    record, dispatch = timing.record, timings.near_floor(timing)
+    record, dispatch = timing.record, timings.significant_floor(timing)
     blocks = timings.blocks_of(timing)
     padding = max(process.padding or 0.0 for process in timing.records)  # share of the (point, seed) pairs
     counts = (record.collectives or {}).items()

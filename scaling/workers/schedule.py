@@ -216,10 +216,10 @@ def build_history(
 
 
 def find_identities(record: Record, environments: Environments) -> list[Identity]:
-    """Return the `Identity` of a record in each of the planned `environments` that the record matches.
+    """Return (key, digest, replicate) for each planned environment that agrees with that of a record.
 
-    A record matches if its environment has the same digest, or the same values of all fields that are known
-    before the run. The list is empty if no environment matches.
+    An `Identity` identifies the result of a case. Two environments agree if they have the same digest, or the
+    same values of all fields that are known before the run.
     """
     actual = record.environment
     return [

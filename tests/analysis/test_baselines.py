@@ -6,7 +6,7 @@ import pytest
 
 from scaling.analysis import ranking
 from scaling.analysis.findings import read
-from scaling.analysis.timings import first_call_seconds, near_floor, pool_processes
+from scaling.analysis.timings import first_call_seconds, pool_processes, significant_floor
 from scaling.core.record import Writer
 from scaling.report.tables import environment_table, folded_tables
 from tests.support.records import curves_of, rank, record, sweeps_of
@@ -103,7 +103,7 @@ def test_time_below_ten_floors_is_near_the_floor(floors, near):
     (timing,) = pool_processes(
         [record(seconds=0.99, floor_seconds=f, replicate=r) for r, f in enumerate(floors)]
     )
-    assert near_floor(timing) == near
+    assert significant_floor(timing) == near
 
 
 def test_report_lists_the_machine_peaks_and_the_binding_roof_of_each_case(tmp_path):

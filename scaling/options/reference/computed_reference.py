@@ -238,10 +238,10 @@ def gradient_of_sum(function: Callable[..., Any], names: tuple[str, ...]) -> Cal
 def _make_unverified_reference(
     case: Case, workload: Workload, dtype: str, arrays: InputArrays
 ) -> ComputedReference:
-    """Return a reference in `dtype` for a case, without verifying its derivative.
+    """Return a reference in `dtype` for a case. Its derivative is not compared with finite differences.
 
-    If JAX cannot differentiate the function, the field `unsure` contains an error message. `arrays` are the
-    inputs at some points, with which JAX traces the function.
+    If JAX cannot differentiate the function, the field `unsure` contains an error message. JAX traces the
+    function with `arrays`, the inputs at some points.
     """
     function, names = workload.function, workload.names
     if case.target in SECOND:
@@ -264,7 +264,7 @@ def _make_unverified_reference(
     computed = ComputedReference(workload.function, evaluation, evaluation, properties.terms)
     if case.ad_mode.is_value:
         return computed
-    differentiable = evaluations.with_pushforward(evaluation, arrays)
+    differentiable = evaluations.with_supported_jvp(evaluation, arrays)
     if differentiable is None:
         unsure = (
             "JAX can differentiate the function neither in forward mode nor in reverse mode; "
@@ -318,7 +318,7 @@ def _verify_reference(
     evaluation, differentiated = computed.evaluation, [computed.evaluation]
     if case.target in SECOND:  # verify the gradient in reverse mode if possible, and then its derivative
         function = dataclasses.replace(evaluation, function=workload.function, transposed=True)
-        differentiated = [evaluations.with_pushforward(function, arrays) or function, evaluation]
+        differentiated = [evaluations.with_supported_jvp(function, arrays) or function, evaluation]
     for differentiable, output_name in zip(differentiated, ("output", "gradient element"), strict=False):
         objection = verification.find_objection(
             differentiable, case, workload, arrays, output_name, computed.float64_obstacle

@@ -138,11 +138,11 @@ def is_traceable(evaluation: Evaluation, arrays: InputArrays, quantity: str) -> 
     return True
 
 
-def with_pushforward(evaluation: Evaluation, arrays: InputArrays) -> Evaluation | None:
-    """Return an `Evaluation` of the same function whose JVPs JAX can compute, or None if there is none.
+def with_supported_jvp(evaluation: Evaluation, arrays: InputArrays) -> Evaluation | None:
+    """Return a copy of `evaluation` that computes JVPs in a way that JAX supports for the function.
 
-    The result is `evaluation`, or a copy with the opposite value of `transposed`. If `transposed` is true,
-    JVPs are computed from VJPs.
+    JVPs are computed in forward mode or from VJPs. The way of `evaluation` is tried first. Return None if
+    JAX supports neither.
     """
     candidates = evaluation, dataclasses.replace(evaluation, transposed=not evaluation.transposed)
     return next((candidate for candidate in candidates if is_traceable(candidate, arrays, "columns")), None)

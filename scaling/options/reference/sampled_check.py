@@ -136,10 +136,10 @@ def _compare_random_products(
     generator: np.random.Generator,
     groups: evaluations.Groups,
 ) -> EntryComparison:
-    """Return a comparison of the products of Jacobians and random vectors.
+    """Return a comparison of J v with its expected value, for the Jacobian J at each point and random v.
 
-    Each vector is divided into one vector for each group of inputs in `groups`, because a large derivative
-    with respect to one input could hide an error in a small one.
+    There is a vector v for each group of inputs in `groups`, which is zero for all other inputs. A large
+    derivative with respect to one input could otherwise hide an error in a small one.
     """
     evaluation = spec.computed.evaluation
     names, per_point = evaluation.names, evaluation.per_point
