@@ -261,6 +261,6 @@ def _merge_point_axes(case: Case, x: np.ndarray) -> np.ndarray:
 
 
 def split_inputs(workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1) -> Pieces:
-    """Split `columns` along the last axis: for each input of `part`, `points` times its number of elements."""
+    """Split the last axis of `columns` into the inputs of `part`, with `points` columns per input element."""
     ends = np.cumsum([points * math.prod(workload.inputs[name].shape) for name in part.names])
     return np.split(columns, ends[:-1], axis=-1)

@@ -116,7 +116,7 @@ class BuiltCase:
         self.derivative = compile_case.describe_and_color(case, workload.build(case), self._missing_memory)
 
     def trace(self) -> Any:
-        """Trace the program and return its jaxpr. With chunk=auto, it computes all points and seeds at once."""
+        """Trace the program and return its jaxpr. With chunk=auto, it has no chunks or blocks yet."""
         uncompiled = compile_case.compile_blocks(
             self.derivative, self.devices, lambda program: Stages(program.function, None)
         )
