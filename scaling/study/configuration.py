@@ -171,7 +171,7 @@ def _check_group(group: str, choice: str | None, config: Any) -> None:
     name = config.get("name")
     if name is None:
         raise Refusal(f"{group}={choice} has no key `name`: add `defaults: [{[*files][-1]}]` at its top")
-    check_names(f"`name` in the {group} file", [name], [*files])
+    check_names(f"{group}.name", [name], [*files])
     if name == "wandb":
         return  # `TrackingSettings` checks these keys
     for key in (key for key in config if key not in files[name]):
