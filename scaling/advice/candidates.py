@@ -98,7 +98,7 @@ def _choose_layout(base: Case, devices: int) -> Case:
 
 
 def _enumerate_cases(layouts: Sequence[Case], modes: Sequence[str], derivative: Derivative) -> Iterator[Case]:
-    """Yield cases for each AD mode and layout, of which each sets at most one of batch, chunk and block."""
+    """Yield cases for each AD mode and layout. Each case sets at most one of batch, chunk and block."""
     built = derivative.workload
     largest_input = max(built.names, key=lambda name: math.prod(built.inputs[name].shape))
     other_inputs = "+".join(name for name in built.names if name != largest_input)

@@ -72,7 +72,7 @@ class Findings:
     @functools.cached_property
     def missing(self) -> list[str]:
         """Return a label for each replicate of a case of the study without a record."""
-        recorded = store.newest_by_replicate(self.records)
+        recorded = {(record.key, record.replicate) for record in self.newest_records}
         return [
             label(case) + (f" replicate {number + 1}" if number else "")
             for key, (case, replicates) in self.study.cases.items()

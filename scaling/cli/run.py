@@ -257,9 +257,7 @@ def _submit(run: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Co
         return bool(schedule.queued)
     tasks = _pack_tasks(run, schedule, loaded)
     submission = sbatch.submit(run.folder, run.cluster, tasks, run.settings, schedule, run.nested)
-    jobs = list(
-        dict.fromkeys((submitted_task.job or "").partition("_")[0] for submitted_task in submission.tasks)
-    )
+    jobs = list(dict.fromkeys((task.job or "").partition("_")[0] for task in submission.tasks))
     job_names = f"{'jobs' if len(jobs) > 1 else 'job'} {', '.join(jobs)}"
     longest, limit = max(task.seconds for task in tasks), run.cluster.time
     progress_advice = f"`{store.format_command('status', run.folder)}` shows their progress"

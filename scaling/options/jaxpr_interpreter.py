@@ -68,7 +68,7 @@ def with_random_rounding(
     """Return a function that evaluates `function` with a random rounding error in each inexact operation.
 
     `function` takes pytrees of arrays and returns an array. `seed` is a scalar uint32, which may be traced.
-    The errors are those of the dtype of each operation or, if it is larger, of the unit roundoff `roundoff`.
+    The unit roundoff is that of the dtype of each operation, but at least `roundoff`.
     """
 
     def rounded(*arguments: Any) -> Any:

@@ -29,7 +29,7 @@ _NOTE = (
 
 
 def comparison_lines(comparison: FolderComparison) -> list[str]:
-    """Return sentences on a comparison, of which the last one counts the cases with each verdict."""
+    """Return sentences on a comparison. The last one counts the cases with each verdict."""
     differing = "; ".join(f"{fact} ({', then '.join(pair)})" for fact, pair in comparison.differences.items())
     difference = f"they differ in {differing}" if differing else "nothing recorded differs"
     # Output contains no absolute path of a machine.

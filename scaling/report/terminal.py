@@ -83,7 +83,7 @@ def inputs_digest(folder: Path) -> str:
 
 
 def _add_output_digest(folder: Path, digest: str) -> str:
-    """Return `digest`, a space, and a digest of the files of the report, of which some may be missing."""
+    """Return `digest`, a space, and a digest of those files of the report that exist."""
     output = hashlib.sha256()
     for name in REPORT_FILES:
         with contextlib.suppress(OSError):

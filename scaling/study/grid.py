@@ -110,11 +110,12 @@ def expand_study(
 def _replace_all_devices(grids: Sequence[tuple[_Fields, _Sources]], device_counts: Sequence[int]) -> None:
     """Replace devices=all in `grids` by `device_counts`. Raise `Refusal` if these are empty."""
     for fields, sources in grids:
-        if fields.get("devices") == EVERY and not device_counts:
+        if fields.get("devices") != EVERY:
+            continue
+        if not device_counts:
             text = "devices=all is for `scaling plan`: write numbers here, such as 'devices=[1,2]'"
             raise Refusal(add_source(text, sources))
-        if fields.get("devices") == EVERY:
-            fields["devices"] = list(device_counts)
+        fields["devices"] = list(device_counts)
 
 
 def _check_case_count(grids: Sequence[tuple[_Fields, _Sources]], max_cases: int) -> None:

@@ -100,8 +100,9 @@ def input_bounds(
         all_inputs = input_rounding.sum(axis=1) * elements / len(sampled_inputs)
         return safety * (step / 2 * curvature + roundoff * (value_rounding + all_inputs) / step)[:, None]
     bounds = safety * (truncation + roundoff * (value_rounding[:, None] + input_rounding) / step)
-    bounds = bounds if samples_all_inputs else bounds.max(axis=1, keepdims=True)
-    return np.broadcast_to(bounds, (points, elements))  # all inputs have the largest of the sampled bounds
+    if not samples_all_inputs:  # all inputs have the largest bound of the sampled inputs
+        bounds = bounds.max(axis=1, keepdims=True)
+    return np.broadcast_to(bounds, (points, elements))
 
 
 def _evaluate_reference(spec: ReferenceSpec, arrays: InputArrays) -> Reference:
@@ -133,10 +134,8 @@ def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
 
 
 def _value_noise(spec: ReferenceSpec, arrays: InputArrays, start: int, stop: int) -> np.ndarray:
-    make_noise, key = (
-        functools.partial(_measure_noise, spec, arrays),
-        (spec.case, spec.workload_key, start, stop),
-    )
+    key = spec.case, spec.workload_key, start, stop
+    make_noise = functools.partial(_measure_noise, spec, arrays)
     return np.asarray(cached("value noise", key, make_noise, 64))
 
 

@@ -26,7 +26,7 @@ from scaling.options.reference.evaluations import Evaluation
 
 _REEVALUATIONS = 16  # the number of evaluations with random rounding errors
 _MANY_REEVALUATIONS = 64  # the number of evaluations where these do not explain all errors
-_MAX_POINTS = 256  # limit on the number of points of a block that are evaluated so many times
+_MAX_POINTS = 256  # the largest number of points of a block that are evaluated 64 times
 _FEW_REEVALUATIONS = 4  # the number of evaluations at points where they explain all errors
 _PERTURBATION_ROUNDINGS = 2  # the change of the inputs in each evaluation, in unit roundoffs
 _RANGES = 3  # the estimated rounding error, as a multiple of the range of the evaluated values
