@@ -38,6 +38,7 @@ _HALF_EFFICIENCY = 0.5  # parallel efficiency below which more devices are not w
 # The largest numbers of names in a sentence.
 _MOST_NAMES = 3  # modes that could not be timed
 _MOST_COUNTS = 2  # device counts
+_MOST_UNRANKED = 2  # handwritten derivatives and other AD systems
 _MOST_SIZE_RANGES = 6  # ranges of sizes with one fastest mode
 _MOST_METHODS = 4  # methods with an exponent
 
@@ -104,9 +105,20 @@ def _describe_problem(findings: Findings, rankings: Sequence[Ranking]) -> Fastes
     details = []
     if fastest.honest and not ranking.is_empty_call:
         details = _describe_devices(findings, rankings, ranking)
-    details += _list_untimed(findings, ranking)
+    details += _list_faster_unranked(ranking) + _list_untimed(findings, ranking)
     name = findings.problem_name(ranking)
     return FastestAnswer(name, ranking, modes, time, ratio, tuple(details))
+
+
+def _list_faster_unranked(ranking: Ranking) -> list[str]:
+    """Return a list with a sentence on unranked derivatives that are faster than all modes, or []."""
+    fastest_by_method = least_by(
+        ranking.unranked, lambda timing: timing.method.name, lambda timing: timing.median
+    )
+    faster = [t for t in fastest_by_method.values() if time_ratio(ranking.fastest, t).above_one]
+    faster.sort(key=lambda timing: timing.median)
+    texts = [describe_slower(timing, ranking.fastest) for timing in faster]
+    return [f"Faster, but not ranked: {list_first(texts, _MOST_UNRANKED, '; ')}"] if texts else []
 
 
 def _list_untimed(findings: Findings, ranking: Ranking) -> list[str]:

@@ -37,6 +37,8 @@ class Ranking(Subject):
     # `recommend_ranking` sets these. Without a recommended device count, `device_certainty` is ''.
     device_certainty: str = ""  # of the device count, in the words of `certainty`
     device_doubt: str = ""  # why no device count is recommended, or ''
+    # Handwritten derivatives, other AD systems and mode=auto, with the same entries of the Jacobian.
+    unranked: tuple[Timing, ...] = ()
 
     @property
     def is_empty_call(self) -> bool:
@@ -92,13 +94,21 @@ class Ranking(Subject):
 
 def fastest_methods(timings: Iterable[Timing]) -> list[Ranking]:
     """Return a `Ranking` of the AD methods for each problem, number of devices and environment."""
-    candidates = (t for t in timings if is_candidate(t.case) and not t.case.ad_mode.is_value)
+    derivatives = (timing for timing in timings if not timing.case.ad_mode.is_value)
     rankings = []
-    for problem_timings in group_by(candidates, lambda timing: timing.comparison_key).values():
-        fastest = min(problem_timings, key=lambda timing: timing.median)
-        other_modes = [timing for timing in problem_timings if timing.method.base != fastest.method.base]
-        other_settings = [timing for timing in problem_timings if timing.method != fastest.method]
-        rankings.append(_make_ranking(fastest, other_modes or other_settings))
+    for problem_timings in group_by(derivatives, lambda timing: timing.comparison_key).values():
+        candidates = [timing for timing in problem_timings if is_candidate(timing.case)]
+        if candidates:
+            fastest = min(candidates, key=lambda timing: timing.median)
+            other_modes = [timing for timing in candidates if timing.method.base != fastest.method.base]
+            other_settings = [timing for timing in candidates if timing.method != fastest.method]
+            unranked = [
+                timing
+                for timing in problem_timings
+                if not is_candidate(timing.case) and timing.case.seeds == fastest.case.seeds
+            ]
+            ranking = _make_ranking(fastest, other_modes or other_settings)
+            rankings.append(replace(ranking, unranked=tuple(unranked)))
     return rankings
 
 

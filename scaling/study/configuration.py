@@ -247,7 +247,9 @@ def _in_yaml_syntax(name: str, text: str) -> str:
     if text.lower() in ("null", "~") and name in (*FIELDS, "scaling", "where"):
         return "true" if name == "where" else "[null]"
     if name in FIELDS and re.fullmatch(r"[^\[{'\"]*,.*", text):
-        raise Refusal(f"{name}={text}: to run each of several values, write '{name}=[{text}]'")
+        together = f"to differentiate with respect to all of them, write wrt={text.replace(',', '+')}; "
+        each = f"to run each of several values, write '{name}=[{text}]'"
+        raise Refusal(f"{name}={text}: {together * (name == 'wrt')}{each}")
     if name in ("sizes", "sampling"):
         text = re.sub(r":(?=\S)", ": ", text)  # {p:8} is {p: 8}; in YAML "p:8" would be a key
     if name == "results":

@@ -67,7 +67,7 @@ def force(x, stiffness):
         ("workload=linear budget=", "such as 30 or 0.5, not ''"),
         (
             "spring.py:force --points x=3,2 wrt=x,k",
-            "wrt=x,k: to run each of several values, write 'wrt=[x,k]'",
+            "wrt=x,k: to differentiate with respect to all of them, write wrt=x+k; to run each",
         ),
         ("spring.py:force --points x=3,2 chunk=4", "chunk= has no effect on advice: use wrt"),
         ("workload=linear hardware=h100 hardware.memory=1", "hardware.memory= has no effect on advice"),

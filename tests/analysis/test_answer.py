@@ -145,6 +145,13 @@ def test_modes_without_a_time_for_the_problem_are_named(answer, make_record):
     assert f". Not timed on 1 device: {untimed}." in first
 
 
+def test_a_faster_handwritten_derivative_is_named(ask):
+    rows = [("jacfwd", 1, 64, 10), ("jacrev", 1, 64, 40)]
+    assert "not ranked" not in ask(*rows, ("analytic", 1, 64, 10))[0]
+    assert "not ranked" not in ask(*rows, ("analytic", 1, 16, 4))[0]  # another problem
+    assert ". Faster, but not ranked: analytic takes 0.40x (" in ask(*rows, ("analytic", 1, 64, 4))[0]
+
+
 def test_headline_of_strong_and_weak_grids_uses_the_largest_problem_on_all_device_counts(ask):
     strong, weak = [("jacfwd", d, 64, 8 / d) for d in (1, 2, 4)], [("jacfwd", d, 64 * d, 8) for d in (2, 4)]
     lines = ask(*strong, *weak, scaling=("strong", "weak"), flops=1e6, compulsory_bytes=1000000)
@@ -203,7 +210,10 @@ def test_change_of_a_returned_list_does_not_change_the_next_answer(tmp_path, mak
 def test_single_mode_is_not_called_the_fastest(ask):
     (first, *_) = ask(("jacfwd", 1, 64, 5), ("analytic", 1, 64, 4))
     assert first.startswith("linear o=3 p=5 points=64: jacfwd (vmap), 5.00 ms")
-    assert first.endswith("; no other mode measured. Measured on 1 device only.")
+    assert (
+        "; no other mode measured. Measured on 1 device only. Faster, but not ranked: analytic takes 0.80x"
+        in first
+    )
 
 
 def test_time_below_an_empty_call_has_no_speedup(ask):
