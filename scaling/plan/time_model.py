@@ -3,10 +3,10 @@
 The rates of a CPU come from the times of benchmarks (`calibrate`), which options/machine_peaks.py chooses.
 
 The time of a kernel is the time to move its bytes or the time to compute its operations, whichever is longer
-(the roofline model). For a CPU, llvm_instructions.py counts the operations, and kernel_work.py adds an
-overhead. Kernels and collectives do not overlap, and all devices wait for the slowest.
-Caches are modeled in two ways: the bandwidth depends on the bytes of a kernel, and small CPU kernels need no
-time to move their bytes.
+(the roofline model). On a CPU these overlap only partly, and the time is the square root of the sum of their
+squares. For a CPU, llvm_instructions.py counts the operations, and kernel_work.py adds an overhead. Kernels
+and collectives do not overlap, and all devices wait for the slowest. Caches are modeled in two ways: the
+bandwidth depends on the bytes of a kernel, and small CPU kernels need no time to move their bytes.
 
 At each level of the network, a collective uses a ring or a tree, whichever is faster, as communication
 libraries do. On a torus, all axes transfer simultaneously. Other network traffic is ignored. The cost of a
@@ -131,7 +131,10 @@ def draw_time_parts(
         _draw_log_uniform(hardware.attained, rng) for _ in range(3)
     )
     latency_factor = _draw_log_uniform(hardware.asking, rng)
-    kernel_seconds = np.maximum(memory_seconds / memory_share, operation_seconds / arithmetic_share)
+    memory_time, operation_time = memory_seconds / memory_share, operation_seconds / arithmetic_share
+    # Only kernels of a CPU have an overhead. A core overlaps its transfers and operations partly.
+    partly, completely = np.hypot(memory_time, operation_time), np.maximum(memory_time, operation_time)
+    kernel_seconds = np.where(overhead > 0, partly, completely)
     compute = executions @ (kernel_seconds + overhead / arithmetic_share)
     latency, transfer = _communication_cost(hardware, rates, messages)
     dispatch = rates.call_seconds.get(case.api, rates.call_seconds[""])  # "" is any other API

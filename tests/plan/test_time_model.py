@@ -71,10 +71,10 @@ def test_times_of_kernels_and_messages_are_added():
     assert with_message.seconds - estimate([first], devices=4).seconds == pytest.approx(expected)
 
 
-def test_on_a_cpu_the_overhead_is_added_to_the_longer_of_memory_and_compute_time():
+def test_on_a_cpu_memory_and_compute_time_overlap_partly_and_the_overhead_is_added():
     memory, compute, overhead = {"bytes": 10**6}, {"products": 10**5}, {"overhead": 700}
     for parts in ((memory, compute), (memory | {"bytes": 10**7}, compute)):
-        expected = max(map(seconds, parts)) + seconds(overhead)
+        expected = math.hypot(*map(seconds, parts)) + seconds(overhead)
         assert seconds(parts[0] | parts[1] | overhead) == pytest.approx(expected, rel=1e-5)
 
 
