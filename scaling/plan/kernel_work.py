@@ -8,7 +8,7 @@ TopK and common routines of LAPACK are counted. options/hlo.py counts the bytes.
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from scaling.core.record import RecordFields
@@ -68,6 +68,7 @@ SUMMED_ROW = 4000  # a row of a reduction in a library: 3 to 5 ns
 _ROUTINE_TARGET = re.compile(r'custom_call_target="(?:lapack_[sdcz](\w+)_ffi|(TopK))"')
 
 
+_Counter = Callable[[HloInstruction, Sequence[HloInstruction]], int]  # of an instruction and its operands
 KernelWork = dict[str, Any]  # the work of a kernel on one device: {one of `FIELDS`: value per execution}
 FIELDS = (  # a missing field is 0 or ""
     "bytes",  # bytes that are read and written
@@ -172,40 +173,49 @@ def _count_instruction(instruction: HloInstruction, instructions: Instructions) 
         return "", 0
     if operands and _routine_name(instruction):  # at least one operation for each element
         return "arithmetic", operands[0].size
-    if opcode in ("sort", "fft", "cholesky", "triangular-solve"):
-        return "arithmetic", _count_routine(instruction, operands)
     if opcode in ("dot", "convolution", "custom-call"):
         return _count_product(instruction, operands)
-    if opcode in ("reduce", "reduce-window"):
-        return "arithmetic", _count_terms(instruction, operands[0])
-    if opcode == "scatter":
-        return "arithmetic", operands[-1].size
+    if opcode in _OPERATION_COUNTERS:
+        return "arithmetic", _OPERATION_COUNTERS[opcode](instruction, operands)
     is_floating = instruction.dtype.startswith(("f", "bf"))
     kind = _FLOATING_POINT_KINDS.get(opcode, "arithmetic") if is_floating else "arithmetic"
     return kind, instruction.size
 
 
-def _count_terms(instruction: HloInstruction, summed: HloInstruction) -> int:
-    """Return the number of terms that a reduction of the array `summed` adds."""
-    if instruction.opcode == "reduce":
-        return summed.size
+def _count_window_terms(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> int:
+    """Return the number of terms that a reduction over windows adds."""
     window = _WINDOW_SIZE.search(instruction.attributes)
-    return instruction.size * math.prod(hlo.parse_integers(window[1]) if window else summed.dims)
+    return instruction.size * math.prod(hlo.parse_integers(window[1]) if window else operands[0].dims)
 
 
-def _count_routine(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> int:
-    """Return the number of operations of a sort, FFT, Cholesky factorization or triangular solve."""
-    operand, length = operands[0], operands[0].dims[-1]
-    if instruction.opcode == "cholesky":
-        return operand.size * length // 3
-    if instruction.opcode == "triangular-solve":
-        return operands[1].size * length
-    if instruction.opcode == "fft":  # 5 n log2 n operations for n complex numbers, half for real ones
-        points = math.prod(instruction.axes("fft_length") or ())
-        operations = 5 * max(instruction.size, operand.size) * math.log2(max(2, points))
-        return round(operations / (2 if "RFFT" in instruction.attributes else 1))
-    stages = (math.prod(operand.dims[axis] for axis in instruction.axes("dimensions") or ()) - 1).bit_length()
-    return operand.size * stages * (stages + 1) // 2  # a bitonic network
+def _count_fft(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> int:
+    """Return 5 n log2 n operations for a Fourier transform of n complex numbers, or half for real ones."""
+    points = math.prod(instruction.axes("fft_length") or ())
+    operations = 5 * max(instruction.size, operands[0].size) * math.log2(max(2, points))
+    return round(operations / (2 if "RFFT" in instruction.attributes else 1))
+
+
+def _count_sort(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> int:
+    """Return the number of comparisons of a sort by a bitonic network."""
+    stages = (_sorted_elements(instruction, operands) - 1).bit_length()
+    return operands[0].size * stages * (stages + 1) // 2
+
+
+def _sorted_elements(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> int:
+    """Return the number of elements along the sorted axes."""
+    return math.prod(operands[0].dims[axis] for axis in instruction.axes("dimensions") or ())
+
+
+# opcode -> function (instruction, operands) that returns the number of operations of kind "arithmetic"
+_OPERATION_COUNTERS: dict[str, _Counter] = {
+    "reduce": lambda _, operands: operands[0].size,
+    "reduce-window": _count_window_terms,
+    "scatter": lambda _, operands: operands[-1].size,
+    "cholesky": lambda _, operands: operands[0].size * operands[0].dims[-1] // 3,
+    "triangular-solve": lambda _, operands: operands[1].size * operands[0].dims[-1],
+    "fft": _count_fft,
+    "sort": _count_sort,
+}
 
 
 def _count_product(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> tuple[str, int]:
@@ -274,32 +284,45 @@ def _library_overhead(instruction: HloInstruction, body: Instructions) -> int:
     `body` contains the instructions of the same kernel.
     """
     operands = [body[name] for name in instruction.operands]
-    if instruction.opcode == "dot":
-        return _product_overhead(instruction, *operands)
-    if instruction.opcode == "reduce":
-        return SUMMED_ROW * (operands[0].size // max(1, *operands[0].dims[-1:]))
-    if instruction.opcode == "convolution":
-        if "lhs_dilate=" in instruction.attributes:  # XLA computes it as a matrix product
-            return 0
-        return CONVOLUTION_PATCH * instruction.size // max(1, instruction.dims[-1])
-    if instruction.opcode == "custom-call":
-        operand_size = sum(operand.size for operand in operands)
-        return ROUTINE_ELEMENTS.get(_routine_name(instruction), 0) * operand_size
-    if instruction.opcode == "fft":
-        return FFT_START + FFT_OPERATION * _count_routine(instruction, operands)
-    if instruction.opcode == "sort":
-        sorted_elements = math.prod(operands[0].dims[axis] for axis in instruction.axes("dimensions") or ())
-        return round(SORT_COMPARISON * operands[0].size * math.log2(max(2, sorted_elements)))
-    return 0
+    overhead = _LIBRARY_OVERHEADS.get(instruction.opcode)
+    return overhead(instruction, operands) if overhead else 0
 
 
-def _product_overhead(product: HloInstruction, left: HloInstruction, right: HloInstruction) -> int:
+def _product_overhead(product: HloInstruction, operands: Sequence[HloInstruction]) -> int:
     """Return the overhead in picoseconds of a batch of matrix products in a library."""
+    left, right = operands
     batch = math.prod(left.dims[axis] for axis in product.axes("lhs_batch_dims") or ())
     is_narrow = not product.dims or product.dims[-1] <= NARROW_COLUMNS
     left_element = NARROW_PRODUCT_ELEMENT if is_narrow else PACKED_ELEMENT
     packing = left_element * left.size + PACKED_ELEMENT * (product.size + right.size)
     return PRODUCT * (1 + batch) + packing
+
+
+def _convolution_overhead(convolution: HloInstruction, _operands: Sequence[HloInstruction]) -> int:
+    """Return the overhead in picoseconds of a convolution in a library, or 0 if XLA computes a product."""
+    is_product = "lhs_dilate=" in convolution.attributes
+    return 0 if is_product else CONVOLUTION_PATCH * convolution.size // max(1, convolution.dims[-1])
+
+
+def _routine_overhead(call: HloInstruction, operands: Sequence[HloInstruction]) -> int:
+    """Return the overhead in picoseconds of a custom call that executes a routine."""
+    return ROUTINE_ELEMENTS.get(_routine_name(call), 0) * sum(operand.size for operand in operands)
+
+
+def _sort_overhead(sort: HloInstruction, operands: Sequence[HloInstruction]) -> int:
+    """Return the overhead in picoseconds of a sort in a library."""
+    return round(SORT_COMPARISON * operands[0].size * math.log2(max(2, _sorted_elements(sort, operands))))
+
+
+# opcode -> function (instruction, operands) that returns the overhead of its library in picoseconds
+_LIBRARY_OVERHEADS: dict[str, _Counter] = {
+    "dot": _product_overhead,
+    "reduce": lambda _, operands: SUMMED_ROW * (operands[0].size // max(1, *operands[0].dims[-1:])),
+    "convolution": _convolution_overhead,
+    "custom-call": _routine_overhead,
+    "fft": lambda fft, operands: FFT_START + FFT_OPERATION * _count_fft(fft, operands),
+    "sort": _sort_overhead,
+}
 
 
 def _routine_name(instruction: HloInstruction) -> str:
