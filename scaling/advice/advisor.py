@@ -142,13 +142,15 @@ class Advice:
         elif self.coloring and is_coded:
             columns, rows = self.coloring.column_count, self.coloring.row_count
             method = format_count(columns or rows, f"compressed {'column' if columns else 'row'}")
-        details = {
-            method: True, f"{case.forward} forward": case.forward,
-            f"{format_count(int(case.chunk or 0), 'seed')} at a time": case.chunk,
-            f"{format_count(case.block or 0, 'point')} at a time": case.block,
-            "the batch in one call": case.batch == "whole", f"{case.devices} devices": case.devices > 1,
-        }  # fmt: skip
-        return ", ".join(text for text, applies in details.items() if applies)
+        details = [
+            (True, method),
+            (case.forward, f"{case.forward} forward"),
+            (case.chunk, f"{format_count(int(case.chunk or 0), 'seed')} at a time"),
+            (case.block, f"{format_count(case.block or 0, 'point')} at a time"),
+            (case.batch == "whole", "the batch in one call"),
+            (case.devices > 1, f"{case.devices} devices"),
+        ]
+        return ", ".join(text for applies, text in details if applies)
 
     @property
     def duration(self) -> str:

@@ -143,13 +143,13 @@ def _describe_devices(findings: Findings, rankings: Sequence[Ranking], ranking: 
         return [f"Measured on {recommended.devices_text} only"]
     curves = findings.curves_by_case.get((recommended.environment, recommended.honest, recommended.case), {})
     curve, point = curves.get("strong", (None, None))
-    speedup, efficiency, stated = "", "", {id(recommended)}
+    speedup, efficiency, stated = "", "", {recommended}
     if curve and point and not point.is_baseline:
         speedup, efficiency = _describe_speedup(findings, curve, point)
         # The speed-ups are over the baseline of the curve and, if measured, the best time on one device.
         one_device = [each.fastest for each in rankings if each.case.devices == 1 and point.against_jit]
-        stated.update(map(id, [curve.timings[0], *one_device]))
-    others = [each.fastest for each in rankings if id(each.fastest) not in stated]
+        stated.update([curve.timings[0], *one_device])
+    others = [each.fastest for each in rankings if each.fastest not in stated]
     others.sort(key=lambda timing: timing.median)
     times = [describe_slower(timing, recommended) for timing in others]
     other_counts = f"Other device counts: {list_first(times, _MOST_COUNTS, '; ')}" if times else ""

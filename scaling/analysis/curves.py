@@ -130,11 +130,11 @@ def scaling_curves(
     built = [build_curve(kind, series, plain_jit) for kind, series in select_series(timings, kinds)]
     curves_and_reasons = [(curve, _describe_unequal_work(curve)) for curve in built]
     strong = (curve for curve in built if curve.kind == "strong" and len(curve.points) > 1)
-    on_strong_curves = {id(timing) for curve in strong for timing in curve.timings}
+    on_strong_curves = {timing for curve in strong for timing in curve.timings}
     refusals = [
         f"{curve.name}: {reason}"
         for curve, reason in curves_and_reasons
-        if reason and not on_strong_curves.issuperset(map(id, curve.timings))
+        if reason and not on_strong_curves.issuperset(curve.timings)
     ]
     return [curve for curve, reason in curves_and_reasons if not reason], refusals
 
@@ -147,11 +147,11 @@ def select_series(timings: Sequence[Timing], kinds: Sequence[str]) -> list[tuple
     """
     kinds_and_series = [(kind, series) for kind in kinds for series in _series_of_kind(timings, kind)]
     longer_series = (series for _, series in kinds_and_series if len(series) > 1)
-    longer = {id(timing) for series in longer_series for timing in series if timing.case.devices > 1}
+    longer = {timing for series in longer_series for timing in series if timing.case.devices > 1}
     return [
         (kind, series)
         for kind, series in kinds_and_series
-        if len(series) > 1 or (kind == kinds[0] and id(series[0]) not in longer)
+        if len(series) > 1 or (kind == kinds[0] and series[0] not in longer)
     ]
 
 
@@ -274,11 +274,11 @@ def fastest_curves(curves: Iterable[Curve], rankings: Iterable[Ranking]) -> list
     """
     derivatives = (curve for curve in curves if not curve.case.ad_mode.is_value)
     largest = itertools.chain(*curves_of_largest_problems(derivatives))
-    fastest_ids = {id(ranking.fastest) for ranking in rankings}
+    fastest_timings = {ranking.fastest for ranking in rankings}
 
     def rank(curve: Curve) -> tuple[bool, int, bool, float]:
         last = curve.points[-1]
-        return not is_candidate(curve.case), -last.devices, id(last.timing) not in fastest_ids, last.seconds
+        return not is_candidate(curve.case), -last.devices, last.timing not in fastest_timings, last.seconds
 
     return list(
         least_by(largest, lambda c: (c.environment, c.kind, problem_fields(c.program[1])), rank).values()

@@ -150,11 +150,11 @@ def _intended_curves(findings: Findings) -> list[Curve]:
     device.
     """
     from_one = (curve for curve in findings.curves if curve.baseline_devices == 1)
-    on_them = {id(timing) for curve in from_one for timing in curve.timings}
+    on_them = {timing for curve in from_one for timing in curve.timings}
     return [
         curve
         for curve in findings.curves
-        if curve.baseline_devices == 1 or not on_them.issuperset(map(id, curve.timings))
+        if curve.baseline_devices == 1 or not on_them.issuperset(curve.timings)
     ]
 
 

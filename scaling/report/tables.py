@@ -172,9 +172,9 @@ def case_anchor(timing: Timing) -> str:
 
 
 def _measured_rows(findings: Findings) -> Iterator[Row]:
-    baselines = {id(baseline.timing): baseline for baseline in findings.baselines}
+    baselines = {baseline.timing: baseline for baseline in findings.baselines}
     for timing in findings.case_timings:
-        bound = baselines[id(timing)].bound
+        bound = baselines[timing].bound
         points = findings.curves_by_case.get((timing.environment, timing.honest, timing.case), {})
         yield {
             "case": label(timing.case),
@@ -188,7 +188,7 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
             ),
             "serial part": _format_kinds(points, format_serial_part),
             "one-device program": next((point.against_jit for _, point in points.values()), None),
-            "by hand": baselines[id(timing)].by_hand,
+            "by hand": baselines[timing].by_hand,
             "of the roof": bound and f"{format_percentage(bound[1])}: {bound[0]}",
             "memory": timing.record.peak_bytes or bytes_while_running(vars(timing.record)) or None,
             "first call": timings.first_call_seconds(timing),
