@@ -40,7 +40,13 @@ from scaling.core.record import COMPILING_STAGES, Record
 from scaling.core.timing import Samples, Sampling, gather_maximum
 from scaling.core.workload import Workload, uniform
 
-_NO_RULE = ("-mode autodiff", "Reverse-mode diff", "not support JVP", "cannot be differentiated")
+_NO_RULE = (
+    "-mode autodiff",
+    "Reverse-mode diff",
+    "support JVP",
+    "support transpose",
+    "cannot be differentiated",
+)
 _MAX_GATHERED_CHARACTERS = 300  # maximum length of an error message that is sent to the other processes
 
 

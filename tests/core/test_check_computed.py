@@ -261,6 +261,17 @@ def test_a_wrong_rule_for_vmap_is_found(batch, factor, reason, monkeypatch):
     assert reason is None or "may be wrong in this mode or dtype" in record.text
 
 
+@pytest.mark.parametrize(("factor", "reason"), [(1.0, None), (1.1, "wrong_answer")])
+def test_a_rule_for_vmap_that_is_wrong_for_seeds_only_is_found(factor, reason, monkeypatch):
+    product = jax.custom_batching.custom_vmap(lambda a, v: a * v)
+    rule = lambda size, is_batched, a, v: (a * v if is_batched[0] else factor * a * v, True)  # noqa: E731
+    product.def_vmap(rule)
+    sine = jax.custom_jvp(jnp.sin)
+    sine.defjvp(lambda x, v: (jnp.sin(*x), product(jnp.cos(*x), v[0])))
+    built = Workload(lambda x: sine(x), {"x": normal(33)}, wrt="x")
+    assert measure(built, monkeypatch, mode="jacfwd").reason == reason
+
+
 @pytest.mark.parametrize(("factor", "reason"), [(1.0, None), (1.001, "wrong_answer")])
 def test_a_rule_that_is_wrong_at_one_of_many_points_is_found_and_kinks_are_not_taken_for_it(
     factor, reason, monkeypatch

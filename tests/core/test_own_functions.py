@@ -884,6 +884,15 @@ def test_a_callback_without_a_derivative_rule_is_skipped(define):
         assert (record.status, record.reason) == ("skipped", "not_offered"), record.text
 
 
+def test_a_rule_for_forward_mode_by_a_callback_is_skipped_in_reverse_mode(define):
+    double = lambda v: jax.pure_callback(lambda a: 2 * a, jax.typeof(v), v, vmap_method="sequential")  # noqa: E731
+    function = jax.custom_jvp(lambda x: 2 * x)
+    function.defjvp(lambda x, v: (2 * x[0], double(v[0])))
+    define("mine", Workload(lambda x: function(x), {"x": uniform(3)}, wrt="x"))
+    record = measure(workload="mine", mode="jacrev", api="jit")
+    assert (record.status, record.reason) == ("skipped", "not_offered"), record.text
+
+
 def test_colored_seeds_that_take_minutes_to_color_are_skipped(define, monkeypatch):
     monkeypatch.setattr(pytest.importorskip("scaling.options.coloring"), "_MAX_CONFLICTS", 5)
     define("mine", Workload(lambda x: jnp.append(x**2, x[:3].sum()), {"x": uniform(6)}, wrt="x"))

@@ -25,7 +25,8 @@ from scaling.core.inputs import InputArrays
 from scaling.core.workload import Workload
 from scaling.options.jaxpr_interpreter import with_random_rounding
 
-ArrayFunction = Callable[[Any], jax.Array]
+ArrayFunction = Callable[..., jax.Array]
+Vmap = Callable[..., ArrayFunction]  # `jax.vmap`, or an equivalent loop
 Groups = list[list[str]]  # groups of input names
 
 SAMPLED_POINTS = 16  # the number of sample points
@@ -55,7 +56,7 @@ class Evaluation:
     transposed: bool = False  # whether a JVP is computed from the VJP (for one output, from the gradient)
     rounding_key: int = 0  # if nonzero, the seed of random rounding errors in all intermediate results
     least_rounding: float = 0.0  # the least unit roundoff of these random errors
-    one_by_one: bool = False  # whether points are evaluated in a loop, not by `vmap`
+    one_by_one: bool = False  # whether points and seeds are evaluated in a loop, not by `vmap`
     optimized: bool = True  # whether LLVM optimizes the programs, which may take longer than to run them
 
 
@@ -305,11 +306,10 @@ def _compiled(evaluation: Evaluation, quantity: str) -> Callable[..., jax.Array]
             y = evaluation.function(**arrays, **named)
             return jnp.ravel(jnp.sum(y) if evaluation.summed else y)
 
-        return _QUANTITIES[quantity](f, x, _make_jvp(evaluation, f, x), *seeds)
+        return _QUANTITIES[quantity](f, x, _make_jvp(evaluation, f, x), vmap, *seeds)
 
-    if evaluation.one_by_one:
-        at_point = jax.custom_batching.sequential_vmap(at_point)
-    batched = jax.vmap(at_point, in_axes=(0, None, *seed_axes))
+    vmap = _vmap_in_loop if evaluation.one_by_one else jax.vmap
+    batched = vmap(at_point, in_axes=(0, None, *seed_axes))
 
     def at_points(key: Any, *arguments: Any) -> jax.Array:
         rounded = with_random_rounding(batched, key, evaluation.least_rounding)
@@ -317,6 +317,11 @@ def _compiled(evaluation: Evaluation, quantity: str) -> Callable[..., jax.Array]
 
     xla_options = environment.fusion_options() | ({} if evaluation.optimized else _UNOPTIMIZED)
     return jax.jit(at_points, compiler_options=xla_options)
+
+
+def _vmap_in_loop(function: ArrayFunction, **axes: Any) -> ArrayFunction:
+    """Return `jax.vmap(function, **axes)`, evaluated in a loop, without rules of the user for `vmap`."""
+    return jax.vmap(jax.custom_batching.sequential_vmap(function), **axes)
 
 
 def _make_jvp(evaluation: Evaluation, f: ArrayFunction, x: jax.Array) -> ArrayFunction:
@@ -330,20 +335,20 @@ def _make_jvp(evaluation: Evaluation, f: ArrayFunction, x: jax.Array) -> ArrayFu
     return lambda v: pushforward(v)[0]
 
 
-def _rows(f: ArrayFunction, x: jax.Array, jvp: ArrayFunction, indices: jax.Array) -> jax.Array:
+def _rows(f: ArrayFunction, x: jax.Array, jvp: ArrayFunction, vmap: Vmap, indices: jax.Array) -> jax.Array:
     y, pullback = jax.vjp(f, x)
-    return jax.vmap(lambda i: pullback(_one_hot(i, y))[0])(indices)
+    return vmap(lambda i: pullback(_one_hot(i, y))[0])(indices)
 
 
 def _one_hot(i: Any, like: jax.Array) -> jax.Array:
     return (jnp.arange(like.size, dtype=jnp.int32) == i).astype(like.dtype)
 
 
-# Functions (f, x, jvp, *seeds) that compute a quantity of a function f at the vector x, where jvp(v)
-# returns J v for the Jacobian J of f.
-_QUANTITIES: dict[str, Callable[..., jax.Array]] = {
-    "values": lambda f, x, jvp: f(x),
-    "jvp": lambda f, x, jvp, tangents: jvp(ravel_pytree(tangents)[0]),
-    "columns": lambda f, x, jvp, indices: jax.vmap(lambda i: jvp(_one_hot(i, x)), out_axes=1)(indices),
+# Functions (f, x, jvp, vmap, *seeds) that compute a quantity of a function f at the vector x, where jvp(v)
+# returns J v for the Jacobian J of f, and `vmap` maps over the seeds.
+_QUANTITIES: dict[str, ArrayFunction] = {
+    "values": lambda f, x, jvp, vmap: f(x),
+    "jvp": lambda f, x, jvp, vmap, tangents: jvp(ravel_pytree(tangents)[0]),
+    "columns": lambda f, x, jvp, vmap, indices: vmap(lambda i: jvp(_one_hot(i, x)), out_axes=1)(indices),
     "rows": _rows,
 }
