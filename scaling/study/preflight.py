@@ -11,6 +11,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -84,6 +85,9 @@ def _check_until_failure(cells: Sequence[GridCell], seconds: float) -> Iterator[
     except WorkerDied as death:  # at the start, if JAX is missing or fails
         why = str(death) or "JAX cannot be imported in time"
         why += "; correct or unset it" if rejects_variable(why) else ""
+        modules = {*sys.stdlib_module_names, "jax", "jaxlib", "numpy"}
+        for name in sorted(path.name for path in Path().glob("*.py") if path.stem in modules):
+            why += f"; {name} in the working directory hides a module of this name: rename it"
         raise Refusal(f"the study cannot be examined: {why}") from None
 
 

@@ -738,7 +738,8 @@ TABLES["workloads"] = {
     for name in ("linear", "arrowhead")
 } | {
     "a user file that hides a module of Python": Input(
-        ("run", "study=function", "workload=mine", "devices=1"), "cannot be examined: .*select", {"mine.py": GOOD, "select.py": ""},
+        ("run", "study=function", "workload=mine", "devices=1"), "examined: .*; select.py in .* hides a module .*: rename it",
+        {"mine.py": GOOD, "select.py": ""},
     ),
     "a user file whose name is not a module name": Input(
         ("run", "study=function", "workload=my-mine"), "'my-mine' is not the import path of a module", {"my-mine.py": GOOD}
