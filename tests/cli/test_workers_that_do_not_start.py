@@ -37,7 +37,8 @@ def test_a_platform_that_jax_cannot_start_is_named_with_the_variable_that_reques
     monkeypatch.setenv("JAX_PLATFORMS", "no_such_platform")
     machine._query_jax_devices.cache_clear()
     with pytest.raises(
-        Refusal, match=r"JAX_PLATFORMS=no_such_platform: .*; JAX_PLATFORMS=cpu runs on the CPU"
+        Refusal,
+        match=r"=no_such_platform: .*; JAX_PLATFORMS=cpu runs on the CPU, or install .*ad-scaling\[cuda\]",
     ):
         machine.local_machine()
 
