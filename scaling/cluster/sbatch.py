@@ -76,7 +76,7 @@ def submit(
         command += [*_copy_package(submission.folder / "code"), "sh", "-c", _START_COMMAND, "sh"]
         command += [sys.executable, "-m", "scaling.cluster.task"]
         if cluster.name != SLURM:
-            return save_job_ids(submission, _start_process(submission, command, cluster))
+            return _start_process(submission, command, cluster)
         previous_array = None
         for submitted_tasks in _split_into_arrays(submission.tasks):
             options = _sbatch_options(
@@ -116,16 +116,16 @@ def resolve_results(results: Path, cluster: ClusterSettings) -> Path:
     return Path(path)
 
 
-def _start_process(
-    submission: Submission, command: Sequence[str], cluster: ClusterSettings
-) -> dict[str, str]:
-    """Start the only task of a submission in the background, and return {task name: process ID}.
+def _start_process(submission: Submission, command: Sequence[str], cluster: ClusterSettings) -> Submission:
+    """Start the only task of a submission in the background, and return the submission with its process ID.
 
-    The process runs `command`, with the path of the task file as its last argument.
+    The process waits until its ID is saved, because a later command could not find it otherwise. Then it runs
+    `command`, with the path of the task file as its last argument.
     """
     (submitted_task,) = submission.tasks
     log_folder = shlex.quote(str(submission.folder / "log"))
     script = [
+        "read -r _ || exit; exec < /dev/null",  # the input ends if the launcher ends before it saves the ID
         f"mkdir {log_folder}; exec > {log_folder}/$$_0_log.out 2>> {log_folder}/$$_0_log.err",
         "export SUBMITIT_LOCAL_JOB_ID=$$",
         *checked_setup(cluster.setup),
@@ -135,10 +135,12 @@ def _start_process(
     variables = {name: value for name, value in os.environ.items() if not name.startswith(_JOB_VARIABLES)}
     process = subprocess.Popen(
         ["sh", "-c", "\n".join(script), "sh", *command, str(submitted_task.path)],
-        env=variables, start_new_session=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env=variables, start_new_session=True, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    return {submitted_task.name: str(process.pid)}
+    submission = save_job_ids(submission, {submitted_task.name: str(process.pid)})
+    print("start", file=process.stdin, flush=True)
+    return submission
 
 
 def _split_into_arrays(submitted_tasks: Sequence[SubmittedTask]) -> list[list[SubmittedTask]]:

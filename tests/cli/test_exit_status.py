@@ -62,7 +62,10 @@ def test_a_run_that_waits_for_a_task_without_a_result_submits_it_once_and_exits_
     monkeypatch, tmp_path, restore_signals, waits, status, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sbatch, "_start_process", lambda *_: {"0001": str(2**22 + 1)})
+    jobs = {"0001": str(2**22 + 1)}
+    monkeypatch.setattr(
+        sbatch, "_start_process", lambda submission, *_: sbatch.save_job_ids(submission, jobs)
+    )
     assert main.main([*TINY, "cluster=local", f"wait={waits}"]) == status
     assert len(list(tmp_path.glob("here/jobs/*"))) == 1
     assert ("repeat the command to run these cases" in capsys.readouterr().out) == (waits == "true")

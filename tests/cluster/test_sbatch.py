@@ -1,5 +1,6 @@
 """Tests of submissions with scripts in place of Slurm's commands: what sbatch gets, and what is left if it fails."""
 
+import contextlib
 import errno
 import os
 import shutil
@@ -155,7 +156,9 @@ def test_records_of_a_job_go_to_its_results_folder_if_the_folder_jobs_is_a_link(
     )  # fmt: skip
     if kind == "local":
         monkeypatch.setattr(
-            subprocess, "Popen", lambda command, **_: commands.append(command) or types.SimpleNamespace(pid=7)
+            subprocess,
+            "Popen",
+            lambda command, **_: commands.append(command) or types.SimpleNamespace(pid=7, stdin=None),
         )
     submit(tmp_path / "linked", kind)
     assert {Path(command[-1]).parents[2] for command in commands} == {results}
@@ -182,7 +185,9 @@ def test_a_results_folder_whose_path_a_job_cannot_use_is_refused_before_anything
 def test_a_local_task_may_have_such_a_results_folder_if_pythonpath_does_not_split_it(
     name, submit, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(sbatch, "_start_process", lambda *_: {"0001": "7"})
+    monkeypatch.setattr(
+        sbatch, "_start_process", lambda submission, *_: sbatch.save_job_ids(submission, {"0001": "7"})
+    )
     assert submit(tmp_path / name, "local").tasks[0].job == "7"
 
 
@@ -272,8 +277,32 @@ def test_a_full_disk_at_submission_is_one_short_line(tmp_path, monkeypatch, caps
 def test_a_time_limit_below_a_second_is_a_limit(make_submission, monkeypatch):
     scripts = []
     monkeypatch.setattr(
-        subprocess, "Popen", lambda command, **_: scripts.append(command[2]) or types.SimpleNamespace(pid=7)
+        subprocess,
+        "Popen",
+        lambda command, **_: scripts.append(command[2]) or types.SimpleNamespace(pid=7, stdin=None),
     )
     submission = make_submission("local")
     sbatch._start_process(submission, ["true"], parse_cluster_settings({"name": "local", "time": "0.4s"}))
     assert f"--kill-after={sbatch._KILL_SECONDS} 1 " in scripts[0]
+
+
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_a_local_task_starts_only_after_its_process_id_is_saved(
+    is_saved, make_submission, monkeypatch, tmp_path
+):
+    """A later command cannot find a task without an ID before its journal exists, and would submit its cases again."""
+    pids = []
+
+    def save(submission, jobs):
+        pids.extend(map(int, jobs.values()))
+        if not is_saved:
+            raise OSError
+        return submission
+
+    submission = make_submission("local")
+    monkeypatch.setattr(sbatch, "save_job_ids", save)
+    monkeypatch.setattr(subprocess, "_active", None)  # otherwise this list keeps the pipe open
+    with contextlib.suppress(OSError):  # the end of a launcher closes the pipe, too
+        sbatch._start_process(submission, ["touch", str(tmp_path / "started")], ClusterSettings(name="local"))
+    os.waitpid(pids[0], 0)
+    assert (tmp_path / "started").exists() == is_saved

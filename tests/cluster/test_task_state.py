@@ -227,7 +227,7 @@ def test_a_local_task_that_is_cancelled_before_it_has_a_journal_is_cancelled_wit
     submission = make_submission("local")
     cluster = ClusterSettings(name="local", setup=(f"cd {tmp_path}", *lines))
     command = ["sh", "-c", "exec sleep 60"]  # which ignores the path of the task file
-    submission_files.save_job_ids(submission, sbatch._start_process(submission, command, cluster))
+    sbatch._start_process(submission, command, cluster)
     deadline = time.monotonic() + 30
     while b"sleep\x0060" not in b"".join(processes_of(tmp_path)) and time.monotonic() < deadline:
         time.sleep(0.02)
