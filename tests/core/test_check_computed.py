@@ -272,6 +272,15 @@ def test_a_rule_for_vmap_that_is_wrong_for_seeds_only_is_found(factor, reason, m
     assert measure(built, monkeypatch, mode="jacfwd").reason == reason
 
 
+@pytest.mark.parametrize(("factor", "reason"), [(1.0, None), (1.1, "wrong_answer")])
+def test_a_rule_that_is_wrong_for_unit_vectors_among_many_inputs_is_found(factor, reason, monkeypatch):
+    sine = jax.custom_jvp(jnp.sin)
+    is_unit = lambda v: jnp.count_nonzero(v) == 1  # noqa: E731
+    sine.defjvp(lambda x, v: (jnp.sin(*x), jnp.where(is_unit(v[0]), factor, 1) * jnp.cos(*x) * v[0]))
+    built = Workload(lambda x: sine(x), {"x": uniform(40, low=1.0, high=2.0)}, wrt="x")
+    assert measure(built, monkeypatch, mode="jacfwd").reason == reason
+
+
 @pytest.mark.parametrize(("factor", "reason"), [(1.0, None), (1.001, "wrong_answer")])
 def test_a_rule_that_is_wrong_at_one_of_many_points_is_found_and_kinks_are_not_taken_for_it(
     factor, reason, monkeypatch

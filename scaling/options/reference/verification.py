@@ -39,7 +39,7 @@ from scaling.options.reference.finite_differences import (
 _MIN_CONFIRMED = 0.1  # the minimum fraction of confirmed derivatives; tiny ones are not confirmed
 _MAX_VERIFIED_ELEMENTS = 2**18  # limit on the size of an intermediate result at the less suspicious points
 _DIRECTIONS = 4  # the number of random directions
-_MAX_COLUMNS = 32  # limit on the number of columns of a Jacobian whose columns are confirmed
+_MEAN_COLUMNS = 32  # the mean number of columns of a Jacobian that are confirmed
 _NOISE_RUNS = 3  # evaluations with random rounding errors; a single one may change nothing by chance
 _VALUE_RUNS = 8  # the same for values, which are cheap, and may be equal by chance at one of many points
 _HIDING_ERROR = 0.01  # relative to the largest value at a point; a larger error may hide a derivative
@@ -156,6 +156,9 @@ def _confirm(
     others = evaluations.choose_directions(evaluation, arrays, generator, groups)
     others = others[1:] if len(groups) == 1 else others  # a single group contains all inputs
     directions += [x for x in others if any(element.any() for element in x.values())]
+    for name, v in directions[0].items():
+        shape = v.shape[1:] if name in evaluation.per_point else v.shape
+        directions[0][name] = v * (generator.random(shape) < _MEAN_COLUMNS / evaluation.inputs)
     derivatives, comparison, is_nonzero = _compare_along_all(evaluation, directions, arrays)
     if comparison.is_wrong.any():
         comparison = _exempt_ties(evaluation, generator, directions, arrays, comparison)
@@ -261,16 +264,17 @@ def _differentiate_along(
 ) -> np.ndarray:
     """Return the derivatives along each direction, of shape (directions, points, outputs).
 
-    They are JVPs. If the Jacobian has few columns, the first one is the product of the Jacobian and the first
-    direction. It reveals a rule for tangents that is wrong only for unit vectors.
+    They are JVPs. The first one is the product of columns of the Jacobian and the first direction, which has
+    few nonzero elements. It reveals a rule for tangents that is wrong only for unit vectors.
     """
     derivatives = [
         evaluations.directional_derivative(evaluation, arrays, direction) for direction in directions
     ]
-    if evaluation.inputs <= _MAX_COLUMNS and not evaluation.rounding_key:
-        J = evaluations.jacobian(evaluation, arrays)
-        flat = flatten_inputs(evaluation.names, evaluation.per_point, directions[0], len(J))
-        derivatives[0] = (J @ flat[:, :, None])[:, :, 0]
+    if not evaluation.rounding_key:
+        v = flatten_inputs(evaluation.names, evaluation.per_point, directions[0], len(derivatives[0]))
+        columns = np.flatnonzero(v.any(axis=0))
+        J = evaluations.slices(evaluation, arrays, "columns", columns)
+        derivatives[0] = (J @ v[:, columns, None])[:, :, 0]
     return np.array(derivatives)
 
 
