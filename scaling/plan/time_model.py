@@ -6,7 +6,7 @@ The time of a kernel is the time to move its bytes or the time to compute its op
 (the roofline model). On a CPU these overlap only partly, and the time is the square root of the sum of their
 squares. For a CPU, llvm_instructions.py counts the operations, and kernel_work.py adds an overhead. Kernels
 and collectives do not overlap, and all devices wait for the slowest. Caches are modeled in two ways: the
-bandwidth depends on the bytes of a kernel, and small CPU kernels need no time to move their bytes.
+bandwidth depends on the bytes of a kernel, and small CPU kernels in loops find their arrays in the cache.
 
 At each level of the network, a collective uses a ring or a tree, whichever is faster, as communication
 libraries do. On a torus, all axes transfer simultaneously. Other network traffic is ignored. The cost of a
@@ -42,7 +42,8 @@ _RECORDED_DRAWS = 100  # number of random machines whose times are recorded
 _SEED = 0
 _PERCENTILES = (2.5, 50, 97.5)
 _PICOSECONDS = 1e12  # picoseconds in a second; the unit of the overhead of a CPU kernel
-_CACHE_BYTES = 2**19  # bytes of a kernel that a CPU core keeps in its cache
+# Operations, as llvm_instructions.py counts them, of an exponential of the benchmark "transcendental".
+_EXPONENTIAL_OPERATIONS = 36
 _MIN_LATENCY = 1e-9  # seconds per step; noise can make the measured difference negative
 
 # An all-reduce is a reduce-scatter followed by an all-gather.
@@ -175,10 +176,13 @@ def _kernel_seconds(
     dtype = case.dtype
     double = rates.arithmetic["float64"]
     single = rates.arithmetic["float32"] or (double and 2 * double)
+    exponentials = rates.transcendental["float32"] or 0.0
+    # The instructions of a CPU kernel are mixed, as those of an exponential. Additions alone may be slower.
+    instructions = max(single or 0.0, _EXPONENTIAL_OPERATIONS * exponentials) or None
     speeds: dict[str, float | None] = {
         "products": rates.products[dtype][case.precision], "arithmetic": rates.arithmetic[dtype],
         "divisions": rates.transcendental[dtype], "transcendentals": rates.transcendental[dtype],
-        "operations": single, "overhead": _PICOSECONDS,
+        "operations": instructions, "overhead": _PICOSECONDS,
     }  # fmt: skip
     seconds = {name: np.zeros(len(kernels)) for name in ("memory", *speeds)}
     for k, kernel in enumerate(kernels):
@@ -197,9 +201,7 @@ def _kernel_seconds(
 
 def _memory_seconds(kernel: Work, rates: Rates) -> float:
     """Return the time in seconds that a kernel needs to read and write memory."""
-    kernel_bytes = kernel.get("bytes", 0)  # 0 if all arrays are in on-chip memory
-    if kernel.get("overhead") and kernel_bytes <= _CACHE_BYTES:  # on a CPU, the arrays are in the cache
-        return 0.0
+    kernel_bytes = kernel.get("bytes", 0)  # 0 if all arrays are in on-chip memory or in a cache
     sizes, speeds = (np.log(np.maximum(values, 1.0)) for values in zip(*rates.bandwidth, strict=True))
     # Interpolate between the measured sizes, with both axes logarithmic.
     return kernel_bytes / float(np.exp(np.interp(math.log(max(kernel_bytes, 1.0)), sizes, speeds)))

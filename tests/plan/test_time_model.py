@@ -19,6 +19,7 @@ from tests.support.machines import (
     machine,
 )
 
+INSTRUCTIONS = 36 * TRANSCENDENTAL  # instructions per second of a mixture, as in an exponential
 NOISY = {"jitter": 0.05, "stragglers": {"share": 0.01, "slowdown": 1.5}}
 
 
@@ -54,7 +55,7 @@ def seconds(*kernels, **options):
          300 / ARITHMETIC + 1200 / TRANSCENDENTAL),
         ({"bytes": 4000, "times": 7}, 7 * 4000 / BANDWIDTH),
         # The executed instructions of a CPU contain all kinds of operations.
-        ({"operations": 900, "arithmetic": 3000, "products": 10**6, "bytes": 8}, 900 / ARITHMETIC),
+        ({"operations": 900, "arithmetic": 3000, "products": 10**6, "bytes": 8}, 900 / INSTRUCTIONS),
     ],
 )  # fmt: skip
 def test_a_kernel_takes_the_maximum_of_its_memory_and_compute_time(kernel, expected):
@@ -78,11 +79,12 @@ def test_on_a_cpu_memory_and_compute_time_overlap_partly_and_the_overhead_is_add
         assert seconds(parts[0] | parts[1] | overhead) == pytest.approx(expected, rel=1e-5)
 
 
-def test_on_a_cpu_kernels_of_few_bytes_read_them_from_the_cache():
-    for kernel in ({"products": 9}, {"operations": 9}):
-        for size, is_cached in ((4000, True), (2**19 + 1, False)):
-            expected = seconds({"overhead": 700}) + (seconds(kernel) if is_cached else size / BANDWIDTH)
-            assert seconds(kernel | {"overhead": 700, "bytes": size}) == pytest.approx(expected, rel=1e-5)
+def test_instructions_of_a_cpu_have_the_higher_rate_of_exponentials_and_arithmetic():
+    for transcendental, rate in ((TRANSCENDENTAL, INSTRUCTIONS), (1.0, ARITHMETIC), (None, ARITHMETIC)):
+        by_dtype = dict.fromkeys(["float32", "float64"], transcendental)
+        rates = dataclasses.replace(machine().rates[0], transcendental=by_dtype)
+        hardware = dataclasses.replace(machine(), rates=(rates,))
+        assert seconds({"operations": 900}, hardware=hardware) == pytest.approx(900 / rate, rel=1e-5)
 
 
 def test_overhead_is_a_time_that_does_not_depend_on_the_rates_or_the_dtype():
@@ -106,7 +108,7 @@ def test_the_time_of_a_message_depends_on_its_group_size():
     [
         ({"bytes": 10**6, "products": 1}, "memory"),
         ({"bytes": 8, "transcendentals": 900}, "transcendentals"),
-        ({"bytes": 8, "overhead": 900}, "overhead"),
+        ({"bytes": 8, "overhead": 90_000}, "overhead"),
         ({}, None),
     ],
 )
