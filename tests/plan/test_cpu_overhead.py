@@ -228,7 +228,8 @@ ENTRY %main (a: f32[8]) -> (s32[], f32[8]) {
 }
 """
     overheads = {(kernel["times"], kernel["overhead"]) for kernel in count_kernels(text, {})}
-    assert (5, kernel_work.FUSION_START_IN_LOOP) in overheads
+    start, start_in_loop = kernel_work.FUSION_START, kernel_work.FUSION_START_IN_LOOP
+    assert (5, (start + 4 * start_in_loop) / 5) in overheads
     assert kernel_work.KERNEL_START_IN_LOOP < kernel_work.FUSION_START_IN_LOOP < kernel_work.FUSION_START
 
 
@@ -254,4 +255,4 @@ def test_a_convolution_in_a_loop_executes_the_operations_of_its_code(layouts, tm
         if "products" in kernel
     ]
     assert ("operations" in found) == CONVOLUTIONS[layouts]
-    assert (found["overhead"] == kernel_work.KERNEL_START_IN_LOOP) == CONVOLUTIONS[layouts]
+    assert (found["overhead"] < kernel_work.KERNEL_START) == CONVOLUTIONS[layouts]
