@@ -66,7 +66,7 @@ ROUNDINGS = 8  # unit roundoffs allowed per term; an entry with a larger error i
 BUDGET_SECONDS = 10.0  # if a computed reference takes longer, only a sample of the entries is compared
 _MAX_TOLERANCE, _MAX_TOLERANCE_IN_FEW_BITS = 0.05, 0.2  # with a larger tolerance, a comparison proves nothing
 _RANGE_ELEMENTS = 2**16  # the number of array elements per range of points, which fit in processor caches
-_MAX_CACHED_BYTES = 2**27  # a larger expected result is not cached
+_MAX_CACHED_ELEMENTS = 2**24  # the number of elements of expected results that are cached, in all ranges
 # Fields to reset for the reference, and their new values. `formulation` is kept: JAX may differentiate it.
 _RESET_FIELDS: dict[str, Any] = default_values(
     {*VIEWS["method"], *VIEWS["layout"], *VIEWS["memory"]} - {"formulation"}
@@ -256,25 +256,23 @@ def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndar
     reference, in the shape (points, 1, nonzeros). Otherwise, they broadcast to the shape of the result.
     """
     case, derivative = spec.case, spec.derivative
-    shape = spec.reduction.shape(derivative.outputs, max(derivative.inputs, 1))
-    elements = spec.reduction.degree * math.prod(shape)
+    elements = math.prod(spec.reduction.shape(derivative.outputs, max(derivative.inputs, 1)))
     if spec.common is not None and spec.nonzeros_pattern is not None:
         elements = len(spec.nonzeros_pattern.rows)
-    if 8 * case.points * elements > _MAX_CACHED_BYTES:
-        return _evaluate_result(spec, start, stop)
-
-    def evaluate_all() -> tuple[np.ndarray, ...]:
-        ranges = [_evaluate_result(spec, start, stop) for start, stop in point_ranges(spec)]
-        return tuple(np.concatenate(arrays) for arrays in zip(*ranges, strict=True))
-
+    evaluate = functools.partial(_evaluate_result, spec, start, stop)
+    # A range of few elements counts as 256, because its key takes memory too.
+    max_ranges = _MAX_CACHED_ELEMENTS // max(2**8, (stop - start) * elements)
+    if not max_ranges:
+        return evaluate()
     determining_fields = {
         "mode": "value" if case.ad_mode.is_value else "jacfwd",
         "batch": "whole" if derivative.summed and derivative.outputs > 1 else "vmap",  # whole: sums outputs
         "seeds": "colored" if spec.common is not None else "identity",
     }
-    key = (dataclasses.replace(case, **_RESET_FIELDS | determining_fields), spec.rounding, spec.workload_key)
-    expected, scale = cached("expected result", key, evaluate_all, 2)
-    return expected[start:stop], scale[start:stop]
+    problem = dataclasses.replace(case, **_RESET_FIELDS | determining_fields)
+    key = problem, spec.rounding, spec.workload_key, start, stop
+    expected, scale = cached("expected result", key, evaluate, max_ranges)
+    return expected, scale
 
 
 def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:

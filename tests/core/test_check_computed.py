@@ -568,6 +568,20 @@ def test_the_record_has_the_share_of_entries_and_points_that_was_compared(monkey
     assert measure(wide_workload(64), monkeypatch).checked["entries"] < 1
 
 
+@pytest.mark.default
+def test_a_sampled_check_evaluates_all_entries_at_the_completely_compared_points_only(
+    monkeypatch, compute_result
+):
+    # The time limit suffices for one point.
+    monkeypatch.setattr(computed_reference, "_estimate_seconds", lambda *_: 20.0)
+    derivative, got = compute_result(wide_workload(48), points=6)
+    evaluated, evaluate = [], references.reference_jacobians
+    count = lambda spec, start, stop: evaluated.append(stop - start) or evaluate(spec, start, stop)  # noqa: E731
+    monkeypatch.setattr(references, "reference_jacobians", count)
+    assert check.verdict(derivative, got, "cpu").checked["points"] == 1 / 6
+    assert evaluated == [1]
+
+
 @pytest.mark.parametrize("reduce", ["outputs", "inputs", "vector", "norm", "gram", "points"])
 def test_sampled_checks_detect_an_error_in_a_reduction(reduce, monkeypatch, compute_result):
     monkeypatch.setattr(references, "BUDGET_SECONDS", 0.0)
