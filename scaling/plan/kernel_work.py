@@ -72,7 +72,7 @@ _ROUTINE_TARGET = re.compile(r'custom_call_target="(?:lapack_[sdcz](\w+)_ffi|(To
 _Counter = Callable[[HloInstruction, Sequence[HloInstruction]], int]  # of an instruction and its operands
 KernelWork = dict[str, Any]  # the work of a kernel on one device: {one of `FIELDS`: value per execution}
 FIELDS = (  # a missing field is 0 or ""
-    "bytes",  # bytes that are read and written
+    "bytes",  # bytes that are read and written; of small arrays in a loop on a CPU, divided by its iterations
     "products",  # multiplications and additions in matrix products and convolutions
     "arithmetic",  # other operations, including sums, comparisons, selections and conversions
     "divisions",  # floating-point divisions

@@ -201,7 +201,7 @@ def _kernel_seconds(
 
 def _memory_seconds(kernel: Work, rates: Rates) -> float:
     """Return the time in seconds that a kernel needs to read and write memory."""
-    kernel_bytes = kernel.get("bytes", 0)  # 0 if all arrays are in on-chip memory or in a cache
+    kernel_bytes = kernel.get("bytes", 0)  # 0 if all arrays are in on-chip memory
     sizes, speeds = (np.log(np.maximum(values, 1.0)) for values in zip(*rates.bandwidth, strict=True))
     # Interpolate between the measured sizes, with both axes logarithmic.
     return kernel_bytes / float(np.exp(np.interp(math.log(max(kernel_bytes, 1.0)), sizes, speeds)))
