@@ -98,17 +98,18 @@ def fastest_methods(timings: Iterable[Timing]) -> list[Ranking]:
     rankings = []
     for problem_timings in group_by(derivatives, lambda timing: timing.comparison_key).values():
         candidates = [timing for timing in problem_timings if is_candidate(timing.case)]
-        if candidates:
-            fastest = min(candidates, key=lambda timing: timing.median)
-            other_modes = [timing for timing in candidates if timing.method.base != fastest.method.base]
-            other_settings = [timing for timing in candidates if timing.method != fastest.method]
-            unranked = [
-                timing
-                for timing in problem_timings
-                if not is_candidate(timing.case) and timing.case.seeds == fastest.case.seeds
-            ]
-            ranking = _make_ranking(fastest, other_modes or other_settings)
-            rankings.append(replace(ranking, unranked=tuple(unranked)))
+        if not candidates:
+            continue
+        fastest = min(candidates, key=lambda timing: timing.median)
+        other_modes = [timing for timing in candidates if timing.method.base != fastest.method.base]
+        other_settings = [timing for timing in candidates if timing.method != fastest.method]
+        unranked = [
+            timing
+            for timing in problem_timings
+            if not is_candidate(timing.case) and timing.case.seeds == fastest.case.seeds
+        ]
+        ranking = _make_ranking(fastest, other_modes or other_settings)
+        rankings.append(replace(ranking, unranked=tuple(unranked)))
     return rankings
 
 

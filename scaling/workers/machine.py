@@ -18,7 +18,9 @@ from scaling.workers.child_process import last_informative_line, rejects_variabl
 
 ONE_PER_DEVICE = "device"  # the value of `processes` for one process per device
 _PLATFORM_NAMES = {"cuda": "gpu", "rocm": "gpu"}  # backends of JAX that this package calls gpu
-_ADVICE = "JAX_PLATFORMS=cpu runs on the CPU, or install the plugin of the device, such as ad-scaling[cuda]"
+_PLATFORM_FIX = (
+    "JAX_PLATFORMS=cpu runs on the CPU, or install the plugin of the device, such as ad-scaling[cuda]"
+)
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ def local_machine() -> Machine:
         return dataclasses.replace(machine, platform=platform or machine.platform)
     if machine is not None and requested:
         problem = f"JAX cannot start {platform} of JAX_PLATFORMS={os.environ['JAX_PLATFORMS']}"
-        raise Refusal(f"{problem}: it found only the CPU; {_ADVICE}")
+        raise Refusal(f"{problem}: it found only the CPU; {_PLATFORM_FIX}")
     return Machine("cpu", None, len(cores.usable_cores()))
 
 
@@ -133,6 +135,6 @@ def _query_jax_devices() -> Machine:
         platforms = os.environ.get("JAX_PLATFORMS")
         requested = f"the platform of JAX_PLATFORMS={platforms}" if platforms else "a backend"
         reason = f"JAX cannot start {requested}: {last_informative_line(process.stderr.splitlines())}"
-        fix = "correct or unset it" if rejects_variable(reason) else _ADVICE
+        fix = "correct or unset it" if rejects_variable(reason) else _PLATFORM_FIX
         raise Refusal(f"{reason}; {fix}") from None
     return Machine(_PLATFORM_NAMES.get(backend, backend), device_kind, devices)
