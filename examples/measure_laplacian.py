@@ -25,7 +25,7 @@ from scaling.core import layout, workload
 from scaling.core.case import Case
 from scaling.core.formatting import format_bytes, format_duration
 from scaling.results import store
-from scaling.study import completion
+from scaling.study import case_rules
 
 MODES = {"fwd_over_rev": "nested", "jet": "Taylor", "forward_laplacian": "collapsed", "analytic": "by hand"}
 COMPARED = tuple(MODES)[:3]
@@ -63,7 +63,7 @@ def program_bytes(mode: str, points: int, sizes: dict[str, int], by_weights: boo
     The program computes the Laplacians of the network at all points, or with `by_weights` the gradient of
     their sum by weights and biases. The program is compiled and not run.
     """
-    case = completion.complete(Case("examples.laplacian", mode=mode, points=points, sizes=sizes, api="jit"))
+    case = case_rules.complete(Case("examples.laplacian", mode=mode, points=points, sizes=sizes, api="jit"))
     built = workload.build(case)
     program = layout.lay_out(describe_derivative(case, built), jax.devices()[:1])
     function, structs = program.function, list(program.arguments.values())

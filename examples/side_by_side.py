@@ -24,7 +24,7 @@ from scaling.analysis.ratios import ratio_interval
 from scaling.core import environment
 from scaling.core.formatting import format_duration, format_number
 from scaling.core.timing import median_interval
-from scaling.workers import cores
+from scaling.launcher import cores
 
 BEGIN, END = "<!-- generated: do not edit -->", "<!-- end -->"
 HEADER = ("problem", "what", "system", "published", "ours", "ours / published", "source")

@@ -147,7 +147,7 @@ def _bind_to_cores(
         send_event(event="waiting", text=text)
 
     if claimed is None:
-        from scaling.workers import cores
+        from scaling.launcher import cores
 
         # A timeout prevents a deadlock of two cases that wait for each other's nodes.
         timeout = cores.WAIT_SECONDS if shape["nodes"] == 1 else _CLAIM_SECONDS

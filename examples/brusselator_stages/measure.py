@@ -28,7 +28,7 @@ from scaling.core.formatting import format_duration
 from scaling.core.record import Record
 from scaling.core.timing import Sampling
 from scaling.options.coloring import Coloring, find_coloring
-from scaling.study import completion
+from scaling.study import case_rules
 
 NAME = "brusselator"
 CELLS = Path(__file__).with_name("published.yaml")
@@ -119,9 +119,9 @@ def list_cases(name: str, size: int, dtype: str = "float32") -> dict[str, Case]:
     inputs = 2 * size * size if name == "brusselator" else size
     if inputs > MOST_DENSE:
         settings = {what: setting for what, setting in settings.items() if "dense" not in what}
-    cases = {what: completion.complete(Case(**fields, **setting)) for what, setting in settings.items()}
+    cases = {what: case_rules.complete(Case(**fields, **setting)) for what, setting in settings.items()}
     return {
-        what + (", float64" if dtype == "float64" else ""): completion.without_trivial_blocks(
+        what + (", float64" if dtype == "float64" else ""): case_rules.without_trivial_blocks(
             describe_derivative(case, workload.build(case))
         ).case
         for what, case in cases.items()

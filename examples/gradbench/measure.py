@@ -28,7 +28,7 @@ from examples.gradbench.problems import CPP, CPP_FAST, CPP_FUNCTION, FUNCTION
 from scaling.advice import advisor
 from scaling.core import environment, inputs, workload
 from scaling.core.case import Case
-from scaling.study import completion
+from scaling.study import case_rules
 
 ADVICE_SECONDS, TURN_SECONDS = 6.0, 4.0
 LEAST, MOST, SHORTEST = 9, 1000, 4e-3  # samples of each program, and seconds of a sample
@@ -45,7 +45,7 @@ def choose_cases(advice: advisor.Advice, base: Case, modes: tuple[str, ...]) -> 
     measured = [record.case for record in advice.records if record.seconds]
     times = {record.case: record.predicted["seconds"] for record in advice.records if record.predicted}
     by_compiling = min(times, key=lambda case: times[case])
-    of_modes = [completion.complete(dataclasses.replace(base, mode=mode)) for mode in modes]
+    of_modes = [case_rules.complete(dataclasses.replace(base, mode=mode)) for mode in modes]
     cases: dict[str, Case] = {}
     for case in [advice.best.case, by_compiling, *measured[1 : 1 + MOST_RIVALS], *of_modes]:
         cases.setdefault(advice.describe(case), case)
@@ -62,7 +62,7 @@ def measure_cell(cell: problems.Cell, programs: tuple[Path, Path], folder: Path,
         folder: a folder for temporary files.
         scale: the factor by which the measuring times are multiplied.
     """
-    base = completion.complete(
+    base = case_rules.complete(
         Case(f"examples.{cell.problem}", mode="jacfwd", **problems.COMMON | cell.fields)
     )
     began = time.monotonic()
@@ -79,7 +79,7 @@ def measure_cell(cell: problems.Cell, programs: tuple[Path, Path], folder: Path,
     ):
         fields = problems.COMMON | {"points": base.points, "sizes": base.sizes}
         run_value, collect_value = problems.compile_jax(
-            completion.complete(Case(base.workload, mode="value", **fields)), cell
+            case_rules.complete(Case(base.workload, mode="value", **fields)), cell
         )
         value = collect_value(run_value())
         differences = {}

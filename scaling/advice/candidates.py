@@ -26,14 +26,14 @@ from scaling.core.derivative import Derivative, describe_derivative
 from scaling.core.formatting import format_bytes
 from scaling.core.inputs import point_structs
 from scaling.core.record import Record, RecordFields
-from scaling.options import program_stats
+from scaling.launcher.cores import usable_cores
 from scaling.options.coloring import Coloring, detect_coloring, why_unavailable
 from scaling.plan import time_model
 from scaling.plan.compile_worker import BuiltCase, describe_failure
 from scaling.plan.hardware import Hardware
-from scaling.study import completion
+from scaling.programs import program_stats
+from scaling.study import case_rules
 from scaling.study.user_workload import ADVISED
-from scaling.workers.cores import usable_cores
 
 _SECOND_ORDER_MODES = {
     "hessian": ("fwd_over_rev", "rev_over_rev", "fwd_over_fwd"),
@@ -65,15 +65,15 @@ def list_candidates(base: Case, devices: Sequence[int] | None = None) -> tuple[l
     the layout of `base`. If there are more devices than points, the seeds of a workload are partitioned, but
     not the seeds of a function, because the code to paste cannot do that.
     """
-    base = completion.complete(base)
+    base = case_rules.complete(base)
     derivative = describe_derivative(base, workload.build(base))
     layouts = [base] if devices is None else [_choose_layout(base, n) for n in devices]
     records = dict[Case, Record]()  # different options can give the same case
     for incomplete in _enumerate_cases(layouts, _list_modes(derivative), derivative):
-        case = completion.complete(incomplete)
-        simplified = completion.without_trivial_blocks(describe_derivative(case, workload.build(case)))
+        case = case_rules.complete(incomplete)
+        simplified = case_rules.without_trivial_blocks(describe_derivative(case, workload.build(case)))
         case = simplified.case
-        why_skipped = completion.why_inapplicable(simplified)
+        why_skipped = case_rules.why_inapplicable(simplified)
         if case.split != "both" and case.points % case.mesh_shape[0]:
             text = f"points={case.points} do not divide evenly over {case.mesh_shape[0]} devices"
             why_skipped = "indivisible", text
@@ -137,7 +137,7 @@ def find_useful_coloring(base: Case) -> Coloring | None:
     The coloring must save at least half of the seeds. Second derivatives are not colored, nor are functions
     whose sparsity pattern takes long to detect.
     """
-    base = completion.complete(base)
+    base = case_rules.complete(base)
     built = workload.build(base)
     derivative = describe_derivative(base, built)
     fewest_seeds, entries = min(derivative.inputs, derivative.outputs), derivative.inputs * derivative.outputs
@@ -167,7 +167,7 @@ def check_captured_arrays(base: Case) -> None:
 
     Each program and each compilation has copies of these arrays.
     """
-    captured_bytes = sum(_find_captured_arrays(_trace_function(completion.complete(base))).values())
+    captured_bytes = sum(_find_captured_arrays(_trace_function(case_rules.complete(base))).values())
     free = environment.available_bytes()
     if free and captured_bytes * _CAPTURED_COPIES > free:
         raise Refusal(

@@ -22,14 +22,14 @@ from scaling.core import environment
 from scaling.core.case import DTYPES, VIEWS, Case, Refusal, check_names, unknown_name
 from scaling.core.formatting import format_bytes, format_count, format_duration
 from scaling.core.workload import import_named
+from scaling.launcher import cores
+from scaling.launcher.child_process import last_informative_line, rejects_variable
+from scaling.launcher.machine import local_machine
 from scaling.report.terminal import print_table
 from scaling.report.text import make_table
 from scaling.study.configuration import compose
 from scaling.study.grid import expand_study
 from scaling.worker import die_with_parent
-from scaling.workers import cores
-from scaling.workers.child_process import last_informative_line, rejects_variable
-from scaling.workers.machine import local_machine
 
 HELP = """\
 Find the fastest way to differentiate a function: AD mode, chunk, block, coloring, devices.

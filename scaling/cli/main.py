@@ -33,7 +33,7 @@ from scaling.cli.commands import (
 from scaling.cli.output import make_console, prepare_streams, print_lines
 from scaling.core.case import Refusal, unknown_name
 from scaling.core.environment import hide_secrets, package_hash
-from scaling.workers.worker_group import AllocationLost
+from scaling.launcher.worker_group import AllocationLost
 
 _MAX_ERROR_LENGTH = 1400  # maximum length of an error message, in characters
 _ADDRESS_SPACE = 2**30  # bytes; with much less, OpenBLAS, which NumPy calls, may never return

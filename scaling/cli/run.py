@@ -18,17 +18,17 @@ from scaling.cluster import cluster_settings, pack, sbatch, slurm, task_state
 from scaling.cluster.cluster_settings import LOCAL, NONE, SLURM, SUBMISSIONS, ClusterSettings
 from scaling.core.case import CEILING, Refusal, label, module_names
 from scaling.core.formatting import format_count, format_wait
+from scaling.launcher import schedule as scheduling
+from scaling.launcher import supervise
+from scaling.launcher.machine import Machine
+from scaling.launcher.run_settings import RunSettings
+from scaling.launcher.schedule import PreflightResult, Schedule, find_identities
+from scaling.launcher.worker_group import Variant
 from scaling.options import machine_peaks
 from scaling.results import store
 from scaling.study import grid, preflight, user_workload, variants
 from scaling.study.configuration import compose, describe_fields, describe_groups
 from scaling.wandb.job import TrackingSettings
-from scaling.workers import schedule as scheduling
-from scaling.workers import supervise
-from scaling.workers.machine import Machine
-from scaling.workers.run_settings import RunSettings
-from scaling.workers.schedule import PreflightResult, Schedule, find_identities
-from scaling.workers.worker_group import Variant
 
 HELP = """\
 Run the missing cases of a scaling study.

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from scaling.core.case import Case
 from scaling.core.grouping import group_by
 from scaling.core.record import STAGES, Record
-from scaling.workers.machine import ProcessShape
-from scaling.workers.run_settings import RunSettings
-from scaling.workers.schedule import Schedule, ScheduledCase, group_by_problem, process_shape
+from scaling.launcher.machine import ProcessShape
+from scaling.launcher.run_settings import RunSettings
+from scaling.launcher.schedule import Schedule, ScheduledCase, group_by_problem, process_shape
 
 _START_SECONDS = 5.0  # time to start the workers of a group
 _BUILD_SECONDS = 5.0  # default time to build, compile, and check a case

@@ -27,11 +27,11 @@ from scaling.core import environment
 from scaling.core.case import Refusal
 from scaling.core.formatting import last_line
 from scaling.core.grouping import group_by
+from scaling.launcher.machine import Machine, ProcessShape
+from scaling.launcher.run_settings import RunSettings
+from scaling.launcher.schedule import Schedule
+from scaling.launcher.worker_group import gpu_request
 from scaling.results import store
-from scaling.workers.machine import Machine, ProcessShape
-from scaling.workers.run_settings import RunSettings
-from scaling.workers.schedule import Schedule
-from scaling.workers.worker_group import gpu_request
 
 _PACKAGE = Path(__file__).parents[1]
 _KILL_SECONDS = 60  # time from the time limit of a local task to SIGKILL

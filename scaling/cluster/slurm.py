@@ -13,7 +13,7 @@ from typing import NamedTuple
 from scaling.cluster.cluster_settings import ALLOCATION, HOSTS, LOCAL, NONE, ClusterSettings
 from scaling.core.case import Refusal, check_names
 from scaling.core.formatting import last_line
-from scaling.workers.machine import Machine, local_machine
+from scaling.launcher.machine import Machine, local_machine
 
 WAITING = (  # states of a job before its first start, or before it starts again
     "PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD",

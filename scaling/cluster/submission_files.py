@@ -27,11 +27,11 @@ from scaling.cluster.pack import PackedTask
 from scaling.core.case import Refusal, from_dict, to_dict
 from scaling.core.environment import node_name
 from scaling.core.timing import Sampling
+from scaling.launcher.machine import Machine, ProcessShape
+from scaling.launcher.run_settings import RunSettings
+from scaling.launcher.schedule import PreflightResult, Schedule, ScheduledCase, group_by_process
 from scaling.results import store
 from scaling.results.read_record import check_entries, check_types, type_check
-from scaling.workers.machine import Machine, ProcessShape
-from scaling.workers.run_settings import RunSettings
-from scaling.workers.schedule import PreflightResult, Schedule, ScheduledCase, group_by_process
 
 SETUP_FAILED = "scaling: setup line failed with exit status"  # beginning of a line in the log of a job
 _SUBMISSION_FILE = "submission.json"

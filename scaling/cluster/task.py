@@ -18,10 +18,10 @@ from scaling.cluster.slurm import allocated_nodes, cpus_per_gpu
 from scaling.cluster.submission_files import Journal, TaskDefinition
 from scaling.core import environment
 from scaling.core.case import Refusal
+from scaling.launcher import schedule, supervise
+from scaling.launcher.schedule import Schedule
+from scaling.launcher.worker_group import AllocationLost, SrunSteps, SshShells, Transport
 from scaling.results import store
-from scaling.workers import schedule, supervise
-from scaling.workers.schedule import Schedule
-from scaling.workers.worker_group import AllocationLost, SrunSteps, SshShells, Transport
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _LOCK_SECONDS = 600.0  # timeout for a previous run of the task, possibly on a failed node, to end

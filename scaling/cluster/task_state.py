@@ -29,9 +29,9 @@ from scaling.cluster.submission_files import (
 from scaling.core import environment
 from scaling.core.case import Case, Refusal
 from scaling.core.record import Record
+from scaling.launcher import child_process
+from scaling.launcher.schedule import History, ScheduledCase, build_history
 from scaling.results import store
-from scaling.workers import child_process
-from scaling.workers.schedule import History, ScheduledCase, build_history
 
 _END_REASONS = {  # state of an ended job -> (reason, text) of the "failed" records for its lost cases
     "TIMEOUT": (

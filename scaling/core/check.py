@@ -1,7 +1,7 @@
 """Compare each entry or nonzero of a result with its reference, collect errors, and return a `Verdict`.
 
 Each entry of a result may differ from the expected entry by tolerance * scale (reference.py). An entry with
-a larger error is a suspect: options/reference/rounding_check.py evaluates it again with random rounding
+a larger error is a suspect: checks/rounding_check.py evaluates it again with random rounding
 errors, and decides whether rounding explains the error. With seeds=colored, expected entries outside of the
 sparsity pattern are compared with zero, to detect a nonzero that the pattern lacks.
 """

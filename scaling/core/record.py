@@ -99,7 +99,7 @@ class Record:
     collectives: dict[str, int] | None = None  # kind -> number in the compiled program
     blocks: dict[str, Any] | None = None  # with chunk=auto: block, chunk, storage, limit_bytes, probes
     chosen: dict[str, Any] | None = None  # with mode=auto: mode, batch, chunk, block, forward
-    padding: float | None = None  # with split=both or seeds=colored: see options/program_stats.py
+    padding: float | None = None  # with split=both or seeds=colored: see programs/program_stats.py
     detect_seconds: float | None = None  # with seeds=colored: the time to detect the sparsity pattern
     color_seconds: float | None = None  # with seeds=colored: the time to color its columns or rows
     colors: dict[str, int | None] | None = None  # the numbers of column colors and of row colors
@@ -108,7 +108,9 @@ class Record:
     # The fields of `scaling plan`: the program compiled for a machine, and its predicted time there.
     program_flops: float | None = None  # per device, of the optimized program
     program_transcendentals: float | None = None
-    kernels: list[dict[str, Any]] | None = None  # equal kernels once, with a count; see plan/kernel_work.py
+    kernels: list[dict[str, Any]] | None = (
+        None  # equal kernels once, with a count; see programs/kernel_work.py
+    )
     messages: list[dict[str, Any]] | None = None  # collectives: kind, bytes, group (devices), times
     program: str | None = None  # cases with the same value do the same work on each device
     compiled_as: str | None = None  # key of the compiled case with equal work per device

@@ -6,7 +6,7 @@ or the devices under test. `reference_spec` selects the first method that applie
     mode=value                         the values of `nonzeros` or `reference`, or else of the function
     `nonzeros` fits the result         NumPy, the nonzeros of the sparsity pattern of the workload
     the workload has a `reference`     NumPy, dense Jacobians
-    otherwise                          JAX, the derivative of the function in float64 (options/reference)
+    otherwise                          JAX, the derivative of the function in float64 (checks)
 
 `nonzeros` and `reference` are closed forms that the workload provides. `nonzeros` fits every result with
 colored seeds. It also fits every other result, unless the workload has a `reference` and the reduction needs
@@ -152,7 +152,7 @@ class ReferenceSpec:
     pattern: Pattern | None  # the sparsity pattern of a result with colored seeds, or None for a dense result
     nonzeros_pattern: Pattern | None  # the sparsity pattern of the closed form `nonzeros`, if it is used
     common: Any  # the `CommonNonzeros` of these two patterns, or None if one is missing
-    computed: Any  # the `ComputedReference` of a function without a closed form (options/reference), or None
+    computed: Any  # the `ComputedReference` of a function without a closed form (checks), or None
     roundoff: float  # the unit roundoff of the least precise operation
     rounding: Rounding
     workload_key: Hashable  # equal for equal workloads

@@ -1,1 +1,1 @@
-"""Implement the options of a case: sparsity, pmap, blocks, host memory, references, flop and byte counts."""
+"""Implement options of a case: sparse seeds, pmap, blocks, host memory, sums over points, Laplacians."""

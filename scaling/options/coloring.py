@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from scaling.checks.computed_reference import gradient_of_sum
 from scaling.core.case import Case, Refusal
 from scaling.core.derivative import Pattern
 from scaling.core.environment import is_out_of_memory
@@ -33,7 +34,6 @@ from scaling.core.inputs import point_structs
 from scaling.core.modes import BOTH, TANGENT
 from scaling.core.timing import time_once
 from scaling.core.workload import Workload, cached, fingerprint
-from scaling.options.reference.computed_reference import gradient_of_sum
 
 _INSTALL = "pip install 'ad-scaling[sparse]'"
 _CACHE_SIZE = 4  # the maximum number of values in each cache; a coloring may have millions of entries

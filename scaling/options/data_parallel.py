@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from scaling.checks import evaluations
+from scaling.checks.finite_step_bound import cover_errors, input_bounds
 from scaling.core import inputs
 from scaling.core import reference as references
 from scaling.core.case import Case
@@ -34,8 +36,6 @@ from scaling.core.layout import split_inputs
 from scaling.core.reductions import Rounding
 from scaling.core.reference import ReferenceSpec
 from scaling.core.workload import Workload
-from scaling.options.reference import evaluations
-from scaling.options.reference.finite_step_bound import cover_errors, input_bounds
 
 Loss = Callable[..., Any]  # f(**shared inputs) returns the scalar sum over some points
 SumOverPoints = Callable[[Callable[[Loss], Any]], Any]  # f(transform) returns the sum of transform(loss)

@@ -30,8 +30,8 @@ from jax.experimental import jet as taylor
 from scaling.core.case import Refusal
 from scaling.core.modes import LinearMap, Mode, jvp_map, ravel
 from scaling.core.reductions import ReferenceTerms, SizedEntries
-from scaling.options.jaxpr_interpreter import CUSTOM_CALLS, bind, evaluate_inlined
-from scaling.options.program_stats import TRANSCENDENTAL
+from scaling.programs.jaxpr_interpreter import CUSTOM_CALLS, bind, evaluate_inlined
+from scaling.programs.program_stats import TRANSCENDENTAL
 
 # The JAX primitives that compute each element of the result from one element, if they have one operand.
 _ELEMENTWISE = TRANSCENDENTAL | {"integer_pow", "square"}

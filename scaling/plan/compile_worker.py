@@ -24,10 +24,9 @@ from scaling.core.compile_case import Stages, compile_stages
 from scaling.core.formatting import format_bytes
 from scaling.core.record import COMPILING_STAGES, RecordFields, bytes_while_running
 from scaling.core.run_case import describe_error
-from scaling.options import hlo, program_stats
 from scaling.options.coloring import coloring_fields
-from scaling.plan import kernel_work, llvm_instructions
 from scaling.plan.hardware import Hardware
+from scaling.programs import hlo, kernel_work, llvm_instructions, program_stats
 from scaling.worker import Channel, die_with_parent
 
 _OUT_OF_MEMORY_MESSAGE = re.compile(  # out-of-memory message of libtpu: used bytes, available bytes

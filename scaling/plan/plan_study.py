@@ -24,15 +24,15 @@ from scaling.core.formatting import format_count, format_number
 from scaling.core.grouping import group_by
 from scaling.core.record import COMPILING_STAGES, Record, RecordFields, Writer, outcome_fields
 from scaling.core.timing import Sampling
+from scaling.launcher import cores
+from scaling.launcher.machine import ProcessShape
+from scaling.launcher.run_settings import RunSettings
+from scaling.launcher.schedule import PreflightResult
+from scaling.launcher.worker_group import AllocationLost, Variant, WorkerDied, WorkerGroup, open_worker_group
 from scaling.plan import time_model
 from scaling.plan.hardware import Hardware, find_compiler, from_config
 from scaling.results import store
 from scaling.study import grid, preflight
-from scaling.workers import cores
-from scaling.workers.machine import ProcessShape
-from scaling.workers.run_settings import RunSettings
-from scaling.workers.schedule import PreflightResult
-from scaling.workers.worker_group import AllocationLost, Variant, WorkerDied, WorkerGroup, open_worker_group
 
 _RUN_OPTIONS = {  # option of `scaling run` that has no effect on a plan -> default value
     "dry_run": False, "versus": None, "wait": None, "oversubscribe": False, "retry": False, "nested": False,

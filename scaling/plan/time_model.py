@@ -49,7 +49,7 @@ _MIN_LATENCY = 1e-9  # seconds per step; noise can make the measured difference 
 # An all-reduce is a reduce-scatter followed by an all-gather.
 PARTS_OF_ALL_REDUCE = {"all-reduce": 1.0, "reduce-scatter": 0.5, "all-gather": 0.5}
 
-# Fields of a kernel (`kernel_work.FIELDS`) or `Collective` (options/hlo.py) by name. A missing field is 0,
+# Fields of a kernel (`kernel_work.FIELDS`) or `Collective` (programs/hlo.py) by name. A missing field is 0,
 # except that `times` is 1.
 Work = dict[str, float]
 

@@ -20,12 +20,12 @@ from typing import Any
 from scaling.core import environment
 from scaling.core.case import FIELDS, VIEWS, Case, Refusal, default_values, from_dict, to_dict, user_modules
 from scaling.core.grouping import group_by
+from scaling.launcher.child_process import Event, rejects_variable
+from scaling.launcher.machine import ProcessShape
+from scaling.launcher.schedule import PreflightResult
+from scaling.launcher.worker_group import Variant, WorkerDied, open_worker_group
 from scaling.results import store
 from scaling.study.grid import COMMAND_LINE, GridCell, add_source, format_setting
-from scaling.workers.child_process import Event, rejects_variable
-from scaling.workers.machine import ProcessShape
-from scaling.workers.schedule import PreflightResult
-from scaling.workers.worker_group import Variant, WorkerDied, open_worker_group
 
 _PROGRAM = Variant("preflight", module="scaling.study.preflight_process", variables={"JAX_PLATFORMS": "cpu"})
 _CACHE_FILE = ".examined.json"
@@ -130,7 +130,7 @@ def skip_peers_off_cpu(platform: str, result: PreflightResult) -> PreflightResul
 def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, Any]]) -> None:
     """Raise `Refusal` if a value on the command line or in a YAML file has no effect in any case.
 
-    `unused[i]` contains the fields that have no effect in `cells[i]`, as `completion.unused_fields` returns
+    `unused[i]` contains the fields that have no effect in `cells[i]`, as `case_rules.unused_fields` returns
     them. A value in a YAML file is permitted if the command line makes it ineffective.
     """
     reasons_by_value: dict[tuple[str, str, Any], list[Any]] = defaultdict(list)

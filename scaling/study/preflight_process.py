@@ -2,7 +2,7 @@
 
 Each line of standard input is a request in JSON about one cell (a case as given in a study), with the fields
 "case" and "scaling". The process imports the user's modules of the cell, and sends the event "begin". It
-completes the case by the rules of completion.py, and checks its inputs, shapes and reference. The reply is
+completes the case by the rules of case_rules.py, and checks its inputs, shapes and reference. The reply is
 the event "answer", with the completed case or an error message, or "refused" if the memory ran out.
 """
 
@@ -34,7 +34,7 @@ from scaling.core.formatting import format_location
 from scaling.core.inputs import exact_inputs, input_structs
 from scaling.options.sparse_jacobians import validated_pattern
 from scaling.peers import interface
-from scaling.study.completion import complete, unused_fields, why_inapplicable, without_trivial_blocks
+from scaling.study.case_rules import complete, unused_fields, why_inapplicable, without_trivial_blocks
 from scaling.study.grid import GridCell
 from scaling.study.preflight import without_layout
 from scaling.study.user_workload import MAX_CHECKED_ELEMENTS, check_inputs, find_module

@@ -14,9 +14,9 @@ from pathlib import Path
 from scaling.core.case import Refusal
 from scaling.core.environment import run_git
 from scaling.core.formatting import last_line
+from scaling.launcher.child_process import last_informative_line
+from scaling.launcher.worker_group import Variant
 from scaling.worker import PROTOCOL
-from scaling.workers.child_process import last_informative_line
-from scaling.workers.worker_group import Variant
 
 _FORMS = ("self", "commit:REV", "jax:VERSION", "python:PATH", "xla:FLAGS")
 _PACKAGE = Path(__file__).parents[1]

@@ -32,6 +32,7 @@ from scaling.core.case import to_dict
 from scaling.core.formatting import format_count, list_first
 from scaling.core.grouping import group_by
 from scaling.core.record import Record
+from scaling.launcher.child_process import ChildProcess, Event
 from scaling.results import store
 from scaling.wandb.job import (
     FINISH_FACTOR,
@@ -44,7 +45,6 @@ from scaling.wandb.job import (
     describe_wandb_error,
     ideal_metric,
 )
-from scaling.workers.child_process import ChildProcess, Event
 
 _LOCK_SECONDS = 20.0  # timeout of the lock; a killed process releases it within seconds
 _START_SECONDS = 60.0  # timeout of importing wandb, even from a slow network disk

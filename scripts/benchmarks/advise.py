@@ -14,7 +14,7 @@ import os
 import statistics
 import sys
 
-from scaling.workers import cores
+from scaling.launcher import cores
 
 os.sched_setaffinity(0, cores.usable_cores()[:1])  # before NumPy and JAX start their threads
 

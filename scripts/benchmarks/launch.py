@@ -37,7 +37,7 @@ import hydra
 
 @hydra.main(version_base=None, config_path=".", config_name="app")
 def main(config):
-    from scaling.workers import cores
+    from scaling.launcher import cores
     from scaling.core import environment
 
     os.sched_setaffinity(0, cores.usable_cores()[:1])

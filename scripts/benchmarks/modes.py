@@ -17,7 +17,7 @@ from scaling.core.case import Case
 from scaling.core.derivative import describe_derivative
 from scaling.core.formatting import format_duration
 from scaling.core.modes import MODES
-from scaling.study import completion
+from scaling.study import case_rules
 
 ROUNDS = 15
 WHOLE = {"batch": "whole"}
@@ -50,7 +50,7 @@ PROBLEMS = {
 
 def prepare(fields: dict) -> tuple:
     """Compile a case with these fields. Return (case, function that runs its program on its inputs)."""
-    case = completion.complete(Case(api="jit", **fields))
+    case = case_rules.complete(Case(api="jit", **fields))
     program = layout.lay_out(describe_derivative(case, workload.build(case)), jax.devices()[:1])
     arguments = layout.place_inputs(program)
     compiled = compile_case.compile_stages(program.function, arguments).compiled

@@ -15,7 +15,7 @@ import os
 import sys
 
 from scaling.core import environment
-from scaling.workers import cores
+from scaling.launcher import cores
 
 os.sched_setaffinity(0, cores.usable_cores()[:1])
 if not os.environ.get(

@@ -4,7 +4,7 @@ import os
 import sys
 
 from scaling.core import environment
-from scaling.workers import cores
+from scaling.launcher import cores
 
 CORES = cores.usable_cores()[:1]
 os.sched_setaffinity(0, CORES)
@@ -22,15 +22,15 @@ from scaling.core.case import Case
 from scaling.core.derivative import describe_derivative
 from scaling.core.record import Record
 from scaling.core.timing import Sampling
-from scaling.study import completion
+from scaling.study import case_rules
 
 HERE = {"digest": "benchmark", "platform": "cpu"}
 
 
 def complete_case(**fields: object) -> Case:
     """Return a case on one device with these fields, and defaults for all others."""
-    case = completion.complete(Case(**{"api": "jit", **fields}))  # type: ignore[arg-type]
-    return completion.without_trivial_blocks(describe_derivative(case, workload.build(case))).case
+    case = case_rules.complete(Case(**{"api": "jit", **fields}))  # type: ignore[arg-type]
+    return case_rules.without_trivial_blocks(describe_derivative(case, workload.build(case))).case
 
 
 def measure_in_turns(cases: list[Case], seconds: float = 2.0) -> list[Record]:

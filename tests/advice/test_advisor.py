@@ -17,8 +17,8 @@ from scaling.advice import advisor, candidates, measurement, plain_code, problem
 from scaling.core import run_case
 from scaling.core.case import FIELDS, Case, Refusal
 from scaling.core.record import Record
-from scaling.plan import kernel_work
-from scaling.study import completion
+from scaling.programs import kernel_work
+from scaling.study import case_rules
 from scaling.study.configuration import compose
 from scaling.study.grid import expand_study
 from tests.support import ceilings, devices  # noqa: F401
@@ -161,7 +161,7 @@ def test_the_command_of_a_method_runs_this_case_alone():
         config, _ = compose(command.split())
         overrides = {name: config[name] for name in (*FIELDS, "scaling", "where")}
         cells = expand_study(config["study"], overrides)
-        assert [completion.complete(cell.case) for cell in cells] == [best.case], command
+        assert [case_rules.complete(cell.case) for cell in cells] == [best.case], command
 
 
 def test_a_wrong_derivative_is_never_advised():

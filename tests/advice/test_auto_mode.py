@@ -7,9 +7,9 @@ from scaling.analysis import findings
 from scaling.cli.main import main
 from scaling.core.case import Case
 from scaling.core.modes import HESSIAN
+from scaling.launcher.schedule import PreflightResult
 from scaling.plan import plan_study
-from scaling.study import completion
-from scaling.workers.schedule import PreflightResult
+from scaling.study import case_rules
 from tests.support import ceilings, made_up
 from tests.support.devices import run_once
 
@@ -25,7 +25,7 @@ def made_up_peaks(monkeypatch):
 
 def run(**fields):
 
-    case = completion.complete(Case(**{"mode": "auto", "api": "jit"} | fields))
+    case = case_rules.complete(Case(**{"mode": "auto", "api": "jit"} | fields))
     return run_once(case)
 
 
@@ -50,7 +50,7 @@ def test_a_mode_of_second_derivatives_is_chosen(target):
 
 
 def test_what_auto_chooses_cannot_be_set():
-    unused = completion.unused_fields(Case("linear", mode="auto", chunk=4, block=2, api="jit"))
+    unused = case_rules.unused_fields(Case("linear", mode="auto", chunk=4, block=2, api="jit"))
     assert {name: reason for name, (reason, *_) in unused.items()} == dict.fromkeys(
         ("chunk", "block"), "with mode=auto, which chooses it"
     )

@@ -15,7 +15,7 @@ from scaling.cli.advise import import_function
 from scaling.cli.main import main
 from scaling.cli.output import make_console
 from scaling.core.case import Case, Refusal
-from scaling.workers import machine
+from scaling.launcher import machine
 
 SPRING = """\
 import jax.numpy as jnp

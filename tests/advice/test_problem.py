@@ -15,7 +15,7 @@ from scaling.cli.advise import import_function
 from scaling.core import inputs, workload
 from scaling.core.case import Case, Refusal
 from scaling.core.modes import MODES
-from scaling.study import completion
+from scaling.study import case_rules
 from tests.support.devices import run_once
 
 X, K = np.ones((6, 3), np.float32), np.arange(2, dtype=np.float32)
@@ -270,7 +270,7 @@ def test_a_wrong_product_is_detected_whatever_the_points_are(target, mode, point
     f = function if target == "gauss_newton" else lambda x: jnp.sum(function(x))
     problem = make_problem(f, {"x": points((2, 3)).astype(np.float32)}, target=target)
     with registered(problem) as case:
-        record = run_once(completion.complete(dataclasses.replace(case, mode=mode)))
+        record = run_once(case_rules.complete(dataclasses.replace(case, mode=mode)))
     assert record.reason == "wrong_answer", record.text
 
 

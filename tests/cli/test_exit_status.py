@@ -14,10 +14,10 @@ from scaling.cli import main, report, run
 from scaling.cluster import sbatch, task_state
 from scaling.core.case import Case
 from scaling.core.record import Writer
+from scaling.launcher.schedule import PreflightResult
 from scaling.results import store
 from scaling.results.store import load
-from scaling.study.completion import complete
-from scaling.workers.schedule import PreflightResult
+from scaling.study.case_rules import complete
 
 TINY = ["run", "study=function", "workload=poisson", "points=16", "devices=1", "mode=jacrev", "results=here"]
 SMALL = ["sampling.seconds=0.01", "sampling.most=7", "sampling.warm_up=0.001"]

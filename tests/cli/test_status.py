@@ -23,12 +23,12 @@ from scaling.cluster.submission_files import Journal
 from scaling.cluster.task_state import TaskState
 from scaling.core.case import Case, Refusal, label, to_dict
 from scaling.core.record import Writer, to_line
+from scaling.launcher import schedule
+from scaling.launcher.machine import Machine, ProcessShape
+from scaling.launcher.run_settings import RunSettings
+from scaling.launcher.schedule import PreflightResult, ScheduledCase, study_manifest
 from scaling.results import store
-from scaling.study.completion import complete
-from scaling.workers import schedule
-from scaling.workers.machine import Machine, ProcessShape
-from scaling.workers.run_settings import RunSettings
-from scaling.workers.schedule import PreflightResult, ScheduledCase, study_manifest
+from scaling.study.case_rules import complete
 from tests.support.commands import wait_until
 from tests.support.imported import modules_after
 

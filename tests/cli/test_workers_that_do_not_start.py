@@ -7,8 +7,8 @@ import pytest
 
 from scaling.cli import main
 from scaling.core.case import Refusal
+from scaling.launcher import machine, worker_group
 from scaling.results.store import load
-from scaling.workers import machine, worker_group
 
 ARGUMENTS = ["run", "study=function", "workload=linear", "points=6", "devices=1", "api=jit", "mode=jacrev"]
 open_worker_group = worker_group.open_worker_group

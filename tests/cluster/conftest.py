@@ -10,11 +10,11 @@ from scaling.cluster import pack, slurm, submission_files, task_state
 from scaling.cluster.cluster_settings import ClusterSettings
 from scaling.cluster.submission_files import Journal
 from scaling.core.case import Case, Refusal
+from scaling.launcher import schedule
+from scaling.launcher.machine import Machine
+from scaling.launcher.run_settings import RunSettings
 from scaling.results import store
-from scaling.study.completion import complete
-from scaling.workers import schedule
-from scaling.workers.machine import Machine
-from scaling.workers.run_settings import RunSettings
+from scaling.study.case_rules import complete
 
 STAMP = "20261121T201500-3f2a"
 NAME = f"scaling-{STAMP}"  # of the jobs

@@ -8,8 +8,8 @@ import pytest
 from scaling.cluster import sbatch, slurm
 from scaling.cluster.cluster_settings import parse_cluster_settings
 from scaling.core.case import Refusal
-from scaling.workers import worker_group
-from scaling.workers.machine import Machine, ProcessShape
+from scaling.launcher import worker_group
+from scaling.launcher.machine import Machine, ProcessShape
 
 NODES = Machine("gpu", None, 4, 2, "of partition main", remote=True, cpus_each=16.0)
 

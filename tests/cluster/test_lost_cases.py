@@ -13,11 +13,11 @@ from scaling.cluster.submission_files import Journal, read_journal
 from scaling.core import environment
 from scaling.core.case import Case, Refusal
 from scaling.core.record import Writer
+from scaling.launcher import schedule
+from scaling.launcher.machine import Machine, ProcessShape
+from scaling.launcher.schedule import PreflightResult
 from scaling.results.store import load
-from scaling.study.completion import complete
-from scaling.workers import schedule
-from scaling.workers.machine import Machine, ProcessShape
-from scaling.workers.schedule import PreflightResult
+from scaling.study.case_rules import complete
 from tests.cluster.conftest import SETTINGS, start_journal, states_in, submit_cases
 
 NODES = Machine("cpu", None, 2, 2, "of partition main", remote=True)

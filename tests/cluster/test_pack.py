@@ -10,10 +10,10 @@ from scaling.cluster import pack
 from scaling.core.case import Case, Refusal, problem_fields
 from scaling.core.record import STAGES
 from scaling.core.timing import Sampling
-from scaling.workers import schedule
-from scaling.workers.machine import ONE_PER_DEVICE, Machine, ProcessShape
-from scaling.workers.run_settings import RunSettings
-from scaling.workers.schedule import PreflightResult
+from scaling.launcher import schedule
+from scaling.launcher.machine import ONE_PER_DEVICE, Machine, ProcessShape
+from scaling.launcher.run_settings import RunSettings
+from scaling.launcher.schedule import PreflightResult
 
 NODES = Machine("cpu", None, 4, nodes=4, name="of partition main", remote=True)
 

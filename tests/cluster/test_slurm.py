@@ -14,8 +14,8 @@ import pytest
 
 from scaling.cluster import task_state
 from scaling.cluster.submission_files import read_submissions
+from scaling.launcher import cores
 from scaling.results.store import load
-from scaling.workers import cores
 from tests.support import slurm as cluster_commands
 from tests.support.commands import QUICK
 from tests.support.paths import TOP

@@ -15,7 +15,7 @@ from scaling.core.case import Case
 from scaling.core.derivative import describe_derivative
 from scaling.core.modes import HESSIAN
 from scaling.core.record import SKIPPED
-from scaling.study import completion
+from scaling.study import case_rules
 from tests.support import pairs
 from tests.support.devices import run_once
 from tests.support.problems import AXES, PROBLEMS, can_run, case_of, has_second_derivatives
@@ -67,7 +67,7 @@ def test_the_reasons_to_skip_a_case_are_from_the_closed_list():
     for row in random.Random(5).sample(list(itertools.product(*AXES.values())), 1000):
         case = case_of(row)
         built = workload.build(case)
-        if reason := completion.why_inapplicable(describe_derivative(case, built)):
+        if reason := case_rules.why_inapplicable(describe_derivative(case, built)):
             reasons.add(reason[0])
     assert reasons == {"not_defined", "not_offered", "indivisible"} <= set(SKIPPED)
 
@@ -90,7 +90,7 @@ def test_a_linear_map_that_is_a_thousandth_off_is_a_wrong_answer(name, mode, mon
     monkeypatch.setitem(
         modes.MODES, mode, dataclasses.replace(modes.MODES[mode], linear_map=wrong, quadratic_sum=None)
     )
-    record = run_once(completion.complete(Case(**PROBLEMS[name] | {"mode": mode, "dtype": "float32"})))
+    record = run_once(case_rules.complete(Case(**PROBLEMS[name] | {"mode": mode, "dtype": "float32"})))
     assert (record.status, record.reason) == ("failed", "wrong_answer")
     assert not record.seconds
 
@@ -101,7 +101,7 @@ def test_a_linear_map_that_is_a_thousandth_off_is_a_wrong_answer(name, mode, mon
 @pytest.mark.parametrize("reference", ["closed form", "computed"])
 def test_a_single_wrong_point_is_detected_at_any_position(name, reference):
     mode = "fwd_over_rev" if has_second_derivatives(name) else "jacfwd"
-    case = completion.complete(Case(**PROBLEMS[name] | {"api": "jit", "dtype": "float64", "mode": mode}))
+    case = case_rules.complete(Case(**PROBLEMS[name] | {"api": "jit", "dtype": "float64", "mode": mode}))
     built = workload.build(case)
     derivative = describe_derivative(case, built)
     program = layout.lay_out(derivative, jax.devices()[:1])
@@ -130,7 +130,7 @@ def test_a_single_wrong_point_is_detected_at_any_position(name, reference):
 )
 def test_chunks_of_seeds_with_a_remainder_give_the_reference(name, mode, api, split):
     fields = PROBLEMS[name] | {"mode": mode, "api": api, "split": split, "devices": 2, "dtype": "float64"}
-    record = run_once(completion.complete(Case(**fields | {"chunk": 3})))
+    record = run_once(case_rules.complete(Case(**fields | {"chunk": 3})))
     assert record.status == "ok", record.text
     assert record.error < 1e-10
 
@@ -138,7 +138,7 @@ def test_chunks_of_seeds_with_a_remainder_give_the_reference(name, mode, api, sp
 @pytest.mark.thin(4, "thorough")
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_the_inputs_of_a_point_do_not_depend_on_the_range_of_points(name):
-    case = completion.complete(Case(**PROBLEMS[name] | {"mode": "value"}))
+    case = case_rules.complete(Case(**PROBLEMS[name] | {"mode": "value"}))
     built = workload.build(case)
     whole = inputs.exact_inputs(case, built, 0, case.points)
     for start, stop in ((0, case.points // 2), (case.points // 2, case.points)):

@@ -15,7 +15,7 @@ from scaling.core.case import Case, Refusal
 from scaling.core.derivative import Pattern, describe_derivative
 from scaling.core.workload import InputSpec, Reference, Workload, normal, uniform
 from scaling.options import coloring
-from scaling.study import completion
+from scaling.study import case_rules
 from tests.support.devices import run_once
 from tests.support.problems import PROBLEMS
 
@@ -233,7 +233,7 @@ def test_a_large_derivative_by_one_input_does_not_hide_an_error_by_another(
 
 
 def test_a_reference_that_is_one_percent_off_fails_the_case(monkeypatch):
-    case = completion.complete(Case(**PROBLEMS["residual by both"] | {"api": "jit"}))
+    case = case_rules.complete(Case(**PROBLEMS["residual by both"] | {"api": "jit"}))
     right = workload.build(case)
 
     def wrong(inputs):
@@ -264,7 +264,7 @@ def test_a_correct_hessian_passes_despite_cancellation_and_a_wrong_one_fails(
     monkeypatch.setattr(
         workload, "import_workload", lambda _: SimpleNamespace(workload=lambda case, *_: custom)
     )
-    case = completion.complete(
+    case = case_rules.complete(
         Case("mine", target=target, mode="fwd_over_rev", points=6, api="jit", dtype=dtype)
     )
     built = workload.build(case)
@@ -280,7 +280,7 @@ def test_a_correct_hessian_passes_despite_cancellation_and_a_wrong_one_fails(
 def test_an_error_that_rounding_may_cause_proves_nothing_if_it_is_large_and_no_error_proves_all(
     factor, reason
 ):
-    case = completion.complete(
+    case = case_rules.complete(
         Case("linear", sizes={"p": 64, "o": 2}, points=3, mode="jacrev", dtype="bfloat16")
     )
     built = workload.build(case)
@@ -290,7 +290,7 @@ def test_an_error_that_rounding_may_cause_proves_nothing_if_it_is_large_and_no_e
 
 
 def test_entries_that_underflow_are_right_among_larger_ones():
-    case = completion.complete(Case("residual", points=64, wrt="m", api="jit", dtype="float32"))
+    case = case_rules.complete(Case("residual", points=64, wrt="m", api="jit", dtype="float32"))
     assert run_once(case).status == "ok"  # far from the mean the derivative is below the smallest float32
 
 
@@ -298,7 +298,7 @@ def test_entries_that_underflow_are_right_among_larger_ones():
 @pytest.mark.parametrize("limit", [2**24, 1000])
 def test_more_rounded_entries_than_fit_in_memory_are_evaluated_again_in_parts(limit, monkeypatch):
     monkeypatch.setattr(check, "_MAX_SUSPECT_ELEMENTS", limit)
-    case = completion.complete(
+    case = case_rules.complete(
         Case("residual", points=4000, wrt="m", mode="jacfwd", api="jit", dtype="float32")
     )
     derivative = describe_derivative(case, workload.build(case))
@@ -395,7 +395,7 @@ def reduce(reduction, J, x):
 
 def problem(name, **fields):
     """Return a completed case, its workload and its derivative."""
-    case = completion.complete(Case(**PROBLEMS[name] | {"api": "jit", "mode": "jacfwd"} | fields))
+    case = case_rules.complete(Case(**PROBLEMS[name] | {"api": "jit", "mode": "jacfwd"} | fields))
     built = workload.build(case)
     return case, built, describe_derivative(case, built)
 
@@ -951,7 +951,7 @@ def test_a_scalar_batch_function_is_reduced_from_the_sum_over_outputs(reference,
 @pytest.mark.parametrize("roundings, reason", [(4, None), (4000, "wrong_answer")])
 def test_an_entry_next_to_zero_at_a_single_point_may_be_off_by_roundings_of_the_others(roundings, reason):
     fields = {"workload": "rbf", "target": "grad", "points": 1, "sizes": {"m": 1000}, "api": "jit"}
-    case = completion.complete(Case(**fields, mode="jacrev", dtype="float32"))
+    case = case_rules.complete(Case(**fields, mode="jacrev", dtype="float32"))
     built = workload.build(case)
     derivative = describe_derivative(case, built)
     J = np.array(jacobian(case, built)[0], np.float32)

@@ -10,6 +10,13 @@ import numpy as np
 import pytest
 from jax.interpreters import batching, mlir
 
+from scaling.checks import (
+    computed_reference,
+    evaluations,
+    finite_differences,
+    finite_step_bound,
+    rounding_check,
+)
 from scaling.core import check, layout, workload
 from scaling.core import reference as references
 from scaling.core.case import Case
@@ -17,14 +24,7 @@ from scaling.core.derivative import describe_derivative
 from scaling.core.modes import STEPS
 from scaling.core.record import SKIPPED
 from scaling.core.workload import InputSpec, Workload, normal, uniform
-from scaling.options.reference import (
-    computed_reference,
-    evaluations,
-    finite_differences,
-    finite_step_bound,
-    rounding_check,
-)
-from scaling.study import completion
+from scaling.study import case_rules
 from tests.support.devices import run_once
 
 pytestmark = pytest.mark.thin(20, "thorough")
@@ -47,7 +47,7 @@ def compute_result(monkeypatch):
 
     def compute(built, **fields):
         use_workload(built, monkeypatch)
-        case = completion.complete(
+        case = case_rules.complete(
             Case("mine", **{"api": "jit", "points": 3, "wrt": built.wrt or None} | fields)
         )
         built = workload.build(case)
@@ -63,7 +63,7 @@ def compute_result(monkeypatch):
 def measure(built, monkeypatch, **fields):
     """Return the record of a case of this workload."""
     use_workload(built, monkeypatch)
-    case = completion.complete(Case("mine", **{"api": "jit", "points": 3} | fields))
+    case = case_rules.complete(Case("mine", **{"api": "jit", "points": 3} | fields))
     return run_once(case)
 
 

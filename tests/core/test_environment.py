@@ -7,12 +7,11 @@ from importlib import metadata
 
 import pytest
 
-from scaling import jax_worker
+from scaling import host_monitor, jax_worker
 from scaling.core import environment
 from scaling.core.case import Refusal
-from scaling.options import host_monitor
+from scaling.launcher import cores
 from scaling.results.store import load
-from scaling.workers import cores
 from tests.support.paths import TOP
 
 CORES = cores.usable_cores()

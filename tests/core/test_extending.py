@@ -11,7 +11,7 @@ import pytest
 from scaling.core import case as cases
 from scaling.core import modes, reductions
 from scaling.core.case import Case
-from scaling.study import completion
+from scaling.study import case_rules
 from tests.support.devices import run_once
 from tests.support.paths import TOP
 
@@ -37,7 +37,7 @@ def run_example(module, table, block, monkeypatch):
 def test_a_mode_is_added_by_one_value(layout, monkeypatch):
     name = run_example(modes, "MODES", 0, monkeypatch)
     exact = dataclasses.replace(modes.MODES[name], linear_map=modes.jvp_map)
-    case = completion.complete(
+    case = case_rules.complete(
         Case("linear", points=4, sizes={"p": 8, "o": 4}, mode=name, dtype="float64", **layout)
     )
     record = run_once(case)  # the mode is exact
@@ -55,7 +55,7 @@ def test_a_reduction_is_added_by_one_value(mode, layout, monkeypatch):
     if mode == "analytic" and layout.get("split") in ("seeds", "both"):
         layout = layout | {"split": "points", "mesh": None}
     name = run_example(reductions, "REDUCTIONS", 1, monkeypatch)
-    case = completion.complete(Case("residual", points=4, mode=mode, reduce=name, dtype="float64", **layout))
+    case = case_rules.complete(Case("residual", points=4, mode=mode, reduce=name, dtype="float64", **layout))
     record = run_once(case)
     assert record.status == "ok", record.text
     assert record.error < 1e-12

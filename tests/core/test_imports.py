@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from scaling.core.case import Case, non_default_fields
-from scaling.study import completion
+from scaling.study import case_rules
 
 RUN = """
 import json, sys
@@ -21,10 +21,10 @@ for fields in json.loads(sys.argv[1]):
     assert record.status == "ok", record.text
     print(json.dumps([name for name in sys.modules if name.startswith("scaling.")]))
 """
-LOADED_BY_ALL = {f"scaling.options.{name}" for name in ("host_monitor", "hlo", "program_stats")}
+LOADED_BY_ALL = {"scaling.host_monitor", "scaling.programs.hlo", "scaling.programs.program_stats"}
 
 
-CASES = {  # the module of options that only this case loads
+CASES = {  # the module that only this case loads
     None: {},
     "scaling.options.autochunk": {"chunk": "auto"},
     "scaling.options.host_offload": {"storage": "host", "block": 2},
@@ -36,7 +36,7 @@ CASES = {  # the module of options that only this case loads
 def modules_by_case():
     """Return the modules that are loaded after each of CASES, which run in turn in a new process."""
     common = {"workload": "rbf", "points": 4, "api": "jit", "dtype": "float32"}
-    cases = [non_default_fields(completion.complete(Case(**common | fields))) for fields in CASES.values()]
+    cases = [non_default_fields(case_rules.complete(Case(**common | fields))) for fields in CASES.values()]
     process = subprocess.run(
         [sys.executable, "-c", RUN, json.dumps(cases)], capture_output=True, text=True, check=False
     )
@@ -46,7 +46,9 @@ def modules_by_case():
 
 def test_a_case_loads_only_the_options_that_it_uses():
     before, *loaded = modules_by_case()
-    assert not [name for name in before if name.startswith(("scaling.options.", "scaling.peers."))]
+    assert not [
+        name for name in before if name.startswith(("scaling.options.", "scaling.checks.", "scaling.peers."))
+    ]
     for option, modules in zip([*CASES][1:], loaded, strict=True):
         assert option in modules - before
         before = modules

@@ -14,7 +14,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from scaling.core import modes
 from scaling.core.case import Case, Refusal
 from scaling.options import laplacian
-from scaling.study import completion
+from scaling.study import case_rules
 
 LAPLACIAN_MODES = tuple(name for name, mode in modes.MODES.items() if mode.order == 2)
 PROBLEM = {"workload": "residual", "points": 6, "wrt": "d+m", "variant": "scalar", "target": "laplacian"}
@@ -32,7 +32,7 @@ LAYOUTS = {
 
 
 def run(**fields):
-    case = completion.complete(Case(**{"dtype": "float64"} | PROBLEM | fields))
+    case = case_rules.complete(Case(**{"dtype": "float64"} | PROBLEM | fields))
     return run_once(case)
 
 
@@ -202,7 +202,7 @@ def test_a_laplacian_that_is_a_thousandth_off_is_a_wrong_answer(mode, monkeypatc
     ids=str,
 )  # fmt: skip
 def test_a_mode_and_a_target_that_do_not_go_together_are_skipped_with_a_reason(fields, text):
-    assert text in reason_to_skip(completion.complete(Case(**PROBLEM | fields)))[1]
+    assert text in reason_to_skip(case_rules.complete(Case(**PROBLEM | fields)))[1]
 
 
 def test_a_mode_of_the_laplacian_alone_selects_its_target():
@@ -211,4 +211,4 @@ def test_a_mode_of_the_laplacian_alone_selects_its_target():
         ("forward_laplacian", "laplacian"),
         ("fwd_over_rev", "hessian"),
     ):
-        assert completion.complete(Case(**PROBLEM | {"mode": mode, "target": None})).target == target
+        assert case_rules.complete(Case(**PROBLEM | {"mode": mode, "target": None})).target == target

@@ -21,7 +21,7 @@ from scaling.core.case import AUTO, REDUCTIONS, REMATS, Case, Refusal
 from scaling.core.derivative import describe_derivative
 from scaling.core.inputs import input_structs
 from scaling.core.record import Record
-from scaling.study import completion
+from scaling.study import case_rules
 
 pytestmark = pytest.mark.thin(30, "thorough")
 
@@ -52,8 +52,8 @@ WHOLE_BATCH = ("linear as a whole batch", "poisson as a whole batch")
 
 def run(fields: dict) -> Record:
     """Return the record of a case with a single sample."""
-    case = completion.complete(Case(**{"dtype": "float64"} | fields))
-    case = completion.without_trivial_blocks(describe_derivative(case, workload.build(case))).case
+    case = case_rules.complete(Case(**{"dtype": "float64"} | fields))
+    case = case_rules.without_trivial_blocks(describe_derivative(case, workload.build(case))).case
     return run_once(case)
 
 
@@ -68,7 +68,7 @@ def run_and_check(fields: dict, sends: bool = False) -> Record:
 
 def complete(problem: str, **fields) -> Case:
     """Return the completed case of a problem."""
-    return completion.complete(Case(**PROBLEMS[problem] | fields))
+    return case_rules.complete(Case(**PROBLEMS[problem] | fields))
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_a_data_parallel_gradient_is_the_same_on_explicit_and_automatic_axes(axi
 def test_every_mesh_of_eight_devices_gives_the_reference_for_uneven_sizes(problem, mesh):
     fields = PROBLEMS[problem] | {"split": "both", "mesh": mesh, "devices": 8}
     if problem in WHOLE_BATCH and mesh != "1x8":
-        case = completion.complete(Case(**fields))
+        case = case_rules.complete(Case(**fields))
         assert reason_to_skip(case)[0] == "not_defined"
         return
     for mode, api in zip(modes_of(problem), ("shard_map", "pmap"), strict=True):
@@ -134,7 +134,7 @@ def test_every_mesh_of_eight_devices_gives_the_reference_for_uneven_sizes(proble
 )
 def test_every_reduction_is_the_same_in_chunks_and_blocks_and_over_devices(problem, mode, reduce):
     fields = PROBLEMS[problem] | {"mode": mode, "reduce": reduce}
-    case = completion.complete(Case(**fields))
+    case = case_rules.complete(Case(**fields))
     if reason_to_skip(case):
         return
     run_and_check(fields | {"api": "jit", "chunk": 3, "block": 2})
@@ -198,7 +198,7 @@ def test_the_rematerialization_policy_does_not_change_the_result(problem, mode, 
 
 def test_forward_mode_ignores_the_rematerialization_policy():
     fields = PROBLEMS["residual by both"] | {"mode": "jacfwd", "api": "jit"}
-    assert completion.complete(Case(**fields | {"remat": "dots_saveable"})) == completion.complete(
+    assert case_rules.complete(Case(**fields | {"remat": "dots_saveable"})) == case_rules.complete(
         Case(**fields)
     )
 
@@ -313,11 +313,11 @@ from scaling.core import run_case
 from scaling.core.case import Case
 from scaling.core.record import Record
 from scaling.core.timing import Sampling
-from scaling.study import completion
+from scaling.study import case_rules
 import jax
 
 fields = {"points": 1000, "mode": "jacrev", "api": "jit", "chunk": "auto", "memory_limit": 14 * 10**7}
-case = completion.complete(Case("rbf", **fields))
+case = case_rules.complete(Case("rbf", **fields))
 group = run_case.ProcessGroup(jax.devices()[:1], "cpu")
 record = run_case.prepare_case(Record(case, "failed", {"digest": "test"}), group, Sampling()).record  # one checked run
 needed = record.argument_bytes + record.output_bytes + record.temp_bytes
@@ -346,7 +346,7 @@ def test_an_indivisible_split_is_skipped_with_the_meshes_that_are_possible():
     reason, text = reason_to_skip(case)
     assert reason == "indivisible" and "mesh=1x4" in text
     with pytest.raises(Refusal, match=r"mesh=3x1.*choose from 4x1, 2x2, 1x4"):
-        completion.complete(dataclasses.replace(case, split="both", mesh="3x1"))
+        case_rules.complete(dataclasses.replace(case, split="both", mesh="3x1"))
 
 
 @pytest.mark.covering(2)
@@ -425,7 +425,7 @@ def test_a_coloring_that_lacks_or_mixes_entries_gives_a_wrong_answer(batch, mixe
     ],
 )
 def test_a_case_that_cannot_use_colored_seeds_has_a_reason(fields):
-    case = completion.complete(Case(**fields | {"seeds": "colored", "points": 4}))
+    case = case_rules.complete(Case(**fields | {"seeds": "colored", "points": 4}))
     reason, text = reason_to_skip(case)
     assert reason == "not_defined" and text
 
@@ -443,7 +443,7 @@ def test_the_size_of_a_result_on_the_host_is_that_of_its_array(dtype, reduce, sp
         "storage": "host",
         "block": 2,
     }
-    case = completion.complete(Case(dtype=dtype, reduce=reduce, **fields | split))
+    case = case_rules.complete(Case(dtype=dtype, reduce=reduce, **fields | split))
     derivative = describe_derivative(case, workload.build(case))
     compiled = compile_case.compile_case(derivative, jax.devices()[: case.devices])
     call, _ = compile_case.make_runner(compiled)

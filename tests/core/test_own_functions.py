@@ -21,7 +21,7 @@ from scaling.core.derivative import describe_derivative
 from scaling.core.workload import InputSpec, Reference, Workload, normal, poisson, uniform
 from scaling.options import host_offload
 from scaling.results.store import load
-from scaling.study import completion, user_workload
+from scaling.study import case_rules, user_workload
 from tests.support.small_plan import plans, write
 
 pytestmark = pytest.mark.thin(50, "thorough")
@@ -119,9 +119,9 @@ def tree_and_flat_workloads(define):
 
 
 def complete_case(**fields):
-    case = completion.complete(Case(**{"dtype": "float64", "points": 4} | fields))
+    case = case_rules.complete(Case(**{"dtype": "float64", "points": 4} | fields))
     built = workload.build(case)
-    return completion.without_trivial_blocks(describe_derivative(case, built)).case, built
+    return case_rules.without_trivial_blocks(describe_derivative(case, built)).case, built
 
 
 def reason_to_skip(**fields):
@@ -543,7 +543,7 @@ def test_uniform_bounds_may_differ_between_the_elements_of_an_input():
 
 
 def test_the_memory_of_a_node_is_shared_by_its_cpu_devices_alone(monkeypatch):
-    case = completion.complete(Case("linear", points=64, devices=4, api="shard_map"))
+    case = case_rules.complete(Case("linear", points=64, devices=4, api="shard_map"))
     compiled = compile_case.without_program(describe_derivative(case, workload.build(case)))
     per_device = compiled.bytes_while_running + compiled.needs["output_bytes"]
     monkeypatch.setattr(compile_case, "available_bytes", lambda idle=False: 2 * per_device)

@@ -8,7 +8,7 @@ from scaling.core import check, inputs, layout, workload
 from scaling.core.case import PRECISIONS, Case
 from scaling.core.derivative import describe_derivative
 from scaling.core.reference import ROUNDOFF
-from scaling.study import completion
+from scaling.study import case_rules
 
 LINEAR = {"workload": "linear", "points": 5, "sizes": {"p": 3, "o": 2}, "api": "jit"}
 
@@ -27,7 +27,7 @@ def correct_result(case, built):
 @pytest.mark.parametrize(("roundings", "reason"), [(0, None), (4, None), (40, "wrong_answer")])
 def test_a_result_may_differ_by_a_few_roundings_per_term_and_no_more(dtype, roundings, reason):
     with jax.enable_x64(dtype == "float64"):
-        case = completion.complete(Case(**LINEAR, dtype=dtype, reduce="whole"))
+        case = case_rules.complete(Case(**LINEAR, dtype=dtype, reduce="whole"))
         built = workload.build(case)
         got = correct_result(case, built)
         entry = np.unravel_index(np.abs(got).argmax(), got.shape)
@@ -40,7 +40,7 @@ def test_a_result_may_differ_by_a_few_roundings_per_term_and_no_more(dtype, roun
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_every_matrix_product_has_the_precision_of_its_case(precision, mode):
     """On a CPU the precision shows in the program and not in the result."""
-    case = completion.complete(Case(**LINEAR, precision=precision, mode=mode))
+    case = case_rules.complete(Case(**LINEAR, precision=precision, mode=mode))
     program = layout.lay_out(describe_derivative(case, workload.build(case)), jax.devices()[:1])
     lowered = program.function.lower(*program.arguments.values()).as_text()
     products = [line for line in lowered.splitlines() if "dot_general" in line]

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from scaling import host_monitor
 from scaling.core import check, layout, run_case, timing, workload
 from scaling.core.case import Case
 from scaling.core.derivative import describe_derivative
 from scaling.core.record import Record
 from scaling.core.timing import Sampling
-from scaling.options import host_monitor
-from scaling.study import completion
+from scaling.study import case_rules
 
 pytestmark = pytest.mark.thin(2, "thorough")
 
@@ -39,7 +39,7 @@ def run(case, sampling=FEW_SAMPLES):
 
 
 def case_of(name, **fields):
-    return completion.complete(Case(**PROBLEMS[name] | {"api": "jit"} | fields))
+    return case_rules.complete(Case(**PROBLEMS[name] | {"api": "jit"} | fields))
 
 
 def change_programs(monkeypatch, change):

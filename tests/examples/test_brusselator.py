@@ -6,7 +6,7 @@ import pytest
 from examples import brusselator, diffusion, pages, side_by_side
 from examples.brusselator_stages import measure
 from scaling.core.case import Case
-from scaling.study import completion
+from scaling.study import case_rules
 from tests.support.devices import run_once
 from tests.support.paths import TOP
 
@@ -14,7 +14,7 @@ JACOBIANS = {"brusselator": {"side": 4}, "diffusion": {"n": 9}}
 
 
 def run(**fields):
-    case = completion.complete(Case(**{"api": "jit", "dtype": "float64", **fields}))
+    case = case_rules.complete(Case(**{"api": "jit", "dtype": "float64", **fields}))
     return run_once(case)
 
 

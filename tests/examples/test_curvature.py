@@ -7,7 +7,7 @@ import pytest
 from examples import classifier, pages, side_by_side
 from examples.curvature import measure, products
 from scaling.core.case import Case
-from scaling.study import completion
+from scaling.study import case_rules
 from tests.support.devices import run_once
 from tests.support.paths import TOP
 
@@ -18,7 +18,7 @@ SIZES = {"rows": 6, "pixels": 5, "width": 32}
 
 
 def run(**fields):
-    case = completion.complete(Case(**{"api": "jit", "dtype": "float64", **fields}))
+    case = case_rules.complete(Case(**{"api": "jit", "dtype": "float64", **fields}))
     return run_once(case)
 
 

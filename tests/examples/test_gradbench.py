@@ -7,7 +7,7 @@ import pytest
 from examples.gradbench import problems, table
 from scaling.core import inputs, workload
 from scaling.core.case import Case
-from scaling.study import completion
+from scaling.study import case_rules
 from tests.support.devices import run_once
 from tests.support.paths import TOP
 
@@ -18,7 +18,7 @@ MODES = {"bundle_adjustment": ("vmap_grad", "jacrev"), "hand_tracking": ("vmap_g
 
 def make_case(cell, **fields):
     fields = problems.COMMON | cell.fields | fields
-    return completion.complete(Case(f"examples.{cell.problem}", **fields))
+    return case_rules.complete(Case(f"examples.{cell.problem}", **fields))
 
 
 @pytest.mark.thin(5, "thorough")
@@ -35,7 +35,7 @@ def test_the_derivative_written_in_cpp_is_that_of_jax(cell, tmp_path):
     if problems.find_compiler() is None:
         pytest.skip("g++ is not installed")
     case = make_case(cell, mode=MODES.get(cell.problem, ("jacrev",))[0])
-    function = completion.complete(
+    function = case_rules.complete(
         Case(case.workload, mode="value", sizes=case.sizes, **problems.COMMON | {"points": case.points})
     )
     problems.write_problem(tmp_path / "problem", case, inputs.input_arrays(case, workload.build(case)))

@@ -12,14 +12,14 @@ import numpy as np
 from examples import biharmonic, laplacian, measure_laplacian
 from scaling.core import inputs, workload
 from scaling.core.case import Case
-from scaling.study import completion
+from scaling.study import case_rules
 from tests.support.paths import TOP
 
 SIZES = {"inputs": 5, "wide": 7, "narrow": 6}
 
 
 def make_case(**fields):
-    return completion.complete(
+    return case_rules.complete(
         Case(**{"workload": "examples.laplacian", "points": 3, "sizes": SIZES, "api": "jit"} | fields)
     )
 

@@ -15,7 +15,7 @@ from tests.support.paths import TOP
 import jax  # isort: skip
 
 from examples.memory import atoms, genes, measure, page, scaled_rows, tangent_kernel, visibilities
-from scaling.study import completion
+from scaling.study import case_rules
 from scaling.study.grid import expand_study
 
 SLOW = ("lenet",)  # to compile
@@ -40,7 +40,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_case_is_right_at_a_small_size(case):
-    record = run_once(completion.complete(case))
+    record = run_once(case_rules.complete(case))
     assert record.status == "ok", record.text
     assert record.error <= record.tolerance and record.checked["entries"] == 1
 

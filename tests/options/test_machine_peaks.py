@@ -7,11 +7,11 @@ import pytest
 from tests.support.devices import reason_to_skip, run_once  # isort: skip  # before JAX is used
 import jax.numpy as jnp
 
+from scaling.checks import rounding_check
 from scaling.core import workload
 from scaling.core.case import PEAKS, Case
 from scaling.options import machine_peaks
-from scaling.options.reference import rounding_check
-from scaling.study import completion
+from scaling.study import case_rules
 from scaling.study.grid import GridCell, expand_study
 from scaling.workloads import ceiling
 
@@ -74,7 +74,7 @@ def test_the_call_latency_is_measured_for_every_api_of_the_jax_cases():
 def test_a_peak_is_a_case_that_can_run_with_the_same_work_per_device(platform, devices):
     peaks = peak_cases(platform, devices=devices)
     for case in peaks:
-        assert completion.complete(case) == case, "all fields are set"
+        assert case_rules.complete(case) == case, "all fields are set"
         assert case.points % devices == 0 and reason_to_skip(case) is None
     work = [
         {
@@ -152,6 +152,6 @@ def test_a_peak_that_omits_work_is_a_wrong_answer(target, monkeypatch):
 
 
 def test_a_peak_of_any_size_can_be_requested_by_name():
-    case = completion.complete(Case("ceiling", "transcendental", sizes={"k": 6}, points=4))
+    case = case_rules.complete(Case("ceiling", "transcendental", sizes={"k": 6}, points=4))
     assert (case.mode, dict(case.sizes), run_once(case).status) == ("value", {"k": 6, "terms": 1}, "ok")
     assert isinstance(GridCell(case).case, Case)

@@ -14,7 +14,7 @@ from scaling.core import workload
 from scaling.core.case import BATCHES, Case
 from scaling.core.derivative import describe_derivative
 from scaling.peers import autograd
-from scaling.study import completion
+from scaling.study import case_rules
 from tests.support import peer_problems
 from tests.support.peer_problems import CUBE, LINEAR, RBF
 
@@ -34,7 +34,7 @@ def supported_cases(problem):
     pytest.importorskip("autograd", reason="scripts/peers installs it")
     cases, turn = {}, itertools.cycle(DTYPES)
     for mode, batch in itertools.product(autograd.MODES, BATCHES):
-        case = completion.complete(Case(**problem | {"mode": mode, "batch": batch, "engine": "autograd"}))
+        case = case_rules.complete(Case(**problem | {"mode": mode, "batch": batch, "engine": "autograd"}))
         if reason_to_skip(case) is None and case not in cases:
             cases[case] = dataclasses.replace(case, dtype=next(turn))
     return list(cases.values())
@@ -55,7 +55,7 @@ def check_correct(record):
 
 def skip_text(**fields):
     """Return as text why autograd does not support a case."""
-    case = completion.complete(Case(**fields, engine="autograd"))
+    case = case_rules.complete(Case(**fields, engine="autograd"))
     built = workload.build(case)
     return autograd.reason_to_skip(case, built, describe_derivative(case, built))
 
@@ -76,7 +76,7 @@ def test_a_derivative_with_a_relative_error_of_1e_3_is_a_wrong_answer(mode, name
     seeds = autograd._unit_seeds
     monkeypatch.setattr(autograd, "_unit_seeds", lambda *words: (1.001 * seed for seed in seeds(*words)))
     fields = {"mode": mode, "engine": "autograd", "dtype": "float64"}
-    record = run(completion.complete(Case(**PROBLEMS[name] | fields)))
+    record = run(case_rules.complete(Case(**PROBLEMS[name] | fields)))
     assert (record.status, record.reason) == ("failed", "wrong_answer")
     assert not record.seconds
 
@@ -98,7 +98,7 @@ def test_unsupported_fields_are_skipped_with_the_reason(fields, text):
 
 
 def test_more_than_one_core_is_not_supported():
-    case = completion.complete(Case(**RBF, engine="autograd", mode="value", devices=7))
+    case = case_rules.complete(Case(**RBF, engine="autograd", mode="value", devices=7))
     assert reason_to_skip(case) == ("not_offered", "autograd uses one core")
 
 
@@ -108,7 +108,7 @@ def test_importing_the_engine_module_loads_no_library():
 
 
 def test_a_missing_package_is_reported():
-    skipped = reason_to_skip(completion.complete(Case(**RBF, engine="autograd", mode="value")))
+    skipped = reason_to_skip(case_rules.complete(Case(**RBF, engine="autograd", mode="value")))
     if importlib.util.find_spec("autograd"):
         assert skipped is None
     else:

@@ -14,7 +14,7 @@ from scaling.core.case import BATCHES, MODES, Case
 from scaling.core.derivative import describe_derivative
 from scaling.core.timing import Sampling
 from scaling.peers import casadi as peer
-from scaling.study import completion
+from scaling.study import case_rules
 from tests.support import peer_problems
 from tests.support.peer_problems import LINEAR
 
@@ -29,7 +29,7 @@ PROBLEMS = peer_problems.PROBLEMS | {
 
 
 def make_case(**fields):
-    return completion.complete(Case(**{"engine": "casadi", "dtype": "float64", "jit": False} | fields))
+    return case_rules.complete(Case(**{"engine": "casadi", "dtype": "float64", "jit": False} | fields))
 
 
 def cases(problems, devices=(1, 2), **fields):

@@ -10,7 +10,7 @@ from scaling.core import environment
 from scaling.core.case import Case, Refusal, from_dict, to_dict
 from scaling.peers import interface
 from scaling.results.store import latest_records, load
-from scaling.study import completion
+from scaling.study import case_rules
 
 pytestmark = pytest.mark.process
 
@@ -153,7 +153,7 @@ def test_the_default_formulation_is_the_same_in_jax_and_in_the_peers():
 
     for variant, names in rbf.FORMULATIONS.items():
         explicit, default = (Case("rbf", variant=variant, formulation=name) for name in (names[0], None))
-        assert completion.complete(explicit) == completion.complete(default)
+        assert case_rules.complete(explicit) == case_rules.complete(default)
         assert formulas.formula_of(explicit, None).func is formulas.formula_of(default, None).func
 
 

@@ -16,7 +16,7 @@ from scaling.core.case import BATCHES, DTYPES, Case
 from scaling.core.derivative import describe_derivative
 from scaling.peers import formulas
 from scaling.peers import torch as peer
-from scaling.study import completion
+from scaling.study import case_rules
 from tests.support import peer_problems
 from tests.support.peer_problems import LINEAR, RBF
 
@@ -32,7 +32,7 @@ def cases(problems, modes, dtypes=("float64",), chunks=(None,), **fields):
     for name, mode, batch, dtype in itertools.product(problems, modes, BATCHES, dtypes):
         chunk = next(turn)
         rest = {"mode": mode, "batch": batch, "dtype": dtype, "chunk": chunk, "engine": "torch", "jit": False}
-        case = completion.complete(Case(**problems[name] | rest | fields))
+        case = case_rules.complete(Case(**problems[name] | rest | fields))
         if reason_to_skip(case) is None:
             names.setdefault(case, f"{name}-{mode}-{batch}-{dtype}-{chunk}")
     return [pytest.param(case, id=name) for case, name in names.items()]
@@ -40,7 +40,7 @@ def cases(problems, modes, dtypes=("float64",), chunks=(None,), **fields):
 
 def skip_text(**fields):
     """Return as text why torch does not support a case."""
-    case = completion.complete(Case(**{"engine": "torch", "api": "jit"} | fields))
+    case = case_rules.complete(Case(**{"engine": "torch", "api": "jit"} | fields))
     built = workload.build(case)
     return peer.reason_to_skip(case, built, describe_derivative(case, built))
 
@@ -83,7 +83,7 @@ def test_a_wrong_derivative_is_a_wrong_answer(monkeypatch):
     correct = formulas.formula_of
     monkeypatch.setattr(formulas, "formula_of", lambda *args: lambda **x: correct(*args)(**x) * 1.001)
     for mode in ("jacfwd", "jacrev"):
-        record = run_once(completion.complete(Case(**RBF | {"engine": "torch", "mode": mode, "jit": False})))
+        record = run_once(case_rules.complete(Case(**RBF | {"engine": "torch", "mode": mode, "jit": False})))
         assert (record.status, record.reason) == ("failed", "wrong_answer")
         assert not record.seconds
 
@@ -91,7 +91,7 @@ def test_a_wrong_derivative_is_a_wrong_answer(monkeypatch):
 def test_torch_uses_the_given_number_of_threads():
     import torch
 
-    case = completion.complete(Case(**RBF | {"engine": "torch", "jit": False}))
+    case = case_rules.complete(Case(**RBF | {"engine": "torch", "jit": False}))
     built = workload.build(case)
     sizes = describe_derivative(case, built)
     for threads in (2, 1):

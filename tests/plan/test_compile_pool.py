@@ -12,8 +12,8 @@ import time
 import pytest
 
 from scaling.core.case import Case
+from scaling.launcher.worker_group import AllocationLost, Variant
 from scaling.plan import plan_study
-from scaling.workers.worker_group import AllocationLost, Variant
 
 FAKE_WORKER = """
 import json, os, sys, time

@@ -7,10 +7,10 @@ import pytest
 
 from scaling.analysis.forecast import forecasts
 from scaling.core.timing import Sampling
+from scaling.launcher.run_settings import RunSettings
+from scaling.launcher.schedule import PreflightResult
 from scaling.plan import plan_study
 from scaling.results import store
-from scaling.workers.run_settings import RunSettings
-from scaling.workers.schedule import PreflightResult
 from tests.support import machines
 from tests.support.planned import plan, predicted
 

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from scaling.core.case import APIS, BATCHES, DTYPES, MODES, PRECISIONS, SPLITS, module_names
 from scaling.results.store import load
-from scaling.study.completion import complete
+from scaling.study.case_rules import complete
 from scaling.study.grid import expand_study
 from tests.support.commands import command_environment
 from tests.support.imported import NOT_IN_THE_WORKER

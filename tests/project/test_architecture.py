@@ -15,17 +15,18 @@ from tests.support.imported import NOT_IN_THE_WORKER, modules_after
 from tests.support.paths import PACKAGE, TOP
 
 MAY_IMPORT = {  # folder -> the other folders that its modules may import; each may import core
-    "core": set(), "options": set(), "peers": set(), "workloads": set(), "workers": {"results"},
-    "results": set(), "study": {"cluster", "options", "peers", "results", "worker", "workers"},
-    "cluster": {"results", "workers"}, "advice": {"analysis", "options", "plan", "results", "study", "workers"},
-    "plan": {"analysis", "options", "results", "study", "worker", "workers"}, "analysis": {"options", "results"},
-    "wandb": {"analysis", "results", "worker", "workers"}, "report": {"analysis", "contrib", "options", "results"},
-    "contrib": {"analysis", "report"},
-    "cli": {"advice", "analysis", "cluster", "options", "plan", "report", "results", "study", "wandb", "worker",
-            "workers"},
+    "core": set(), "programs": set(), "options": {"checks", "programs"}, "checks": {"options", "programs"},
+    "peers": set(), "workloads": set(), "results": set(), "launcher": {"results"},
+    "study": {"launcher", "options", "peers", "results", "worker"}, "cluster": {"launcher", "results"},
+    "advice": {"analysis", "launcher", "options", "plan", "programs", "results", "study"},
+    "plan": {"analysis", "launcher", "options", "programs", "results", "study", "worker"},
+    "analysis": {"options", "results"}, "wandb": {"analysis", "launcher", "results", "worker"},
+    "report": {"analysis", "contrib", "options", "results"}, "contrib": {"analysis", "report"},
+    "cli": {"advice", "analysis", "cluster", "launcher", "options", "plan", "report", "results", "study", "wandb",
+            "worker"},
 }  # fmt: skip
 EXCEPTIONS: set[str] = set()  # imports that violate the rules; none may be added
-WITHOUT_JAX = ("analysis", "cli", "cluster", "contrib", "report", "results", "workers")
+WITHOUT_JAX = ("analysis", "cli", "cluster", "contrib", "report", "results", "launcher")
 MAX_IN_WORKER = 25  # modules of the package
 OPTIONAL_EXTRAS = ("peers", "dashboard", "parquet", "sparse")
 PROVIDED_BY = {  # module -> the distribution that contains it or depends on it
@@ -106,10 +107,10 @@ def test_importing_the_package_is_light_and_the_command_loads_no_pandas():
 def test_a_dense_case_loads_few_modules_in_the_worker(monkeypatch):
     from scaling.core.case import Case, non_default_fields
     from scaling.core.timing import Sampling
-    from scaling.study import completion
+    from scaling.study import case_rules
 
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    case = completion.complete(Case("linear", points=6, api="jit"))
+    case = case_rules.complete(Case("linear", points=6, api="jit"))
     job = {"platform": "cpu", "device_kind": None, "x64": False, "bind": False, "cores": None,
            "owner": "o", "oversubscribe": True, "requested_processes": None, "order_seed": 0,
            "sampling": vars(Sampling()), "environment": {},

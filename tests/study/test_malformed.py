@@ -18,8 +18,8 @@ import pytest
 from scaling.cli import run
 from scaling.core.case import CHOICES, OPTIONS
 from scaling.core.record import to_line
+from scaling.launcher import supervise
 from scaling.plan import plan_study
-from scaling.workers import supervise
 from tests.support import machines
 from tests.support.commands import RBF
 

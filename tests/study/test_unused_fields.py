@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from scaling.core.case import Case, Refusal
-from scaling.study import completion
+from scaling.study import case_rules
 from scaling.study.grid import expand_study
 from scaling.study.preflight import refuse_unused
 
@@ -17,7 +17,7 @@ LINEAR = {"workload": "linear", "points": 6}
 def expand_and_check(study, **overrides):
     """Expand a study and reject fields without effect, as the preflight does."""
     cells = expand_study(LINEAR | study, overrides)
-    refuse_unused(cells, [completion.unused_fields(cell.case) for cell in cells])
+    refuse_unused(cells, [case_rules.unused_fields(cell.case) for cell in cells])
     return cells
 
 
@@ -78,10 +78,10 @@ def test_every_field_that_complete_resets_has_a_reason():
                 "linear", mode=mode, api=api, split=split, points=6, chunk=3, block=2, storage="host", remat="dots_saveable",
                 batch="whole", seeds="colored", forward="W", mesh="1x1", overlap=True, reduce="gram",
             )  # fmt: skip
-            completed, unused = completion.complete(stated), completion.unused_fields(stated)
+            completed, unused = case_rules.complete(stated), case_rules.unused_fields(stated)
             dropped = {
                 name
-                for name in completion.fields_without_effect(stated)
+                for name in case_rules.fields_without_effect(stated)
                 if getattr(stated, name) != getattr(completed, name)
             } - {"wrt"}
             assert dropped <= set(unused), (mode, api, split)
@@ -103,7 +103,7 @@ def test_a_user_file_is_no_workload_because_of_its_name_alone(tmp_path):
         "linear.txt": POISSON,
     }.items():
         (tmp_path / name).write_text(text)
-    code = "from scaling.study import completion; from scaling.core.case import Case; print(completion.complete(Case('linear')).key)"
+    code = "from scaling.study import case_rules; from scaling.core.case import Case; print(case_rules.complete(Case('linear')).key)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
@@ -118,4 +118,4 @@ def test_the_preflight_rejects_fields_without_effect():
     answers = preflight.check_cells(cells, 600, lambda done, total: None)
     with pytest.raises(Refusal, match="chunk=4 has no effect with mode=analytic"):
         preflight.results_from_answers(cells, answers)
-    assert json.dumps(completion.unused_fields(Case("linear", mode="analytic", chunk=4)))
+    assert json.dumps(case_rules.unused_fields(Case("linear", mode="analytic", chunk=4)))

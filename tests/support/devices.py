@@ -12,7 +12,7 @@ from scaling.core.case import JAX, Case
 from scaling.core.derivative import describe_derivative
 from scaling.core.record import Record
 from scaling.core.timing import Sampling
-from scaling.study import completion
+from scaling.study import case_rules
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_enable_x64", True)
@@ -30,4 +30,4 @@ def run_once(case: Case, sampling: Sampling = ONCE) -> Record:
 def reason_to_skip(case: Case) -> tuple[str, str] | None:
     """Return why a completed case cannot run, as (reason, text), or None if it can."""
     built = workload.build(case)
-    return completion.why_inapplicable(describe_derivative(case, built))
+    return case_rules.why_inapplicable(describe_derivative(case, built))

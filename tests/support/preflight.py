@@ -10,8 +10,8 @@ import pytest
 
 from scaling.cli import main
 from scaling.core.case import user_modules
+from scaling.launcher import cores
 from scaling.study import preflight
-from scaling.workers import cores
 from tests.support.commands import command_environment
 
 CORES = cores.usable_cores()

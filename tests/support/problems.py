@@ -6,7 +6,7 @@ from scaling.core import workload
 from scaling.core.case import APIS, BATCHES, SECOND, Case
 from scaling.core.derivative import describe_derivative
 from scaling.core.modes import MODES
-from scaling.study import completion
+from scaling.study import case_rules
 
 PROBLEMS = {
     "rbf": {"workload": "rbf", "points": 12},
@@ -44,7 +44,7 @@ def has_second_derivatives(problem: str) -> bool:
 def case_of(row: tuple) -> Case:
     """Return the completed case of a row, which has a value of each axis."""
     fields = dict(zip(AXES, row, strict=True))
-    return completion.complete(Case(**PROBLEMS[fields.pop("problem")] | fields))
+    return case_rules.complete(Case(**PROBLEMS[fields.pop("problem")] | fields))
 
 
 def can_run(row: tuple) -> bool:
@@ -57,7 +57,7 @@ def can_run(row: tuple) -> bool:
     remainder = case.points % case.mesh_shape[0]
     if remainder:
         return False
-    return completion.why_inapplicable(describe_derivative(case, built)) is None
+    return case_rules.why_inapplicable(describe_derivative(case, built)) is None
 
 
 def find_rows() -> list[tuple]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from scaling.core.case import FIELDS, Case, non_default_fields
 from scaling.core.record import Record
-from scaling.study import completion, grid
+from scaling.study import case_rules, grid
 from tests.support import made_up, planned
 from tests.support.paths import CONF
 
@@ -42,7 +42,7 @@ def cases_of(name: str) -> list[Case]:
     } | OVERRIDES.get(name, {})
     cells = grid.expand_study(OmegaConf.to_container(config.study, resolve=True), shared)
     return list(
-        dict.fromkeys(completion.complete(cell.scaled(completion.complete(cell.case))) for cell in cells)
+        dict.fromkeys(case_rules.complete(cell.scaled(case_rules.complete(cell.case))) for cell in cells)
     )
 
 

@@ -12,8 +12,8 @@ import jax
 from scaling.core import compile_case, layout, workload
 from scaling.core.case import Case
 from scaling.core.derivative import describe_derivative
-from scaling.options import program_stats
-from scaling.study import completion
+from scaling.programs import program_stats
+from scaling.study import case_rules
 
 pytestmark = pytest.mark.thin(4, "thorough")
 
@@ -98,7 +98,7 @@ FORMULAS = {  # fields of a case, operations, transcendental functions, compulso
 
 def count_work(devices=1, **fields):
     """Return the operations and the compulsory bytes of one device for the compiled program of a case."""
-    case = completion.complete(Case(**{"api": "shard_map", "devices": devices} | fields))
+    case = case_rules.complete(Case(**{"api": "shard_map", "devices": devices} | fields))
     program = layout.lay_out(describe_derivative(case, workload.build(case)), jax.devices()[:devices])
     stages = compile_case.compile_stages(program.function, list(program.arguments.values()))
     needs = compile_case.program_bytes(stages.compiled)

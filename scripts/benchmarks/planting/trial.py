@@ -14,7 +14,7 @@ from scaling.core.case import Case
 from scaling.core.derivative import Derivative, describe_derivative
 from scaling.core.record import Record
 from scaling.core.timing import Sampling
-from scaling.study import completion
+from scaling.study import case_rules
 
 HERE = {"digest": "planted", "platform": "cpu"}
 ONCE = Sampling(least=2, most=2, warm_up=0.0, turns=1)
@@ -62,9 +62,9 @@ def configure_as_worker(case: Case) -> Iterator[None]:
 def complete(case: Case) -> Case | None:
     """Return the case with all defaults filled in, or None if the case cannot run."""
     with configure_as_worker(case):
-        case = completion.complete(case)
+        case = case_rules.complete(case)
         built = workload.build(case)
-        reason = completion.why_inapplicable(describe_derivative(case, built))
+        reason = case_rules.why_inapplicable(describe_derivative(case, built))
         return None if reason else case
 
 

@@ -73,7 +73,7 @@ def case_keys() -> dict[str, list[str]]:
     """Return, for every study in conf/study, the key of each case, in order. A key is a digest of the fields of the case."""
     from scaling.core.case import FIELDS
     from scaling.options import machine_peaks
-    from scaling.study import completion, grid
+    from scaling.study import case_rules, grid
     from scaling.study.configuration import compose
 
     found: dict[str, list[str]] = {}
@@ -85,9 +85,9 @@ def case_keys() -> dict[str, list[str]]:
             peaks = machine_peaks.peak_cases([cell.case for cell in cells], "cpu")
             cells += [grid.GridCell(case) for case in peaks]
         for cell in cells:
-            case = completion.complete(cell.case)
+            case = case_rules.complete(cell.case)
             if (scaled := cell.scaled(case)) != case:
-                case = completion.complete(scaled)
+                case = case_rules.complete(scaled)
             found.setdefault(name, []).append(case.key)
 
     for name in sorted(path.stem for path in (HERE.parents[2] / "conf" / "study").glob("*.yaml")):

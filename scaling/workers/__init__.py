@@ -1,1 +1,0 @@
-"""Schedule cases, run them in worker processes, and replace workers that die."""
