@@ -15,7 +15,7 @@ from scaling.core.formatting import format_count, format_duration
 from scaling.core.grouping import group_by
 from scaling.report.page import Section, case_panels, render_page, table_section
 from scaling.report.text import Table, escape_markdown, make_table, to_markdown_table
-from scaling.results.store import replace_file
+from scaling.results.store import write_files
 
 _MAX_ROWS = 40  # largest number of cases in the tables of the console and of Markdown
 _BADGE_CLASSES = {  # verdict -> CSS class of its color, unless it has the default color
@@ -123,7 +123,6 @@ def write_comparison(comparison: FolderComparison) -> Path:
     badges = [(_BADGE_CLASSES.get(verdict, ""), f"{count} {verdict}") for verdict, count in counts.items()]
     title = f"{comparison.b.name} against {comparison.a.name}"
     panels = case_panels({f"case-{row.case.key}": {"A, ": row.a, "B, ": row.b} for row in comparison.rows})
-    target = comparison.b / "report" / "comparison.html"
-    target.parent.mkdir(exist_ok=True)
-    replace_file(target, render_page(title, summary, badges, sections, panels).encode())
-    return target
+    page = render_page(title, summary, badges, sections, panels)
+    (path,) = write_files(comparison.b / "report", {"comparison.html": page.encode()})
+    return path

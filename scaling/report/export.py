@@ -1,7 +1,7 @@
 """Export the tables and figures of a results folder to CSV, Parquet, Extra-P or image files (FORMATS)."""
 
 import importlib.util
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from scaling.analysis.dataframe import export_tables
 from scaling.analysis.findings import Findings, read
 from scaling.contrib import extrap
 from scaling.core.case import Refusal, check_names
-from scaling.results.store import Loaded, no_records_error, replace_file
+from scaling.results.store import Loaded, no_records_error, write_files
 
 
 def write_exports(
@@ -32,19 +32,16 @@ def write_exports(
     findings, output_folder = read(folder, loaded=loaded), output or folder / "export"
     if not findings.records and not findings.forecasts:
         raise no_records_error("export", folder, findings.damaged)
+    contents = {name: FORMATS[name](findings) for name in dict.fromkeys(formats)}
+    if not any(contents.values()):
+        raise Refusal(describe_empty(contents))
     try:
-        is_new_folder = not output_folder.exists()
         output_folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Refusal(
             f"cannot write to {output_folder}: {error.strerror}; give another folder with --output PATH"
         ) from None
-    written = {name: FORMATS[name](findings, output_folder) for name in dict.fromkeys(formats)}
-    if not any(written.values()):
-        if is_new_folder:
-            output_folder.rmdir()
-        raise Refusal(describe_empty(written))
-    return written
+    return {name: write_files(output_folder, files) for name, files in contents.items()}
 
 
 def describe_empty(formats: Collection[str]) -> str:
@@ -57,34 +54,31 @@ def describe_empty(formats: Collection[str]) -> str:
     )
 
 
-def _write_tables(extension: str, findings: Findings, output: Path) -> list[Path]:
+# The functions below return {file name: content}.
+
+
+def _encode_tables(extension: str, findings: Findings) -> dict[str, bytes]:
     tables = export_tables(findings) if findings.records else {}
-    paths = [output / f"{name}.{extension}" for name in tables]
-    for path, table in zip(paths, tables.values(), strict=True):
-        if extension == "csv":
-            replace_file(path, table.to_csv(index=False).encode())
-        else:
-            replace_file(path, table.to_parquet(index=False, compression="zstd"))
-    return paths
+    if extension == "csv":
+        return {f"{name}.csv": table.to_csv(index=False).encode() for name, table in tables.items()}
+    return {
+        f"{name}.parquet": table.to_parquet(index=False, compression="zstd") for name, table in tables.items()
+    }
 
 
-def _write_extrap(findings: Findings, output: Path) -> list[Path]:
-    extrap_paths = []
-    for name, experiment_text in extrap.format_experiments(findings).items():
-        extrap_paths.append(output / "extrap" / f"{name}.txt")
-        extrap_paths[-1].parent.mkdir(exist_ok=True)
-        replace_file(extrap_paths[-1], experiment_text.encode("ascii"))
-    return extrap_paths
+def _encode_experiments(findings: Findings) -> dict[str, bytes]:
+    experiments = extrap.format_experiments(findings)
+    return {f"extrap/{name}.txt": text.encode("ascii") for name, text in experiments.items()}
 
 
-def _write_figures(extension: str, findings: Findings, output: Path) -> list[Path]:
+def _encode_figures(extension: str, findings: Findings) -> dict[str, bytes]:
     from scaling.report.figures import charts, files
 
-    return files.write_figures(charts.make_figures(findings), findings, output, extension)
+    return files.encode_figures(charts.make_figures(findings), findings, extension)
 
 
-FORMATS: dict[str, Callable[[Findings, Path], list[Path]]] = {  # format -> function that writes its files
-    **{name: partial(_write_tables, name) for name in ("csv", "parquet")},
-    "extrap": _write_extrap,
-    **{name: partial(_write_figures, name) for name in ("svg", "png", "pdf")},
+FORMATS: Mapping[str, Callable[[Findings], dict[str, bytes]]] = {
+    **{name: partial(_encode_tables, name) for name in ("csv", "parquet")},
+    "extrap": _encode_experiments,
+    **{name: partial(_encode_figures, name) for name in ("svg", "png", "pdf")},
 }

@@ -27,7 +27,7 @@ from scaling.report.figures import charts, files
 from scaling.report.figures.marks import SHAPES, Figure
 from scaling.report.terminal import REPORT_FILES
 from scaling.report.text import Table, clean_text, load_template, render_markdown
-from scaling.results.store import replace_file
+from scaling.results.store import write_files
 
 _MAX_SAMPLES = 14_000  # on one page; if there are more, only every n-th sample of a process is plotted
 _MAX_CARDS = 24  # largest number of functions with a card at the top of the page
@@ -60,10 +60,8 @@ def write_report(folder: Path, findings: Findings) -> Path:
         "table.md.jinja", findings=findings, answer=sentences,
         tables=[table for table in (answer_table, *folded) if table.rows],
     )  # fmt: skip
-    report_folder.mkdir(exist_ok=True)
-    for name, content in zip(REPORT_FILES, (page, markdown), strict=True):
-        replace_file(report_folder / name, content.encode())
-    return report_folder / "index.html"
+    contents = dict(zip(REPORT_FILES, (page.encode(), markdown.encode()), strict=True))
+    return write_files(report_folder, contents)[0]
 
 
 def _render_report(

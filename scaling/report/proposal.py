@@ -32,11 +32,10 @@ _TEMPLATE_FUNCTIONS = (  # functions that the template calls
 
 def write_proposal(folder: Path, findings: Findings) -> Path:
     """Write a compute-time proposal and its figures to report/proposal. Return the path of proposal.md."""
-    proposal_folder = folder / "report" / "proposal"
     curves = fastest_curves(findings.curves, findings.fastest)
     kinds = dict.fromkeys(curve.kind for curve in curves)
     figures = [figure for kind in kinds if (figure := charts.draw_scaling(kind, findings, curves))]
-    files.write_figures(figures, findings, proposal_folder, "png")
+    contents = files.encode_figures(figures, findings, "png")
     scores = {score.hardware: score for score in findings.plan_scores}
     planned_curves = [(forecast, planned) for forecast in findings.forecasts for planned in forecast.curves]
     by_program = group_by(planned_curves, lambda pair: pair[1].program)
@@ -59,8 +58,8 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
         verdict=format_verdict(lint),
         environments=environment_table(findings), commands=_list_commands(findings),
     )  # fmt: skip
-    store.replace_file(proposal_folder / "proposal.md", text.encode())
-    return proposal_folder / "proposal.md"
+    contents["proposal.md"] = text.encode()
+    return store.write_files(folder / "report" / "proposal", contents)[-1]
 
 
 def _count_measurements(findings: Findings) -> dict[str, Any] | None:

@@ -338,6 +338,18 @@ def write_json(path: Path, value: Any) -> None:
     replace_file(path, (json.dumps(value, indent=1) + "\n").encode())
 
 
+def write_files(folder: Path, contents: Mapping[str, bytes]) -> list[Path]:
+    """Write files to a folder, which is created if it is missing, and return their paths.
+
+    `contents` maps each file name to the content of the file.
+    """
+    paths = [folder / name for name in contents]
+    for path, content in zip(paths, contents.values(), strict=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, content)
+    return paths
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """Replace the content of a file atomically, after the new content is flushed to disk."""
     temporary_path = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")

@@ -9,7 +9,6 @@ import json
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from scaling.analysis import findings
@@ -64,10 +63,9 @@ def draw(name: str) -> None:
     """Draw the figure docs/NAME.png from the records of its study."""
     study, figure_name = FIGURES[name]
     study_findings = findings.read(DATA / study)
-    with tempfile.TemporaryDirectory() as folder:
-        figures = [figure for figure in charts.make_figures(study_findings) if figure.name == figure_name]
-        (path,) = files.write_figures(figures, study_findings, Path(folder), "png")
-        shutil.copy(path, TOP / "docs" / f"{name}.png")
+    figures = [figure for figure in charts.make_figures(study_findings) if figure.name == figure_name]
+    (image,) = files.encode_figures(figures, study_findings, "png").values()
+    (TOP / "docs" / f"{name}.png").write_bytes(image)
 
 
 def make_example(name: str, is_measured: bool) -> None:

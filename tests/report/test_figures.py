@@ -86,9 +86,9 @@ def y_titles(drawing):
 
 
 def svg_text(drawing, tmp_path):
-    """Write the SVG file of a figure and return its text."""
-    files.write_figures([drawing], findings.read(tmp_path), tmp_path, "svg")
-    return (tmp_path / f"{drawing.name}.svg").read_text()
+    """Return the text of the SVG file of a figure."""
+    (content,) = files.encode_figures([drawing], findings.read(tmp_path), "svg").values()
+    return content.decode()
 
 
 def test_every_figure_with_data_is_drawn(drawings):
@@ -96,21 +96,16 @@ def test_every_figure_with_data_is_drawn(drawings):
 
 
 @pytest.mark.thorough
-def test_same_values_give_identical_files(study, tmp_path):
+def test_same_values_give_identical_files(study):
     again = charts.make_figures(study)
     assert files.page_specs(again) == files.page_specs(charts.make_figures(study))
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        for extension in files.ENCODERS:
-            files.write_figures(again[:1], study, tmp_path / name, extension)
-    for path in (tmp_path / "one").iterdir():
+    for extension in files.ENCODERS:
+        contents = [*files.encode_figures(again[:1], study, extension).values()]
+        contents += files.encode_figures(again[:1], study, extension).values()
         # The library numbers the clip paths of all files of a process.
-        first, second = (
-            re.sub(rb"clip\d+", b"clip", (tmp_path / folder / path.name).read_bytes())
-            for folder in ("one", "two")
-        )
+        first, second = (re.sub(rb"clip\d+", b"clip", content) for content in contents)
         # The library writes the entries of PDF dictionaries, which are unordered, in any order.
-        assert len(first) == len(second) if path.suffix == ".pdf" else first == second
+        assert len(first) == len(second) if extension == "pdf" else first == second
         assert b"CreationDate" not in first
 
 
@@ -127,9 +122,8 @@ def test_figures_are_valid_vega_lite_specifications(drawings):
         assert schema.is_valid(files.file_spec(drawing, "")), drawing.name
 
 
-def test_figure_file_names_study_machine_date_and_commit(drawings, study, tmp_path):
-    files.write_figures([drawings["size"]], study, tmp_path, "svg")
-    text = (tmp_path / "size.svg").read_text()
+def test_figure_file_names_study_machine_date_and_commit(drawings, study):
+    text = files.encode_figures([drawings["size"]], study, "svg")["size.svg"].decode()
     ET.fromstring(text)
     for word in (study.name, "An accelerator", "2026-01-01", "commit cccccccccccc"):
         assert word in text
@@ -137,7 +131,7 @@ def test_figure_file_names_study_machine_date_and_commit(drawings, study, tmp_pa
 
 def test_a_limit_of_virtual_memory_in_which_v8_aborts_is_refused(study, tmp_path, monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (2**35, resource.RLIM_INFINITY))
-    for write in (lambda: export.FORMATS["svg"](study, tmp_path), lambda: write_proposal(tmp_path, study)):
+    for write in (lambda: export.FORMATS["svg"](study), lambda: write_proposal(tmp_path, study)):
         with pytest.raises(Refusal, match="set `ulimit -v unlimited`"):
             write()
     assert not list(tmp_path.iterdir())

@@ -18,8 +18,7 @@ def write_proposal(folder, draws=False):
     """Write the proposal of a folder and return its text. Figures, which take most of the time, are drawn on request."""
     with pytest.MonkeyPatch.context() as patch:
         if not draws:
-            write = lambda figures, study, path, extension: path.mkdir(parents=True, exist_ok=True)  # noqa: E731
-            patch.setattr(proposal.files, "write_figures", write)
+            patch.setattr(proposal.files, "encode_figures", lambda *_: {})
         return proposal.write_proposal(folder, findings.read(folder)).read_text()
 
 
@@ -205,8 +204,7 @@ def test_extrapolation_of_a_plan_states_its_error_if_known(tmp_path):
 
 def test_figure_shows_only_the_recommended_mode(study_copy, monkeypatch):
     drawn = []
-    write = lambda figures, study, path, extension: drawn.extend(figures) or path.mkdir()  # noqa: E731
-    monkeypatch.setattr(proposal.files, "write_figures", write)
+    monkeypatch.setattr(proposal.files, "encode_figures", lambda figures, *_: drawn.extend(figures) or {})
     proposal.write_proposal(study_copy, findings.read(study_copy))
     panels = [panel for figure in drawn for panel in figure.panels]
     assert panels and all(

@@ -95,4 +95,4 @@ def test_name_without_glyphs_in_the_font_is_drawn_without_warnings(tmp_path, mak
         warnings.simplefilter("error")
         (drawing, *_) = charts.make_figures(findings.read(made_up.write(tmp_path / "made", records)))
     assert "日本" in drawing.panels[0].title[0]
-    files.write_figures([drawing], findings.read(tmp_path), tmp_path, "png")
+    files.encode_figures([drawing], findings.read(tmp_path), "png")

@@ -4,7 +4,6 @@ import json
 import resource
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import vl_convert
@@ -14,7 +13,6 @@ from scaling.core.case import Refusal
 from scaling.core.formatting import list_first
 from scaling.report.figures.marks import CONFIG, GROUND, Figure, Panel, Spec
 from scaling.report.text import clean_text
-from scaling.results.store import replace_file
 
 _ADDRESS_SPACE = 2**37  # bytes; V8, which draws image files, reserves about as many, and otherwise aborts
 _PANEL_WIDTH = 400  # pixels
@@ -104,18 +102,15 @@ def _describe_machine(environment: Mapping[str, Any]) -> str:
     return f"{device_kind} (a device is one core)" if is_bound else device_kind
 
 
-def write_figures(figures: Iterable[Figure], findings: Findings, folder: Path, extension: str) -> list[Path]:
-    """Write each figure to an image file in a folder, and return the paths of the files.
+def encode_figures(figures: Iterable[Figure], findings: Findings, extension: str) -> dict[str, bytes]:
+    """Return {file name: content} with an image file for each figure.
 
-    The folder is created if necessary. `extension` is a key of ENCODERS. Raise `Refusal` if `ulimit -v` is
-    too low.
+    `extension` is a key of ENCODERS, such as "png". Raise `Refusal` if `ulimit -v` is too low.
     """
     if 0 <= resource.getrlimit(resource.RLIMIT_AS)[0] < _ADDRESS_SPACE:
         raise Refusal("image files cannot be drawn with this `ulimit -v`: set `ulimit -v unlimited`")
-    folder.mkdir(parents=True, exist_ok=True)
-    image_paths, provenance = [], describe_provenance(findings)
-    for figure in figures:
-        svg = vl_convert.vegalite_to_svg(file_spec(figure, provenance))
-        image_paths.append(folder / f"{figure.name}.{extension}")
-        replace_file(image_paths[-1], ENCODERS[extension](svg))
-    return image_paths
+    provenance, encode = describe_provenance(findings), ENCODERS[extension]
+    return {
+        f"{figure.name}.{extension}": encode(vl_convert.vegalite_to_svg(file_spec(figure, provenance)))
+        for figure in figures
+    }
