@@ -40,13 +40,13 @@ def advise(
     Args:
         function: a JAX function of one point that returns an array or a pytree of arrays. It takes its inputs
             as positional arguments.
-        points: the inputs that differ between points: {parameter name: array or pytree of arrays}. Each array
-            has a leading axis of points. A `jax.ShapeDtypeStruct` can replace an array.
-        shared: the inputs that all points share: {parameter name: array or pytree of arrays}, or None.
+        points: a dict from parameter name to array or pytree of arrays, for the inputs that differ between
+            points. Each array has a leading axis of points. A `jax.ShapeDtypeStruct` can replace an array.
+        shared: a dict for the inputs that all points share, without that axis, or None.
         wrt: the names of the differentiated parameters, joined by "+" (default: the first of `points`).
         target: "jacobian" (default; for a scalar function, the gradient), "hessian", "hvp" (the product of
-            the Hessian and a direction) or "gauss_newton" (the product of J^T J and a direction, with J the
-            Jacobian).
+            the Hessian and a direction) or "gauss_newton" (the product of J^T J and a direction, where J is
+            the Jacobian).
         budget: the time limit of all measurements in seconds (default: 30). If it is 0, candidates are only
             compiled.
         devices: the number of devices, or several numbers to compare (default: 1).

@@ -1,8 +1,8 @@
 """Implement `scaling.advise` and `mode=auto`: choose the fastest candidate, and describe it (`Advice`).
 
-A method is an AD mode with a chunk, a block and a number of devices, or a coloring. A candidate is a case
-that computes the derivative with one of the methods. candidates.py lists and compiles the candidates,
-measurement.py measures them, and plain_code.py writes the code to paste. mode=auto measures nothing.
+A candidate is a case that computes the derivative by one method: an AD mode with a chunk, a block and a
+number of devices, or a coloring. candidates.py lists and compiles the candidates, measurement.py measures
+them, and plain_code.py writes the code to paste. mode=auto measures nothing.
 """
 
 import dataclasses
@@ -97,7 +97,7 @@ class Advice:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Return a list with a dict {column name: value} for each candidate. Unknown values are None."""
+        """Return the rows of `table` as dicts, best first. A value is None if it is unknown."""
         return [self._row(record) for record in self.records]
 
     @property
@@ -118,13 +118,13 @@ class Advice:
     def jacobian(self) -> Callable[..., Any]:
         """Return a jitted function that computes the derivative at each point by the recommended method.
 
-        The function takes the inputs of `problem.function`, in the order of the parameters. It returns the
-        same pytree as `jax.vmap(jax.jacfwd(function))`, or as `jax.vmap(jax.hessian(function))` for
-        target=hessian. For target=hvp and target=gauss_newton, the last argument contains one direction per
-        point. The direction and the result then have the structure of the differentiated inputs, with a
-        leading axis of points. With jaxlib 0.10 on a CPU, the function cannot be called within another JAX
-        transformation, unless XLA_FLAGS contain `xla_options` before JAX starts. Raise `Refusal` if `problem`
-        is None.
+        The function takes the inputs of `problem.function`, in the order of the parameters. For target=hvp
+        and target=gauss_newton, a last argument contains one direction per point. The result is the same
+        pytree as that of `jax.vmap(jax.jacfwd(function))`, or of `jax.vmap(jax.hessian(function))` for
+        target=hessian. For a direction, it has the structure of the differentiated inputs.
+
+        With jaxlib 0.10 on a CPU, the function cannot be called within another JAX transformation, unless
+        XLA_FLAGS contain `xla_options` before JAX starts. Raise `Refusal` if `problem` is None.
         """
         if self.problem is None:
             raise Refusal(
@@ -195,7 +195,7 @@ class Advice:
     def find_plain(self, mode: str) -> Record | None:
         """Return the record of an AD mode with default batch, chunk and block, or None if there is none.
 
-        If there are several, the record on the fewest devices is returned.
+        If there are several, return the record on the fewest devices.
         """
         plain = (mode, "vmap", None, None)
         records = [
@@ -235,20 +235,17 @@ class Advice:
 
 
 def time_per_call(record: Record) -> float | None:
-    """Return the median of the measured times in seconds, or the predicted time if none was measured.
-
-    Return None if a candidate was skipped or has failed.
-    """
+    """Return the measured (median) or predicted time of a candidate in seconds, or None if it has none."""
     if record.seconds:
         return statistics.median(record.seconds)
     return record.predicted["seconds"] if record.predicted and record.status == "planned" else None
 
 
 def _candidate_sort_key(record: Record) -> tuple[Any, ...]:
-    """Return a sort key for the record of a candidate, which is smallest for the best candidate.
+    """Return a key that sorts candidates from the best to the worst.
 
-    Measured times come first, then predicted times, unknown times and failed cases. Shorter times come before
-    longer times.
+    Measured times come first, then predicted times, unknown times and failed cases, and shorter times before
+    longer ones.
     """
     seconds = time_per_call(record)
     has_failed = record.status == "failed" or record.reason in ("not_offered", "indivisible")
@@ -256,7 +253,7 @@ def _candidate_sort_key(record: Record) -> tuple[Any, ...]:
 
 
 def _complexity(case: Case) -> tuple[int, int]:
-    """Return (number of devices, number of options), a sort key that is smallest for the simplest case.
+    """Return the number of devices and the number of options of a case. Both are small for a simple case.
 
     The options are chunk, block, mixed mode and mode=vmap_grad.
     """
@@ -306,8 +303,8 @@ def advise(
 def _check_reverse_mode(problem: Problem) -> None:
     """Raise `Refusal` if reverse mode computes a wrong gradient of a weighted sum of the outputs.
 
-    Gauss-Newton products need this check, because both the product and its reference use reverse mode. A
-    wrong derivative rule would cause the same error in both.
+    A wrong derivative rule would cause the same error in a Gauss-Newton product and in its reference, which
+    both use reverse mode.
     """
 
     @functools.wraps(problem.function)
@@ -330,7 +327,7 @@ def advise_case(
     hardware: str | None = None,
     note: Callable[[str], None] | None = None,
 ) -> Advice:
-    """Return an `Advice` on the derivative of the case `base`. The AD mode and layout of `base` are ignored.
+    """Return an `Advice` on the derivative of the case `base`, whose AD mode and layout are ignored.
 
     `scaling.advise` documents the other arguments.
     """
@@ -353,7 +350,7 @@ def advise_case(
 
 
 def _check_advice_options(budget: Any, devices: Any, hardware: Any) -> tuple[list[int], Hardware | None]:
-    """Return (numbers of devices, model of the machine to compile for, or None for this machine).
+    """Return the numbers of devices, and the model of the machine `hardware` (None for this machine).
 
     Raise `Refusal` if an option is invalid, a number of devices is not available, or a compiler is missing.
     """
@@ -378,9 +375,8 @@ def _check_advice_options(budget: Any, devices: Any, hardware: Any) -> tuple[lis
 def choose_case(case: Case, group: ProcessGroup) -> Case:
     """Return a copy of a case with mode=auto, with the AD mode and the options predicted to be fastest.
 
-    Raise `CaseEnded` if conf/hardware has no model of the machine. If no time can be predicted, also raise
-    it, with the status, reason and text of the first candidate, such as "too_large". The reason is
-    "not_offered" if this candidate was compiled.
+    Raise `CaseEnded` if conf/hardware has no model of the machine, or if no candidate has a predicted time.
+    The exception then has the reason of the first candidate, such as "too_large".
     """
     base = dataclasses.replace(case, mode=case.ad_mode.name)
     records, derivative = candidates.list_candidates(base)

@@ -1,8 +1,8 @@
 """List the candidates of `scaling.advise`, compile them in threads, and predict their memory and run times.
 
 Candidates are cases that compute the same derivative with different AD modes, chunks, blocks and devices. One
-of them may compute a compressed Jacobian, with the coloring that `find_useful_coloring` returns. Candidates
-are not compiled in processes, because a function defined in a notebook cannot be sent to another process.
+of them may compute a compressed Jacobian (`find_useful_coloring`). Threads compile them, because a function
+that is defined in a notebook cannot be sent to another process.
 """
 
 import contextlib
@@ -55,15 +55,14 @@ INTERRUPTED = "not compiled: interrupted"
 
 
 def list_candidates(base: Case, devices: Sequence[int] | None = None) -> tuple[list[Record], Derivative]:
-    """Return records of the cases that may be the fastest way to compute the derivative of `base`.
+    """Return records of the cases that may be fastest for the derivative of `base`, and this derivative.
 
-    Return (records, `Derivative` that all of them compute). The status of a record is "planned", or "skipped"
-    if the points of the case do not divide evenly over its devices. If no mode applies to the function, the
-    records state why.
+    The status of a record is "planned", or "skipped" if the points do not divide evenly over the devices. If
+    no AD mode applies to the function, the records state why. The AD mode of `base` is ignored.
 
-    The AD mode of `base` is ignored. `devices` contains the numbers of devices to compare, or is None to keep
-    the layout of `base`. If there are more devices than points, the seeds of a workload are partitioned, but
-    not the seeds of a function, because the code to paste cannot do that.
+    `devices` contains the numbers of devices to compare, or is None to keep the layout of `base`. If there
+    are more devices than points, the seeds of a workload are partitioned, but not the seeds of a function,
+    because the code to paste cannot do that.
     """
     base = case_rules.complete(base)
     derivative = describe_derivative(base, workload.build(base))
@@ -88,7 +87,7 @@ def list_candidates(base: Case, devices: Sequence[int] | None = None) -> tuple[l
 def _choose_layout(base: Case, devices: int) -> Case:
     """Return a copy of `base` that partitions its points over `devices` devices.
 
-    If there are fewer points than devices, partition the seeds of a workload instead.
+    If a workload has fewer points than devices, partition its seeds instead.
     """
     splits_seeds = devices > base.points and not base.workload.startswith(ADVISED)
     return dataclasses.replace(
@@ -132,10 +131,10 @@ def _list_modes(derivative: Derivative) -> list[str]:
 
 
 def find_useful_coloring(base: Case) -> Coloring | None:
-    """Return the coloring of the columns or rows of a Jacobian with the fewest colors, or None.
+    """Return the coloring of the columns or of the rows of a Jacobian, whichever has fewer colors, or None.
 
-    The coloring must save at least half of the seeds. Second derivatives are not colored, nor are functions
-    whose sparsity pattern takes long to detect.
+    A coloring is useful if it saves at least half of the seeds. Second derivatives are not colored, nor are
+    functions whose sparsity pattern takes long to detect.
     """
     base = case_rules.complete(base)
     built = workload.build(base)
@@ -163,9 +162,9 @@ def find_useful_coloring(base: Case) -> Coloring | None:
 
 
 def check_captured_arrays(base: Case) -> None:
-    """Raise `Refusal` if copies of the arrays that the function of `base` captures may fill the memory.
+    """Raise `Refusal` if the function of `base` captures arrays whose copies may fill the memory.
 
-    Each program and each compilation has copies of these arrays.
+    Each program and each compilation has a copy of these arrays.
     """
     captured_bytes = sum(_find_captured_arrays(_trace_function(case_rules.complete(base))).values())
     free = environment.available_bytes()
@@ -185,7 +184,7 @@ def _trace_function(case: Case) -> Any:
 
 
 def _find_captured_arrays(jaxpr: Any) -> dict[int, int]:
-    """Return {id of array: bytes} for the arrays that a jaxpr, or a jaxpr within it, has captured."""
+    """Return the size in bytes of each array that a jaxpr or its inner jaxprs have captured, by its ID."""
     found = {id(array): getattr(array, "nbytes", 0) for array in getattr(jaxpr, "consts", ())}
     for equation in jaxpr.eqns:
         for called in program_stats.subjaxprs(equation):
@@ -199,12 +198,11 @@ def predict_candidates(
     note: Callable[[str], None] = lambda text: None,
     seconds: float = math.inf,
 ) -> tuple[list[Record], dict[Case, Stages]]:
-    """Compile the planned cases, predict their times, and return (records, {case: compiled program}).
+    """Compile the planned cases, and return records with predicted times, and the compiled programs by case.
 
-    The field `predicted` contains the predicted time. If the field `status` is not "planned", the field
-    `text` contains the reason, for example that the case does not fit into memory. If the machine is not a
-    CPU, the dict is empty. If the user interrupts (Ctrl-C), the cases that are not compiled yet are skipped.
-    If no case is compiled yet, the function raises `KeyboardInterrupt`.
+    The record of a case that cannot be compiled states the reason, for example that it does not fit into
+    memory. Programs for another machine are not returned. If the user interrupts (Ctrl-C), the remaining
+    cases are skipped. `KeyboardInterrupt` is raised if no case is compiled yet.
 
     Args:
         records: the candidates that `list_candidates` returned.
@@ -231,7 +229,7 @@ def predict_candidates(
 
 
 def _trace_planned(records: Sequence[Record], model: Hardware) -> tuple[list[BuiltCase], dict[Case, Record]]:
-    """Trace the programs of the planned cases one after another, and return (programs, {case: record}).
+    """Trace the planned cases one after another. Return their programs, and the records of all cases.
 
     Functions of users may not be traced in several threads. The record of a case that cannot be traced states
     the reason.
@@ -256,7 +254,7 @@ def _not_compiled(text: str) -> RecordFields:
 
 
 def _compile_in_threads(built: Sequence[BuiltCase], seconds: float) -> Iterator[tuple[Case, RecordFields]]:
-    """Compile programs in threads, and yield (case, record fields) when a compilation is finished.
+    """Compile programs in threads, and yield the case and the record fields of each finished compilation.
 
     Programs whose compilation has not begun after `seconds` are skipped, except for the first three.
     """

@@ -1,9 +1,9 @@
 """Measure the candidates of `scaling.advise` within a time budget, and the peak rates of this CPU.
 
-Candidates are measured in rounds. Each round takes a few samples of the time of every remaining candidate.
-Then candidates are dropped that are significantly slower than the fastest. After the first round, which other
-processes may have disturbed, or with few samples, only those are dropped that take more than four times as
-long. The derivative of each candidate is checked before its time is measured.
+The derivative of each candidate is checked first. Then candidates are measured in rounds, each with a few
+samples of every remaining candidate. After a round, candidates are dropped that are significantly slower than
+the fastest. After the first round, which other processes may have disturbed, or with few samples, only those
+are dropped that take more than four times as long.
 
 The peak rates of this CPU are measured with few samples, and stored as records in the user's cache folder.
 plan/time_model.py predicts times from them.
@@ -52,8 +52,8 @@ def measure_candidates(
 ) -> list[Record]:
     """Measure candidates until the fastest is known or `budget` seconds have passed. Return their records.
 
-    The field `text` of a record states why a candidate was not measured. If none was measured, return
-    `records`. `stages` maps compiled cases to their programs. `note` is called with lines of progress text.
+    The record of a candidate that was not measured states the reason. `stages` maps compiled cases to their
+    programs. `note` is called with lines of progress text.
     """
     deadline, attempts = time.monotonic() + budget, dict[Case, Attempt]()
     ordered = _order_by_prediction(records)
@@ -77,10 +77,9 @@ def measure_candidates(
 
 
 def check_candidate(record: Record, stages: Stages | None = None) -> Attempt:
-    """Compile a candidate and check the result of one call. Return the `Attempt`, without a time.
+    """Compile a candidate, and check the result of one call. Return the `Attempt`, which can then be timed.
 
-    `stages` is the program if it is already compiled, otherwise None. After an error, `Attempt.ended` is
-    true.
+    `stages` is the program if it is already compiled. After an error, `Attempt.ended` is true.
     """
     devices = jax.devices()[: record.case.devices]
     group = ProcessGroup(devices, devices[0].platform, cores=_bound_cores())
@@ -89,10 +88,10 @@ def check_candidate(record: Record, stages: Stages | None = None) -> Attempt:
 
 
 def _order_by_prediction(records: Sequence[Record]) -> list[Record]:
-    """Return the records of the planned cases in the order of their measurement.
+    """Return the records of the planned cases in the order in which to measure them.
 
-    The fastest case of each mode and number of devices comes first, according to the predicted times. Cases
-    whose predicted time is more than 20 times the shortest predicted time are omitted.
+    The case of each mode and number of devices with the shortest predicted time comes first. Cases are
+    omitted whose predicted time is more than 20 times the shortest of all.
     """
     planned = [record for record in records if record.status == "planned"]
     longest = _MAX_PREDICTED_RATIO * min(filter(None, map(_predicted_seconds, planned)), default=0.0)
@@ -121,11 +120,10 @@ def _sample_in_rounds(attempts: Mapping[Case, Attempt], deadline: float, note: C
 
 
 def _select_undecided(records: Mapping[Case, Record]) -> list[Case]:
-    """Return the cases to measure again: the fastest case and its rivals.
+    """Return the cases to measure again: the fastest case, and the cases that may be as fast.
 
-    The rivals are the cases that may be as fast (`_may_be_as_fast`). If there are none, or if all of them
-    take almost the same time as the fastest case (`_is_close`), return this case alone until its samples have
-    an interval, then [].
+    If these take almost the same time (`_is_close`), return the fastest case alone until its time has a
+    confidence interval, then [].
     """
     if not records:
         return []
@@ -139,9 +137,8 @@ def _select_undecided(records: Mapping[Case, Record]) -> list[Case]:
 def _may_be_as_fast(record: Record, best: Record) -> bool:
     """Return whether a case may be as fast as the fastest case, whose record is `best`.
 
-    The lower limit of the 95 % confidence interval of the ratio of their times must be at most 1. After a
-    single turn, which other processes may have disturbed, or with too few samples for an interval, the median
-    time of the case must be at most four times that of `best`.
+    The 95 % confidence interval of the ratio of their times must not be above 1. After a single turn, which
+    other processes may have disturbed, or with too few samples, the ratio must be at most four instead.
     """
     ratio = ratio_interval(record.seconds, best.seconds)
     if ratio and len(record.turns) > 1:
@@ -173,9 +170,9 @@ def describe_certainty(best: Record, others: Sequence[Record]) -> str:
 
 
 def add_rates(model: Hardware, cases: Sequence[Case]) -> Hardware:
-    """Return a copy of `model` with the peak rates of this CPU, from a cache or from a measurement.
+    """Return a copy of `model` with the peak rates of this CPU that the programs of `cases` need.
 
-    Only the rates that the programs of `cases` need are included. Raise `Refusal` if they cannot be measured.
+    They are read from a cache or measured. Raise `Refusal` if they cannot be measured.
     """
     benchmarks = machine_peaks.peak_cases(cases, "cpu")
     peaks = _load_or_measure([case for case in benchmarks if case.target in _PEAKS_OF_MODEL])

@@ -1,8 +1,7 @@
 """Write the Python code that `scaling.advise` prints: a derivative function that needs only JAX and NumPy.
 
-The code defines one function with the name of the target, such as `jacobian` or `hvp`, for a batch of points.
-`Advice.jacobian` executes the code, and describes its arguments and its result. plain_code.py.jinja is the
-template of the code.
+The function has the name of the target, such as `jacobian` or `hvp`, and takes a batch of points
+(`Advice.jacobian` describes its arguments). plain_code.py.jinja is the template of the code.
 """
 
 import base64
@@ -47,10 +46,10 @@ def write_code(
 ) -> str:
     """Return Python code that defines the derivative of `problem.function` for a batch of points.
 
-    `case` determines the AD mode, the chunk, the block and the number of devices. `coloring` determines how
-    mode=vmap_grad compresses the columns or rows of the Jacobian. The code adds `xla_options` to XLA_FLAGS,
-    enables float64 if this process does, and sets the number of CPU devices if it uses several. If
-    `xla_options` is None, the code changes no settings.
+    `case` determines the AD mode, the chunk, the block and the number of devices. mode=vmap_grad compresses
+    the Jacobian by `coloring`. The code adds `xla_options` to XLA_FLAGS, enables float64 if this process
+    does, and sets the number of CPU devices if it uses several. If `xla_options` is None, it changes no
+    settings.
     """
     import jinja2
 
@@ -142,8 +141,8 @@ def _describe_settings(case: Case, xla_options: Mapping[str, str] | None) -> dic
 def _describe_coloring(coloring: Coloring) -> dict[str, Any]:
     """Return values for the template: a coloring and its sparsity pattern.
 
-    `colors` is NumPy code of the color of each column or row of the Jacobian. `nonzero` is NumPy code of the
-    sparsity pattern, a Boolean array of shape (outputs, inputs). `count` is the number of colors.
+    `colors` is NumPy code for the color of each column or row, and `count` the number of colors. `nonzero` is
+    NumPy code for the sparsity pattern, a Boolean array of shape (outputs, inputs).
     """
     pattern, colors = coloring.pattern, coloring.columns if coloring.column_count else coloring.rows
     mask = np.zeros((pattern.outputs, pattern.inputs), bool)
@@ -158,6 +157,6 @@ def _describe_coloring(coloring: Coloring) -> dict[str, Any]:
 
 
 def _array_expression(array: np.ndarray) -> str:
-    """Return a NumPy expression, as text, that evaluates to `array`. It contains the elements, compressed."""
+    """Return NumPy code that evaluates to `array`. It contains the elements as compressed text."""
     text = base64.b64encode(zlib.compress(array.tobytes(), 9)).decode()
     return f"np.frombuffer(zlib.decompress(base64.b64decode({text!r})), np.{array.dtype})"

@@ -1,7 +1,7 @@
 """Check the function and the inputs of `scaling.advise` (`Problem`), and register a temporary workload.
 
-A function that is defined in a notebook cannot be imported by name. Therefore, a temporary module is added to
-`sys.modules`. It is removed when the candidates have been compiled and measured.
+A function that is defined in a notebook cannot be imported by name. Therefore, `registered` adds a temporary
+module to `sys.modules`.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ class Problem:
     def name(self) -> str:
         """Return the name of the function: the name that `import_line` imports, or otherwise its own.
 
-        If this name is not a valid identifier, as for a lambda, return "f".
+        Return "f" if this name is not a valid identifier, as for a lambda.
         """
         name = self.import_line.rpartition(" ")[2] or getattr(self.function, "__name__", "f")
         return name if name.isidentifier() and not keyword.iskeyword(name) else "f"
@@ -135,7 +135,7 @@ def _check_points(points: Mapping[str, Any], shared: Mapping[str, Any]) -> None:
 def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
     """Return `inputs` with all leaves converted to arrays of JAX dtypes.
 
-    Raise `Refusal` if a leaf cannot be converted. `group` names the inputs in the message, such as "points".
+    Raise `Refusal` if a leaf cannot be converted. `group` is "points" or "shared".
     """
     if not isinstance(inputs, Mapping) or not all(isinstance(name, str) for name in inputs):
         raise Refusal(
@@ -184,7 +184,7 @@ def _read_leaf(path: Any, leaf: Any) -> Any:
 
 
 def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names in `wrt`, which are joined by "+", such as ("x", "y") for "x+y".
+    """Return the names in `wrt` as a tuple, such as ("x", "y") for "x+y".
 
     Raise `Refusal` if an input is unknown or not floating point.
     """
@@ -224,11 +224,11 @@ def registered(
     write: Callable[[Case], Callable[..., Any]] | None = None,
     other_modes: Sequence[str] = (),
 ) -> Iterator[Case]:
-    """Register a problem as a temporary workload, and yield a `Case` of the workload.
+    """Register a problem as a temporary workload, and yield a `Case` of it. Remove the workload on exit.
 
-    On exit, the workload is removed. `write(case)` returns the function that computes the derivative at all
-    points by the method of a case. By default, core/ computes the derivative. `other_modes` are the modes
-    without seeds that a case may have.
+    By default, core/ computes the derivative. `write(case)` returns another function that computes it, by the
+    AD mode of the case, from the inputs at all points. `other_modes` are AD modes that only `write` can
+    compute.
     """
     module = types.ModuleType(f"{ADVISED}{problem.name}_{next(_workload_numbers)}")
     module.workload = _define_workload(problem, write, other_modes)  # type: ignore[attr-defined]
@@ -281,7 +281,7 @@ def _define_workload(
 
 
 def name_user_function(text: str) -> str:
-    """Return an error message with the name of the user's function instead of that of a temporary module."""
+    """Replace the name of a temporary module in an error message by the name of the user's function."""
     text = text.removesuffix("; add a reference to the workload")
     return re.sub(r"((workload|the function of) )?'?advised\.(\w+)_\d+'?", r"the function '\3'", text)
 
@@ -297,7 +297,7 @@ def _order_inputs(problem: Problem, inputs: Mapping[str, Any]) -> list[Any]:
 
 
 def _name_copy(problem: Problem, name: str, kind: str) -> str:
-    """Return a name for a copy of the input `name`, which no input has.
+    """Return a new name for a copy of the input `name`.
 
     For example, the name is "x_direction_" if `name` is "x" and `kind` is "direction".
     """
@@ -307,9 +307,8 @@ def _name_copy(problem: Problem, name: str, kind: str) -> str:
 def _gauss_newton_workload(problem: Problem, workload: Workload) -> Workload:
     """Return a workload that computes Gauss-Newton products J^T J v, where J is the Jacobian of a function f.
 
-    `workload` evaluates f. The returned workload evaluates the function g(z) = J(x)^T f(z), where x is an
-    additional input with the same values as z. Only z is differentiated. The derivative of g in direction v
-    is J^T J v.
+    `workload` evaluates f. The returned workload evaluates g(z) = J(x)^T f(z), where the additional input x
+    has the same values as z. Its derivative with respect to z in direction v is J^T J v.
     """
     copies = {_name_copy(problem, name, "fixed"): name for name in problem.wrt}
 
@@ -328,9 +327,8 @@ def _gauss_newton_workload(problem: Problem, workload: Workload) -> Workload:
 def _make_specs(name: str, arrays: Any, point_axes: int = 0) -> Any:
     """Return a pytree with an `InputSpec` for each array in `arrays`, the pytree of the input `name`.
 
-    An `InputSpec` produces the values of an array. For a `jax.ShapeDtypeStruct`, it produces random numbers,
-    or zeros if the dtype is an integer. `point_axes` is 1 if the arrays have a leading axis of points,
-    otherwise 0.
+    An `InputSpec` produces the values of an array. For a `jax.ShapeDtypeStruct`, they are random numbers, or
+    zeros for an integer dtype. `point_axes` is 1 if the arrays have a leading axis of points, otherwise 0.
     """
 
     def make_spec(path: Any, array: Any) -> InputSpec:

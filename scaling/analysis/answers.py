@@ -44,7 +44,7 @@ _MOST_METHODS = 4  # methods with an exponent
 
 
 def answer_sentences(findings: Findings) -> list[str]:
-    """Return the sentences that summarize a results folder, as a list of strings."""
+    """Return the sentences that summarize a results folder."""
     topics = (
         _describe_fastest, describe_crossovers, _describe_weak_scaling, describe_growth,
         _describe_plans, _describe_defects,
@@ -65,7 +65,7 @@ def _describe_fastest(findings: Findings) -> list[str]:
 
 
 class FastestAnswer(NamedTuple):
-    """The fastest AD mode and the recommended number of devices for the largest problem of a function."""
+    """The fastest AD mode and the recommended device count for the largest problem of a function."""
 
     problem: str  # the result of `Findings.problem_name`, such as 'mlp width=8 points=64'
     ranking: Ranking  # on the recommended device count
@@ -84,16 +84,13 @@ class FastestAnswer(NamedTuple):
 
 
 def measured_answers(findings: Findings) -> list[FastestAnswer]:
-    """Return a `FastestAnswer` on the largest measured problem of each function in each environment."""
+    """Return a `FastestAnswer` for each function in each environment, on its largest measured problem."""
     problems = largest_problems(findings.fastest, lambda ranking: ranking.family_key, len)
     return [_describe_problem(findings, rankings) for rankings in problems]
 
 
 def _describe_problem(findings: Findings, rankings: Sequence[Ranking]) -> FastestAnswer:
-    """Return a `FastestAnswer` on one problem.
-
-    `rankings` contains the `Ranking` of the modes on each number of devices.
-    """
+    """Return the `FastestAnswer` for one problem. `rankings` has a `Ranking` for each number of devices."""
     ranking = recommend_ranking(rankings)
     fastest = ranking.fastest
     mode, time, ratio = name_with_blocks(fastest), format_time(fastest), ""
@@ -111,9 +108,10 @@ def _describe_problem(findings: Findings, rankings: Sequence[Ranking]) -> Fastes
 
 
 def _list_faster_unranked(ranking: Ranking) -> list[str]:
-    """Return a list with a sentence on unranked derivatives that are faster than all modes, or [].
+    """Return a list with a sentence on derivatives that are faster than every AD mode, or [].
 
-    The sentence names the fastest one of JAX, which is usually handwritten, and of each other AD system.
+    These derivatives are not ranked: handwritten JAX code and other AD systems. The sentence names the
+    fastest derivative of each system.
     """
     unranked = least_by(ranking.unranked, lambda timing: timing.case.engine, lambda timing: timing.median)
     faster = [timing for timing in unranked.values() if time_ratio(ranking.fastest, timing).above_one]
@@ -122,9 +120,9 @@ def _list_faster_unranked(ranking: Ranking) -> list[str]:
 
 
 def _list_untimed(findings: Findings, ranking: Ranking) -> list[str]:
-    """Return a list with a sentence that names the AD modes without a time, or [] if every mode has one.
+    """Return a list with a sentence that names the AD modes without a time, or [].
 
-    Only modes for the problem and the number of devices of `ranking` are listed.
+    Only modes for the problem and the number of devices of `ranking` are named.
     """
     key = ranking.environment, problem_fields(ranking.case), ranking.case.devices
     records = findings.untimed_records.get(key, [])
@@ -136,7 +134,7 @@ def _list_untimed(findings: Findings, ranking: Ranking) -> list[str]:
 def _describe_devices(findings: Findings, rankings: Sequence[Ranking], ranking: Ranking) -> list[str]:
     """Return sentences that compare the numbers of devices, and state the speed-up and the efficiency.
 
-    `rankings` contains one `Ranking` for each number of devices. `ranking` is for the recommended number.
+    `rankings` has a `Ranking` for each number of devices. `ranking` is the one for the recommended number.
     """
     recommended = ranking.fastest
     if len(rankings) == 1:
@@ -163,12 +161,12 @@ def _describe_devices(findings: Findings, rankings: Sequence[Ranking], ranking: 
 
 
 def _describe_speedup(findings: Findings, curve: Curve, point: CurvePoint) -> tuple[str, str]:
-    """Return two sentences: one on the speed-up of a point of a curve, and one on its efficiency."""
-    too_large = findings.too_large_on.get((curve.environment, *curve.program))
+    """Return two sentences on a point of a scaling curve: on its speed-up, and on its efficiency."""
+    too_large = findings.too_large_on(curve)
     same = f"{format_ratio(*point.speedup)} over the same program on {curve.baseline}"
     if too_large and too_large < point.baseline_devices:
         same += f", as it did not fit on {format_count(too_large, 'device')}"
-    efficiency = f"Efficiency: {format_ratio(*point.efficiency, sign='')}"
+    efficiency = f"Efficiency: {format_ratio(*point.efficiency, suffix='')}"
     if point.against_jit is None:
         return f"Speed-up: {same}", efficiency
     over_jit = f"{format_ratio(*point.against_jit)} over the best plain jit program on one device"
@@ -176,10 +174,9 @@ def _describe_speedup(findings: Findings, curve: Curve, point: CurvePoint) -> tu
 
 
 def _describe_efficiency(findings: Findings, curve: Curve, known_doubts: str = "") -> str:
-    """Return on how many devices a curve is efficient, as text such as 'on up to 8 devices'.
+    """Return the numbers of devices on which a curve is efficient, as text such as 'on up to 8 devices'.
 
-    The text ends with the reasons why it may be wrong. Reasons that the text `known_doubts` contains are
-    omitted.
+    The text also states why this may be wrong, except for reasons that `known_doubts` already states.
     """
     required = findings.efficiency
     if not all(point.efficiency.is_determined for point in curve.points):
@@ -187,7 +184,7 @@ def _describe_efficiency(findings: Findings, curve: Curve, known_doubts: str = "
     efficient = list(itertools.takewhile(lambda point: point.efficiency.value >= required, curve.points))
     decisive = curve.points[: len(efficient) + 1]  # those that are efficient, and the first that is not
     doubts = [
-        f"{format_ratio(*point.efficiency, sign='')} on {point.timing.devices_text}"
+        f"{format_ratio(*point.efficiency, suffix='')} on {point.timing.devices_text}"
         if point.efficiency.low is not None
         else "too few samples"
         for point in decisive
@@ -201,10 +198,10 @@ def _describe_efficiency(findings: Findings, curve: Curve, known_doubts: str = "
 
 
 def describe_crossovers(findings: Findings) -> list[str]:
-    """Return a sentence for each function whose fastest AD mode changes with a problem size.
+    """Return a sentence for each function whose fastest AD mode depends on a problem size.
 
-    The sentence states the fastest mode for each value of this size. The other sizes have their largest
-    values, and the number of devices is the smallest one.
+    The sentence states the fastest mode for each value of this size. The other sizes have the largest values
+    that were measured, and the number of devices is the smallest that was measured.
     """
     crossover_texts = []
     for mode_map, devices in ((m, devices) for m in findings.fastest_mode_maps for devices in m.devices):
@@ -227,14 +224,14 @@ def describe_crossovers(findings: Findings) -> list[str]:
 def _describe_weak_scaling(findings: Findings) -> list[str]:
     """Return a sentence on the best weak scaling curve of each function that was measured with JAX.
 
-    `fastest_curves` selects the curve. A curve is omitted if its time on the most devices is too short to be
-    distinguished from an empty call.
+    `fastest_curves` selects the curve. There is no sentence if the time on the most devices is about as short
+    as an empty call.
     """
     weak = (curve for curve in findings.curves if curve.kind == "weak" and curve.case.engine == "jax")
     return [
         f"Weak scaling of {curve.family} on {last.timing.devices_text}: scaled speed-up "
         f"{format_ratio(*last.speedup)}{last.relative}, efficiency "
-        f"{format_ratio(*last.efficiency, sign='')}, with {curve.program_name}, the curve that ranks "
+        f"{format_ratio(*last.efficiency, suffix='')}, with {curve.program_name}, the curve that ranks "
         f"first, at {curve.size}; efficiency of at least {findings.efficiency:g} "
         f"{_describe_efficiency(findings, curve)}"
         f"{findings.suffix(curve.environment)}."
@@ -244,9 +241,10 @@ def _describe_weak_scaling(findings: Findings) -> list[str]:
 
 
 def describe_growth(findings: Findings) -> list[str]:
-    """Return a sentence for each function on how its time grows with each size that was varied.
+    """Return a sentence for each function and each size that was varied: how the time grows with this size.
 
-    The other sizes have their largest values, and the number of devices is the smallest one.
+    The other sizes have the largest values that were measured, and the number of devices is the smallest that
+    was measured.
     """
     growth_texts = []
     for sweep in findings.size_sweeps:
@@ -263,10 +261,10 @@ def describe_growth(findings: Findings) -> list[str]:
 
 
 def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, int, str]]) -> list[str]:
-    """Return one text for each function and topic: the text about the largest problem.
+    """Return one of the texts for each function and topic: the one about the largest problem.
 
-    `texts` contains (subject, topic, number of devices, text) tuples. A topic is text such as "points". Of
-    several texts about this problem, the text with the fewest devices is returned.
+    Each item of `texts` has four elements: a timing or another `Subject`, the topic (such as "points"), a
+    number of devices, and the text. If the sizes are equal, the text with the fewest devices is returned.
     """
     # Unlike in `cases.largest_problems`, the number of device counts is ignored: no topic compares them.
     largest = least_by(texts, lambda row: (row[0].family_key, row[1]), lambda row: (-row[0].volume, row[2]))
@@ -279,7 +277,7 @@ def _describe_plans(findings: Findings) -> list[str]:
 
 
 def describe_plan(forecast: Forecast) -> str:
-    """Return a sentence with the number of planned cases, the hardware and the software of a plan."""
+    """Return a sentence on a plan: the numbers of cases and devices, and the versions of the compilers."""
     count = Counter(record.status for record in forecast.records)
     others = [f"{count[status]} {status}" for status in ("skipped", "failed") if count[status]]
     devices = sorted({record.case.devices for record in forecast.records})
@@ -298,7 +296,7 @@ def _describe_versions(environment: Mapping[str, Any]) -> str:
 
 
 def plan_answers(forecast: Forecast) -> list[str]:
-    """Return sentences on the predicted fastest method of each planned problem, and on its memory."""
+    """Return sentences on the predicted fastest method of each planned problem, and on the memory."""
     modes = (curve for curve in forecast.curves if not curve.case.ad_mode.closed_form)
     groups = group_by(modes, lambda curve: (curve.kind, problem_fields(curve.program[1]))).values()
     return [*map(_describe_planned_problem, groups), *_describe_planned_memory(forecast)]
@@ -339,9 +337,9 @@ def _describe_half_efficiency(curve: Curve) -> str:
     for before, after in itertools.pairwise(curve.points):
         if after.efficiency.value < _HALF_EFFICIENCY:
             between = f"between {before.devices:,} and {after.devices:,} devices"
-            efficiency = format_ratio(*after.efficiency, sign="")
+            efficiency = format_ratio(*after.efficiency, suffix="")
             return f"its efficiency falls under {baseline} {between}, where it is {efficiency}"
-    efficiency = f"{format_ratio(*last.efficiency, sign='')} on {last.timing.devices_text}"
+    efficiency = f"{format_ratio(*last.efficiency, suffix='')} on {last.timing.devices_text}"
     return f"its efficiency is nowhere under {baseline}, and {efficiency}"
 
 
@@ -380,7 +378,7 @@ def _describe_defects(findings: Findings) -> list[str]:
 
 
 def describe_unmeasured(findings: Findings) -> list[str]:
-    """Return a sentence that counts the failed cases by reason, and one that counts the skipped cases."""
+    """Return a sentence that counts the failed cases by reason, and another one for the skipped cases."""
     sentences = []
     for status in ("failed", "skipped"):
         records = [record for record in findings.newest_records if record.status == status]

@@ -1,4 +1,4 @@
-"""Describe cases (`Method`, `Subject`) and environments as text, and define keys to group similar cases."""
+"""Describe cases (`Method`, `Subject`) and environments as text, and define keys that group similar cases."""
 
 import dataclasses
 import functools
@@ -62,7 +62,7 @@ class Method(NamedTuple):
 
 
 def join_words(*words: object) -> str:
-    """Return `words` joined with commas, without empty strings, None, False and 0."""
+    """Return the nonempty `words` joined by commas. None, False and 0 count as empty."""
     return ", ".join(str(word) for word in words if word)
 
 
@@ -89,10 +89,9 @@ def size_name(case: Case) -> str:
 
 
 def curve_case(case: Case, kind: str) -> Case:
-    """Return a copy of a case that is equal for all cases on the same scaling curve.
+    """Return a copy of a case with one device and no mesh. It is equal for all cases of one scaling curve.
 
-    The copy has one device and no mesh. `kind` is "strong" or "weak". For "weak", `points` of the copy is the
-    number of points per device.
+    `kind` is "strong" or "weak". For "weak", `points` of the copy is the number of points per device.
     """
     points = case.points if kind == "strong" else case.points // case.devices
     return with_fields(case, devices=1, mesh=None, points=points)
@@ -105,7 +104,7 @@ def is_candidate(case: Case) -> bool:
 
 @dataclass(frozen=True)
 class Subject:
-    """The base class of timings, curves and rankings: a case, measured in an environment."""
+    """A case that was measured in an environment. This is the base class of timings, curves and rankings."""
 
     case: Case
     environment: str  # the digest of hardware and software; only times with equal digests are compared
@@ -118,20 +117,20 @@ class Subject:
 
     @property
     def all_sizes(self) -> dict[str, int]:
-        """Return {name: value} for all sizes of the problem, including the number of points."""
+        """Return all sizes of the problem by name, including the number of points ("points")."""
         return {"points": self.case.points, **self.case.sizes}
 
     @property
     def volume(self) -> int:
-        """Return the product of the number of points and all sizes."""
+        """Return the product of all sizes of the problem, including the number of points."""
         return math.prod(self.all_sizes.values())
 
     @property
     def family(self) -> str:
         """Return the name of a function and its derivative, such as 'rbf grad float64'.
 
-        The name contains the case fields `workload`, `target`, `variant`, `wrt`, `reduce`, `dtype` and
-        `precision`. The defaults float32 and highest are omitted.
+        The name contains the workload, the target and the other fields of the problem that are not the
+        default.
         """
         case, reduced = self.case, self.case.reduce and f"reduce={self.case.reduce}"
         dtype = "" if case.dtype == "float32" else case.dtype
@@ -167,29 +166,29 @@ class Subject:
 
     @property
     def family_key(self) -> tuple:
-        """Return a key that is equal for all problem sizes of one function in one environment."""
+        """Return a key that is equal for cases of one function in one environment, whatever their sizes."""
         function = (getattr(self.case, name) for name in VIEWS["problem"] if name not in ("sizes", "points"))
         return self.environment, self.honest, *function
 
     @property
     def problem_key(self) -> tuple:
-        """Return a key that is equal for all cases of one problem (function and sizes) in one environment."""
+        """Return a key that is equal for cases of one function with the same sizes in one environment."""
         return self.environment, self.honest, problem_fields(self.case)
 
     @property
     def comparison_key(self) -> tuple:
-        """Return a key that is equal for all cases of one problem, device count and environment."""
+        """Return a key that is equal for cases of one problem on as many devices in one environment."""
         return *self.problem_key, self.case.devices
 
 
 def largest_problems(
     subjects: Iterable[S], family: Callable[[S], Hashable], count_devices: Callable[[list[S]], int]
 ) -> list[list[S]]:
-    """Return one list per function: the subjects (such as timings) of its largest problem.
+    """Return a list for each function: the subjects (such as timings) of its largest problem.
 
-    `family` returns a key that is equal for subjects of the same function. `count_devices` returns on how
-    many different numbers of devices a list of subjects was measured. A problem with more of them, up to
-    three, takes precedence over a larger problem.
+    `family` returns a key that is equal for subjects of one function. `count_devices` returns the number of
+    device counts in a list of subjects. A problem with more device counts is preferred to a larger problem,
+    but more than three count as three.
     """
 
     def rank(problem: list[S]) -> tuple[int, int]:
@@ -200,7 +199,7 @@ def largest_problems(
 
 
 def environment_columns(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the fields of an environment as (name, text) pairs. Elements of lists are joined by commas."""
+    """Return the fields of an environment as pairs of a name and a text."""
     columns = []
     for name, value in environment.items():
         if isinstance(value, Mapping):
@@ -212,9 +211,9 @@ def environment_columns(environment: Mapping[str, Any]) -> list[tuple[str, str]]
 
 
 def environment_differences(groups: Iterable[Iterable[Record]]) -> dict[str, list[str]]:
-    """Return {field: [text of each group]} for the environment fields in which groups differ.
+    """Return the environment fields that differ between groups of records.
 
-    Each group contains records. Fields that depend on the case are omitted.
+    The dict maps the name of a field to its text in each group. Fields that depend on the case are omitted.
     """
     fields_by_group = [_study_facts(records) for records in groups]
     names = sorted({name for fields in fields_by_group for name in fields})
@@ -223,9 +222,9 @@ def environment_differences(groups: Iterable[Iterable[Record]]) -> dict[str, lis
 
 
 def describe_environments(records: Iterable[Record]) -> str:
-    """Return how many environments `records` have and how they differ, as text, or "" for one.
+    """Return the number of environments of `records` and how they differ, or '' if there is only one.
 
-    For example, the text is "2 environments that differ in jax (0.10.2, 0.11.0)".
+    An example is "2 environments that differ in jax (0.10.2, 0.11.0)".
     """
     groups = group_by(records, lambda record: record.setting)
     differences = environment_differences(groups.values())
@@ -235,9 +234,9 @@ def describe_environments(records: Iterable[Record]) -> str:
 
 
 def _study_facts(records: Iterable[Record]) -> dict[str, str]:
-    """Return {field: text} for the environment fields of records, without fields that depend on the case.
+    """Return the environment fields of records as a dict of texts, without fields that depend on the case.
 
-    If the records have several values of a field, the text joins them with 'or'.
+    Different values of a field are joined by 'or'.
     """
     texts = defaultdict[str, set[str]](set)
     for record in records:

@@ -1,7 +1,8 @@
-"""Build curves over device counts (`Curve`), over sizes (`SizeSweep`), and maps over both (`FastestModeMap`).
+"""Build scaling curves (`Curve`), sweeps of a problem size (`SizeSweep`), and maps (`FastestModeMap`).
 
-The work of weak scaling is checked here. The exponent of a time is the slope of a line fitted to log(time)
-against log(size). It describes the measured sizes and not the asymptotic growth.
+A weak scaling curve is omitted if the work per device is not constant. The exponent of a sweep is the slope
+of a line fitted to log(time) against log(size). It describes the measured sizes, and not the asymptotic
+growth.
 """
 
 import dataclasses
@@ -42,7 +43,7 @@ _ROUNDING = 1e-6  # a quadratic coefficient up to this size is attributed to rou
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """The time, speed-up and efficiency of a program at one device count of its scaling curve."""
+    """The time, speed-up and efficiency of a program on one of the device counts of its scaling curve."""
 
     timing: Timing
     baseline_devices: int  # the smallest device count of the curve
@@ -62,12 +63,12 @@ class CurvePoint:
 
     @property
     def is_baseline(self) -> bool:
-        """Return whether the device count is the smallest of the curve."""
+        """Return whether this is the smallest device count of the curve."""
         return self.devices == self.baseline_devices
 
     @property
     def relative(self) -> str:
-        """Return ' relative to 2 devices' if the baseline has two devices, or '' if it has one."""
+        """Return '' if the baseline is one device, otherwise text such as ' relative to 2 devices'."""
         count = self.baseline_devices
         return "" if count == 1 else f" relative to {format_count(count, 'device')}"
 
@@ -82,7 +83,7 @@ class Curve(Subject):
 
     @property
     def name(self) -> str:
-        """Return the name of the curve: a label of its case without the number of devices and the mesh."""
+        """Return a label of the case, without the number of devices and the mesh."""
         mesh = " fastest mesh" if self.case.split == "both" else ""
         if self.kind == "strong":
             return label(self.case, ("devices", "mesh")) + mesh
@@ -91,7 +92,7 @@ class Curve(Subject):
 
     @property
     def program(self) -> tuple[str, Case]:
-        """Return (kind, case on one device), which is equal for a measured curve and its prediction."""
+        """Return the kind of scaling and the case on one device, which a predicted curve has in common."""
         return self.kind, curve_case(self.case, self.kind)
 
     @property
@@ -106,7 +107,7 @@ class Curve(Subject):
 
     @property
     def baseline_devices(self) -> int:
-        """Return the smallest device count, which is the baseline of the speed-up."""
+        """Return the smallest device count, on which the speed-up is 1."""
         return self.points[0].devices
 
     @property
@@ -118,10 +119,11 @@ class Curve(Subject):
 def scaling_curves(
     timings: Iterable[Timing], kinds: Sequence[str] = ("strong",)
 ) -> tuple[list[Curve], list[str]]:
-    """Return the scaling curves of the given kinds, and the name and the reason of each omitted weak curve.
+    """Return the scaling curves, and a list of texts that name each omitted weak curve with the reason.
 
-    A kind is "strong" or "weak". Timings on shared CPU cores are omitted. A weak curve is omitted if its work
-    per device varies or is unknown. It has no reason if all its timings are on strong scaling curves.
+    `kinds` contains "strong", "weak" or both. A weak curve is omitted if its work per device varies or is
+    unknown. If all its timings are also on strong curves, it has no text. Timings on shared CPU cores are
+    ignored.
     """
     timings = [timing for timing in timings if timing.honest]
     on_one_device = (timing for timing in timings if timing.case.api == "jit" and timing.case.devices == 1)
@@ -140,10 +142,10 @@ def scaling_curves(
 
 
 def select_series(timings: Sequence[Timing], kinds: Sequence[str]) -> list[tuple[str, list[Timing]]]:
-    """Return a (kind, timings) pair for each scaling curve of the given kinds ("strong" or "weak").
+    """Return the kind ("strong" or "weak") and the timings of each scaling curve, from few to many devices.
 
-    The timings of a curve are in ascending order of the number of devices. A single timing is a curve of the
-    kind `kinds[0]`, unless it is on several devices and also belongs to a longer curve.
+    A single timing is a curve of the first of `kinds`, unless it is on several devices and also part of a
+    longer curve.
     """
     kinds_and_series = [(kind, series) for kind in kinds for series in _series_of_kind(timings, kind)]
     longer_series = (series for _, series in kinds_and_series if len(series) > 1)
@@ -156,17 +158,17 @@ def select_series(timings: Sequence[Timing], kinds: Sequence[str]) -> list[tuple
 
 
 def requested_kinds(study: Mapping[str, Any]) -> list[str]:
-    """Return the kinds of scaling that study.json or a plan file requests, by default ["strong"]."""
+    """Return the kinds of scaling in the content of study.json or of a plan file, by default ["strong"]."""
     scaling = study.get("scaling")
     requested = scaling if isinstance(scaling, list) else [scaling]
     return [kind for kind in KINDS if kind in requested] or ["strong"]
 
 
 def _series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
-    """Return the timings of each scaling curve of one kind, in ascending order of the number of devices.
+    """Return the timings of each scaling curve of one kind, "strong" or "weak", from few to many devices.
 
-    `kind` is "strong" or "weak". If several meshes were measured on a number of devices, only the fastest is
-    included. A weak curve omits cases whose points do not divide evenly over their devices.
+    Of several meshes on as many devices, only the fastest is included. Weak curves omit cases whose points do
+    not divide evenly over their devices.
     """
     divisible = (t for t in timings if kind == "strong" or t.case.points % t.case.devices == 0)
     groups = group_by(divisible, lambda timing: (timing.environment, curve_case(timing.case, kind))).values()
@@ -175,7 +177,7 @@ def _series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
 
 
 def keep_fastest_meshes(timings: Iterable[Timing]) -> list[Timing]:
-    """Return one timing for each program and number of devices: the one with the fastest device mesh."""
+    """Return the timing with the fastest device mesh for each program and number of devices."""
     fastest = least_by(
         timings, lambda t: (t.environment, t.honest, with_fields(t.case, mesh=None)), lambda t: t.median
     )
@@ -183,10 +185,9 @@ def keep_fastest_meshes(timings: Iterable[Timing]) -> list[Timing]:
 
 
 def _describe_unequal_work(curve: Curve) -> str:
-    """Return the reason why a weak curve is not weak scaling, or '' if the work per device is constant.
+    """Return why a weak curve is not weak scaling, or '' if the work per device is constant.
 
-    The work is the counted floating-point operations, and the bytes of the inputs and the result. An unknown
-    count is also a reason.
+    The work is the floating-point operations, and the bytes of the inputs and the result. It must be known.
     """
     if curve.kind == "strong" or len(curve.points) < 2:
         return ""
@@ -204,7 +205,7 @@ def _describe_unequal_work(curve: Curve) -> str:
 
 
 def build_curve(kind: str, series: Sequence[Timing], plain_jit: Mapping[tuple, Timing]) -> Curve:
-    """Return the scaling curve of a program, given its timings (`series`) from few to many devices.
+    """Return the scaling curve of a program from its timings `series`, in ascending order of device count.
 
     `kind` is "strong" or "weak". `plain_jit` maps each `Timing.problem_key` to the fastest timing with
     api=jit on one device.
@@ -221,18 +222,19 @@ def build_curve(kind: str, series: Sequence[Timing], plain_jit: Mapping[tuple, T
     return Curve(case, baseline.environment, baseline.honest, kind, tuple(points))
 
 
-def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
-    """Return `ratio` as text such as '3.8x (3.7 to 3.9)', without its interval if `point` is the baseline."""
-    return format_ratio(ratio.value, sign=sign) if point.is_baseline else format_ratio(*ratio, sign=sign)
+def format_relative(point: CurvePoint, ratio: Estimate, suffix: str = "x") -> str:
+    """Return a ratio as text, such as '3.8x (3.7 to 3.9)'. The baseline of a curve has no interval."""
+    return (
+        format_ratio(ratio.value, suffix=suffix) if point.is_baseline else format_ratio(*ratio, suffix=suffix)
+    )
 
 
 def format_serial_part(curve: Curve, point: CurvePoint) -> str:
-    """Return the serial part of a program as text, such as '0.120 (0.100 to 0.150)', or '' if unknown.
+    """Return the part of a program's time that more devices do not shorten, such as '0.120 (0.100 to 0.150)'.
 
-    On a strong curve, it is the fraction of the time on one device that is not divided among the devices, by
-    Amdahl's law. On a weak curve, it is the fraction of the time on all devices, by Gustafson's law. It is
-    unknown if the speed-up is significantly below 1 or above the ideal. Source: Karp and Flatt 1990,
-    Measuring parallel processor performance.
+    On a strong curve, it is a fraction of the time on one device (Amdahl's law), on a weak curve of the time
+    on all devices (Gustafson's law). Return '' if the speed-up is significantly below 1 or above the ideal.
+    Source: Karp and Flatt 1990, Measuring parallel processor performance.
     """
     count, (value, low, high) = point.devices, point.speedup
     if point.is_baseline or curve.baseline_devices > 1:
@@ -248,7 +250,7 @@ def format_serial_part(curve: Curve, point: CurvePoint) -> str:
 
 
 def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> list[list[Curve]]:
-    """Return one list for each function and kind of scaling: the curves of its largest problem.
+    """Return the curves of the largest problem of each function and kind of scaling, in one list for each.
 
     The curves of a list start at the same number of devices unless `mixed` is true. Curves with one number of
     devices are omitted. `largest_problems` selects the problems. Lists with mode=value come last.
@@ -263,7 +265,7 @@ def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> 
 
 
 def fastest_curves(curves: Iterable[Curve], rankings: Iterable[Ranking]) -> list[Curve]:
-    """Return the best scaling curve for the largest problem of each function and for each kind of scaling.
+    """Return the best scaling curve for the largest problem of each function, for each kind of scaling.
 
     Curves of function values (mode=value) are omitted. The best curve is the first one in this order:
 
@@ -293,19 +295,15 @@ class _SizeSeries(Subject):
 
 @dataclass(frozen=True)
 class SizeSweep(_SizeSeries):
-    """The times of each AD method for several values of one problem size.
-
-    The attribute `case` is the case with the largest size.
-    """
+    """The times of each AD method for several values of one problem size. `case` has the largest size."""
 
     lines: Mapping[Method, tuple[tuple[int, Timing], ...]]  # method -> (size, timing) pairs, sorted by size
 
     @functools.cached_property
     def exponents(self) -> dict[Method, Estimate]:
-        """Return {method: exponent p}, where the time of the method is proportional to size ** p.
+        """Return the exponent p of each method. The time of the method is proportional to size ** p.
 
-        Times shorter than ten empty calls are ignored. A method with fewer than three longer times is
-        omitted.
+        Times shorter than ten empty calls are ignored. Methods with fewer than three other times are omitted.
         """
         lines = {
             method: [(size, timing) for size, timing in line if significant_floor(timing) is None]
@@ -323,7 +321,7 @@ class FastestModeMap(_SizeSeries):
     cells: Mapping[tuple[int, int], Ranking]  # (size, device count) -> ranking; missing if not measured
 
     def size_ranges(self, devices: int) -> list[tuple[str, int, int]]:
-        """Return (fastest mode, smallest size, largest size) for each range of sizes with one fastest mode.
+        """Return the ranges of sizes with one fastest mode, each as (mode, smallest size, largest size).
 
         Only times on `devices` devices are considered. The mode is '' if no mode is significantly faster than
         all others.
@@ -334,7 +332,7 @@ class FastestModeMap(_SizeSeries):
         return [(mode, sizes[0], sizes[-1]) for mode, sizes in runs]
 
     def doubts(self, devices: int) -> list[str]:
-        """Return the reasons why the fastest modes on `devices` devices may be wrong, as a list of text."""
+        """Return the reasons why the fastest modes on `devices` devices may be wrong."""
         named = [r for (_, count), r in self.cells.items() if count == devices and r.fastest_mode]
         doubts = list(dict.fromkeys(doubt for ranking in named for doubt in ranking.doubts))
         ratios = (estimate_ratio(slow.records, r.fastest.records) for r in named for slow in r.others)
@@ -345,10 +343,10 @@ class FastestModeMap(_SizeSeries):
 
 
 def _find_series(subjects: Sequence[S]) -> Iterator[tuple[str, str, str, list[S]]]:
-    """Yield (name, title, constant sizes, subjects) for each series in which one problem size varies.
+    """Yield the series of `subjects` (timings or rankings) in which one problem size varies.
 
-    `subjects` are timings or rankings. `name` is the name of the varying size. `title` also names the sizes
-    that vary together with it, such as "points = m". The constant sizes are text, such as "points=6 o=2".
+    Each item has four elements: the name of the varying size, a title that also names the sizes that vary
+    with it (such as "points = m"), the constant sizes as text (such as "points=6 o=2"), and the subjects.
     """
     columns = {name: [subject.all_sizes[name] for subject in subjects] for name in subjects[0].all_sizes}
     # Sizes that vary together (each determines the other) form one series.
@@ -368,17 +366,17 @@ def _name_other_sizes(swept: Sequence[str], subject: Subject) -> str:
 
 
 def _count_values(name: str, subjects: Iterable[Subject]) -> int:
-    """Return the largest number of different values of the size `name` on the same number of devices."""
+    """Return the number of values of the size `name`, on the device count with the most values."""
     # The number of points may be proportional to the number of devices.
     by_devices = group_by(subjects, lambda subject: subject.case.devices).values()
     return max(len({subject.all_sizes[name] for subject in on_devices}) for on_devices in by_devices)
 
 
 def size_sweeps(timings: Iterable[Timing]) -> list[SizeSweep]:
-    """Return a `SizeSweep` for each problem size that varies: the times of all AD methods against this size.
+    """Return a `SizeSweep` for each problem size that varies: the times of all AD methods for its values.
 
-    The cases of a sweep differ only in their method and in this size. If a case was measured on several
-    device meshes, only the fastest one is included.
+    The cases of a sweep differ only in their method and in this size. Of several device meshes, only the
+    fastest is included.
     """
     no_method = Method("jacfwd", "vmap")._asdict() | {"points": 1, "sizes": {}, "mesh": None}
     groups = group_by(
@@ -399,7 +397,7 @@ def size_sweeps(timings: Iterable[Timing]) -> list[SizeSweep]:
 def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> Estimate:
     """Return the slope of log(time) against log(size), with its 95 % interval.
 
-    `line` contains (size, timing) pairs. If a parabola fits better, its slopes at both ends widen the
+    `line` contains pairs of a size and a timing. If a parabola fits better, its slopes at both ends widen the
     interval.
     """
     sizes = np.array([math.log(size) for size, _ in line])  # a size may exceed 64 bits
@@ -418,10 +416,7 @@ def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> Estimate:
 
 
 def fastest_mode_maps(fastest: Iterable[Ranking]) -> list[FastestModeMap]:
-    """Return a map of the fastest AD modes for each group of problems that differ only in one size.
-
-    `fastest` contains a ranking for each problem and number of devices.
-    """
+    """Return a `FastestModeMap` for each series of problems that differ only in one size."""
     maps = []
     for family in group_by(fastest, lambda ranking: (ranking.family_key, tuple(ranking.case.sizes))).values():
         for name, title, fixed_sizes, rankings in _find_series(family):

@@ -1,7 +1,4 @@
-"""Convert records, scaling curves and time samples to pandas DataFrames with typed columns (`load`).
-
-All tables can be joined on the columns `key` and `environment`.
-"""
+"""Convert records, scaling curves and time samples to pandas DataFrames with typed columns (`load`)."""
 
 import types
 import typing
@@ -59,8 +56,8 @@ _TYPES: dict[str, type] = {
 def load(folder: str | PathLike[str], samples: bool = False) -> "DataFrame":
     """Return a DataFrame with one row per record, or with one row per time sample if `samples` is true.
 
-    Damaged lines of the record files are omitted, with a warning. Raise `Refusal` if there is no record of a
-    run, as in a folder that contains only plans.
+    A warning counts the damaged lines of the record files, which are omitted. Raise `Refusal` if no case was
+    run.
     """
     results = store.require_results_folder(fspath(folder))
     findings = read(results)
@@ -79,7 +76,7 @@ def load(folder: str | PathLike[str], samples: bool = False) -> "DataFrame":
 
 
 def export_tables(findings: Findings) -> dict[str, "DataFrame"]:
-    """Return {name: DataFrame} with the tables "records", "curves" and "samples"."""
+    """Return the tables "records", "curves" and "samples". They share the columns `key` and `environment`."""
     records = record_columns(findings)
     return {"records": records, "curves": _curve_columns(findings), "samples": _sample_columns(findings)}
 
@@ -87,9 +84,8 @@ def export_tables(findings: Findings) -> dict[str, "DataFrame"]:
 def typed_columns(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> "DataFrame":
     """Return a DataFrame with typed columns. Each of `rows` is a dict from column name to cell.
 
-    `columns` contains the names of the first columns. The name "sizes" means all columns "sizes.*". All
-    columns "environment.*" come last. An integer column becomes text if it contains a string or an integer of
-    more than 64 bits.
+    `columns` contains the names of the first columns, where "sizes" means all columns "sizes.*". The columns
+    "environment.*" come last. An integer column becomes text if a cell is text or exceeds 64 bits.
     """
     import pandas
 
@@ -111,7 +107,7 @@ def typed_columns(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> 
 
 
 def _encodable(value: object) -> str:
-    """Return a value as text that UTF-8 can encode: lone surrogates and carriage returns are escaped."""
+    """Return a value as text that UTF-8 can encode, with escaped lone surrogates and carriage returns."""
     return str(value).encode(errors="backslashreplace").decode().replace("\r", r"\r")
 
 

@@ -26,8 +26,8 @@ class Estimate(NamedTuple):
     def is_determined(self) -> bool:
         """Return whether the confidence interval of a ratio is narrow enough to report the ratio.
 
-        An interval is too wide if high / low exceeds 10, or if low < 1/2 and high > 2. Return True if the
-        interval is unknown.
+        The upper limit must be at most ten times the lower one, and the interval may not contain both 1/2 and
+        2. Return True if the limits are unknown.
         """
         if self.low is None or self.high is None:
             return True
@@ -39,16 +39,16 @@ class Estimate(NamedTuple):
         return Estimate(self.value * factor, low, high)
 
 
-def format_ratio(value: float, low: float | None = None, high: float | None = None, sign: str = "x") -> str:
-    """Return a ratio and its interval as text, such as '1.77x (1.70 to 1.81)'.
+def format_ratio(value: float, low: float | None = None, high: float | None = None, suffix: str = "x") -> str:
+    """Return a ratio and its interval as text, such as '1.77x (1.70 to 1.81)'. `suffix` replaces the x.
 
-    The text is 'not determined (0.40 to 43.0)' if the interval is too wide. `sign` follows the ratio. If the
-    interval excludes 1, a number near 1 has up to five decimals, so that it is not rounded to 1.
+    The text is 'not determined (0.40 to 43.0)' if the interval is too wide. If the interval excludes 1, a
+    number near 1 has up to five decimals, so that it is not rounded to 1.
     """
     if low is None or high is None:
-        return f"{format_number(value)}{sign}"
+        return f"{format_number(value)}{suffix}"
     form = format_number if low <= 1 <= high else _format_near_one
-    text = f"{form(value)}{sign}" if Estimate(value, low, high).is_determined else UNDETERMINED
+    text = f"{form(value)}{suffix}" if Estimate(value, low, high).is_determined else UNDETERMINED
     return f"{text} ({form(low)} to {form(high)})"
 
 
@@ -71,8 +71,8 @@ def format_fraction(
 ) -> str:
     """Return a fraction and its interval as text with three digits, such as '0.120 (0.100 to 0.150)'.
 
-    The text is 'not determined (0.100 to 0.900)' if the interval is wider than `widest`. If a limit is None,
-    the text is the value only.
+    The text is 'not determined (0.100 to 0.900)' if the interval is wider than `widest`. An interval without
+    limits is omitted.
     """
     if low is None or high is None:
         return _three_digits(value)

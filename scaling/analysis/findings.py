@@ -40,20 +40,21 @@ class Findings:
 
     @functools.cached_property
     def curves_by_case(self) -> dict[tuple[str, bool, Case], dict[str, tuple[Curve, CurvePoint]]]:
-        """Return {(environment, honest, case): {"strong" or "weak": (curve, point)}}.
+        """Return the scaling curves that contain each measured case, and its point on each of them.
 
-        Each case is mapped to the scaling curves that contain it, and to its point on each curve.
+        A key consists of the environment, `Subject.honest` and the case. A value maps the kind of scaling,
+        "strong" or "weak", to a curve and a point.
         """
         pairs = [(curve, point) for curve in self.curves for point in curve.points]
         groups = group_by(pairs, lambda pair: (pair[0].environment, pair[0].honest, pair[1].timing.case))
         return {key: {pair[0].kind: pair for pair in group} for key, group in groups.items()}
 
-    @functools.cached_property
-    def too_large_on(self) -> dict[tuple[str, str, Case], int]:
-        """Return {(environment, *`Curve.program`): number of devices} for programs that ran out of memory.
+    def too_large_on(self, curve: Curve) -> int | None:
+        """Return the smallest number of devices on which a program ran out of memory, or None."""
+        return self._too_large_on.get((curve.environment, *curve.program))
 
-        The number is the smallest one on which a program ran out of memory.
-        """
+    @functools.cached_property
+    def _too_large_on(self) -> dict[tuple[str, str, Case], int]:
         too_large = (record for record in self.records if record.reason in OUT_OF_MEMORY_REASONS)
         return {
             (record.setting, kind, curve_case(record.case, kind)): record.case.devices
@@ -71,7 +72,7 @@ class Findings:
 
     @functools.cached_property
     def missing(self) -> list[str]:
-        """Return a label for each replicate of a case of the study without a record."""
+        """Return a label for each case of the study without a record. Each replicate is listed."""
         recorded = {(record.key, record.replicate) for record in self.newest_records}
         return [
             label(case) + (f" replicate {number + 1}" if number else "")
@@ -82,14 +83,14 @@ class Findings:
 
     @functools.cached_property
     def case_timings(self) -> list[Timing]:
-        """Return the timings of workloads. Measurements of peak rates and latencies are omitted."""
+        """Return the timings of workloads, without the benchmarks of peak rates and latencies."""
         return [timing for timing in self.timings if timing.case.kind == "case"]
 
     @functools.cached_property
     def untimed_records(self) -> dict[tuple, list[Record]]:
-        """Return {(environment, problem, number of devices): records of AD modes without a time}.
+        """Return the records of the AD modes that failed or ran out of memory with every api and split.
 
-        These modes failed or ran out of memory with every api and split.
+        They are grouped by environment, problem and number of devices.
         """
         timed = {(t.environment, problem_fields(t.case), t.case.devices, t.method) for t in self.case_timings}
         candidates = (record for record in self.newest_records if is_candidate(record.case))
@@ -103,7 +104,7 @@ class Findings:
 
     @functools.cached_property
     def environments(self) -> list[str]:
-        """Return the digests of all environments, sorted by the start times of their first records."""
+        """Return the digests of all environments, in the order in which they were first used."""
         return list(dict.fromkeys(record.setting for record in store.sort_by_start(self.records)))
 
     @functools.cached_property
@@ -113,10 +114,10 @@ class Findings:
         return len(pairs) > len({workload for workload, _ in pairs})
 
     def suffix(self, environment: str, honest: bool = True) -> str:
-        """Return text to append to the name of a result, such as ' [environment 1a2b]', or ''.
+        """Return remarks to append to the name of a result, such as ' [environment 1a2b]', or ''.
 
-        The text names the environment if any workload was measured in several environments. It contains
-        'unbound or oversubscribed' if `honest` is false, as for timings on shared CPU cores.
+        The environment is named if any workload was measured in several. If `honest` is false, the remarks
+        contain 'unbound or oversubscribed'.
         """
         remarks = [f"environment {environment}"] if self.has_mixed_environments else []
         remarks += [] if honest else ["unbound or oversubscribed"]
@@ -136,10 +137,9 @@ def read(
 ) -> Findings:
     """Read a results folder, and derive all results that a report shows.
 
-    `only` contains the digests of the environments to include, or is None for all environments. `unrecorded`
-    contains more records, which are in no file: of cases whose job ended before they did. `loaded`
-    contains the records of the folder, or is None to load them. `efficiency` is the smallest acceptable
-    parallel efficiency.
+    `only` contains the digests of the environments to include, or is None for all. `unrecorded` contains
+    records of cases that are in no file, because their job ended first. `loaded` contains the records of the
+    folder, or is None to load them. `efficiency` is the smallest acceptable parallel efficiency.
     """
     loaded = loaded or store.load(folder)
     current_records = store.current_records([*loaded.records, *unrecorded], folder)

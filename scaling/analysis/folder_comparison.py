@@ -1,7 +1,4 @@
-"""Compare an old (A) and a new results folder (B): a verdict, ratio and p-value for each `ComparedCase`.
-
-Cases are matched by their key only, because the environments of the two folders usually differ.
-"""
+"""Compare an old (A) and a new results folder (B): a verdict, ratio and p-value for each `ComparedCase`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -63,8 +60,8 @@ class FolderComparison:
 def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
     """Return the paths of the old results folder A and the new results folder B.
 
-    A is `first` and B is `second`. If `second` is None, B is `first` and A is the subfolder `versus-*` of B.
-    Raise `Refusal` if there is not exactly one such subfolder, or if a folder has no results.
+    They are `first` and `second`. If `second` is None, B is `first`, and A is its subfolder `versus-*`. Raise
+    `Refusal` if there is not exactly one such subfolder, or if a folder has no results.
     """
     folder = store.require_results_folder(first)
     if second is not None:
@@ -82,8 +79,8 @@ def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
 def compare(old_folder: Path, new_folder: Path, margin: float = MARGIN) -> FolderComparison:
     """Compare the times of each case in an old and a new results folder.
 
-    A case is slower or faster if the relative difference of its times significantly exceeds `margin`. Raise
-    `Refusal` if `margin` is invalid, if the folders are the same, or if no case is in both folders.
+    A case is slower or faster if its time differs significantly by more than the fraction `margin`. Raise
+    `Refusal` if `margin` is invalid, if the folders are the same, or if no case is in both.
     """
     if not 0 <= margin < 1:
         raise Refusal(f"margin must be from 0 to under 1, such as 0.01 for one per cent, not {margin!r}")
@@ -106,10 +103,10 @@ def compare(old_folder: Path, new_folder: Path, margin: float = MARGIN) -> Folde
 
 
 def _load_newest_records(name: str, folder: Path) -> tuple[dict[str, list[Record]], list[str]]:
-    """Return ({case key: records}, remarks) for a results folder.
+    """Return the records of a results folder by case key, and remarks on what was omitted.
 
     The records of each workload are from its newest environment. The remarks are sentences that count the
-    omitted records and the damaged lines. Each remark starts with `name`.
+    omitted records and the damaged lines, and start with `name`.
     """
     loaded = store.load(folder)
     current_records = store.current_records(loaded.records, folder)
@@ -147,7 +144,7 @@ def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase 
 
 
 def _decide_verdicts(compared_cases: Sequence[ComparedCase], margin: float) -> list[ComparedCase]:
-    """Return the cases with their verdicts, corrected p-values, and ratios with moderated variances."""
+    """Return copies of the cases with verdicts, corrected p-values, and ratios with moderated variances."""
     ratios: dict[str, Ratio] = {}
     for paired in (True, False):  # ratios from unpaired processes have a larger variance
         group = {c.case.key: c.ratio for c in compared_cases if c.ratio and (c.ratio.pairs > 1) is paired}

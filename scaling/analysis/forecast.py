@@ -1,7 +1,4 @@
-"""Define `Forecast` (planned cases, predicted curves), and the errors of predicted times (`PlanScore`).
-
-answers.py describes both in sentences.
-"""
+"""Define `Forecast` (planned cases, predicted curves), and the errors of predicted times (`PlanScore`)."""
 
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -117,9 +117,9 @@ def _disturbed(timing: Timing) -> str | bool:
 
 
 def _trend(timing: Timing) -> str | bool:
-    """Return the largest trend within a process as text, or False if no process has a significant one.
+    """Return the largest significant change of the time within a process as text, or False without any.
 
-    The text is, for example, '+5.2 % from the first third to the last', a change of the median time.
+    An example is '+5.2 % from the first third to the last'.
     """
     change = max((trend(record.seconds, _MAX_TREND) or 0.0 for record in timing.records), key=abs)
     return change != 0 and f"{100 * change:+.1f} % from the first third to the last"
@@ -144,10 +144,9 @@ def _mixed_environments(findings: Findings) -> list[str]:
 
 
 def _intended_curves(findings: Findings) -> list[Curve]:
-    """Return the scaling curves, without curves that combine a strong and a weak grid by chance.
+    """Return the scaling curves, without those that combine a strong and a weak grid by chance.
 
-    Such a curve does not start on one device, and all its timings are also on curves that start on one
-    device.
+    A curve is such a combination if all its timings are on other curves, which start on one device.
     """
     from_one = (curve for curve in findings.curves if curve.baseline_devices == 1)
     on_them = {timing for curve in from_one for timing in curve.timings}
@@ -160,7 +159,7 @@ def _intended_curves(findings: Findings) -> list[Curve]:
 
 def _curves_without_one_device(findings: Findings) -> list[str]:
     curves = (curve for curve in _intended_curves(findings) if curve.baseline_devices > 1)
-    counts = ((curve, findings.too_large_on.get((curve.environment, *curve.program))) for curve in curves)
+    counts = ((curve, findings.too_large_on(curve)) for curve in curves)
     # A program that ran out of memory on fewer devices cannot have a time on one device.
     return [curve.name for curve, count in counts if count is None or count >= curve.baseline_devices]
 

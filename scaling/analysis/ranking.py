@@ -1,8 +1,7 @@
-"""Rank timings (`Ranking`), recommend device counts, compare with handwritten code and peaks (`Baseline`).
+"""Rank AD modes by time (`Ranking`), recommend device counts, compare with handwritten code (`Baseline`).
 
-A ranking is between modes, between settings or between device counts. The work of a program (bytes and
-operations) is counted, and the peak rates of the machine are measured. Only the inputs and the result count
-as memory traffic. The fraction of a peak rate is thus a lower bound.
+A `Baseline` also has the fraction of the peak rate of the machine that a program reaches. This fraction is a
+lower bound, because only the inputs and the result count as memory traffic.
 """
 
 import json
@@ -49,8 +48,7 @@ class Ranking(Subject):
     def distinguished(self) -> bool:
         """Return whether the fastest timing is significantly faster than the runner-up.
 
-        Return False if there is no runner-up, or if the time is too short to be distinguished from an empty
-        call.
+        Return False if there is no runner-up, or if the time is about as short as an empty call.
         """
         return self.ratio is not None and self.ratio.above_one and not self.is_empty_call
 
@@ -84,8 +82,8 @@ class Ranking(Subject):
     def certainties(self) -> str:
         """Return how certain the fastest method and the recommended number of devices are, as text.
 
-        An example is 'sure; device count not sure: measured in one process'. If both are equally certain, the
-        text states it once.
+        An example is 'sure; device count not sure: measured in one process'. Equal certainties are stated
+        once.
         """
         if self.device_certainty in ("", self.certainty):
             return self.certainty
@@ -116,8 +114,8 @@ def fastest_methods(timings: Iterable[Timing]) -> list[Ranking]:
 def _make_ranking(fastest: Timing, others: Sequence[Timing]) -> Ranking:
     """Return a `Ranking` of the timing `fastest` and the timings `others`.
 
-    The runner-up is the fastest of `others` that is not significantly slower than `fastest`. If all of
-    `others` are significantly slower, it is the fastest of them.
+    The runner-up is the fastest of `others` that is not significantly slower than `fastest`. If all are
+    significantly slower, it is the fastest of them.
     """
     ratios = ((timing, time_ratio(timing, fastest)) for timing in others)
     next_and_ratio = min(ratios, key=lambda pair: (pair[1].above_one, pair[0].median), default=(None, None))
@@ -126,10 +124,10 @@ def _make_ranking(fastest: Timing, others: Sequence[Timing]) -> Ranking:
 
 
 def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
-    """Return (timing on the recommended number of devices, '').
+    """Return the timing on the recommended number of devices, and ''.
 
-    The recommended number is the smallest one whose time is not significantly longer than the shortest. If it
-    is uncertain, return (fastest timing, reason). A reason is, for example, that samples are too few.
+    The recommended number is the smallest whose time is not significantly longer than the shortest time. If
+    the timings are too uncertain, return the fastest timing and the reason, such as too few samples.
     """
     fastest = min(timings, key=lambda timing: timing.median)
     not_slower = (timing for timing in timings if not time_ratio(timing, fastest).above_one)
@@ -145,12 +143,10 @@ def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
 
 
 def recommend_ranking(rankings: Sequence[Ranking]) -> Ranking:
-    """Return the ranking on the recommended number of devices of a problem.
+    """Return the ranking on the recommended number of devices. `rankings` has one for each number of devices.
 
-    `rankings` contains one ranking for each number of devices. If no number can be recommended, return the
-    ranking with the shortest time. This is so if only one number was measured, if cores are shared or
-    unbound, if the times are too uncertain, or if the shortest time is too short to be distinguished from an
-    empty call.
+    Return the ranking with the shortest time if no number can be recommended: if only one was measured, if
+    CPU cores were shared or unbound, or if the times are too uncertain or as short as an empty call.
     """
     fastest = min(rankings, key=lambda ranking: ranking.fastest.median)
     if not fastest.honest or len(rankings) == 1:
@@ -163,11 +159,10 @@ def recommend_ranking(rankings: Sequence[Ranking]) -> Ranking:
     return replace(recommended, device_certainty=certainty, device_doubt=doubt)
 
 
-def compare_settings(timings: Iterable[Timing]) -> list[list[Timing]]:
-    """Return a list of timings, sorted by time, for each program that was measured with several settings.
+def group_settings(timings: Iterable[Timing]) -> list[list[Timing]]:
+    """Return a list of timings for each program that was measured with several settings, the fastest first.
 
-    The cases of a program differ only in settings such as `chunk`, `mesh` and `seeds`. Function values are
-    omitted.
+    Settings are fields such as `chunk`, `mesh` and `seeds`. Function values (mode=value) are omitted.
     """
     derivatives = (timing for timing in timings if not timing.case.ad_mode.is_value)
     groups = group_by(
@@ -189,10 +184,9 @@ class Baseline(NamedTuple):
 
 
 def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
-    """Return a `Baseline` for each timing: its ratio to handwritten code, to JAX and to peak rates.
+    """Return a `Baseline` for each timing of a workload.
 
-    Measurements of peak rates and latencies are omitted. Function values (mode=value) are not compared with
-    handwritten code.
+    Function values (mode=value) are not compared with handwritten code.
     """
     derivative_timings = (timing for timing in timings if timing.case.workload != CEILING)
     groups = group_by(derivative_timings, lambda timing: timing.comparison_key)
@@ -215,10 +209,10 @@ def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
 def _limiting_peak(
     timing: Timing, rates: Mapping[tuple, Sequence[tuple[int, float]]]
 ) -> tuple[str, float] | None:
-    """Return (name of the peak rate that limits a program most, fraction of it that is reached), or None.
+    """Return the name of the peak rate that limits a program most, and the fraction of it that is reached.
 
-    `rates` is the result of `_find_peak_rates`. A rate is ignored if it was not measured on the machine of
-    `timing`, or if the work that it limits was not counted. Return None if all are ignored.
+    `rates` is the result of `_find_peak_rates`. Return None if no rate was measured on the machine of
+    `timing`, or if no work of the program was counted.
     """
     bounds = []
     for target, (name, field) in _PEAKS.items():
@@ -233,10 +227,10 @@ def _limiting_peak(
 
 
 def _find_peak_rates(timings: Iterable[Timing]) -> dict[tuple, list[tuple[int, float]]]:
-    """Return {(target, dtype, precision, machine): list of (work, work per second)} for peak benchmarks.
+    """Return the work and the work per second of the benchmarks of peak rates.
 
-    `target` is the name of a benchmark, such as "matmul". `machine_peaks.peak_work` defines its unit of work,
-    such as bytes or floating-point operations.
+    They are grouped by the target (such as "matmul"), dtype, precision and machine of the benchmark. The unit
+    of the work depends on the target (`machine_peaks.peak_work`).
     """
     rates: dict[tuple, list[tuple[int, float]]] = {}
     for timing in timings:

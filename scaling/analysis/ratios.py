@@ -1,9 +1,9 @@
-"""Compute intervals of times and ratios (`Ratio`), p-values, moderated variances, trends, autocorrelation.
+"""Estimate times and ratios of times (`Ratio`), p-values, trends and autocorrelation from time samples.
 
-Samples are nested in processes, and processes in cluster jobs. The error of a time is estimated from the
-variation at the highest level with several members: jobs, otherwise processes, otherwise samples. This
-variation includes the variation at lower levels. Processes that were sampled in turns are compared in pairs,
-so that common disturbances cancel.
+A case has samples from one or more processes, and the processes can be in several cluster jobs. The error of
+a time is estimated from the differences between jobs. If there is only one job, it is estimated from the
+differences between processes, and for one process from its samples. Processes that were sampled in turns are
+compared in pairs, so that common disturbances cancel.
 
 Intervals are Student's t intervals of the logarithm, for unequal variances (Welch). For a single process, the
 variance of the median is computed from order statistics, without assuming a distribution.
@@ -56,9 +56,9 @@ class Ratio:
 def estimate_time(records: Sequence[Record]) -> Estimate:
     """Return the time per call of a case in seconds, with its 95 % interval.
 
-    `records` contains one record per process. The time is a geometric mean of median times. The mean is taken
-    over the processes of each job, then over the jobs. The limits of the interval are None if there are too
-    few samples.
+    `records` contains one record per process. The time is the geometric mean of the median times over the
+    processes of each job, then over the jobs. The limits of the interval are None if there are too few
+    samples.
     """
     if len(records) > 1:
         return _estimate_time(tuple(records)).estimate
@@ -69,10 +69,10 @@ def estimate_time(records: Sequence[Record]) -> Estimate:
 
 
 def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
-    """Return the time of `top` divided by the time of `bottom`, with its 95 % interval.
+    """Return the time of `top` divided by the time of `bottom`.
 
-    `top` and `bottom` contain one record per process. A pair is a process of `top` and a process of `bottom`
-    that were sampled alternately. If there are at least two pairs, only the pairs are used.
+    Both contain one record per process. If at least two processes of `top` were sampled in turns with
+    processes of `bottom`, only these pairs are used.
     """
     pairs = _pair_processes(top, bottom)
     if len(pairs) > 1:
@@ -97,7 +97,7 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
 
 
 def _pair_processes(top: Iterable[Record], bottom: Iterable[Record]) -> list[tuple[Record, Record]]:
-    """Return the pairs of processes, one of `top` and one of `bottom`, that were sampled alternately."""
+    """Return pairs of processes, one of `top` and one of `bottom`, that were sampled in turns."""
     partners: dict[tuple[str | None, int], Record] = {
         (record.block, record.replicate): record for record in bottom if record.block
     }
@@ -107,10 +107,10 @@ def _pair_processes(top: Iterable[Record], bottom: Iterable[Record]) -> list[tup
 
 @functools.lru_cache(maxsize=16_384)
 def _estimate_time(records: tuple[Record, ...]) -> Ratio:
-    """Return the time of a case in seconds, with the variance of its logarithm.
+    """Return the time of a case in seconds. `records` contains one record per process.
 
-    The variance is estimated at the highest level with several members: jobs, otherwise the processes of the
-    job, otherwise the samples of the process.
+    The variance is that between jobs. For one job, it is the variance between processes, and for one process
+    the variance of the median of its samples.
     """
     members = _average_by_process_or_job([(record,) for record in records]) if len(records) > 1 else {}
     if len(members) > 1:
@@ -143,10 +143,9 @@ def _estimate_from_samples(seconds: Sequence[float]) -> Ratio:
 
 
 def _average_by_process_or_job(runs: Sequence[Sequence[Record]]) -> dict[Hashable, float]:
-    """Return {job: mean log(time)}, or {process: log(time)} if there is only one job.
+    """Return the mean log(time) of each job or, if there is only one job, the log(time) of each process.
 
-    Each of `runs` contains one record, or a pair (top, bottom) of records. For a pair, the time is replaced
-    by the ratio (time of top) / (time of bottom).
+    Each of `runs` contains one record, or two records whose ratio (first / second) replaces the time.
     """
     runs_by_job = group_by(runs, lambda run: tuple(str(record.environment.get("job")) for record in run))
     groups = runs_by_job if len(runs_by_job) > 1 else group_by(runs, lambda run: run[0].replicate)
@@ -159,7 +158,7 @@ def _log_time_or_ratio(run: Sequence[Record]) -> float:
 
 
 def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
-    """Return the p-value for the hypothesis that two times differ by at most the fraction `margin`.
+    """Return the p-value of the hypothesis that two times differ by at most the fraction `margin`.
 
     Return None for a single process. Source: McCarthy and Smyth 2009, tests relative to a threshold (TREAT).
     """
@@ -171,7 +170,7 @@ def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
 
 
 def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
-    """Return copies of ratios whose variances are shrunk toward a common variance (empirical Bayes).
+    """Return copies of ratios whose variances are closer to a common variance (empirical Bayes).
 
     Fewer than 20 ratios are returned unchanged. Source: Smyth 2004, the moderated t-statistic of limma.
     """
@@ -200,9 +199,9 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
 
 
 def _effective_count(ratios: Sequence[Ratio]) -> float:
-    """Return the effective number of independent ratios, which is smaller if they are correlated.
+    """Return the effective number of independent ratios.
 
-    Ratios are correlated if their times were measured in the same processes.
+    It is smaller than the number of ratios if their times were measured in the same processes.
     """
     sums, cases = defaultdict[Hashable, float](float), Counter[Hashable]()
     for ratio in ratios:
@@ -249,9 +248,9 @@ def interval_widening(samples: Sequence[float]) -> float | None:
 
 
 def _autocorrelation(samples: Sequence[float]) -> tuple[float, float]:
-    """Return (rank correlation of successive samples, widening factor of the confidence interval).
+    """Return the rank correlation of successive samples, and the widening of the interval of the median.
 
-    The factor is the width of the interval of the median, divided by its width for independent samples.
+    The widening is the width of the interval, divided by its width for independent samples.
     """
     ranks = _centered_ranks(samples)
     correlation = 1 - (np.diff(ranks) ** 2).sum() / (2 * (ranks @ ranks)) if ranks.any() else 0.0
@@ -266,7 +265,7 @@ def _centered_ranks(samples: Sequence[float]) -> Any:
 
 
 def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> tuple[float, float, float] | None:
-    """Return (ratio of the medians, low, high) with 95 % confidence, or None if there are too few samples."""
+    """Return the ratio of the medians with its 95 % limits, or None if there are too few samples."""
     top_interval, bottom_interval = median_interval(top, 0.975), median_interval(bottom, 0.975)  # Bonferroni
     if top_interval is None or bottom_interval is None:
         return None

@@ -45,7 +45,7 @@ class Timing(Subject):
 
     @property
     def median(self) -> float:
-        """Return the time per call in seconds, measured (a median) or predicted."""
+        """Return the measured (median) or predicted time per call in seconds."""
         return self.estimate.value
 
     @property
@@ -89,7 +89,7 @@ def format_time(timing: Timing) -> str:
 
 
 def dispatch_floor(timing: Timing) -> float:
-    """Return the time of an empty call on the devices of `timing` in seconds, or 0 if it was not measured."""
+    """Return the time of an empty call on as many devices in seconds, or 0 if it was not measured."""
     return max((record.floor_seconds or 0.0 for record in timing.records), default=0.0)
 
 
@@ -102,14 +102,13 @@ def significant_floor(timing: Timing) -> float | None:
 def is_empty_call(timing: Timing) -> bool:
     """Return whether a time is too short to be distinguished from the time of an empty call.
 
-    An empty call is a call of a program that computes nothing. A time is too short if the lower limit of its
-    95 % confidence interval does not exceed the time of an empty call.
+    This is so if the lower limit of its 95 % confidence interval does not exceed the time of an empty call.
     """
     return (timing.estimate.low or timing.median) <= dispatch_floor(timing)
 
 
 def disturbed_samples(record: Record) -> list[bool]:
-    """Return a list of booleans: whether each time sample of a record was disturbed.
+    """Return for each time sample of a record whether it was disturbed.
 
     A sample is disturbed if the device was throttled, or if other processes loaded the CPU.
     """
@@ -118,7 +117,7 @@ def disturbed_samples(record: Record) -> list[bool]:
 
 
 def describe_disturbances(timing: Timing) -> tuple[float, list[str]]:
-    """Return (fraction of the samples that were disturbed, sorted causes), such as (0.1, ['throttled'])."""
+    """Return the fraction of the samples that were disturbed, and the causes, such as ['throttled']."""
     count = sum(sum(disturbed_samples(record)) for record in timing.records)
     causes = {_name_disturbance(mark) for record in timing.records for mark in record.marked}
     return count / len(timing.seconds), sorted(causes)
@@ -157,8 +156,7 @@ def reasons_for_doubt(fast: Timing, slow: Timing) -> tuple[str, ...]:
 def time_ratio(top: Timing, bottom: Timing) -> Estimate:
     """Return the time of `top` divided by the time of `bottom`, with its 95 % confidence interval.
 
-    The interval of two predicted times is computed from their random draws. It is unknown if a time has no
-    draws, or if the times have different numbers of draws.
+    The interval of two predicted times is computed from their random draws, and is unknown if they have none.
     """
     if top.record.predicted and bottom.record.predicted:
         value = top.median / bottom.median
@@ -176,7 +174,7 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
 def describe_slower(top: Timing, bottom: Timing) -> str:
     """Return how much longer `top` takes than `bottom`, as text such as 'jacfwd takes 1.77x as long'.
 
-    If the numbers of devices differ, the text begins with 'jacfwd on 4 devices'.
+    The number of devices of `top` is stated if `bottom` has another one.
     """
     ratio = time_ratio(top, bottom)
     on_devices = f" on {top.devices_text}" if top.case.devices != bottom.case.devices else ""
@@ -185,10 +183,9 @@ def describe_slower(top: Timing, bottom: Timing) -> str:
 
 
 def stage_seconds(timing: Timing, *names: str) -> float | None:
-    """Return the total time of stages of a case in seconds, as the median over the processes.
+    """Return the total time of stages in seconds, the median over the processes, or None if it is unknown.
 
-    `names` are fields of a record, such as "compile_seconds". Stages that a process did not record are
-    omitted. Return None if no process recorded any.
+    `names` are fields of a record, such as "compile_seconds". Fields that are None are omitted.
     """
     values = ([getattr(record, name) for name in names] for record in timing.records)
     totals = [sum(recorded) for stages in values if (recorded := [v for v in stages if v is not None])]
@@ -205,7 +202,7 @@ def first_call_seconds(timing: Timing) -> float | None:
 def blocks_of(timing: Timing) -> str:
     """Return the block sizes that chunk=auto chose, as text such as '4 seeds and all points at a time'.
 
-    Different block sizes of the processes are joined by 'or'. The text is '' if the case has another chunk.
+    If the processes have different block sizes, they are joined by 'or'. Return '' for another chunk.
     """
     block_texts = []
     for blocks in (record.blocks for record in timing.records if record.blocks is not None):

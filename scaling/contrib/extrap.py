@@ -1,7 +1,7 @@
 """Convert timings to the text format of Extra-P, a program that fits performance models to run times.
 
-See https://github.com/extra-p/extrap. The module report/export.py writes the files. In Extra-P, a parameter
-is a size that varies, such as the number of devices, and a region is a timed program.
+report/export.py writes the files (https://github.com/extra-p/extrap). In Extra-P, a parameter is a size that
+varies, such as the number of devices, and a region is a timed program.
 """
 
 import re
@@ -16,7 +16,7 @@ Names = Sequence[Sequence[str]]  # names of sizes that vary, grouped by sizes th
 
 
 def format_experiments(findings: Findings) -> dict[str, str]:
-    """Return {file name without suffix: text}, an Extra-P file for each program with sizes that vary.
+    """Return the text of an Extra-P file for each program with sizes that vary, by file name without suffix.
 
     Timings on shared CPU cores are omitted.
     """
@@ -36,16 +36,16 @@ def _title(timing: Timing) -> str:
 
 
 def _sizes_of(timing: Timing) -> dict[str, int]:
-    """Return {name: number} with the sizes of a case and its numbers of devices and points."""
+    """Return the number of devices, the number of points and the sizes of a case, by name."""
     counts = {"devices": timing.case.devices, "points": timing.case.points}
     sizes = {f"sizes.{name}" if name in counts else name: size for name, size in timing.case.sizes.items()}
     return counts | sizes
 
 
 def _varying_sizes(timings: Sequence[Timing]) -> Names:
-    """Return the names of the sizes that vary between timings, in lists of sizes that vary together.
+    """Return the names of the sizes that differ between timings. Sizes that vary together are in one list.
 
-    The list that contains "devices" is first. The others are in descending order of their number of different
+    The list with the number of devices is first, and the others are in descending order of their number of
     values.
     """
     rows = list(map(_sizes_of, timings))
@@ -56,10 +56,10 @@ def _varying_sizes(timings: Sequence[Timing]) -> Names:
 
 
 def _format_experiment(timings: Sequence[Timing], varying: Names) -> str:
-    """Return the text of an Extra-P file with the seconds per call of a program at all parameter values.
+    """Return an Extra-P file with the seconds per call of a program for all values of its parameters.
 
-    The file also contains the floating-point operations per device, if they are known for all parameter
-    values. The first size of each list in `varying` is a parameter.
+    The first size of each list in `varying` is a parameter. The floating-point operations per device are
+    added if they are known for all values.
     """
     names = [name for name, *_ in varying]
     by_coordinates = {tuple(_sizes_of(timing)[name] for name in names): timing for timing in timings}

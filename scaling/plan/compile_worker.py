@@ -1,9 +1,9 @@
 """Compile a case for hardware that need not be present, count its operations, describe compiler errors.
 
-This is also the main program of the workers of a plan. `python -m scaling.plan.compile_worker` reads JSON
-objects from standard input, one per line. The first object contains the fields of a `Hardware` and the
-largest device count (`most`). Each later object is a request {"case": fields}. The reply is an event "end"
-with record fields. plan_study.py disables accelerators, so that the process uses no device memory.
+This is also the main program of the workers of a plan, which `python -m scaling.plan.compile_worker` starts.
+It reads JSON objects from standard input, one per line. The first contains the fields of a `Hardware` and the
+largest device count (`most`). Each later object is a request {"case": fields}, and the reply is an event
+"end" with record fields. plan_study.py disables accelerators, so that the process uses no device memory.
 """
 
 import os
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def describe_failure(error: Exception) -> RecordFields:
-    """Return the record fields status, reason and text for a case whose compilation raised `error`."""
+    """Return the status, the reason and the text of the record of a case whose compilation raised `error`."""
     status, reason, text = describe_error(error)
     if _ABSENT_GPU_MESSAGE in text:
         status, reason, text = "skipped", "not_defined", _HOST_CALL
@@ -158,7 +158,7 @@ class BuiltCase:
         return fields | {"status": "planned"}
 
     def _compile_stages(self, program: layout.Program, options: dict[str, Any] | None = None) -> Stages:
-        """Compile a program, with the compiler options `options` of XLA, and return its `Stages`.
+        """Compile a program, with `options` for XLA, and return its `Stages`.
 
         Raise `TooLarge` if the compiler finds that the program does not fit into memory.
         """

@@ -1,6 +1,6 @@
 """Read and check conf/hardware/*.yaml: the rates, memory, network and compiler of a machine (`Hardware`).
 
-time_model.py adds the measured rates of a CPU, and predicts run times from the model.
+time_model.py adds the measured rates of a CPU, and predicts run times.
 """
 
 import contextlib
@@ -84,16 +84,16 @@ class Hardware:
     def rates_at(self, devices: int) -> Rates:
         """Return the `Rates` of one device while `devices` devices work at the same time.
 
-        They are known for some numbers of devices. The next smaller number is used or, if there is none, the
-        smallest.
+        If they are not known for this number of devices, return those for the next smaller number or, without
+        one, for the smallest.
         """
         return next((rates for rates in reversed(self.rates) if rates.devices <= devices), self.rates[0])
 
     def slice_shape(self, devices: int) -> tuple[int, ...] | None:
         """Return the shape in chips, such as (2, 2, 4), of the TPU slice with `devices` devices.
 
-        Return () for other hardware, such as a GPU. Return None if the hardware is not available with this
-        number of devices.
+        Return () for other hardware. Return None if the hardware is not available with this number of
+        devices.
         """
         if not self.slices:
             return () if devices <= self.per_host or devices % self.per_host == 0 else None
@@ -104,7 +104,7 @@ class Hardware:
     def device_counts(self) -> list[int]:
         """Return the numbers of devices that devices=all selects, in ascending order.
 
-        For a TPU, they are the sizes of its slices. For other hardware, they are the available powers of two.
+        For a TPU, they are the sizes of its slices, for other hardware the available powers of two.
         """
         if self.slices:
             return sorted({1, *(math.prod(shape) * self.per_chip for shape in self.slices[1:])})
@@ -141,7 +141,7 @@ def read_hardware(name: str) -> Hardware:
 def find_model(device: Any) -> Hardware | None:
     """Return the `Hardware` of a JAX device, or None if no file in conf/hardware describes this GPU or TPU.
 
-    For a CPU, the rates are empty.
+    The `Hardware` of a CPU has no rates.
     """
     if device.platform == "cpu":
         return read_hardware("cpu")
@@ -154,7 +154,7 @@ def _hardware_files() -> dict[str, Path]:
 
 
 def find_compiler(hardware: Hardware) -> tuple[str, str]:
-    """Return (name, version) of the installed Python package that compiles programs for the hardware.
+    """Return the name and the version of the installed package that compiles programs for the hardware.
 
     Raise `Refusal` if it is not installed.
     """
@@ -168,10 +168,7 @@ def find_compiler(hardware: Hardware) -> tuple[str, str]:
 
 
 def from_config(config: Mapping[str, Any]) -> Hardware:
-    """Convert the content of a file conf/hardware/*.yaml to a `Hardware`.
-
-    Raise `Refusal` if it is invalid.
-    """
+    """Return the `Hardware` that a file conf/hardware/*.yaml describes. Raise `Refusal` if it is invalid."""
     platform: Any = config.get("platform")
     check_names("hardware.platform", [platform], [*_PLATFORM_RULES])
     rules = _RULES | _PLATFORM_RULES[platform]

@@ -72,8 +72,8 @@ class PlannedStudy:
 def prepare_plan(config: dict[str, Any], name: str, note: preflight.ProgressCallback) -> PlannedStudy:
     """Check the configuration of a plan, and return the cases to plan as a `PlannedStudy`.
 
-    `config` is a Hydra configuration, and `name` is the name of its study. `note(done, total)` receives the
-    numbers of checked cases and of all cases. Raise `Refusal` if a value is invalid.
+    `config` is a Hydra configuration, and `name` the name of its study. `note` is called with the number of
+    checked cases and the number of all cases. Raise `Refusal` if a value is invalid.
     """
     hardware, folder, settings = _read_options(config)
     cells = _expand_cases(config, name, hardware, settings.max_cases)
@@ -101,14 +101,14 @@ def prepare_plan(config: dict[str, Any], name: str, note: preflight.ProgressCall
 def _find_unplanned(
     folder: Path, cases: Sequence[PreflightResult], environments: Mapping[tuple, dict[str, Any]]
 ) -> tuple[PreflightResult, ...]:
-    """Return the cases without a record for the same environment in `folder`, or with failed records only."""
+    """Return the cases without a record in `folder` for the same environment. Failed records do not count."""
     plans = (plan for plan in store.load(folder).plans if plan.status != "failed")
     planned = {(plan.key, plan.environment["digest"]) for plan in plans}
     return tuple(x for x in cases if (x.case.key, environments[x.environment_key]["digest"]) not in planned)
 
 
 def _read_options(config: dict[str, Any]) -> tuple[Hardware, Path, RunSettings]:
-    """Return (hardware, results folder, run settings) of a plan.
+    """Return the hardware, the results folder and the run settings of a plan.
 
     Raise `Refusal` if a value is invalid, or if an option has no effect on a plan.
     """
@@ -162,7 +162,7 @@ def _expand_cases(
 def _skip_unplannable(checked: PreflightResult) -> PreflightResult:
     """Return a preflight result with the outcome "skipped" if the case cannot be planned.
 
-    A case with a peer, mode=auto or jit=false cannot be planned. An existing outcome is kept.
+    Cases with another AD system, mode=auto or jit=false cannot be planned. An existing outcome is kept.
     """
     case = checked.case
     if checked.outcome or (case.engine == "jax" and case.mode != AUTO and case.jit):
@@ -197,10 +197,10 @@ def run_plan(study: PlannedStudy, listener: Callable[[dict[str, Any]], None]) ->
 
 
 def _compile(study: PlannedStudy) -> Iterator[tuple[PreflightResult, RecordFields | None]]:
-    """Compile the cases of a study, predict their times, and yield (checked case, record fields) for each.
+    """Compile the cases of a study, predict their times, and yield each case with its record fields.
 
-    Cases that the preflight check excludes are not compiled. They are yielded first, and their fields contain
-    the reason. Before each compilation, (checked case, None) is yielded.
+    Cases that the preflight check excludes come first, and are not compiled. Before each compilation, the
+    case is also yielded with None.
     """
     for checked in study.cases:
         if checked.outcome:
@@ -218,10 +218,10 @@ def _compile(study: PlannedStudy) -> Iterator[tuple[PreflightResult, RecordField
 def compile_cases(
     header: Mapping[str, Any], cases: Iterable[Case], size: int, seconds: float
 ) -> Iterator[tuple[Case, RecordFields | None]]:
-    """Compile cases in `size` worker processes. Cases with equal programs are compiled only once.
+    """Compile cases in `size` worker processes, and yield each case with its record fields.
 
-    Yield (case, None) before the compilation of a case, and (case, record fields) when its result is known.
-    `header` describes the hardware to the workers. `seconds` is the timeout of each compilation. Raise
+    Cases with equal programs are compiled once. Before each compilation, the case is also yielded with None.
+    `header` describes the hardware to the workers. `seconds` is the timeout of a compilation. Raise
     `AllocationLost` if a worker does not start.
     """
     remaining_groups = iter(group_by(sorted(cases, key=lambda case: -case.devices), on_one_device).values())
@@ -244,9 +244,9 @@ def _compile_groups(
 ) -> None:
     """Compile groups of cases in a worker process, and put the results into the queue `events`.
 
-    The cases of a group have equal programs. The worker process is restarted if it dies. `header` describes
-    the hardware. `seconds` is the timeout of a compilation. If an error ends the work, the exception is also
-    put into the queue. The last item is None.
+    The cases of a group have equal programs. The process is restarted if it dies. `compile_cases` documents
+    the other arguments. If an error ends the work, the exception is put into the queue. The last item is
+    None.
     """
     variant = Variant("plan", module="scaling.plan.compile_worker", variables=_ENVIRONMENT_VARIABLES)
     equal_cases = list[Case]()
@@ -265,9 +265,9 @@ def _compile_groups(
 def _compile_first(worker: WorkerGroup, equal_cases: list[Case], seconds: float, events: _Events) -> bool:
     """Compile the first of several cases with equal programs. Return whether the worker is still alive.
 
-    If the compilation succeeds, its record fields hold for all cases. If it fails, they hold for the first
-    case only. These cases are removed from `equal_cases`, and (case, record fields) is put into the queue
-    `events` for each of them. `seconds` is the timeout of the compilation.
+    The record fields are valid for all cases, or for the first case only if its compilation fails. The cases
+    are removed from `equal_cases`, and put into the queue `events` with their fields. `seconds` is the
+    timeout.
     """
     case, is_alive = equal_cases.pop(0), True
     events.put((case, None))
@@ -285,7 +285,7 @@ def _compile_first(worker: WorkerGroup, equal_cases: list[Case], seconds: float,
 
 
 def on_one_device(case: Case) -> Case:
-    """Return a case on one device that runs the same program as each device of `case`.
+    """Return a case on one device whose program is the same as that of each device of `case`.
 
     Return `case` itself if no such case is known.
     """
@@ -317,7 +317,7 @@ def describe_work(study: PlannedStudy) -> str:
 
 
 def plan_lines(study: PlannedStudy, findings: Findings) -> list[str]:
-    """Return a list of sentences about predicted call times, and the device-hours to measure the study.
+    """Return sentences on the predicted times of a plan, and on the device-hours to measure its study.
 
     `findings` is the analysis of the results folder.
     """
@@ -342,8 +342,8 @@ def plan_lines(study: PlannedStudy, findings: Findings) -> list[str]:
 def device_hours(records: Sequence[Record], settings: RunSettings, limit: str) -> float:
     """Return the predicted device-hours to measure the cases of `records` in all replicates.
 
-    `limit` is "low" or "high", the lower or upper limit of the 95 % interval of each predicted call time.
-    Cases without a prediction are omitted.
+    `limit` selects the "low" or "high" limit of the 95 % interval of each predicted time. Cases without one
+    are omitted.
     """
     seconds, sampling = 0.0, settings.sampling
     for record in records:

@@ -76,7 +76,7 @@ class UnknownTime(Exception):
 def predict(case: Case, hardware: Hardware, fields: RecordFields) -> RecordFields:
     """Return the record fields of a compiled case, with its predicted time in the field `predicted`.
 
-    If no time can be predicted, the field `text` contains the reason.
+    If no time can be predicted, the field `text` states the reason.
     """
     if fields["status"] != "planned":
         return fields
@@ -110,13 +110,13 @@ def estimate_time(
 def draw_time_parts(
     case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
 ) -> tuple[dict[str, np.ndarray], str | None]:
-    """Return ({part: seconds}, bound), with random samples of each part of the predicted time of a call.
+    """Return random samples of each part of the predicted time of a call, and the name of what limits it.
 
-    The parts are "call", "compute", "communication" and "waiting" (for the slowest device). The seconds are
-    an array of shape (DRAWS,). Sample k is the time on machine k of `DRAWS` machines with random rates. All
-    programs use the same machines. `bound` is the largest part of the kernel time: "memory", "overhead" or a
-    kind of operation such as "products". It is None if the kernels take no time. Raise `UnknownTime` if a
-    rate or an amount of work is unknown.
+    The parts are "call", "compute", "communication" and "waiting" (for the slowest device), in seconds. Each
+    is an array of shape (DRAWS,), whose element k is the time on random machine k. All programs use the same
+    machines. The limit is the largest part of the kernel time: "memory", "overhead" or a kind of operation
+    such as "products". It is None if the kernels take no time. Raise `UnknownTime` if a rate or an amount of
+    work is unknown.
     """
     if not all(math.isfinite(work.get("times", 1)) for work in (*kernels, *messages)):
         raise UnknownTime("the number of iterations of a loop is not known at compile time")
@@ -149,7 +149,7 @@ def draw_time_parts(
 
 
 def _communication_cost(hardware: Hardware, rates: Rates, messages: Sequence[Work]) -> np.ndarray:
-    """Return the predicted (latency, transfer time) of all collectives of a call, in seconds."""
+    """Return the latency and the transfer time of all collectives of a call in seconds, as an array."""
     total = np.zeros(2)
     for message in messages:
         size, group = message.get("bytes", 0), int(message["group"])
@@ -167,11 +167,10 @@ def _draw_log_uniform(bounds: tuple[float, float], rng: np.random.Generator) -> 
 def _kernel_seconds(
     case: Case, rates: Rates, kernels: Sequence[Work]
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return ({part of the kernel time: seconds}, executions). Each array has the shape (kernels,).
+    """Return the parts of the time of each kernel in seconds, and the number of executions of each kernel.
 
-    The parts are "memory", "overhead" and the kinds of operations, such as "products". The seconds are the
-    time of a part in one execution of each kernel. `executions` contains the number of executions of each
-    kernel. Raise `UnknownTime` if a rate or an amount of work is unknown.
+    The parts are "memory", "overhead" and the kinds of operations, such as "products". Each is an array of
+    shape (kernels,), for one execution. Raise `UnknownTime` if a rate or an amount of work is unknown.
     """
     dtype = case.dtype
     double = rates.arithmetic["float64"]
@@ -210,11 +209,11 @@ def _memory_seconds(kernel: Work, rates: Rates) -> float:
 def collective_cost(
     kind: str, nbytes: float, devices: int, levels: Sequence[Level], shape: tuple[int, ...] = ()
 ) -> np.ndarray:
-    """Return the predicted (latency, transfer time) of one execution of a collective, in seconds.
+    """Return the predicted latency and transfer time of a collective in seconds, as an array.
 
-    `kind` is the HLO opcode, a key of `PARTS_OF_ALL_REDUCE`. Any other opcode raises `UnknownTime`. `nbytes`
-    is the size of the input or output of a device, whichever is larger. `levels` are the network levels,
-    innermost first. `shape` is the shape of the torus in chips, or () without a torus.
+    `kind` is its HLO opcode. `nbytes` is the size of the input or output of a device, whichever is larger.
+    `levels` are the network levels, innermost first. `shape` is the shape of the torus in chips, or ()
+    without one. Raise `UnknownTime` unless `kind` is a key of `PARTS_OF_ALL_REDUCE`.
     """
     if kind not in PARTS_OF_ALL_REDUCE:
         raise UnknownTime(f"the time of {kind} between devices is not modeled")
@@ -231,7 +230,7 @@ def collective_cost(
 
 
 def _ring_or_tree_cost(nbytes: float, devices: int, level: Level) -> np.ndarray:
-    """Return (latency, transfer time) in seconds of an all-reduce on a ring or tree, whichever is faster."""
+    """Return the latency and the transfer time of an all-reduce on a ring or a tree, whichever is faster."""
     steps, depth = 2 * (devices - 1), math.ceil(math.log2(devices))
     ring = np.array([steps * level.latency, steps / devices * nbytes / level.bandwidth])
     tree = np.array([2 * depth * level.latency, 2 * nbytes / level.bandwidth])
@@ -239,7 +238,7 @@ def _ring_or_tree_cost(nbytes: float, devices: int, level: Level) -> np.ndarray:
 
 
 def _torus_cost(nbytes: float, shape: tuple[int, ...], level: Level) -> np.ndarray:
-    """Return (latency, transfer time) in seconds of an all-reduce of `nbytes` bytes on a torus of chips."""
+    """Return the latency and the transfer time of an all-reduce of `nbytes` bytes on a torus of chips."""
     hops, links, chips = 0, 0, math.prod(shape)
     for length in (length for length in shape if length > 1):
         is_ring = length % level.wraps == 0
@@ -251,9 +250,9 @@ def _torus_cost(nbytes: float, shape: tuple[int, ...], level: Level) -> np.ndarr
 
 
 def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) -> np.ndarray:
-    """Return random samples of the time of the slowest device, relative to the time of a typical device.
+    """Return random samples of the time of the slowest of `devices` devices, relative to a typical device.
 
-    `uniform` contains a random number between 0 and 1 for each sample. `devices` is the number of devices.
+    `uniform` contains a random number between 0 and 1 for each sample.
     """
     fraction = hardware.stragglers["share"]
     shift = math.log(hardware.stragglers["slowdown"]) / hardware.jitter
@@ -266,12 +265,11 @@ def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) 
 
 
 def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = True) -> Hardware:
-    """Return a copy of the CPU model `hardware` with measured rates for each number of devices.
+    """Return a copy of the model of a CPU with measured rates for each number of devices.
 
-    Only timings of the environment that was measured last are used. If `bound_only` is true, timings of
-    processes that were not bound to one core per device are ignored. The rates for a number of devices
-    require timings of an array copy and of a call of an empty function. Raise `Refusal` if no number of
-    devices has both.
+    The rates are from the environment that was measured last. They require an array copy and a call of an
+    empty function on the same number of devices. If `bound_only` is true, timings of processes that were not
+    bound to one core per device are ignored. Raise `Refusal` if no number of devices has both.
     """
     benchmarks = [t for t in timings if t.case.kind in ("ceiling", "floor") and (t.honest or not bound_only)]
     benchmarks.sort(key=lambda timing: timing.records[-1].started_at or "")

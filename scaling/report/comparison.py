@@ -59,7 +59,7 @@ def comparison_lines(comparison: FolderComparison) -> list[str]:
 
 
 def changed_table(comparison: FolderComparison) -> Table:
-    """Return a table of the changed cases, at most 40. A last row counts the omitted cases, if any."""
+    """Return a table of at most 40 changed cases. Its last row counts the cases that are omitted, if any."""
     return _short_table([row for row in comparison.rows if row.verdict not in folder_comparison.UNCHANGED])
 
 
@@ -103,7 +103,7 @@ def _describe_doubts(compared: ComparedCase) -> str:
 
 
 def format_markdown(comparison: FolderComparison) -> str:
-    """Return a comparison in Markdown, for example for a pull request: summary, up to 40 cases, remarks."""
+    """Return a comparison in Markdown, for example for a pull request, with a table of at most 40 cases."""
     *remarks, summary = map(escape_markdown, comparison_lines(comparison))
     table = to_markdown_table(_short_table(comparison.rows))
     return "\n\n".join([f"**{summary}**", table, "\n".join(f"- {remark}" for remark in remarks)]) + "\n"

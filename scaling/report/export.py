@@ -1,4 +1,4 @@
-"""Export the tables and figures of a results folder to CSV, Parquet, Extra-P or image files (FORMATS)."""
+"""Export a results folder to CSV, Parquet or Extra-P files, or its figures to images (`FORMATS`)."""
 
 import importlib.util
 from collections.abc import Callable, Collection, Mapping
@@ -15,11 +15,10 @@ from scaling.results.store import Loaded, no_records_error, write_files
 def write_exports(
     folder: Path, formats: Collection[str], output: Path | None = None, loaded: Loaded | None = None
 ) -> dict[str, list[Path]]:
-    """Export a results folder to files, and return {format: paths of the written files}.
+    """Export a results folder to files, and return the paths of the files of each format.
 
     `formats` are keys of FORMATS. `output` is the folder to write to, or None for the subfolder `export`.
-    `loaded` contains the records of the folder, or is None to read them. Files with the same names are
-    replaced.
+    `loaded` contains the records of the folder, or is None to load them. Existing files are replaced.
 
     Raise `Refusal` and write no file if a format is unknown, a required package is not installed, there is
     nothing to export, or `output` cannot be created.
@@ -45,7 +44,7 @@ def write_exports(
 
 
 def describe_empty(formats: Collection[str]) -> str:
-    """Return the error message to print if there is nothing to export in any of the given formats."""
+    """Return the message to print if there is nothing to export in any of the given formats."""
     if "csv" in formats or "parquet" in formats:
         return "no table: nothing was measured; `scaling report` shows the planned cases"
     return (

@@ -1,4 +1,4 @@
-"""Write the HTML page of a report (`write_report`), or render a comparison: sections, cards, case panels.
+"""Write the HTML page of a report (`write_report`), or render that of a comparison (`render_page`).
 
 A page consists of badges, answers, `Section`s and a panel for each case. It works offline. Its template
 page.html.jinja includes page.css and page.js. Text from records is escaped. In the browser, vega.min.js draws
@@ -49,10 +49,7 @@ class Section(NamedTuple):
 
 
 def write_report(folder: Path, findings: Findings) -> Path:
-    """Write the report of a results folder, and return the path of index.html.
-
-    The files index.html and table.md in the subfolder `report` are replaced.
-    """
+    """Write report/index.html and report/table.md in a results folder, and return the path of index.html."""
     answer_table, folded = tables.answer_table(findings), tables.folded_tables(findings)
     sentences, report_folder = answer_sentences(findings), folder / "report"
     page = _render_report(findings, sentences, answer_table, folded)
@@ -69,8 +66,8 @@ def _render_report(
 ) -> str:
     """Return the HTML page of a results folder.
 
-    The page begins with `answer_table`, or with `sentences` if this table is empty. Each of `folded_tables`
-    is in a collapsed section.
+    It begins with `answer_table`, or with `sentences` if this table is empty. Each of `folded_tables` is in a
+    collapsed section.
     """
     sections = [
         Section(figure.name, figure.title, _first_sentence(figure.caption), figure=figure, opened=number == 0)
@@ -94,7 +91,7 @@ def _render_report(
 
 
 def table_section(table: Table, opened: bool = False) -> Section:
-    """Return a section that contains a table. It is expanded from the start if `opened` is true."""
+    """Return a section that contains a table. It is initially expanded if `opened` is true."""
     sentence = "" if opened else _first_sentence(table.note)
     row_count = format_count(len(table.rows), "row")
     summary = f"{row_count}. {sentence}" if sentence else row_count
@@ -115,8 +112,8 @@ def render_page(
 ) -> str:
     """Return an HTML page with a title, badges, answers, sections and a detail panel for each case.
 
-    `provenance` is the line below the title. `badges` are (CSS class, text) pairs. `panels` is the result of
-    `case_panels`.
+    `provenance` is the line below the title. Each badge consists of a CSS class and a text. `panels` is the
+    result of `case_panels`.
     """
     figures = [section.figure for section in sections if section.figure]
     vega = Path(__file__).with_name("vega.min.js").read_text(encoding="utf-8") if figures or panels else ""
@@ -129,10 +126,11 @@ def render_page(
 
 
 def case_panels(cases: Mapping[str, Mapping[str, Sequence[Record]]]) -> dict[str, Any]:
-    """Return {HTML anchor: detail panel}, with a panel for each case that has records.
+    """Return a detail panel for each case that has records, by HTML anchor.
 
-    `cases` is {HTML anchor: {prefix: records}}, with one record per process. With the prefix 'A, ', the
-    processes have the names 'A, process 1', 'A, process 2', and so on. A panel is a JSON-compatible dict:
+    `cases` maps the anchor of a case to groups of its records, with one record per process. The key of a
+    group is a prefix of the names of its processes: 'A, ' gives 'A, process 1', 'A, process 2' and so on. A
+    panel is a JSON-compatible dict:
 
     facts      list of strings, such as 'compile 1.20 s to 1.40 s'
     step       usually 1; a step of 2 means that only every second sample is plotted

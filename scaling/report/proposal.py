@@ -50,7 +50,7 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
     text = render_markdown(
         "proposal.md.jinja", **{function.__name__: function for function in _TEMPLATE_FUNCTIONS},
         findings=findings, curves=curves, figures=figures, calls=CALLS,
-        predictions=predictions, measured=_count_measurements(findings),
+        predictions=predictions, measured=_describe_measurements(findings),
         other_baselines=sorted({curve.baseline_devices for curve in long_curves} - {1}),
         has_weak_curve=any(curve.kind == "weak" for curve in long_curves),
         planned_machines=[f.title for f in findings.forecasts if any(r.predicted for r in f.records)],
@@ -62,8 +62,8 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
     return store.write_files(folder / "report" / "proposal", contents)[-1]
 
 
-def _count_measurements(findings: Findings) -> dict[str, Any] | None:
-    """Return what the section "Methods" states, as {name: value}. Return None if no case was measured."""
+def _describe_measurements(findings: Findings) -> dict[str, Any] | None:
+    """Return the facts that the section "Methods" of the proposal states, by name, or None without any."""
     records = [r for r in findings.records if r.status == "ok" and r.case.kind == "case"]
     if not records:
         return None

@@ -1,7 +1,7 @@
 """Make the tables of a report: fastest modes, cases with or without a time, environments, lint, plans, peers.
 
-Each function *_rows yields the rows of one table. A row is a dict from column name to cell. The HTML page,
-table.md and the terminal show the same tables.
+Each function *_rows yields the rows of one table as dicts from column name to cell. The HTML page, table.md
+and the terminal show the same tables.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from scaling.analysis.curves import (
 from scaling.analysis.estimate import Estimate, format_percentage, format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast
-from scaling.analysis.ranking import Ranking, compare_settings, recommend_ranking
+from scaling.analysis.ranking import Ranking, group_settings, recommend_ranking
 from scaling.analysis.timings import Timing, format_time
 from scaling.core.case import PEAKS, label
 from scaling.core.formatting import (
@@ -100,7 +100,8 @@ def _name_with_time(timing: Timing) -> str:
 def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
     """Return a table of times and speed-ups, with a row for each curve and a column for each device count.
 
-    The rows are sorted by the largest number of devices in descending order, then by the time there.
+    The curves with the most devices come first, and of these the curves with the shortest time on the most
+    devices.
     """
     first, device_counts = curves[0], sorted({point.devices for curve in curves for point in curve.points})
     curves = sorted(curves, key=lambda curve: (-curve.points[-1].devices, curve.points[-1].seconds))
@@ -122,9 +123,9 @@ def _curve_cell(point: CurvePoint) -> str:
 
 
 def count_statuses(findings: Findings) -> Counter[str]:
-    """Return {status: number of replicates of cases}. The statuses include "planned" and "missing".
+    """Return the number of replicates of cases with each status, including "planned" and "missing".
 
-    If the folder has only records of plans, their skipped and failed cases are counted.
+    If the folder has only plans, their skipped and failed cases are counted.
     """
     plans = Counter(record.status for forecast in findings.forecasts for record in forecast.records)
     counts = Counter(record.status for record in findings.newest_records) or plans
@@ -132,7 +133,7 @@ def count_statuses(findings: Findings) -> Counter[str]:
 
 
 def folded_tables(findings: Findings) -> list[Table]:
-    """Return the tables in the collapsed sections of the HTML page, without empty ones, in page order."""
+    """Return the tables in the collapsed sections of the HTML page in their order, without empty ones."""
     anchors = [case_anchor(timing) for timing in findings.case_timings]
     fastest_rows = (_fastest_row(findings, row, row.certainty) for row in findings.fastest)
     tables = [
@@ -167,7 +168,7 @@ def _format_cell(column: str, value: object) -> str:
 
 
 def case_anchor(timing: Timing) -> str:
-    """Return the HTML ID of a measured case, which its table row and its detail panel have in common."""
+    """Return the HTML ID that the table row and the detail panel of a measured case have in common."""
     return f"case-{timing.case.key}-{timing.environment}" + ("" if timing.honest else "-shared")
 
 
@@ -201,8 +202,8 @@ def _format_kinds(
 ) -> str:
     """Return text for a case on several curves, such as '1.9x, weak 1.8x', or '' if it is on none.
 
-    `points` maps the kinds "strong" and "weak" to (curve, point). `format_point` returns the text of such a
-    pair, or ''.
+    `points` maps the kinds "strong" and "weak" to a curve and a point, from which `format_point` makes the
+    text.
     """
     texts = {kind: format_point(*pair) for kind, pair in points.items()}
     return ", ".join(text if kind == "strong" else f"{kind} {text}" for kind, text in texts.items() if text)
@@ -262,7 +263,7 @@ def _planned_rows(forecast: Forecast) -> Iterator[Row]:
             "status": record.status,
             "devices": record.case.devices,
             "predicted time": predicted_times and format_duration(*predicted_times),
-            "efficiency": _format_kinds(dict(pairs), lambda _, p: format_ratio(*p.efficiency, sign="")),
+            "efficiency": _format_kinds(dict(pairs), lambda _, p: format_ratio(*p.efficiency, suffix="")),
             "bound by": predicted and predicted.get("bound"),
             "communication": predicted and predicted["communication"] / predicted["seconds"],
             "waiting": predicted and predicted["waiting"] / predicted["seconds"],
@@ -279,7 +280,7 @@ def _describe_memory(record: Record) -> str:
 
 
 def _settings_rows(findings: Findings) -> Iterator[Row]:
-    for program in compare_settings(findings.case_timings):
+    for program in group_settings(findings.case_timings):
         for timing in program:
             yield {
                 "case": label(timing.case) + findings.suffix(timing.environment, timing.honest),

@@ -1,6 +1,6 @@
 """Print reports, tables and the summary of a run on a console, and save a printed report (.inputs.json).
 
-A report that is up to date is printed again without importing the analysis or reading the records.
+A report that is up to date is printed again without reading the records.
 """
 
 import contextlib
@@ -55,8 +55,8 @@ def terminal_report(findings: "Findings") -> TerminalReport:
 def describe_totals(findings: "Findings") -> str:
     """Return the number of cases with each status as text, such as '2 ok, 0 skipped, 1 failed'.
 
-    Each replicate counts as a case. Missing cases are counted if there are any, and planned cases if there
-    are only plans.
+    Each replicate counts as a case. Missing and planned cases are stated only if there are any, and planned
+    cases only if there are no others.
     """
     from scaling.report.tables import count_statuses
 
@@ -69,7 +69,8 @@ def describe_totals(findings: "Findings") -> str:
 def inputs_digest(folder: Path) -> str:
     """Return a SHA-256 digest of everything that determines the report of a results folder.
 
-    This is its name, records, plans and study.json, and the Python source and the templates of this package.
+    This is the name, records, plans and study.json of the folder, and the source and templates of this
+    package.
     """
     digest = hashlib.sha256(os.fsencode(f"{folder.resolve().name} {environment.package_hash()}"))
     templates = Path(__file__).parent.glob("*.[cj]*")  # .css, .jinja and .js files
@@ -94,8 +95,8 @@ def _add_output_digest(folder: Path, digest: str) -> str:
 def load_saved_output(folder: Path, digest: str) -> TerminalReport | None:
     """Return what the last report printed on the console, or None if the report is outdated.
 
-    A report is outdated if the saved digest of its inputs differs from `digest`, or if a file of the report
-    was changed.
+    A report is outdated if `digest` is not the saved digest of its inputs, or if one of its files was
+    changed.
     """
     saved = store.read_json(folder / "report" / _SAVED_OUTPUT)
     if not (isinstance(saved, dict) and saved.get("digest") == _add_output_digest(folder, digest)):
@@ -104,16 +105,13 @@ def load_saved_output(folder: Path, digest: str) -> TerminalReport | None:
 
 
 def save_output(folder: Path, digest: str, printed: TerminalReport) -> None:
-    """Save what a report printed on the console to the file report/.inputs.json.
-
-    `digest` is the digest of the inputs of the report, which is saved too.
-    """
+    """Save what a report printed on the console, and the digest of its inputs, to report/.inputs.json."""
     content = {"digest": _add_output_digest(folder, digest)} | printed._asdict()
     store.write_json(folder / "report" / _SAVED_OUTPUT, content)
 
 
 def print_report(report: TerminalReport, console: Console) -> None:
-    """Print the tables and the sentences of a report on a console, but not its field `totals`."""
+    """Print the tables and the sentences of a report on a console."""
     for table in report.tables:
         print_table(table, console)
     for sentence in report.sentences:
@@ -146,10 +144,9 @@ def print_table(table: Table, console: Console) -> None:
 
 
 def _column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | None:
-    """Return the width of each column in characters, or None if the table does not fit.
+    """Return the width of each column in characters, or None if the table does not fit into `width`.
 
-    `columns` contains the cells of each column. A table does not fit if its longest words need more than
-    `width` characters.
+    `columns` contains the cells of each column. Words are not broken.
     """
     max_widths = [max(map(len, column)) for column in columns]
     min_widths = [max(len(word) for cell in column for word in cell.split(" ")) for column in columns]

@@ -1,7 +1,7 @@
 """Define `Table`, clean and wrap text, escape Markdown and HTML, and load Jinja templates (*.jinja).
 
-This module imports Jinja and MarkupSafe only where it formats text with them, so that other commands start
-quickly, and scripts/accelerator needs neither.
+Jinja and MarkupSafe are imported only where they are used, because other commands start faster without them,
+and scripts/accelerator needs neither.
 """
 
 import functools
@@ -56,9 +56,10 @@ def make_table(
 
 
 def clean_text(text: str) -> str:
-    """Return a text with spaces for control characters except line feeds, and U+FFFD for invalid characters.
+    """Return a text without control characters (except line feeds) and without invalid characters.
 
-    Invalid characters are lone surrogates, and characters that XML does not allow.
+    A control character becomes a space. Lone surrogates, and characters that XML does not allow, become
+    U+FFFD.
     """
     return _INVALID.sub("\ufffd", _CONTROL.sub(" ", text))
 
@@ -74,10 +75,9 @@ def keep_numbers_whole(text: str) -> str:
 
 
 def wrap_text(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
-    """Return the lines of a text, wrapped at `width` characters.
+    """Return the lines of a text, wrapped at `width` characters. All but the first begin with `indent`.
 
-    All lines except the first begin with `indent`. Words and quantities such as '1.2 ms' are not broken, so
-    that a line can be longer.
+    A line can be longer, because words and quantities such as '1.2 ms' are not broken.
     """
     joined = keep_numbers_whole(" ".join(clean_text(text).split()))
     wrapper = textwrap.TextWrapper(
@@ -128,7 +128,7 @@ def load_template(name: str) -> "jinja2.Template":
 
 
 def _to_html(text: str) -> "Markup":
-    """Return text as HTML: text in backticks becomes a `<code>` element, and quantities are not broken."""
+    """Return text as HTML. Text in backticks becomes a `<code>` element, and quantities are not broken."""
     from markupsafe import Markup, escape
 
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(keep_numbers_whole(text)))))

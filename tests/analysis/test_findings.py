@@ -66,7 +66,7 @@ def test_one_point_that_ran_out_of_memory_on_two_devices_belongs_to_no_weak_curv
     failed = {"points": 1, "devices": 2, "split": "seeds", "status": "failed", "reason": "out_of_memory"}
     study = findings_of([*weak, failed | {"seconds": 1.0}], ["weak"])
     (curve,) = study.curves
-    assert (curve.environment, *curve.program) not in study.too_large_on
+    assert study.too_large_on(curve) is None
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,8 @@ def setting(seconds=1.0, memory=100, **fields):
     return record(seconds=seconds, temp_bytes=memory - 3, argument_bytes=1, output_bytes=2, **fields)
 
 
-def compare_settings(*records):
-    return ranking.compare_settings(pool_processes(records))
+def group_settings(*records):
+    return ranking.group_settings(pool_processes(records))
 
 
 def table_rows(folder, records, anchor="settings"):
@@ -52,7 +52,7 @@ def table_rows(folder, records, anchor="settings"):
 ], ids=str)  # fmt: skip
 def test_cases_that_differ_only_in_settings_are_compared_the_fastest_first(fields):
     for seconds in (0.5, 2.0):
-        program = only(compare_settings(setting(), setting(seconds, **fields)))
+        program = only(group_settings(setting(), setting(seconds, **fields)))
         assert [timing.median for timing in program] == sorted([1.0, seconds])
 
 
@@ -61,18 +61,18 @@ def test_cases_that_differ_only_in_settings_are_compared_the_fastest_first(field
     {"digest": "two"}, {"reduce": "gram"}, {"formulation": "rowwise"}, {"dtype": "float64"}, {"cores": []},
 ], ids=str)  # fmt: skip
 def test_cases_that_differ_in_other_fields_are_not_compared(fields):
-    assert compare_settings(setting(), setting(2.0, chunk=2, **fields)) == []
+    assert group_settings(setting(), setting(2.0, chunk=2, **fields)) == []
 
 
 def test_meshes_overlaps_and_processes_of_one_device_count_are_compared():
     meshes = [record(4, split="both", mesh=mesh, replicate=i) for mesh in ("1x4", "2x2") for i in range(3)]
-    assert [len(timing.records) for timing in only(compare_settings(*meshes))] == [3, 3]
+    assert [len(timing.records) for timing in only(group_settings(*meshes))] == [3, 3]
     overlaps = [record(2, seconds, overlap=seconds < 4, **GRADIENT) for seconds in (4.0, 3.0)]
-    assert [timing.case.overlap for timing in only(compare_settings(*overlaps))] == [True, False]
+    assert [timing.case.overlap for timing in only(group_settings(*overlaps))] == [True, False]
 
 
 def test_function_values_have_no_settings():
-    assert compare_settings(record(mode="value"), record(mode="value", block=2)) == []
+    assert group_settings(record(mode="value"), record(mode="value", block=2)) == []
 
 
 def test_table_of_settings_states_the_time_and_the_memory_of_each(tmp_path):

@@ -70,7 +70,7 @@ def draw_times(findings: Findings) -> Figure | None:
 def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None = None) -> Figure | None:
     """Draw speed-up and efficiency against the number of devices. Return None if there is no curve.
 
-    Only curves of this `kind` ("strong" or "weak") are drawn. `curves` is by default `findings.curves`.
+    Only curves of this `kind` ("strong" or "weak") are drawn, from `curves` or by default `findings.curves`.
     """
     same_kind = [curve for curve in curves or findings.curves if curve.kind == kind]
     baselines = " or ".join(dict.fromkeys(curve.baseline for curve in same_kind if len(curve.points) > 1))
@@ -99,9 +99,8 @@ def _draw_curves(
 ) -> Figure | None:
     """Draw the curves of the largest problem of each function. Return None if no curve can be drawn.
 
-    There is one panel for each problem and field. Problems with more numbers of devices come first, and
-    function values (mode=value) come last. A field is the quantity on the y-axis, such as 'seconds' or
-    'speedup'.
+    There is one panel for each problem and field. A field is the quantity on the y-axis, such as 'seconds' or
+    'speedup'. Problems with more numbers of devices come first, and function values (mode=value) come last.
     """
     problems = curves_of_largest_problems(curves, mixed="seconds" in fields)  # times have no baseline
     problems.sort(key=lambda curves: (curves[0].case.ad_mode.is_value, -max(len(c.points) for c in curves)))
@@ -129,7 +128,7 @@ def _limit_curves(curves: Sequence[Curve]) -> list[Curve]:
 def _curve_rows(curves: Iterable[Curve], field: str) -> list[Row]:
     """Return a data row for each point of the curves, with the quantity `field` as its y value.
 
-    The y value of a ratio that is unknown or too uncertain is None.
+    The y value is None if it is a ratio that is unknown or too uncertain.
     """
     rows = []
     for curve in curves:
@@ -157,10 +156,10 @@ def _draw_chart(
 
 
 def _ideal_values(curves: Sequence[Curve], field: str, device_counts: Iterable[int]) -> dict[int, float]:
-    """Return {number of devices: value of `field` under ideal scaling}.
+    """Return the value of `field` under ideal scaling for each number of devices.
 
-    The values are extrapolated from the fastest of the curves on the fewest devices. Return {} if `field` is
-    not 'seconds', 'speedup' or 'efficiency'.
+    It is extrapolated from the fastest of the curves on the fewest devices. Return {} if `field` is not
+    'seconds', 'speedup' or 'efficiency'.
     """
     fastest = min((curve.points[0] for curve in curves), key=lambda point: (point.devices, point.seconds))
     speedups = {count: count / fastest.devices for count in device_counts if count >= fastest.devices}
@@ -211,7 +210,7 @@ def draw_sizes(findings: Findings) -> Figure | None:
 def rank_sweeps(sweeps: Iterable[SizeSweep]) -> list[SizeSweep]:
     """Return size sweeps in drawing order: the best sweep of each function, then the second best, and so on.
 
-    The best sweep has the most AD methods and, of several such sweeps, the most timings. Sweeps of function
+    The best sweep has the most AD methods, and of several such sweeps the most timings. Sweeps of function
     values (mode=value) come last.
     """
     best_first = sorted(
@@ -221,7 +220,7 @@ def rank_sweeps(sweeps: Iterable[SizeSweep]) -> list[SizeSweep]:
 
 
 def _interleave_families(subjects: Iterable[S]) -> list[S]:
-    """Return `subjects` in this order: the first one of each function, the second one of each, and so on."""
+    """Return `subjects` reordered: the first one of each function, the second one of each, and so on."""
     groups = group_by(subjects, lambda subject: subject.family_key).values()
     ranked = [pair for group in groups for pair in enumerate(group)]
     return [subject for _, subject in sorted(ranked, key=lambda pair: pair[0])]

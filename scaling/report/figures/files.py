@@ -53,7 +53,7 @@ def to_script_json(value: Any) -> str:
 
 
 def _clean_values(value: Any) -> Any:
-    """Return a copy of nested data: text without control characters, floats of six significant digits."""
+    """Return a copy of nested data with clean text (`clean_text`), and floats of six significant digits."""
     if isinstance(value, dict):
         return {key: _clean_values(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -103,7 +103,7 @@ def _describe_machine(environment: Mapping[str, Any]) -> str:
 
 
 def encode_figures(figures: Iterable[Figure], findings: Findings, extension: str) -> dict[str, bytes]:
-    """Return {file name: content} with an image file for each figure.
+    """Return the content of an image file for each figure, by file name.
 
     `extension` is a key of ENCODERS, such as "png". Raise `Refusal` if `ulimit -v` is too low.
     """

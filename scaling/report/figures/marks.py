@@ -1,7 +1,7 @@
 """Build the parts of a figure (`Figure`, `Panel`): axes, lines, markers, error bars, labels and line styles.
 
-The fields of a data row are its `line`, its position `x`, its value `y`, the limits `low` and `high` of the
-95 % interval, and its tooltip `tip`.
+The fields of a data row are the name of its `line`, its position `x`, its value `y`, the limits `low` and
+`high` of the 95 % interval, and its tooltip `tip`.
 """
 
 import math
@@ -118,8 +118,7 @@ def make_figure(
 ) -> Figure | None:
     """Return a figure with the given panels, or None if there are none.
 
-    `problems` is the number of problems that could be drawn. If it exceeds MAX_PANELS, the caption states
-    that only MAX_PANELS of them are drawn.
+    `problems` is the number of problems that could be drawn. The caption states it if it exceeds MAX_PANELS.
     """
     if problems > MAX_PANELS:
         caption += f" {MAX_PANELS} of {problems} problems are drawn; the tables have all."
@@ -130,7 +129,7 @@ def make_figure(
 def panel_title(findings: Findings, subject: Subject, *details: str) -> tuple[str, ...]:
     """Return the lines of a panel title: the name of the function of `subject`, and `details`.
 
-    If any workload was measured in several environments, the last line names the environment of `subject`.
+    The last line names the environment of `subject` if any workload was measured in several environments.
     """
     environment = f"environment {subject.environment}" if findings.has_mixed_environments else ""
     return tuple(filter(None, (subject.family, *details, environment)))
@@ -139,8 +138,7 @@ def panel_title(findings: Findings, subject: Subject, *details: str) -> tuple[st
 def timing_row(line: str, timing: Timing, x: Any, *remarks: str) -> Row:
     """Return a row of chart data with the time of a timing in seconds, its 95 % interval and a tooltip.
 
-    `line` is the name of the line in the chart, and `x` the position on its x-axis. `remarks` are added to
-    the tooltip.
+    `line` is the name of the line, and `x` the position on the x-axis. The tooltip contains `remarks`.
     """
     seconds, low, high = timing.estimate
     sample_count = len(timing.seconds)
@@ -159,8 +157,8 @@ def values_with_bounds(rows: Iterable[Row]) -> list[float]:
 def log_axis(title: str, values: Iterable[float], unit: str = "", counts: bool = False) -> Spec:
     """Return a logarithmic Vega-Lite axis that covers all positive `values`.
 
-    If `unit` is given, tick labels have SI prefixes. If `counts` is true and there are at most 24 values, the
-    ticks are at the values. Otherwise, they are at round numbers.
+    If `unit` is given, tick labels have SI prefixes. The ticks are at round numbers. If `counts` is true and
+    there are at most 24 values, they are at the values.
     """
     positive = sorted({value for value in values if value > 0})
     margin = max((positive[-1] / positive[0]) ** 0.06, 1.1)
@@ -219,8 +217,7 @@ def make_layer(mark: Spec, rows: Sequence[Row] | None = None, **channels: Any) -
 def draw_lines(rows: Sequence[Row], y: Spec, styles: Sequence[LineStyle]) -> list[Spec]:
     """Return layers with the lines, error bars and markers of the data rows of a chart.
 
-    `y` is the axis of the chart. If there are two to four lines with different AD modes, each line is labeled
-    with its mode.
+    `y` is the axis of the chart. Two to four lines with different AD modes are labeled with their modes.
     """
     dash = _line_channel(styles, [list(style.dash or (1, 0)) for style in styles])
     shape = _line_channel(styles, [SHAPES[style.shape or "circle"] for style in styles])
@@ -272,6 +269,6 @@ def draw_ideal(values: Mapping[int, float], y: Spec) -> list[Spec]:
 
 
 def draw_text(color: Spec, rows: Sequence[Row] | None = None, **options: Any) -> Spec:
-    """Return a layer that writes the text in the field 'label' of each row. `options` are mark properties."""
+    """Return a layer that writes the field 'label' of each row as text. `options` are mark properties."""
     mark = {"type": "text", "align": "right", "clip": False} | options
     return make_layer(mark, rows, text={"field": "label"}, color=color)
