@@ -20,7 +20,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     folder = store.require_results_folder(args.folder)
     loaded = store.load(folder)
     written = exporting.write_exports(folder, formats, output, loaded)
-    print_lines(console, damaged_notes(loaded.damaged), "yellow")
+    print_lines(console, damaged_notes(loaded), "yellow")
     print_lines(console, (str(path) for paths in written.values() for path in paths))
     if empty := [name for name, paths in written.items() if not paths]:
         print_lines(console, [exporting.describe_empty(empty)])

@@ -1,13 +1,13 @@
 """Implement `scaling merge`: copy the records of several results folders into one.
 
-A record that the output folder already has, as the same line of JSON, is not copied, so that a merge can be
-repeated. The input folders are not modified.
+A record that the output folder already has is not copied, so that a merge can be repeated. The input folders
+are not modified.
 """
 
 import argparse
 import itertools
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -15,6 +15,7 @@ from rich.console import Console
 from scaling.cli.output import damaged_notes, print_lines
 from scaling.core.case import Refusal
 from scaling.core.formatting import format_count
+from scaling.core.record import to_line
 from scaling.results import store
 
 _LOCK_SECONDS = 2.0
@@ -34,41 +35,33 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
     if not output.strip():
         raise Refusal(f"--output must be a folder, such as --output results/both, not {output!r}")
     store.refuse_other_files(target, "--output ")
-    record_lines = _read_records(folders)
-    for folder in (*folders, target):
-        store.refuse_newer_schema(folder)
+    loaded = {folder: _load_all_files(folder) for folder in (*folders, target)}
     store.create_results(target, "--output ")
     if problem := store.read_study(target).problem:
         raise Refusal(f"{target}: {problem}, or remove it")
     with store.lock_folder(target, seconds=_LOCK_SECONDS):
-        return list(_copy_results(folders, record_lines, target))
+        return list(_copy_results({folder: loaded[folder] for folder in folders}, target))
 
 
-def _read_records(folders: Iterable[Path]) -> dict[bytes, None]:
-    """Return the records of results folders as lines of JSON, each once, in the keys of a dict.
-
-    Damaged lines are left out. Raise `Refusal` if a file cannot be read.
-    """
-    record_lines: dict[bytes, None] = {}
-    for path in (path for folder in folders for path in sorted(folder.glob("*.jsonl"))):
-        try:
-            lines = store.read_file(path).splitlines()
-        except OSError as error:
-            advice = "make it readable or move it away, and merge again"
-            raise Refusal(f"cannot read {path}: {error.strerror}; {advice}") from None
-        record_lines |= dict.fromkeys(line for line in lines if store.parse_json(line) is not None)
-    return record_lines
+def _load_all_files(folder: Path) -> store.Loaded:
+    """Return the records and plans in a folder. Raise `Refusal` if a file of records cannot be read."""
+    loaded = store.load(folder)
+    if loaded.unreadable_files:
+        advice = "make it readable or move it away, and merge again"
+        raise Refusal(f"cannot read {folder / loaded.unreadable_files[0]}; {advice}")
+    return loaded
 
 
-def _copy_results(folders: Sequence[Path], record_lines: Collection[bytes], target: Path) -> Iterator[str]:
-    """Copy `record_lines`, study.json and plans of `folders` to `target`. Yield the lines of a summary."""
-    present_lines = _read_records([target])
-    new_lines = [record for record in record_lines if record not in present_lines]
+def _copy_results(folders: Mapping[Path, store.Loaded], target: Path) -> Iterator[str]:
+    """Copy the records, plans and study.json of `folders` to `target`. Yield the lines of a summary."""
+    present_lines = set(_format_records(_load_all_files(target)))
+    input_lines = itertools.chain(*map(_format_records, folders.values()))
+    new_lines = [line for line in dict.fromkeys(input_lines) if line not in present_lines]
     if new_lines:
         path = target / f"merged-{uuid.uuid4().hex[:12]}.jsonl"
-        store.replace_file(path, b"".join(record + b"\n" for record in new_lines))
-    for folder in folders:
-        yield from (f"{folder}: {note}" for note in damaged_notes(store.load(folder).damaged))
+        store.replace_file(path, "".join(f"{line}\n" for line in new_lines).encode())
+    for folder, loaded in folders.items():
+        yield from (f"{folder}: {note}" for note in damaged_notes(loaded))
     studies = {folder: store.read_study(folder) for folder in (target, *folders)}
     yield from (f"{folder}: {study.problem}" for folder, study in studies.items() if study.problem)
     _merge_studies(list(studies.values()), target)
@@ -82,6 +75,10 @@ def _copy_results(folders: Sequence[Path], record_lines: Collection[bytes], targ
         yield f"{path} is not copied: copy it to {target / path.name}, or merge it into that folder"
     copied = f"{format_count(len(new_lines), 'record')} copied, {len(present_lines) + len(new_lines)} in all"
     yield f"{target}: {copied}; `{store.format_command('report', target)}` shows them"
+
+
+def _format_records(loaded: store.Loaded) -> list[str]:
+    return [to_line(record) for record in (*loaded.records, *loaded.plans)]
 
 
 def _merge_studies(studies_to_merge: Sequence[store.Study], target: Path) -> None:

@@ -6,13 +6,14 @@ import io
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TextIO
 
 from rich.console import Console
 from rich.text import Text
 
 from scaling.core.formatting import format_count, format_duration
+from scaling.results.store import Loaded
 
 _STATUS_COLORS = {"ok": "green", "planned": "green", "skipped": "yellow", "failed": "red"}
 
@@ -80,16 +81,14 @@ def print_lines(console: Console, lines: Iterable[str], style: str | None = None
         console.print(make_printable(line), style=style, soft_wrap=True, highlight=False, markup=False)
 
 
-def damaged_notes(damaged: Sequence[str]) -> list[str]:
-    """Return notes for the user on damaged files, as a list of text.
+def damaged_notes(loaded: Loaded) -> list[str]:
+    """Return lines of text about the files of a results folder that are damaged or cannot be read.
 
-    `damaged` contains a message for each line or file that cannot be read. There is one note for each plan,
-    one for all unreadable files of records, and one for all damaged lines.
+    There is one line for each damaged plan, one for all unreadable files, and one for all damaged lines.
     """
-    # A message about a whole file has no line number.
-    unreadable_files = [text for text in damaged if text.split(": ")[0].endswith(".jsonl")]
-    damaged_plans = [text for text in damaged if text.split(": ")[0].endswith(".json")]
-    damaged_lines = [text for text in damaged if text not in (*unreadable_files, *damaged_plans)]
+    unreadable_files = loaded.unreadable_files
+    damaged_plans = [text for text in loaded.damaged if text.split(": ")[0].endswith(".json")]
+    damaged_lines = [text for text in loaded.damaged if text not in (*unreadable_files, *damaged_plans)]
     fix = "repeat the `scaling run` command to run their cases, and delete the lines to end this note"
     notes = (
         ("cannot be read", unreadable_files, "more file", "make it readable, or move it away"),

@@ -21,7 +21,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     loaded = store.load(folder)
     if not loaded.records:
         raise store.no_records_error("publish", folder, loaded.damaged)
-    print_lines(console, damaged_notes(loaded.damaged), "yellow")
+    print_lines(console, damaged_notes(loaded), "yellow")
     published = publish(folder, settings, loaded)
     print_lines(console, published.lines)
     return OK if published.succeeded else FAILED

@@ -142,7 +142,7 @@ def _check_run_options(config: dict[str, Any], cluster: ClusterSettings) -> None
 def _check_cases(run: StudyRun, console: Console) -> StudyRun:
     """Return a copy of `run` with the preflight results of all cases. Raise `Refusal` if one is invalid."""
     for folder in run.folders:
-        store.refuse_newer_schema(folder)
+        store.load(folder)  # raises `Refusal` if a newer ad-scaling wrote a file
     for name in module_names("workloads").intersection(cell.case.workload for cell in run.cells):
         user_workload.check_not_shadowed(name)  # cached answers may predate a user's module of this name
     with show_preflight(console) as note:
@@ -292,7 +292,7 @@ def _plan_run(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
     )
     if run.dry_run:
         return schedule, loaded
-    print_lines(console, damaged_notes(loaded.damaged), "yellow")
+    print_lines(console, damaged_notes(loaded), "yellow")
     scalings = [cell.scaling for cell in run.cells if cell.case.workload != CEILING]
     manifest = scheduling.study_manifest(run.name, run.title, scalings, run.checked, run.settings)
     for folder in run.folders:

@@ -113,7 +113,7 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState]) -> StudyStatus:
     notes = [
         f"{reason}; the state of these jobs is unknown: these are their last reports" for reason in unknown
     ]
-    notes += [*filter(None, [study.problem]), *damaged_notes(loaded.damaged)]
+    notes += [*filter(None, [study.problem]), *damaged_notes(loaded)]
     if tasks and not notes and any(line.state == "missing" for line in lines.values()):
         notes.append("repeat the `scaling run` command to submit the missing cases; finished ones are kept")
     if loaded.plans:

@@ -108,24 +108,17 @@ def no_records_error(action: str, folder: Path, damaged: Sequence[str]) -> Refus
     return Refusal(f"no record to {action} in {str(folder)!r}{ignored}; `scaling run` makes some")
 
 
-def refuse_newer_schema(folder: Path) -> None:
-    """Raise `Refusal` if a newer ad-scaling wrote a record, a plan or study.json in a results folder.
-
-    Commands call this before they write anything. It is faster than `load`, which also checks the records.
-    """
-    for path in (*sorted(folder.glob("*.jsonl")), folder / "study.json", *sorted(folder.glob("plan-*.json"))):
-        with contextlib.suppress(OSError):  # a file that is absent or cannot be read
-            content = read_file(path)
-            for text in content.split(b"\n") if path.suffix == ".jsonl" else [content]:
-                require_known_schema(parse_json(text), path)
-
-
 class Loaded(NamedTuple):
     """The records and plans in a results folder, and messages about lines that cannot be read."""
 
     records: list[Record]  # the records of runs
     damaged: list[str]  # a message "file:line: reason" for each line that cannot be read
     plans: list[Record]  # the records of `scaling plan`, which are predictions
+
+    @property
+    def unreadable_files(self) -> list[str]:
+        """Return the messages in `damaged` about whole files of records, which have no line number."""
+        return [text for text in self.damaged if text.split(": ")[0].endswith(".jsonl")]
 
 
 def load(folder: Path) -> Loaded:
