@@ -16,7 +16,7 @@ import re
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from scaling.core.case import (
     ALIASES,
@@ -34,7 +34,6 @@ from scaling.core.formatting import format_value
 EVERY = "all"  # mesh=all: all meshes of the devices; devices=all: all device counts of the planned hardware
 COMMAND_LINE = "on the command line"
 _GRID = "grids"  # key of `_Sources` whose value is the source of the grid itself
-_Fields = dict[str, Any]  # field -> value, or list of values to sweep
 _Sources = dict[str, str]  # field -> its source: the command line, the study, or one of its grids
 _GRID_KEYS = ("scaling", "where")  # keys of a grid that are not fields of a case
 _STUDY_KEYS = ("title", "grids", "parts", "ceilings")  # keys of a study that are not keys of a grid
@@ -67,6 +66,13 @@ class GridCell:
         return dataclasses.replace(case, points=case.points * factor)
 
 
+class _Grid(NamedTuple):
+    """The fields of a grid, including those that it shares with other grids, and the source of each field."""
+
+    fields: dict[str, Any]  # field -> value, or list of values to sweep
+    sources: _Sources
+
+
 def expand_study(
     study: Mapping[str, Any],
     overrides: Mapping[str, Any],
@@ -92,9 +98,13 @@ def expand_study(
         if (value := overrides.get(field)) is not None and (field, value) != ("sizes", {})
     }
     location = f"in study/{name}.yaml" if name else "in the study"
-    sources = dict.fromkeys(command_line, COMMAND_LINE)
-    grids = list(_expand_grids(study, command_line, location, sources))
-    _replace_all_devices(grids, device_counts)
+    file_grids = list(_list_grids(study, _Grid({}, {}), location))
+    grids = [_override(grid, command_line, COMMAND_LINE) for grid in file_grids]
+    for grid in [grid for grid in grids if grid.fields.get("devices") == EVERY]:
+        if not device_counts:
+            text = "devices=all is for `scaling plan`: write numbers here, such as 'devices=[1,2]'"
+            raise Refusal(add_source(text, grid.sources))
+        grid.fields["devices"] = list(device_counts)
     if max_cases is not None:
         _check_case_count(grids, max_cases)
     cells: dict[GridCell, list[_Sources]] = defaultdict(list)
@@ -107,18 +117,7 @@ def expand_study(
     return [dataclasses.replace(cell, sources=tuple(all_sources)) for cell, all_sources in cells.items()]
 
 
-def _replace_all_devices(grids: Sequence[tuple[_Fields, _Sources]], device_counts: Sequence[int]) -> None:
-    """Replace devices=all in `grids` by `device_counts`. Raise `Refusal` if these are empty."""
-    for fields, sources in grids:
-        if fields.get("devices") != EVERY:
-            continue
-        if not device_counts:
-            text = "devices=all is for `scaling plan`: write numbers here, such as 'devices=[1,2]'"
-            raise Refusal(add_source(text, sources))
-        fields["devices"] = list(device_counts)
-
-
-def _check_case_count(grids: Sequence[tuple[_Fields, _Sources]], max_cases: int) -> None:
+def _check_case_count(grids: Sequence[_Grid], max_cases: int) -> None:
     """Raise `Refusal` if `grids` have more than `max_cases` cases, without the condition `where`.
 
     mesh=all counts as one case.
@@ -132,44 +131,43 @@ def _check_case_count(grids: Sequence[tuple[_Fields, _Sources]], max_cases: int)
         raise Refusal(f"{problem}: sweep less, or max_cases={count}")
 
 
-def _expand_grids(
-    study: Mapping[str, Any], command_line: Mapping[str, Any], location: str, sources: _Sources
-) -> Iterator[tuple[_Fields, _Sources]]:
-    """Yield (fields, {field: source}) for each grid of a study. The grids of its parts come first.
-
-    The source of a field is the place that sets the field, as text such as "in study/rbf.yaml, grid 2".
+def _list_grids(study: Mapping[str, Any], enclosing: _Grid, location: str) -> Iterator[_Grid]:
+    """Yield the grids of the parts of a study, and then its own grids, without the command line.
 
     Args:
         study: The shared fields, `grids`, `parts` (studies within the study) and `title`.
-        command_line: The fields that the command line sets.
-        location: The source of the fields that `study` itself sets.
-        sources: {field: source} for the fields that the command line or an enclosing study sets.
+        enclosing: The shared fields of the study that has `study` as a part, or an empty grid.
+        location: The source of the fields of `study`, such as "in study/rbf.yaml".
     """
-    shared = {field: value for field, value in study.items() if field not in _STUDY_KEYS}
+    own_fields = {field: value for field, value in study.items() if field not in _STUDY_KEYS}
     parts = {} if study.get("parts") is None else study["parts"]
     with _with_source({_GRID: location}):
         _check_study(study, parts)
-        check_names("study key", shared, FIELDS + _GRID_KEYS + _STUDY_KEYS)
-    study_sources = dict.fromkeys(shared, location) | sources
-    for name, part in parts.items():
-        part_sources = {
-            field: source
-            for field, source in study_sources.items()
-            if field not in part or source == COMMAND_LINE
-        }
-        part_location = f"in part {name} of {location.removeprefix('in ')}"
+        check_names("study key", own_fields, FIELDS + _GRID_KEYS + _STUDY_KEYS)
+    shared = _override(enclosing, own_fields, location)
+    if enclosing.fields.get("workload") not in (None, shared.fields.get("workload")):
         # Another workload has other sizes.
-        has_sizes_of_study = shared.get("workload") in (None, part.get("workload", shared.get("workload")))
-        fields = _merge_fields(shared, part) if has_sizes_of_study else {**shared, **part}
-        yield from _expand_grids(fields, command_line, part_location, part_sources)
+        shared = shared._replace(fields={**enclosing.fields, **own_fields})
+    for name, part in parts.items():
+        yield from _list_grids(part, shared, f"in part {name} of {location.removeprefix('in ')}")
     for number, grid in enumerate(study.get("grids", [] if parts else [{}]), 1):
         grid_location = f"{location}, grid {number}" if "grids" in study else location
-        grid_sources = dict.fromkeys({_GRID, *grid} - command_line.keys(), grid_location)
-        with _with_source(grid_sources):
+        with _with_source({_GRID: grid_location}):
             check_names("study key", grid, FIELDS + _GRID_KEYS)
             _read_sizes(grid)
             _parse_where(grid.get("where"))  # also if the command line replaces it
-        yield _merge_fields(_merge_fields(shared, grid), command_line), study_sources | grid_sources
+        yield _override(shared._replace(sources=shared.sources | {_GRID: grid_location}), grid, grid_location)
+
+
+def _override(grid: _Grid, replacements: Mapping[str, Any], source: str) -> _Grid:
+    """Return a copy of a grid in which `replacements`, which come from `source`, replace fields.
+
+    Sizes are replaced one by one.
+    """
+    fields = {**grid.fields, **replacements}
+    if isinstance(grid.fields.get("sizes"), Mapping) and isinstance(replacements.get("sizes"), Mapping):
+        fields["sizes"] = {**grid.fields["sizes"], **replacements["sizes"]}
+    return _Grid(fields, grid.sources | dict.fromkeys(replacements, source))
 
 
 def _check_study(study: Mapping[str, Any], parts: Any) -> None:
@@ -218,14 +216,6 @@ def add_source(text: str, sources: _Sources) -> str:
     return text if source in (None, COMMAND_LINE) else f"{text} ({source}{alone})"
 
 
-def _merge_fields(fields: Mapping[str, Any], replacements: Mapping[str, Any]) -> _Fields:
-    """Return a dict with `fields` and their `replacements`. If both have `sizes`, these are merged."""
-    merged = {**fields, **replacements}
-    if isinstance(fields.get("sizes"), Mapping) and isinstance(replacements.get("sizes"), Mapping):
-        merged["sizes"] = {**fields["sizes"], **replacements["sizes"]}
-    return merged
-
-
 def _read_sizes(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the value of `sizes`, or {} if it is not given. Raise `Refusal` if it is not a mapping."""
     sizes = {} if fields.get("sizes") is None else fields["sizes"]
@@ -234,7 +224,7 @@ def _read_sizes(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     return sizes
 
 
-def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
+def _swept_values(fields: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return {name: list of values} for the fields and sizes of a grid, such as "mode" and "sizes.p"."""
     swept = {name: value for name, value in fields.items() if name not in ("where", "sizes")}
     swept |= {f"sizes.{name}": value for name, value in _read_sizes(fields).items()}
@@ -244,7 +234,7 @@ def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
     return {name: value if isinstance(value, list) else [value] for name, value in swept.items()}
 
 
-def _expand_cells(fields: _Fields, overridden: Collection[str]) -> Iterator[GridCell]:
+def _expand_cells(fields: Mapping[str, Any], overridden: Collection[str]) -> Iterator[GridCell]:
     """Yield a `GridCell` for each combination of swept values that fulfills the condition `where`.
 
     `fields` are the fields of a grid. `overridden` contains the names of the fields that the command line
@@ -271,7 +261,7 @@ def list_meshes(devices: int) -> list[str]:
     return [f"{n}x{devices // n}" for n in divisors]
 
 
-def _make_cell(fields: _Fields, overridden: Collection[str]) -> GridCell:
+def _make_cell(fields: dict[str, Any], overridden: Collection[str]) -> GridCell:
     """Return the `GridCell` with the values in `fields`, or raise `Refusal` if a value is invalid.
 
     `overridden` contains the names of the fields that the command line sets.
