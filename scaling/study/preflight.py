@@ -23,7 +23,7 @@ from scaling.core.grouping import group_by
 from scaling.launcher.child_process import Event, rejects_variable
 from scaling.launcher.machine import ProcessShape
 from scaling.launcher.schedule import PreflightResult
-from scaling.launcher.worker_group import Variant, WorkerDied, open_worker_group
+from scaling.launcher.worker_group import Variant, WorkerDied, WorkerGroup, open_worker_group
 from scaling.results import store
 from scaling.study.grid import COMMAND_LINE, GridCell, add_source, format_setting
 
@@ -48,41 +48,50 @@ def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallbac
     answers: dict[int, Answer] = {}
     for indices in group_by(range(len(cells)), lambda index: user_modules(cells[index].case)).values():
         alike = group_by(indices, lambda index: without_layout(cells[index].case)).values()
-        unchecked = [index for indices in alike for index in indices]
-        while unchecked:
-            for answer in _check_until_failure([cells[index] for index in unchecked], seconds):
-                index = unchecked.pop(0)
-                if "refusal" in answer:
-                    sources = cells[index].sources
-                    raise Refusal(add_source(answer["refusal"], sources[0] if sources else {}))
-                answers[index] = answer
-                note(len(answers), len(cells))
+        ordered = [index for indices in alike for index in indices]
+        new_answers = _check_in_child_processes([cells[index] for index in ordered], seconds)
+        for index, answer in zip(ordered, new_answers, strict=True):
+            if "refusal" in answer:
+                sources = cells[index].sources
+                raise Refusal(add_source(answer["refusal"], sources[0] if sources else {}))
+            answers[index] = answer
+            note(len(answers), len(cells))
     return [answers[index] for index in range(len(cells))]
 
 
-def _check_until_failure(cells: Sequence[GridCell], seconds: float) -> Iterator[Answer]:
-    """Check cases in one child process, and yield their answers, in order. End after a check that fails.
+def _check_in_child_processes(cells: Sequence[GridCell], seconds: float) -> Iterator[Answer]:
+    """Yield an answer for each case, in order. A new child process replaces one that dies.
 
-    Other cases that differ from the failed one only in their layout would fail too, and get the same answer.
-    If the user's module cannot be imported, all cases get this answer. For an invalid case, the answer is
-    {"refusal": error message}.
+    All cases use the same user modules. If these cannot be imported, no other case is checked. If the check
+    of a case fails, cases that differ from it only in their layout are not checked. The answer for an invalid
+    case is {"refusal": error message}.
     """
-    try:
-        with open_worker_group({"platform": "cpu"}, _PROGRAM, ProcessShape(1), None) as process:
-            for number, cell in enumerate(cells):
-                events: list[Event] = []
+    failures: dict[Case, Answer] = {}  # case without its layout -> its answer
+    process: WorkerGroup | None = None
+    with contextlib.ExitStack() as stack:
+        for cell in cells:
+            case, events = without_layout(cell.case), list[Event]()
+            if case not in failures:
+                is_imported = process is not None
+                process = process or _start_process(stack)
                 try:
                     request = {"case": to_dict(cell.case), "scaling": cell.scaling}
                     events.extend(process.request(request, seconds))
                 except WorkerDied as death:
-                    is_imported = number > 0 or bool(events)
+                    is_imported = is_imported or bool(events)
                     failure = _describe_failure(cell.case, death, seconds, is_imported)
-                    for other in cells[number:]:
-                        if not is_imported or without_layout(other.case) == without_layout(cell.case):
-                            yield failure
-                    return
-                yield events[-1]
-    except WorkerDied as death:  # at the start, if JAX is missing or fails
+                    failed = [cell] if is_imported else cells
+                    failures |= {without_layout(each.case): failure for each in failed}
+                    stack.close()
+                    process = None
+            yield failures[case] if case in failures else events[-1]
+
+
+def _start_process(stack: contextlib.ExitStack) -> WorkerGroup:
+    """Start a process that checks cases until `stack` is closed. Raise `Refusal` if JAX cannot start."""
+    try:
+        return stack.enter_context(open_worker_group({"platform": "cpu"}, _PROGRAM, ProcessShape(1), None))
+    except WorkerDied as death:
         why = str(death) or "JAX cannot be imported in time"
         why += "; correct or unset it" if rejects_variable(why) else ""
         modules = {*sys.stdlib_module_names, "jax", "jaxlib", "numpy"}

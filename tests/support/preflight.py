@@ -21,16 +21,16 @@ TWO_CORES = CORES if CORES[1:] else [*CORES, CORES[0] + 1]
 @pytest.fixture
 def preflight_in_this_process(monkeypatch):
     """Check cases without a user's module in this process, which has imported JAX. The others keep their own process."""
-    in_child_process = preflight._check_until_failure
+    in_child_process = preflight._check_in_child_processes
 
-    def check_until_failure(cells, seconds):
+    def check_in_this_process(cells, seconds):
         if user_modules(cells[0].case):
             return in_child_process(cells, seconds)
         from scaling.study import preflight_process as process
 
         return map(process.call_user_code, cells)
 
-    monkeypatch.setattr(preflight, "_check_until_failure", check_until_failure)
+    monkeypatch.setattr(preflight, "_check_in_child_processes", check_in_this_process)
     # With one core, studies on two devices would be refused before any other fault is found.
     monkeypatch.setattr(cores, "usable_cores", lambda: TWO_CORES)
 
