@@ -123,7 +123,10 @@ def _advise_on_devices(words: list[str], request: _Request, console: Console) ->
             break
     if not durations:
         raise next(iter(refusals.values()))
-    _print_comparison(durations, refusals, console)
+    print_lines(console, [f"devices={count} is left out: {text}" for count, text in refusals.items()])
+    if len(durations) > 1:
+        times = [f"{format_count(count, 'device')} {text}" for count, text in durations.items()]
+        print_lines(console, [f"Best time on each number of devices: {'; '.join(times)}."])
 
 
 def _check_devices(request: _Request) -> None:
@@ -136,20 +139,6 @@ def _check_devices(request: _Request) -> None:
         raise Refusal(f"devices={devices}: this machine has {format_count(core_count, 'core')}; {fix}")
     if request.case is None:
         _split_location(request.name)  # refuse a missing file before JAX starts
-
-
-def _print_comparison(
-    durations: Mapping[int, str], refusals: Mapping[int, Refusal], console: Console
-) -> None:
-    """Print why some numbers of devices have no advice, and then the best times, if there are several.
-
-    `durations` maps numbers of devices to times, as text. `refusals` maps the other numbers to their
-    exceptions.
-    """
-    print_lines(console, [f"devices={count} is left out: {text}" for count, text in refusals.items()])
-    if len(durations) > 1:
-        times = [f"{format_count(count, 'device')} {text}" for count, text in durations.items()]
-        print_lines(console, [f"Best time on each number of devices: {'; '.join(times)}."])
 
 
 def _parse_request(words: Sequence[str], process_options: Mapping[str, Any] | None = None) -> _Request:

@@ -153,9 +153,16 @@ def _remote_machine(
 
 
 def _allocation_machine(cluster: ClusterSettings) -> Machine:
+    """Return a `Machine`: the nodes and devices of this Slurm allocation."""
     nodes = allocated_nodes()
-    gpus = int(os.environ.get("SLURM_GPUS_ON_NODE") or cluster.per_node or 0)
-    available = _cores_per_node(cluster, nodes) if cluster.platform == "cpu" else gpus
+    if cluster.platform == "cpu":
+        cpus_per_core = int(os.environ.get("SLURM_THREADS_PER_CORE") or 0)
+        if not cpus_per_core:
+            threads = [node.cpus // node.devices for node in _list_nodes(cluster) if node.name in nodes]
+            cpus_per_core = max([1, *threads])
+        available = max(1, (_cpus_per_node() or 1) // cpus_per_core)
+    else:
+        available = int(os.environ.get("SLURM_GPUS_ON_NODE") or cluster.per_node or 0)
     if not available:
         raise Refusal(
             "this allocation has no GPU: "
@@ -173,18 +180,6 @@ def allocated_nodes() -> tuple[str, ...]:
             "cluster=allocation runs inside a Slurm allocation (sbatch or salloc); cluster=slurm submits jobs"
         )
     return tuple(run_command("scontrol", "show", "hostnames", node_list).split())
-
-
-def _cores_per_node(cluster: ClusterSettings, node_names: Sequence[str]) -> int:
-    """Return the number of cores per node in this Slurm job, or the smallest one if nodes differ.
-
-    `node_names` are the names of the nodes.
-    """
-    per_core = int(os.environ.get("SLURM_THREADS_PER_CORE") or 0)  # CPUs of a core
-    if not per_core:
-        threads = [node.cpus // node.devices for node in _list_nodes(cluster) if node.name in node_names]
-        per_core = max([1, *threads])
-    return max(1, (_cpus_per_node() or 1) // per_core)
 
 
 def _cpus_per_node() -> int | None:

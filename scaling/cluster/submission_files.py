@@ -206,10 +206,9 @@ def save_job_ids(submission: Submission, jobs: dict[str, str]) -> Submission:
 
     `jobs` is {task name: job ID}.
     """
-    submitted_tasks = submission.tasks
     submitted_tasks = tuple(
         dataclasses.replace(submitted_task, job=jobs.get(submitted_task.name, submitted_task.job))
-        for submitted_task in submitted_tasks
+        for submitted_task in submission.tasks
     )
     updated = dataclasses.replace(submission, tasks=submitted_tasks)
     write_submission(updated)

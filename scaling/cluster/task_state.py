@@ -127,7 +127,13 @@ def find_tasks(results: Path) -> list[TaskState]:
     submission.json file cannot be read.
     """
     submissions = submission_files.read_submissions(results)
-    queued = [submission for submission in submissions if _may_be_queued(submission)]
+    # Slurm may requeue the job of a task that has not run all its cases.
+    queued = [
+        submission
+        for submission in submissions
+        if submission.kind == SLURM
+        and any(read_journal(submitted.path).last_event != "ended" for submitted in submission.tasks)
+    ]
     problem, jobs = "", dict[tuple[str, str], JobState]()
     try:
         submitted_tasks = [submitted_task for submission in queued for submitted_task in submission.tasks]
@@ -137,15 +143,6 @@ def find_tasks(results: Path) -> list[TaskState]:
     except Refusal as refusal:
         problem = str(refusal)
     return [task for each in submissions for task in _find_submitted_tasks(each, jobs, problem)]
-
-
-def _may_be_queued(submission: Submission) -> bool:
-    """Return whether the queue of Slurm may contain jobs of a submission.
-
-    Slurm may requeue a job until its task has run all cases.
-    """
-    ended = (read_journal(submitted_task.path).last_event == "ended" for submitted_task in submission.tasks)
-    return submission.kind == SLURM and not all(ended)
 
 
 def _find_submitted_tasks(
@@ -186,18 +183,20 @@ def _find_state(task: TaskState, problem: str) -> JobState:
 
 
 def _read_final_state(task: TaskState) -> JobState:
-    journal, was_stopped = task.journal, task.journal.last_event == "stopped"
+    """Return how a task ended according to its journal and log, or that it is lost."""
+    journal = task.journal
     if journal.last_event == "ended":
         return JobState("COMPLETED", journal.node)
-    if name := _find_state_in_log(task):
-        return JobState(name, journal.node)
-    if not journal.runs and not task.submitted.log_path("err").exists():
-        return JobState(LOST, reason=_NO_LOG)
-    if was_stopped and journal.last_text:
-        return JobState("FAILED", journal.node, reason=journal.last_text)
-    if was_stopped and task.submission.kind != SLURM:
-        return JobState("CANCELLED", journal.node)
-    return JobState(LOST, journal.node, reason="it ended, and neither the scheduler nor its log says how")
+    state_in_log, was_stopped = _find_state_in_log(task), journal.last_event == "stopped"
+    has_output = journal.runs or task.submitted.log_path("err").exists()
+    rules = [  # (whether the rule applies, state, reason). The first rule that applies determines the state.
+        (state_in_log, state_in_log, ""),
+        (not has_output, LOST, _NO_LOG),
+        (was_stopped and journal.last_text, "FAILED", journal.last_text),
+        (was_stopped and task.submission.kind != SLURM, "CANCELLED", ""),
+        (True, LOST, "it ended, and neither the scheduler nor its log says how"),
+    ]
+    return next(JobState(name, journal.node, reason) for applies, name, reason in rules if applies)
 
 
 def _find_process(task: TaskState) -> int | None:
@@ -402,15 +401,15 @@ def _find_cause(task: TaskState) -> str:
     return child_process.last_informative_line(informative).removeprefix("scaling: ")
 
 
-def _find_state_in_log(task: TaskState) -> str | None:
-    """Return the final state of a job according to its log, such as "TIMEOUT", or None if it has none."""
+def _find_state_in_log(task: TaskState) -> str:
+    """Return the final state of a job according to its log, such as "TIMEOUT", or "" if it has none."""
     lines = _read_job_log(task, "err")
     for line in reversed(lines):
         if explanation := child_process.explain_failure([line]):
             return _STATE_OF_REASON[explanation[0]]
         if "CANCELLED AT" in line:
             return "CANCELLED"
-    return "FAILED" if any(line.startswith(submission_files.SETUP_FAILED) for line in lines) else None
+    return "FAILED" if any(line.startswith(submission_files.SETUP_FAILED) for line in lines) else ""
 
 
 def _read_job_log(task: TaskState, kind: str) -> list[str]:

@@ -221,21 +221,13 @@ def find_identities(record: Record, environments: Environments) -> list[Identity
     An `Identity` identifies the result of a case. Two environments agree if they have the same digest, or the
     same values of all fields that are known before the run.
     """
-    actual = record.environment
-    return [
-        (record.key, planned["digest"], record.replicate) for planned in environments.values()
-        if planned["digest"] == actual["digest"]
-        or ("untold" in planned and _agree_where_known(planned, actual))
-    ]  # fmt: skip
-
-
-def _agree_where_known(planned: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
-    """Return whether the environments `planned` and `actual` agree in all fields known before the run.
-
-    Only fields that are part of the digest are compared. `planned["untold"]` lists the unknown fields.
-    """
-    known_fields = set(environment.DIGEST_FIELDS) - set(planned["untold"] or ())
-    return all(planned.get(name) == actual.get(name) for name in known_fields)
+    actual, identities = record.environment, list[Identity]()
+    for planned in environments.values():
+        known_fields = set(environment.DIGEST_FIELDS) - set(planned.get("untold") or ())
+        agrees = "untold" in planned and all(planned.get(name) == actual.get(name) for name in known_fields)
+        if agrees or planned["digest"] == actual["digest"]:
+            identities.append((record.key, planned["digest"], record.replicate))
+    return identities
 
 
 def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> Environment:

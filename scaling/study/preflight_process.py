@@ -6,7 +6,6 @@ completes the case by the rules of case_rules.py, and checks its inputs, shapes 
 the event "answer", with the completed case or an error message, or "refused" if the memory ran out.
 """
 
-import functools
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -102,7 +101,8 @@ def check_cell(cell: GridCell) -> dict[str, Any]:
         completed = complete(scaled, _make_workload)  # some targets always have one point
     built = workload.build(completed, _make_workload)
     if completed.workload not in module_names("workloads"):
-        _check_inputs_once(without_layout(completed))
+        inputs_key = without_layout(completed)
+        workload.cached("inputs", inputs_key, lambda: check_inputs(completed, built), _MAX_WORKLOADS)
     try:
         derivative = without_trivial_blocks(describe_derivative(completed, built))
         completed = derivative.case
@@ -136,14 +136,6 @@ def _why_indivisible(case: Case) -> tuple[str, str] | None:
         raise Refusal(f"{problem}: {fix}, or fill up with split=both mesh={devices}x1")
     text = f"{case.target} of {case.workload} has one point, which cannot be partitioned; use split=seeds"
     return "indivisible", text
-
-
-_make_cached_workload = functools.lru_cache(_MAX_WORKLOADS)(workload.make_from_module)
-
-
-@functools.lru_cache(_MAX_WORKLOADS)
-def _check_inputs_once(case: Case) -> None:
-    check_inputs(case, workload.build(case, _make_workload))
 
 
 def _check_by_hand(derivative: Derivative) -> None:
@@ -186,7 +178,8 @@ def _check_reference(derivative: Derivative) -> None:
 
 
 def _make_workload(case: Case) -> Any:
-    return _make_cached_workload(without_layout(case))
+    case = without_layout(case)
+    return workload.cached("made", case, lambda: workload.make_from_module(case), _MAX_WORKLOADS)
 
 
 def call_user_code(cell: GridCell, report_import: Callable[[], None] = lambda: None) -> dict[str, Any]:

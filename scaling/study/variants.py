@@ -31,12 +31,17 @@ def name_variant(versus: str) -> Variant:
     kind, _, value = versus.partition(":")
     if (kind, bool(value)) not in [(form.partition(":")[0], ":" in form) for form in _FORMS]:
         raise Refusal(f"unknown versus={versus!r}: choose from {', '.join(_FORMS)}")
-    if kind == "jax" and not re.fullmatch(r"[0-9][0-9A-Za-z.+]{0,30}", value):
-        raise Refusal(f"versus=jax:{value} is not a version: use one on PyPI, such as versus=jax:0.10.0")
-    if kind == "python" and not (Path(value).is_file() and os.access(value, os.X_OK)):
-        raise Refusal(f"versus={versus}: no such program; name a Python interpreter that has JAX")
-    if kind == "xla" and not value.lstrip().startswith("-"):  # XLA reads a file, which records do not contain
-        raise Refusal(f"versus={versus} names a file: write the flags that it contains")
+    is_program = Path(value).is_file() and os.access(value, os.X_OK)
+    rules = {  # kind -> (whether the value is valid, the problem otherwise)
+        "jax": (re.fullmatch(r"[0-9][0-9A-Za-z.+]{0,30}", value),
+                "is not a version: use one on PyPI, such as versus=jax:0.10.0"),
+        "python": (is_program, "is no program: name a Python interpreter that has JAX"),
+        # XLA would read this file, which records do not contain.
+        "xla": (value.lstrip().startswith("-"), "names a file: write the flags that it contains"),
+    }  # fmt: skip
+    is_valid, problem = rules.get(kind, (True, ""))
+    if not is_valid:
+        raise Refusal(f"versus={versus} {problem}")
     if kind == "commit":
         value = _find_revision(value)[1][:10]
     elif kind in ("python", "xla"):

@@ -578,7 +578,7 @@ TABLES["settings"] = {
     "versus unknown": Input((*RBF, "versus=main"), "versus='main'.*self, commit:REV, jax:VERSION, python:PATH, xla:FLAGS"),
     "versus a commit without a revision": Input((*RBF, "versus=commit:"), "unknown versus='commit:'"),
     "versus a commit without a repository": Input((*RBF, "versus=commit:HEAD~3"), "=commit:HEAD~3 needs a git repository"),
-    "versus a missing interpreter": Input((*RBF, "versus=python:/no/python"), "versus=python:/no/python: no such program"),
+    "versus a missing interpreter": Input((*RBF, "versus=python:/no/python"), "versus=python:/no/python is no program"),
     "versus an interpreter without JAX": Input((*RBF, "versus=python:/bin/false"), "=python:/bin/false cannot run a worker"),
 }  # fmt: skip
 
