@@ -216,11 +216,11 @@ def _parse_shapes(option: str, texts: Sequence[str]) -> _Shapes:
 
 
 def _run_in_process(words: list[str], request: _Request) -> tuple[str, bool]:
-    """Run this command in a child process. Return (time per call, whether a signal stopped the process).
+    """Run this command in a child process. Return the time of the best method, and whether a signal came.
 
-    The time is the time of the best method, such as "1.06 ms per call, measured". `words` are the arguments
-    of the command. Raise `Refusal` if the process refuses the function or dies, and `KeyboardInterrupt` if a
-    signal stops it before there is advice.
+    The time is a text such as "1.06 ms per call, measured". `words` are the arguments of the command. Raise
+    `Refusal` if the process refuses the function or dies, and `KeyboardInterrupt` if a signal stops it before
+    there is advice.
     """
     variables = {"TF_CPP_MIN_LOG_LEVEL": "2"}
     if request.case:  # otherwise, use the user's own settings, as the printed code will
@@ -280,7 +280,7 @@ def main() -> None:
 
 
 def _advise(request: _Request, console: Console) -> str:
-    """Print the fastest way to differentiate, found in this process. Return its time per call as text."""
+    """Find the fastest way to differentiate in this process, and print it. Return its time as text."""
     dtypes = [dtype for group in (request.points, request.shared) for _, dtype in group.values()]
     dtypes += [request.case.dtype] if request.case else []
     _start_jax(request.options["devices"][0] if request.is_bound else 0, "float64" in dtypes)

@@ -48,7 +48,7 @@ def select_keys(study: StudyStatus, query: str) -> list[str]:
 
 
 def logs_of_case(study: StudyStatus, key: str) -> Iterator[tuple[str, str]]:
-    """Yield (title, text) for the attempts at a case, for each log of a worker, and for each log of a job."""
+    """Yield a title and a text for the attempts at a case, each log of a worker, and each log of a job."""
     tasks = [task for task in study.tasks if key in task.cases]
     records = store.sort_by_start(study.records.get(key, []))
     lines = [*map(_describe_record, records), *(_describe_task(task, key) for task in tasks)]

@@ -53,7 +53,7 @@ def _load_all_files(folder: Path) -> store.Loaded:
 
 
 def _copy_results(folders: Mapping[Path, store.Loaded], target: Path) -> Iterator[str]:
-    """Copy the records, plans and study.json of `folders` to `target`. Yield the lines of a summary."""
+    """Copy the records, plans and study.json of `folders` to `target`, and yield the lines of a summary."""
     present_lines = set(_format_records(_load_all_files(target)))
     input_lines = itertools.chain(*map(_format_records, folders.values()))
     new_lines = [line for line in dict.fromkeys(input_lines) if line not in present_lines]

@@ -103,7 +103,7 @@ def damaged_notes(loaded: Loaded) -> list[str]:
 
 @contextlib.contextmanager
 def show_preflight(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """Show on a terminal how many cases have been checked, and yield a function that updates the numbers.
+    """Show on a terminal how many cases have been checked, and yield a function that updates this number.
 
     The arguments of the function are the number of checked cases and the number of all cases.
     """
@@ -115,11 +115,10 @@ def show_preflight(console: Console) -> Iterator[Callable[[int, int], None]]:
 def show_run(
     console: Console, labels: dict[str, str], total: int
 ) -> Iterator[tuple[Callable[[dict[str, Any]], None], Counter]]:
-    """Show the progress of a run within this context, and yield (listen, counts).
+    """Show the progress of a run until the context exits. Yield a function and the counts of ended cases.
 
-    `listen(event)` shows an event, such as the end of a case. `counts[status]` is the number of cases that
-    ended with this status. `labels` maps case keys to labels. `total` is the number of cases, including cases
-    that are skipped or fail without a run.
+    The function shows an event, such as the end of a case. The counts are by status, such as "ok". `labels`
+    maps case keys to labels. `total` is the number of cases, including cases that do not run.
     """
     counts, bar = Counter[str](), _make_progress_bar(console)
     task = bar.add_task("", total=total, state="starting")
@@ -163,7 +162,7 @@ def _make_progress_bar(console: Console) -> Any:
 
 
 def _format_end(event: dict[str, Any], position: str, case_label: str) -> Text:
-    """Return a line on a case that ended, with its median time, or the reason why it has no time."""
+    """Return a line for a case that ended, with its median time, or the reason why it has no time."""
     result = make_printable(": ".join(filter(None, (event["reason"], event["text"]))))
     if event["seconds"]:
         result = format_duration(event["seconds"][0])

@@ -76,7 +76,7 @@ def write_and_print(
     """Print the results of a folder, update its HTML report if it is outdated, and return the `Findings`.
 
     `settings` contains the digests of the environments to print, or is empty for all environments. If `brief`
-    is true, the printed summary fits on one screen. `loaded` contains the records, or is None to load them.
+    is true, print a summary that fits on one screen. `loaded` contains the records, or is None to load them.
     `efficiency` is the smallest acceptable parallel efficiency, from 0 to 1.
     """
     from scaling.analysis import findings
@@ -135,7 +135,7 @@ def find_unrecorded(folder: Path, records: Sequence[Record] | None = None) -> li
 
 
 def _print_totals(folder: Path, totals: str, console: Console) -> None:
-    """Print the number of cases with each status (`totals`, a text) and the path of the report."""
+    """Print `totals`, a text with the number of cases of each status, and the path of the report."""
     report = f"report: {folder / 'report' / 'index.html'}"
     joined = f"{totals}; {report}"
     print_lines(console, [totals, report] if len(joined) > WIDTH else [joined])

@@ -61,7 +61,7 @@ failed or have no record, 2 for bad input, 130 after Ctrl-C."""
 
 @dataclass(frozen=True)
 class StudyRun:
-    """A study with its settings, cluster, devices and results folder, all of which were checked."""
+    """A study with its checked settings, cluster, devices and results folder."""
 
     name: str  # name of its YAML file, such as "rbf"
     title: str | None
@@ -82,7 +82,7 @@ class StudyRun:
 
     @property
     def folders(self) -> list[Path]:
-        """Return the results folder, and in a comparison the results folder of the other program."""
+        """Return the results folder, followed by that of the other program in a comparison."""
         return [self.folder, *([self.baseline[1]] if self.baseline else [])]
 
 
@@ -140,7 +140,7 @@ def _check_run_options(config: dict[str, Any], cluster: ClusterSettings) -> None
 
 
 def _check_cases(run: StudyRun, console: Console) -> StudyRun:
-    """Return a copy of `run` with the preflight results of all cases. Raise `Refusal` if one is invalid."""
+    """Return a copy of `run` with the preflight results of its cases. Raise `Refusal` if one is invalid."""
     for folder in run.folders:
         store.load(folder)  # raises `Refusal` if a newer ad-scaling wrote a file
     for name in module_names("workloads").intersection(cell.case.workload for cell in run.cells):
@@ -194,7 +194,7 @@ def _print_dry_run(run: StudyRun, console: Console) -> int:
 
 
 def _run_directly(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
-    """Run the missing cases without submitting jobs. Return (schedule, all records of the folder)."""
+    """Run the missing cases without submitting jobs. Return the schedule, and all records of the folder."""
     with store.lock_folder(run.folder) as lock:
         schedule, loaded = _plan_run(run, console)
         total = schedule.missing + len(schedule.skips) + len(schedule.failures)
@@ -212,10 +212,10 @@ def _run_directly(run: StudyRun, console: Console) -> tuple[Schedule, store.Load
 
 
 def _submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded] | None:
-    """Submit the missing cases as cluster tasks. Return (schedule, all records of the folder).
+    """Submit the missing cases as cluster tasks. Return the schedule, and all records of the folder.
 
     If `run.wait` is true, wait until the tasks end, and write a "failed" record for each case that they did
-    not finish. Return None if tasks are queued, and this process does not wait for them.
+    not finish. Otherwise, return None if tasks are queued.
     """
     with store.lock_folder(run.folder):
         schedule, loaded = _plan_run(run, console)
@@ -277,7 +277,7 @@ def _pack_tasks(run: StudyRun, schedule: Schedule, loaded: store.Loaded) -> list
 
 
 def _plan_run(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
-    """Schedule the cases of a study that have no result. Return (schedule, all records of the folder).
+    """Schedule the cases of a study that have no result. Return the schedule, and all records of the folder.
 
     Unless `run.dry_run` is true, also write study.json, and a "failed" record for each case that an ended job
     did not finish.
@@ -317,7 +317,7 @@ def _print_counts(run: StudyRun, schedule: Schedule, console: Console) -> None:
 
 
 def _settle_submissions(run: StudyRun, console: Console) -> set[tuple[str, int]]:
-    """Return {(case key, replicate number)} for the cases that submitted tasks may still run.
+    """Return the case key and replicate number of each case that a submitted task may still run.
 
     Unless `run.dry_run` is true, first write a "failed" record for each case that an ended job did not
     finish.
@@ -334,7 +334,7 @@ def _settle_submissions(run: StudyRun, console: Console) -> set[tuple[str, int]]
 def _report_and_publish(run: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Console) -> int:
     """Write and print the report, compare with the baseline, and publish the curves. Return the exit status.
 
-    It is 1 if a case failed, or if a case is neither recorded nor queued. Otherwise, it is 0.
+    The status is 1 if a case failed, or is neither recorded nor queued, and otherwise 0.
     """
     planned = schedule.environments
     settings = {record.setting for record in loaded.records if find_identities(record, planned)}

@@ -1,4 +1,4 @@
-"""Implement `scaling status`: print tables of tasks and lines on cases, with their states (`StudyStatus`)."""
+"""Implement `scaling status`: print the states of tasks and cases (`StudyStatus`) as tables and lines."""
 
 import argparse
 import datetime
@@ -51,7 +51,7 @@ class StudyStatus:
     tasks: Sequence[TaskState]
     lines: Sequence[StatusLine]  # one for each replicate of a case
     notes: Sequence[str]  # remarks, for example about unreadable lines of record files
-    # Case key -> its records, with "failed" records, not in a file, for cases that ended jobs did not finish.
+    # Case key -> its records, and a new "failed" record if an ended job did not finish the case.
     records: Mapping[str, Sequence[Record]]
 
     @cached_property
@@ -61,7 +61,7 @@ class StudyStatus:
 
     @property
     def counts(self) -> dict[str, Counter[str]]:
-        """Return {workload: {state: number of replicates of cases in this state}}."""
+        """Return the number of replicates in each state, for each workload."""
         groups = group_by(self.lines, lambda line: line.case.workload)
         return {workload: Counter(line.state for line in lines) for workload, lines in groups.items()}
 
@@ -124,11 +124,7 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState]) -> StudyStatus:
 
 
 def _ended_line(record: Record, was_submitted: bool) -> StatusLine:
-    """Return a `StatusLine` for a record.
-
-    If `was_submitted` is true, the explanation of a failed case begins with its nodes and the number of the
-    attempt.
-    """
+    """Return a `StatusLine` for a record. If it failed in a job, the explanation names nodes and attempt."""
     explanation = f"{record.reason}: {record.text}"
     if was_submitted and record.status == "failed":
         nodes = _format_nodes(record.environment.get("hosts") or ())
@@ -156,7 +152,7 @@ def _format_nodes(nodes: Iterable[str]) -> str:
 
 
 def case_lines(status: StudyStatus, show_all: bool) -> list[str]:
-    """Return lines of text on the failed, running, skipped and missing cases, at most 20 for each state.
+    """Return a line of text for each failed, running, skipped or missing case, at most 20 for each state.
 
     If `show_all` is true, return all lines, and also a line for each queued case.
     """
@@ -199,8 +195,7 @@ def task_tables(tasks: Sequence[TaskState], show_all: bool) -> Iterator[Table]:
 def task_rows(tasks: Sequence[TaskState], show_all: bool = False) -> list[tuple[str, ...]]:
     """Return the rows of a table of tasks as tuples of text.
 
-    There is one row per task if `show_all` is true, and otherwise one row for all tasks in the same state and
-    run.
+    There is a row for each task if `show_all` is true, and otherwise for all tasks in the same state and run.
     """
     groups = group_by(
         tasks,
@@ -240,16 +235,16 @@ def _format_elapsed(row: Sequence[TaskState]) -> str:
 
 
 def _seconds_between(began_at: str, ended_at: str | None = None) -> float:
-    """Return the seconds from `began_at` to `ended_at`, which are text in ISO 8601 format, or 0 if negative.
+    """Return the seconds from `began_at` to `ended_at`, or until now if it is None, but not less than 0.
 
-    If `ended_at` is None, return the seconds until now.
+    Both are text in ISO 8601 format.
     """
     ended = datetime.datetime.fromisoformat(ended_at) if ended_at else datetime.datetime.now(datetime.UTC)
     return max(0.0, (ended - datetime.datetime.fromisoformat(began_at)).total_seconds())
 
 
 def print_status(status: StudyStatus, console: Console, show_all: bool) -> None:
-    """Print the tables of tasks, the number of cases in each state, lines on cases, and notes.
+    """Print the tables of tasks, the number of cases in each state, a line per case, and notes.
 
     If `show_all` is false, long lists of tasks and cases are shortened.
     """

@@ -56,7 +56,7 @@ class ClusterSettings:
 
     @property
     def submits(self) -> bool:
-        """Return whether cases run in submitted jobs: Slurm jobs, or a job in the background on this host."""
+        """Return whether cases run in submitted jobs: Slurm jobs, or one background process on this host."""
         return self.name in (LOCAL, SLURM)
 
     @property
@@ -76,7 +76,7 @@ class ClusterSettings:
 
 
 def parse_cluster_settings(config: Mapping[str, Any]) -> ClusterSettings:
-    """Return the settings in a Hydra config, the group `cluster`. Raise `Refusal` if a setting is invalid."""
+    """Return the settings in the group `cluster` of a configuration. Raise `Refusal` if one is invalid."""
     values = {key: _parse_field(key, value) for key, value in config.items()}
     cluster = ClusterSettings(**{key: value for key, value in values.items() if value is not None})
     if cluster.gpu_option != "gres" and cluster.gres.split(":")[0] != "gpu":
@@ -86,7 +86,7 @@ def parse_cluster_settings(config: Mapping[str, Any]) -> ClusterSettings:
 
 
 def _parse_field(key: str, value: Any) -> Any:
-    """Return the value of the setting `key` in the type of its field, or None if it is None.
+    """Convert the value of the setting `key` to the type of its field. None stays None.
 
     Raise `Refusal` if the value is invalid.
     """

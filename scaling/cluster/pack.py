@@ -29,10 +29,10 @@ class PackedTask:
 def pack(
     schedule: Schedule, settings: RunSettings, records: Sequence[Record], budget: float, nested: bool = False
 ) -> list[PackedTask]:
-    """Pack the cases of a schedule into tasks, and return the tasks. Each task runs in one job.
+    """Pack the cases of a schedule into tasks, each of which runs in one job, and return the tasks.
 
-    All cases of a group run in the same task. A task contains one group, or several groups that take at most
-    `budget` seconds together. Run times are predicted from `records`.
+    A task contains one group of cases, or several groups that take at most `budget` seconds together. Run
+    times are predicted from `records`.
 
     If `nested` is true, a group contains all cases of one function, on any number of devices. Otherwise, a
     group contains the cases of one problem (function, inputs, derivative), and all cases of a task have the
@@ -51,10 +51,7 @@ def _group_by_shape(schedule: Schedule, settings: RunSettings) -> Groups:
 
 
 def _group_by_function(schedule: Schedule, settings: RunSettings) -> Groups:
-    """Return {process shape: groups of cases}, where a group contains all cases of one function.
-
-    The dict has one key, a shape with enough devices, nodes and processes for every case.
-    """
+    """Group the cases of each function. All groups have one shape, which is large enough for every case."""
 
     def function_key(scheduled: ScheduledCase) -> tuple:
         case = scheduled.case
@@ -76,8 +73,8 @@ def _fill_tasks(
 ) -> Iterator[PackedTask]:
     """Combine consecutive groups of cases into tasks of at most `budget` seconds, and yield the tasks.
 
-    A group is never split. A group that takes longer than `budget` is a task of its own. `predict` returns
-    the run time of a case in seconds.
+    A group that takes longer than `budget` is a task of its own. `predict` returns the run time of a case in
+    seconds.
     """
     cases, seconds = list[ScheduledCase](), 0.0
     for group in groups:

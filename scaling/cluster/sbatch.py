@@ -57,10 +57,10 @@ def submit(
     schedule: Schedule,
     nested: bool,
 ) -> Submission:
-    """Submit tasks to Slurm, or start the only task on this host if cluster=local. Return the submission.
+    """Submit tasks to Slurm, or start the only task on this host if cluster=local.
 
-    The returned `Submission` contains the job IDs. The tasks run a copy of this package. `nested` states
-    whether all cases of a function run in one job, on any number of devices. If sbatch fails, all jobs of the
+    Return the `Submission` with the job IDs. The tasks run a copy of this package. `nested` states whether
+    all cases of a function run in one job, on any number of devices. If sbatch fails, all jobs of the
     submission are cancelled.
     """
     results = resolve_results(results, cluster)
@@ -103,7 +103,7 @@ def _discard_submission(submission: Submission, cluster: ClusterSettings, result
 
 
 def resolve_results(results: Path, cluster: ClusterSettings) -> Path:
-    """Return the absolute path of a results folder, which jobs will use.
+    """Return the absolute path of a results folder for the use in jobs.
 
     Raise `Refusal` if the path contains a character that is invalid in PYTHONPATH or in the path of a log.
     """
@@ -263,8 +263,7 @@ def _extra_options(
 ) -> dict[str, Any]:
     """Return the sbatch options for which submitit has no parameter, as {name: value}.
 
-    `user_options` contains the names of the options that the user sets. They replace some of the default
-    options.
+    A default is left out if `user_options`, the names of the options that the user sets, replace it.
     """
     options: dict[str, Any] = {"reservation": cluster.reservation}
     if not {"requeue", "no_requeue"} & set(user_options):
@@ -277,10 +276,9 @@ def _extra_options(
 
 
 def checked_setup(lines: Sequence[str]) -> list[str]:
-    """Return the lines of a shell script that runs setup commands and checks their exit statuses.
+    """Return the lines of a shell script that runs setup commands, or [] if there are no commands.
 
-    If a command fails, the script writes a message to standard error and ends the job. The list is empty
-    without commands.
+    If a command fails, the script writes a message to standard error and ends the job.
     """
     if not lines:
         return []
@@ -295,8 +293,7 @@ def checked_setup(lines: Sequence[str]) -> list[str]:
 def _copy_package(folder: Path) -> list[str]:
     """Copy this package into a folder. Return the environment variables of a process that runs the copy.
 
-    Each variable has the form "NAME=VALUE". Raise `Refusal` if the source code of the package changed while
-    this process ran.
+    Each variable has the form "NAME=VALUE". Raise `Refusal` if the source code of the package has changed.
     """
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     try:

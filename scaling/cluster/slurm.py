@@ -183,7 +183,7 @@ def allocated_nodes() -> tuple[str, ...]:
 
 
 def _cpus_per_node() -> int | None:
-    """Return the number of CPUs per node in this Slurm job (the smallest, if nodes differ), or None."""
+    """Return the smallest number of CPUs of a node in this Slurm job, or None outside a job."""
     text = os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")  # such as 4(x2),2
     return min(map(int, re.findall(r"(\d+)(?:\(x\d+\))?", text)), default=None)
 
@@ -213,16 +213,16 @@ def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
 
 
 def _parse_count(text: str) -> int:
-    """Return a number that sinfo prints, such as 1536 for "1.50K". Raise `Refusal` if it is no number."""
+    """Return a number that sinfo prints, such as 1536 for "1.50K". Raise `Refusal` for other text."""
     if not re.fullmatch(r"\d+|\d+(\.50)?K", text):
         raise Refusal(f"sinfo prints {text!r} for a number of CPUs: ask the administrator of the cluster")
     return int(1024 * float(text[:-1])) if text.endswith("K") else int(text)
 
 
 def _count_resource(requested: str, available: str) -> int:
-    """Return how many devices named `requested` the list `available` of generic resources (GRES) has.
+    """Return the number of devices with the name `requested` in a list of generic resources of Slurm.
 
-    For example, the result is 8 for "gpu" or "gpu:h100" in "gpu:h100:8(S:0-1)".
+    For example, "gpu:h100:8(S:0-1)" has 8 devices with the name "gpu" or "gpu:h100".
     """
     name = requested.split(":")
     resources = [gres.split(":") for gres in re.sub(r"\([^)]*\)", "", available).split(",")]
@@ -232,9 +232,9 @@ def _count_resource(requested: str, available: str) -> int:
 def find_jobs(job_names: Sequence[str], job_ids: Sequence[str]) -> dict[tuple[str, str], JobState]:
     """Return {(job name, job ID): state} for the jobs that squeue or sacct lists.
 
-    squeue lists the jobs with the names `job_names` that are pending, running, or ended recently. sacct adds
-    the ended jobs with the IDs `job_ids`, with all tasks of their arrays, if the cluster has accounting. The
-    ID of a job in an array has the form "12_3". Raise `Refusal` if squeue fails.
+    squeue lists the jobs with the names `job_names` that are pending, running, or ended recently. If the
+    cluster has accounting, sacct adds the ended jobs with the IDs `job_ids` and the other jobs of their
+    arrays. The ID of a job in an array has the form "12_3". Raise `Refusal` if squeue fails.
     """
     if not job_names:
         return {}
@@ -268,7 +268,7 @@ def _split_lines(text: str, count: int) -> list[list[str]]:
 
 
 def _expand_array(job: str) -> list[str]:
-    """Return the job IDs in a Slurm array expression: "12_[0,3-7:2%2]" gives 12_0, 12_3, 12_5 and 12_7."""
+    """Return the job IDs in a Slurm array expression: 12_0, 12_3, 12_5 and 12_7 for "12_[0,3-7:2%2]"."""
     array, bracket, indices = job.partition("_[")
     if not bracket:
         return [job]

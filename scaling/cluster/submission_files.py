@@ -162,10 +162,9 @@ def create_submission(
     schedule: Schedule,
     nested: bool,
 ) -> Submission:
-    """Write the files of a new submission to the folder jobs/`stamp`, and return the `Submission`.
+    """Write submission.json and the task files to the folder jobs/`stamp`, and return the `Submission`.
 
-    The files are submission.json and the task files. `nested` states whether all cases of a function run in
-    one job, on any number of devices.
+    `nested` states whether all cases of a function run in one job, on any number of devices.
     """
     submission = build_submission(results, stamp, cluster, tasks)
     submission.folder.mkdir(parents=True)
@@ -202,10 +201,7 @@ def write_submission(submission: Submission) -> None:
 
 
 def save_job_ids(submission: Submission, jobs: dict[str, str]) -> Submission:
-    """Return a copy of a submission with job IDs, and update submission.json.
-
-    `jobs` is {task name: job ID}.
-    """
+    """Update submission.json with `jobs`, which is {task name: job ID}, and return the new `Submission`."""
     submitted_tasks = tuple(
         dataclasses.replace(submitted_task, job=jobs.get(submitted_task.name, submitted_task.job))
         for submitted_task in submission.tasks
@@ -307,15 +303,12 @@ class TaskJournal:
 
     @property
     def ended(self) -> set[tuple[str, int]]:
-        """Return {(case key, replicate number)} for the cases that have ended."""
+        """Return the case key and replicate number of each case that has ended."""
         return {attempt.replicate_key for attempt in self.attempts if attempt.ended_at}
 
     @property
     def unfinished(self) -> list[TaskAttempt]:
-        """Return the attempts that have begun but not ended, at most one for each replicate of a case.
-
-        If a replicate was attempted several times, only its last attempt is considered.
-        """
+        """Return the last attempt at each replicate of a case, if this attempt has not ended."""
         last = {attempt.replicate_key: attempt for attempt in self.attempts}
         return [attempt for attempt in last.values() if not attempt.ended_at]
 
@@ -349,7 +342,7 @@ def _journal_paths(task: Path) -> Iterator[Path]:
 def _read_events(task: Path) -> Iterator[dict[str, Any]]:
     """Yield the events in all journal files of a task, from the first run to the last. Skip invalid lines.
 
-    An event is a dict. Its entry "run" is the number of the run of the task, starting with 1.
+    The number of the run, starting with 1, is added to each event as its entry "run".
     """
     for run, path in enumerate(itertools.takewhile(Path.exists, _journal_paths(task)), 1):
         for line in store.read_file(path).decode(errors="replace").splitlines():

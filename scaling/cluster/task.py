@@ -109,11 +109,10 @@ def make_worker_options(
 ) -> supervise.WorkerOptions:
     """Return the options to start the worker processes of a cluster.
 
-    The workers are started with srun (in Slurm), with a remote shell (cluster=hosts), or as child processes
-    on this host. Their standard error is written to files in `log_folder`.
-
-    `nested` and `is_snapshot` are saved in the records. `nested` is true if all cases of a function run in
-    one job, on any number of devices. `is_snapshot` is true if this process runs a copy of the package.
+    The workers start with srun (in Slurm), with a remote shell (cluster=hosts), or as child processes on this
+    host. Their standard error is written to files in `log_folder`. `nested` and `is_snapshot` are saved in
+    the records: whether all cases of a function run in one job, on any number of devices, and whether this
+    process runs a copy of the package.
     """
     transport: Transport | None = None
     if cluster.name in (SLURM, ALLOCATION):
@@ -134,7 +133,7 @@ def make_worker_options(
 def _current_job() -> str | None:
     """Return the ID of the job that runs this process, or None outside a job.
 
-    A task of a Slurm array has an ID such as "12_3". The ID of a local job is a process ID.
+    The ID of a job in a Slurm array has the form "12_3". The ID of a local job is a process ID.
     """
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     if array and task:

@@ -101,30 +101,27 @@ class TaskState:
 
     @property
     def explanation(self) -> str:
-        """Return why the task is in its state, or that it waits for CPU cores, or "" if this is unknown."""
+        """Return the reason for the state of the task, such as a wait for CPU cores, or "" if unknown."""
         is_waiting = self.is_started and self.journal.last_event == "waiting"
         return self.journal.last_text if is_waiting else self.state.reason
 
     @property
     def current_attempts(self) -> list[TaskAttempt]:
-        """Return the attempts (runs of one case) in the current run of the task.
-
-        The list is empty if the task is pending or has ended.
-        """
+        """Return the attempts at cases in the current run of the task, or [] if it is not running."""
         return [each for each in self.journal.attempts if self.is_started and each.run == self.journal.runs]
 
     @property
     def running_attempts(self) -> list[TaskAttempt]:
-        """Return the attempts (runs of one case) that have begun in the current run and not ended."""
+        """Return the attempts at cases that are running."""
         return [attempt for attempt in self.current_attempts if not attempt.ended_at]
 
 
 def find_tasks(results: Path) -> list[TaskState]:
     """Return a `TaskState` for each task that was submitted for a results folder.
 
-    The state is `UNKNOWN`, with an explanation, if this process cannot observe a task, for example because
-    Slurm does not answer, and the files of the task do not show how it ended. Raise `Refusal` if a
-    submission.json file cannot be read.
+    If this process cannot observe a task, for example because Slurm does not answer, its files may show how
+    it ended. Otherwise, its state is `UNKNOWN`, with an explanation. Raise `Refusal` if a submission.json
+    cannot be read.
     """
     submissions = submission_files.read_submissions(results)
     # Slurm may requeue the job of a task that has not run all its cases.
@@ -213,9 +210,9 @@ def _find_process(task: TaskState) -> int | None:
 
 
 def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
-    """Return {(case key, replicate number)} for the cases that submitted tasks may still run.
+    """Return the case key and replicate number of each case that a submitted task may still run.
 
-    Raise `Refusal` if the file of one of these tasks cannot be read.
+    Raise `Refusal` if a task file cannot be read.
     """
     return {
         scheduled.replicate_key
@@ -285,10 +282,7 @@ def progress_line(tasks: Sequence[TaskState]) -> str:
 
 
 def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
-    """Append a "failed" record for each case that an ended job did not finish.
-
-    Return the number of these records.
-    """
+    """Append a "failed" record for each case that an ended job did not finish, and return their number."""
     failed_records = make_failed_records(tasks, store.load(results).records) if tasks else []
     store.append_records(results, failed_records)
     return len(failed_records)
@@ -316,9 +310,9 @@ def make_failed_records_of_task(
 ) -> list[Record]:
     """Return a "failed" record for each case that a task began but did not finish.
 
-    If `all_cases` is true, also return a record for each case that never began. Omit attempts that already
-    have a record in `records`. `path` is the path of the task file, and `definition` is its content. `reason`
-    is a key of `scaling.core.record.REASONS`, and `text` explains it.
+    If `all_cases` is true, also return a record for each case that never began. Attempts with a record in
+    `records` are omitted. `path` is the path of the task file, and `definition` is its content. `reason` is a
+    key of `scaling.core.record.REASONS`, and `text` explains it.
     """
     unfinished = {attempt.replicate_key: attempt for attempt in read_journal(path).unfinished}
     history = _history_of_task(definition, records)
@@ -362,10 +356,9 @@ def _history_of_task(definition: TaskDefinition, records: Iterable[Record]) -> H
 
 
 def _explain_end(task: TaskState) -> tuple[str, str, bool] | None:
-    """Return (reason, text, all_cases) for the "failed" records of an ended task, or None without records.
+    """Return `reason`, `text` and `all_cases` for `make_failed_records_of_task`, given an ended task.
 
-    `reason` is a key of `scaling.core.record.REASONS`, and `text` explains why the job ended. `all_cases` is
-    true if cases that never began also need a record.
+    Return None if no case of the task needs a "failed" record.
     """
     state_name, has_begun = task.state.name, bool(task.journal.attempts)
     has_log = task.submitted.log_path("err").exists()
@@ -402,7 +395,7 @@ def _find_cause(task: TaskState) -> str:
 
 
 def _find_state_in_log(task: TaskState) -> str:
-    """Return the final state of a job according to its log, such as "TIMEOUT", or "" if it has none."""
+    """Return the final state of a job in its log, such as "TIMEOUT", or "" if the log does not show it."""
     lines = _read_job_log(task, "err")
     for line in reversed(lines):
         if explanation := child_process.explain_failure([line]):

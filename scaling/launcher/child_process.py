@@ -98,11 +98,11 @@ class ChildProcess:
         return list(self._stderr)
 
     def explain_exit(self, status: int) -> tuple[str, str, str]:
-        """Return (reason, phrase, last line of standard error), which explain why the process ended.
+        """Return a reason, a phrase and the last line of standard error, which explain why a process ended.
 
         The reason is "out_of_memory" or "killed". The phrase is, for example, "ended with status 1". The line
-        is "" if no line may explain the exit. `status` is the exit status, which is -N or 128 + N if signal N
-        ended the process.
+        is "" if no line may explain the exit. `status` is the exit status. After signal N, it is -N or
+        128 + N.
         """
         status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
         last_line = last_informative_line(self.stderr_lines())
@@ -172,9 +172,9 @@ def _open_log(log: Path | None) -> TextIO:
 
 
 def _count_oom_kills() -> int:
-    """Return the number of processes that Linux killed because memory ran out.
+    """Return the number of processes in this cgroup that Linux killed because memory ran out.
 
-    The number is that of this cgroup, or of this host if the cgroup has none, or 0 if both are unknown.
+    If the cgroup has no such number, return the number for this host. If both are unknown, return 0.
     """
     counter_files = [*(f"{folder}/memory.events" for folder in environment.cgroup_folders()), "/proc/vmstat"]
     counters = next(filter(None, map(environment.read_text, counter_files)), "")
@@ -195,7 +195,7 @@ def last_informative_line(stderr_lines: Sequence[str]) -> str:
 
 
 def explain_failure(stderr_lines: Sequence[str]) -> tuple[str, str] | None:
-    """Return (reason, explanation) for a failed step of a Slurm job, or None if the cause is not known.
+    """Return the reason and an explanation for a failed step of a Slurm job, or None if they are unknown.
 
     `stderr_lines` are the lines of standard error of the step. The reason is a key of
     `scaling.core.record.REASONS`.

@@ -25,10 +25,9 @@ _PREFIX = f"ad-scaling/{os.environ.get('AD_SCALING_CLAIMS', 'core')}/"
 
 
 def usable_cores() -> list[int]:
-    """Return the IDs of the logical CPU cores that this process may use.
+    """Return the IDs of the logical CPU cores that the CPU affinity and the cgroup quotas permit.
 
-    The CPU affinity and the cgroup quotas limit these cores. One logical core of each physical core comes
-    first, then the remaining logical cores.
+    One logical core of each physical core comes first, then the remaining logical cores.
     """
     siblings_path = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     allowed = sorted(os.sched_getaffinity(0))
@@ -69,7 +68,7 @@ def claim_cores(
 
 
 def _describe_wait(cores: list[int], node: str) -> str:
-    """Return a message that this process waits for `cores`, with the IDs of the processes that hold them."""
+    """Return a message that this process waits for `cores`, with the IDs of the processes that claim them."""
     holder_pids = set()
     for core in cores:
         with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):

@@ -44,7 +44,7 @@ class PreflightResult:
 
     @property
     def environment_key(self) -> tuple:
-        """Return (hash of the workload's source code, versions of the packages of a peer).
+        """Return the hash of the workload's source code, and the versions of the packages of a peer.
 
         Cases with equal keys run in equal environments.
         """
@@ -181,10 +181,9 @@ class History:
     recorded: set[tuple[Identity, int]]  # (identity, attempt number) of each of these attempts
 
     def is_exhausted(self, identity: Identity, settings: RunSettings) -> bool:
-        """Return whether a failed case must not run again.
+        """Return whether a case must not run again, because a failure is permanent or no attempts are left.
 
-        The result is true if a failure is permanent, or if no attempts are left. It is always false if
-        `settings.attempts` is None.
+        The result is always false if `settings.attempts` is None.
         """
         if settings.attempts is None:
             return False
@@ -197,8 +196,8 @@ def build_history(
     """Return the `History` of a study, which summarizes the attempts at each case in `records`.
 
     Records from environments that are not in `environments` are ignored. In a comparison, `baseline` contains
-    the records of the other program. A record then counts as a result only if `baseline` has a record of the
-    same case, replicate and `block` that did not fail. Records with the same `block` were sampled in turns.
+    the records of the other program. A record is a result only if `baseline` has a record of the same case,
+    replicate and `block` that did not fail. Records with the same `block` were sampled in turns.
     """
     matching = [(i, record) for record in records for i in find_identities(record, environments)]
     # A set counts an attempt once, even if the user has copied a file of records.
@@ -216,10 +215,10 @@ def build_history(
 
 
 def find_identities(record: Record, environments: Environments) -> list[Identity]:
-    """Return (key, digest, replicate) for each planned environment that agrees with that of a record.
+    """Return the `Identity` of a record in each planned environment that agrees with its environment.
 
-    An `Identity` identifies the result of a case. Two environments agree if they have the same digest, or the
-    same values of all fields that are known before the run.
+    Two environments agree if they have the same digest, or equal values of all fields that are known before
+    the run.
     """
     actual, identities = record.environment, list[Identity]()
     for planned in environments.values():
@@ -265,7 +264,7 @@ def group_by_process(items: Iterable[ScheduledCase]) -> tuple[tuple[ScheduledCas
 
 
 def replicate_counts(results: Iterable[PreflightResult], settings: RunSettings) -> dict[str, int]:
-    """Return {case key: number of replicates to run}.
+    """Return the number of replicates to run for each case key.
 
     The number is 1 for a case that cannot run according to its preflight check.
     """

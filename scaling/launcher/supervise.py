@@ -259,10 +259,9 @@ class _InterleavedCases:
     last_request: WorkItem = field(init=False)  # the case of the last request
 
     def measure(self) -> tuple[bool, Groups]:
-        """Measure the cases. Return (whether all workers are alive, groups of unfinished cases).
+        """Measure the cases. Return whether all workers are alive, and the unfinished cases in groups.
 
-        A postponed case, which did not fit in memory together with the others, is a group of its own. The
-        other unfinished cases form one group.
+        Each postponed case is a group of its own. The other unfinished cases form one group.
         """
         all_alive = True
         try:
@@ -302,21 +301,14 @@ class _InterleavedCases:
                     self._request(work, "finish")
 
     def _active_items(self) -> list[WorkItem]:
-        """Return the cases that need more samples, as work items.
-
-        First remove postponed cases from the memory of their workers. A case is postponed if it does not fit
-        in memory together with the others.
-        """
+        """Remove postponed cases from the memory of their workers, and return the cases that need samples."""
         for work in self.items:
             if work.state == "prepared" and self._is_postponed(work.scheduled):
                 self._request(work, "finish")
         return [work for work in self.items if work.state == "prepared"]
 
     def _handle_death(self, death: WorkerDied) -> None:
-        """Record the current case of a dead worker as failed.
-
-        If the worker ran out of memory and the case may fit in memory alone, postpone the case instead.
-        """
+        """Record the case of a dead worker as failed, or postpone it if it may fit alone in memory."""
         work = self.last_request
         if death.reason == "out_of_memory" and not self._has_single_case():
             work.state = "postponed"
@@ -326,7 +318,7 @@ class _InterleavedCases:
         self.run.record_without_result(work, "failed", death.reason, text)
 
     def _prepare(self, work: WorkItem) -> None:
-        """Ask the workers to compile and check a case, or skip the case if it is known to be too large.
+        """Ask the workers to compile and check a case, or skip a case that is too large.
 
         A case is too large if the same case, or one with smaller sizes or fewer points, ran out of memory.
         """
@@ -382,7 +374,7 @@ class _InterleavedCases:
 
 
 def _is_no_larger(first: Case, second: Case) -> bool:
-    """Return whether `first` equals `second`, except that `first` may have fewer points or smaller sizes."""
+    """Return whether two cases are equal except that `first` may have fewer points or smaller sizes."""
     is_comparable = dataclasses.replace(first, points=second.points, sizes=second.sizes) == second
     no_larger_sizes = all(size <= second.sizes.get(name, 0) for name, size in first.sizes.items())
     return is_comparable and first.points <= second.points and no_larger_sizes

@@ -76,7 +76,7 @@ class SrunSteps:
 
 
 def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
-    """Return a Slurm option that requests the GPUs of a case, as {name: value}, such as {"gres": "gpu:4"}.
+    """Return the Slurm option that requests the GPUs of a case, in a dict such as {"gres": "gpu:4"}.
 
     `option` is "gres", "gpus_per_node" or "gpus_per_task". `gres` is a resource with or without its type,
     such as "gpu:h100".
@@ -100,8 +100,8 @@ class SshShells:
     ) -> list[list[str]]:
         """Return one command per process: a remote shell (ssh) that sets variables and runs `worker`.
 
-        `worker` is the command of a worker process. `variables` are environment variables, of which some are
-        passed on.
+        `worker` is the command of a worker process. Of the environment variables `variables`, those with a
+        prefix in `_FORWARDED_PREFIXES` are set.
         """
         forwarded = sorted(name for name in variables if name.startswith(_FORWARDED_PREFIXES))
         assignments = [f"{name}={variables[name]}" for name in forwarded]
@@ -251,7 +251,7 @@ def open_worker_group(
 def _worker_variables(platform: str, variant: Variant, is_remote: bool) -> dict[str, str]:
     """Return the environment variables of a worker, or of srun or ssh if `is_remote` is true.
 
-    The options of an enclosing Slurm job are left out for srun, which would use them otherwise.
+    srun would use the options of an enclosing Slurm job, so that they are left out.
     """
     # GLIBC_TUNABLES must be set before the process starts. The worker itself adds the default XLA_FLAGS.
     tunables = environment.variables(platform)["GLIBC_TUNABLES"]

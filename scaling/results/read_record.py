@@ -40,7 +40,7 @@ def parse_record(record_line: str, path: Path = Path("the file")) -> Record:
 
 
 def require_known_schema(value: Any, path: Path) -> None:
-    """Raise `Refusal` if a newer version of ad-scaling wrote `value`, and otherwise do nothing.
+    """Raise `Refusal` if a newer version of ad-scaling wrote `value`.
 
     `value` is the content of a record, a plan or study.json, as parsed from JSON. `path` is its file.
     """
@@ -89,7 +89,7 @@ def _field_checks(dataclass: Any) -> dict[str, Check]:
 
 
 def check_types(value: Any) -> Any:
-    """Return the dataclass instance `value` unchanged if all fields have the types of their annotations.
+    """Return the dataclass instance `value` if all fields have the types of their annotations.
 
     Raise ValueError if a field has another type, or is a negative number.
     """
@@ -133,10 +133,9 @@ def _check_numbers(name: str, value: Any) -> None:
 
 
 def check_entries(name: str, value: Any) -> None:
-    """Raise ValueError if a dict in a record field lacks a required key, or a value has a wrong type.
+    """Raise ValueError if a dict in a record field lacks a required key, or has a value of a wrong type.
 
-    `name` is the name of the field, such as "environment". `value` is its content: a dict, a list of dicts or
-    None.
+    `name` is the name of the field, such as "environment". `value` is a dict, a list of dicts, or None.
     """
     for entries in value if isinstance(value, list) else [value]:
         checks = {} if entries is None else _ENTRY_CHECKS[name]

@@ -174,8 +174,8 @@ def sort_by_start(records: Iterable[Record]) -> list[Record]:
 def latest_records(records: Iterable[Record]) -> list[Record]:
     """Return one record for each combination of case, environment and replicate.
 
-    Of several records for the same combination, the last one with the best status is returned. The statuses
-    "ok" and "planned" are better than "skipped", which is better than "failed".
+    Of several records, the last one with the best status is returned. "ok" and "planned" are better than
+    "skipped", and "skipped" is better than "failed".
     """
     selected: dict[tuple[str, str, int], Record] = {}
     for record in sort_by_start(records):
@@ -193,8 +193,8 @@ def latest_records(records: Iterable[Record]) -> list[Record]:
 def current_records(records: Iterable[Record], folder: Path) -> list[Record]:
     """Return the records that `latest_records` selects, without outdated failures of the preflight check.
 
-    Before a case passes this check, its fields have no defaults filled in. A failure is outdated if
-    study.json in `folder` no longer contains the case in this form, because a later check succeeded.
+    A failure is outdated if a later check succeeded. Then study.json in `folder` contains the case with its
+    defaults filled in, and no longer as the failed record contains it.
     """
     newest = latest_records(records)
     study = read_study(folder, newest).cases
@@ -208,18 +208,17 @@ def _is_failed_check(record: Record) -> bool:
 
 
 def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
-    """Return {(case key, replicate number): record}, with the newest record of each replicate.
+    """Return the newest record of each replicate, by case key and replicate number.
 
-    `records` are records that `current_records` selected.
+    `current_records` has selected `records`.
     """
     return {(record.key, record.replicate): record for record in sort_by_start(records)}
 
 
 def keep_newest_environments(records: Sequence[Record]) -> list[Record]:
-    """Return the records of the newest environment of each workload.
+    """Return the records of each workload from its newest environment, that of the record that started last.
 
-    The newest environment is the environment of the record that started last. It is determined separately for
-    records of failed preflight checks.
+    The newest environment is determined separately for records of failed preflight checks.
     """
     subject = lambda record: (record.case.workload, _is_failed_check(record))  # noqa: E731
     newest = {subject(record): record.setting for record in sort_by_start(records)}
@@ -227,7 +226,7 @@ def keep_newest_environments(records: Sequence[Record]) -> list[Record]:
 
 
 def count_replicates(entry: Mapping[str, Any]) -> int:
-    """Return the number of replicates of a case in study.json, or 1 if the number is invalid.
+    """Return the number of replicates of a case, or 1 if the number is invalid.
 
     `entry` is the dict that study.json contains for the case.
     """
@@ -246,7 +245,7 @@ class Study(NamedTuple):
 def read_study(folder: Path, records: Iterable[Record] = ()) -> Study:
     """Return the content of study.json in a results folder, with its cases.
 
-    A case that one of `records` contains is taken from there, which is faster than parsing it again.
+    The cases of `records` are not parsed again, which saves time.
     """
     path, known_cases = folder / "study.json", {record.key: record.case for record in records}
     content, cases = read_json(path) if path.exists() else {}, dict[str, tuple[Case, int]]()
@@ -299,7 +298,7 @@ def append_records(folder: Path, records: Iterable[Record]) -> None:
 
 
 def schema_and_version() -> dict[str, Any]:
-    """Return a dict with the version of the record format ("schema") and of this package ("versions")."""
+    """Return the entries of a JSON file for the version of the record format and of this package."""
     return {"schema": SCHEMA, "versions": {"ad_scaling": scaling.__version__}}
 
 

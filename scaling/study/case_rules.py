@@ -7,7 +7,7 @@ run is skipped, with a reason (`why_inapplicable`). For an invalid case, the fun
 import dataclasses
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from scaling.core import load_option, workload
 from scaling.core.case import (
@@ -34,12 +34,17 @@ from scaling.study.user_workload import (
     find_module,
 )
 
-Unused = tuple[str, tuple[str, ...]]  # why a field has no effect, the fields that make it ineffective
-# (field, whether it has no effect, reason, fields that make it ineffective)
-_EffectRule = tuple[str, bool, str, tuple[str, ...]]
-# (reason, whether the case violates the rule, explanation). The first violated rule is recorded.
+_EffectRule = tuple[str, bool, str, tuple[str, ...]]  # field, whether it has no effect, reason, causes
+# Reason and explanation of the record of a skipped case, and between them whether the rule skips the case.
 _SkipRule = tuple[str, bool, str]
 _UNDEFINED = "not_defined"
+
+
+class Unused(NamedTuple):
+    """Why a field has no effect."""
+
+    reason: str  # text after "mesh=2x4 has no effect", such as "without split=both"
+    causes: tuple[str, ...]  # names of the fields that make the field ineffective, such as "split"
 
 
 def complete(case: Case, make_workload: Callable[[Case], Any] = workload.make_from_module) -> Case:
@@ -60,11 +65,7 @@ def complete(case: Case, make_workload: Callable[[Case], Any] = workload.make_fr
 
 
 def unused_fields(case: Case) -> dict[str, Unused]:
-    """Return {field: (reason, causes)} for each field that a case sets although it has no effect.
-
-    The reason is the text after "mesh=2x4 has no effect", such as "without split=both". The causes are the
-    names of the fields that make the field ineffective, such as "split".
-    """
+    """Return the fields that a case sets although they have no effect, with the reasons."""
     resolved = _resolve_names(case)
     unused = fields_without_effect(resolved)
     completed = default_values(unused) | _reset_values(resolved)
@@ -90,8 +91,8 @@ def unused_fields(case: Case) -> dict[str, Unused]:
 
 
 def _first_reasons(rules: Sequence[_EffectRule]) -> dict[str, Unused]:
-    """Return {field: (reason, causes)} with the first rule that applies to each field."""
-    return {name: (reason, causes) for name, unused, reason, causes in reversed(rules) if unused}
+    """Return the fields without effect, each with the reason of the first rule that applies to it."""
+    return {name: Unused(why, causes) for name, is_unused, why, causes in reversed(rules) if is_unused}
 
 
 def _resolve_names(case: Case) -> Case:
@@ -116,7 +117,7 @@ def _resolve_names(case: Case) -> Case:
 
 
 def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
-    """Return (AD mode, target) of a case. If the target is not a derivative, the mode is "value"."""
+    """Return the AD mode and the target of a case. If the target is not a derivative, the mode is "value"."""
     value = getattr(module, "VALUE", "value")
     values = (value,) if isinstance(value, str) else declared_names(module, "VALUE")
     targets = declared_names(module, "TARGETS") if hasattr(module, "TARGETS") else ("jacobian",)
@@ -143,7 +144,7 @@ def _choose_name(case: Case, field: str, names: tuple[str, ...]) -> str | None:
 
 
 def _reset_values(case: Case) -> dict[str, Any]:
-    """Return {field: new value} for the fields of a case that `complete` changes.
+    """Return the new values of the fields of a case that `complete` changes, by the names of the fields.
 
     Fields without an effect get their defaults, except `wrt`. With split=data, `reduce` becomes "points".
     With split=data and api=jit, `split` becomes "points" too. storage=device becomes None, except with
@@ -165,10 +166,7 @@ def _reset_values(case: Case) -> dict[str, Any]:
 
 
 def fields_without_effect(case: Case) -> dict[str, Unused]:
-    """Return {field: (reason, causes)} for each field that has no effect in a case, set or not.
-
-    The reason and the causes are as in `unused_fields`.
-    """
+    """Return all fields that have no effect in a case, whether it sets them or not, with the reasons."""
     mode, with_jit = case.ad_mode, case.api == "jit"
     seedless, handwritten = not mode.has_seeds, mode.by_workload
     with_mode, unchunked = f"with mode={mode.name}", seedless or mode.single_seed or case.target == "hvp"
@@ -207,10 +205,10 @@ def fields_without_effect(case: Case) -> dict[str, Unused]:
 
 
 def without_trivial_blocks(derivative: Derivative) -> Derivative:
-    """Return a copy of a derivative whose case has no chunk or block that has no effect.
+    """Return a copy of a derivative in which a chunk or block without effect is None.
 
-    `chunk` (seeds at a time) becomes None if it holds all seeds of a device. `block` (points at a time)
-    becomes None if it holds all points of a device, except with storage=host.
+    A chunk (seeds at a time) has no effect if it holds all seeds of a device. A block (points at a time) has
+    none if it holds all points of a device, except with storage=host.
     """
     case, (point_devices, seed_devices) = derivative.case, derivative.case.mesh_shape
     points = ceil_div(case.points, point_devices)
@@ -224,7 +222,7 @@ def without_trivial_blocks(derivative: Derivative) -> Derivative:
 
 
 def why_inapplicable(derivative: Derivative) -> tuple[str, str] | None:
-    """Return (reason, explanation) if the case of `derivative` cannot run, or None if it can run.
+    """Return the reason and an explanation if the case of `derivative` cannot run, or None if it can run.
 
     The reason is "not_defined", "not_offered", "indivisible" or "not_installed" (see `core.record.SKIPPED`).
     """
@@ -241,7 +239,7 @@ def why_inapplicable(derivative: Derivative) -> tuple[str, str] | None:
 
 
 def _list_target_rules(derivative: Derivative) -> list[_SkipRule]:
-    """Return the rules on the target of a case, such as "hessian", as (reason, is violated, explanation)."""
+    """Return the rules that skip cases because of their target, such as "hessian"."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     second_order, whole_batch, name = case.target in SECOND, case.batch == "whole", case.workload
     per_point = f"target={case.target} is computed for each point"
@@ -268,7 +266,7 @@ def _list_target_rules(derivative: Derivative) -> list[_SkipRule]:
 
 
 def _list_seed_rules(derivative: Derivative) -> list[_SkipRule]:
-    """Return the rules on seeds=colored and mode=mixed, as (reason, is violated, explanation)."""
+    """Return the rules that skip cases with seeds=colored or mode=mixed."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     whole_batch, colored = case.batch == "whole", case.seeds == "colored" and not mode.is_value
     one_seed = "hvp" if case.target == "hvp" else mode.name if mode.single_seed else ""
@@ -294,7 +292,7 @@ def _list_seed_rules(derivative: Derivative) -> list[_SkipRule]:
 
 
 def _list_batch_rules(derivative: Derivative) -> list[_SkipRule]:
-    """Return the rules on reduce=points, batch=whole and modes, as (reason, is violated, explanation)."""
+    """Return the rules that skip cases because of reduce=points, batch=whole or their mode."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     name, reduction, sums_points = case.workload, workload.reduction, workload.reduction.sums_points
     whole_batch, on_host, point_devices = case.batch == "whole", case.storage == "host", case.mesh_shape[0]
@@ -330,7 +328,7 @@ def _list_batch_rules(derivative: Derivative) -> list[_SkipRule]:
 
 
 def _list_layout_rules(derivative: Derivative) -> list[_SkipRule]:
-    """Return the rules on the device mesh, `api` and jit=false, as (reason, is violated, explanation)."""
+    """Return the rules that skip cases because of their device mesh, their `api` or jit=false."""
     case = derivative.case
     eager, split_seeds = not case.jit, case.split == "seeds" and case.seeds == "identity"
     indivisible_seeds = [part.seeds for part in derivative.parts if part.seeds % case.devices]

@@ -49,7 +49,7 @@ _KEY = re.compile(r"^( *)([a-z_]+):[ ]*([^#\n]*?)[ ]*(?:#[ ]*(.*(?:\n +#.*)*))?$
 
 
 def compose(arguments: Sequence[str], command: str = "run") -> tuple[dict[str, Any], str]:
-    """Return (configuration, study name) for the arguments of `scaling run` or `scaling plan`.
+    """Return the configuration that the arguments of a command describe, and the name of its study.
 
     With --cfg, print the configuration as YAML, and exit with status 0. `command` is "run" or "plan". Raise
     `Refusal` if an argument or a YAML file is invalid.
@@ -88,10 +88,10 @@ def compose(arguments: Sequence[str], command: str = "run") -> tuple[dict[str, A
 
 
 def _parse_arguments(arguments: Sequence[str], command: str) -> tuple[dict[str, str], Path | None, bool]:
-    """Return ({name: value}, the folder of --config-dir or None, whether --cfg is given).
+    """Return the values of arguments such as "devices=2" by name, and the values of the options.
 
-    Each argument such as "devices=2" gives one (name, value) pair of text. Raise `Refusal` if an argument is
-    invalid.
+    The options are the folder of --config-dir, or None, and whether --cfg is given. Raise `Refusal` if an
+    argument is invalid.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--cfg", choices=["job"])
@@ -131,7 +131,7 @@ def _select_file(group: str, text: str) -> str:
 
 
 def _refuse_same_names(folder: Path) -> None:
-    """Raise `Refusal` if a file in `folder` has the name, but not the content, of a file of this package."""
+    """Raise `Refusal` if `folder` has a file with the name of another file in the folder `conf`."""
     package = configuration_folder()
     for path in package.glob("**/*.yaml"):
         user_file = folder / path.relative_to(package)
@@ -160,7 +160,7 @@ def _read_keys(file: Path) -> list[str]:
 def _check_group(group: str, choice: str | None, config: Any) -> None:
     """Raise `Refusal` if a group is not a mapping, or if a key of `cluster` or `tracking` has no effect.
 
-    `choice` is the name of the selected file. The group "hardware" needs no file.
+    `choice` is the name of the selected file, or None for the group "hardware" without a file.
     """
     if not isinstance(config, Mapping) and (group, choice) != ("hardware", None):
         fix = f"write a mapping in its file, or name another, such as {group}={_GROUPS[group]}"
@@ -183,7 +183,7 @@ def _check_group(group: str, choice: str | None, config: Any) -> None:
 
 
 def _configure_yaml() -> None:
-    """Make PyYAML load 2:00:00, 010, 0x10, yes, no, on and off as strings, and refuse too many values."""
+    """Make PyYAML load 2:00:00, 010, 0x10, yes, no, on and off as strings, and reject too large files."""
     resolvers = yaml.SafeLoader.yaml_implicit_resolvers
     for first, patterns in resolvers.items():
         resolvers[first] = [
@@ -213,7 +213,7 @@ def _read_small_document(loader: Any) -> yaml.Node | None:
 
 
 def _set_values(config: Any, values: Mapping[str, str]) -> None:
-    """Set keys of a composed configuration in place. `values` maps keys, such as "sizes.p", to text.
+    """Set keys of a composed configuration in place. `values` maps keys, such as "sizes.p", to YAML text.
 
     Raise `Refusal` if a key is unknown, or if a text is not YAML.
     """
@@ -238,10 +238,10 @@ def _set_values(config: Any, values: Mapping[str, str]) -> None:
 
 
 def _in_yaml_syntax(name: str, text: str) -> str:
-    """Return the text of a command-line value, such as "~/results", as the YAML text that Hydra reads.
+    """Return the YAML text that Hydra reads for a command-line value, such as "~/results".
 
-    A text such as a condition is quoted. "~" in results=~/PATH is expanded, which some shells do not after =.
-    chunk=null becomes chunk=[null], because null would mean that the field is not set. where=null becomes
+    A condition is quoted. In results=~/PATH, "~" is expanded, because some shells do not expand it.
+    chunk=null becomes chunk=[null], because null means that a field is not set. where=null becomes
     where=true. Raise `Refusal` for several values without brackets.
     """
     if text.lower() in ("null", "~") and name in (*FIELDS, "scaling", "where"):
@@ -261,9 +261,9 @@ def _in_yaml_syntax(name: str, text: str) -> str:
 
 
 def _explain_error(error: Exception, arguments: Sequence[str], users_folder: Path | None) -> Refusal:
-    """Return the exception to raise if Hydra cannot compose `arguments`, with an explanation in one line.
+    """Return a `Refusal` that explains in one line why Hydra cannot compose `arguments`.
 
-    If loading a file raises the same error, the message names this file.
+    It names the file that cannot be loaded because of the same error, if there is one.
     """
     from hydra.errors import MissingConfigException
     from omegaconf import OmegaConf
@@ -293,9 +293,9 @@ def _explain_error(error: Exception, arguments: Sequence[str], users_folder: Pat
 
 
 def describe_groups(arguments: Sequence[str]) -> str:
-    """Return text with a line such as "cluster: local, none, slurm" for each folder of YAML files.
+    """Return help text with a line such as "cluster: local, none, slurm" for each group of YAML files.
 
-    The files in the folder that `arguments` name with --config-dir are included.
+    The files in the folder of --config-dir are included.
     """
     _, users_folder, _ = _parse_arguments(arguments, "run")
     folders = [configuration_folder(), *([users_folder] if users_folder else [])]
@@ -306,7 +306,7 @@ def describe_groups(arguments: Sequence[str]) -> str:
 
 
 def describe_fields() -> str:
-    """Return text with the name, meaning, allowed values and default of each field in conf/config.yaml."""
+    """Return help text with the name, meaning, values and default of each field in conf/config.yaml."""
     valid_values: dict[str, Collection[Any]] = {
         **CHOICES, **OPTIONS, **dict.fromkeys(_BOOLEAN_FIELDS, (True, False)), "wait": (True, False, None),
         "scaling": SCALINGS,

@@ -61,7 +61,7 @@ class GridCell:
     sources: tuple[_Sources, ...] = dataclasses.field(default=(), compare=False)  # one dict for each grid
 
     def scaled(self, case: Case) -> Case:
-        """Return a copy of `case`. With weak scaling, its number of points is multiplied by its `devices`."""
+        """Return a copy of `case`, with `points` multiplied by `devices` if the scaling is weak."""
         factor = case.devices if self.scaling == "weak" else 1
         return dataclasses.replace(case, points=case.points * factor)
 
@@ -118,7 +118,7 @@ def expand_study(
 
 
 def _check_case_count(grids: Sequence[_Grid], max_cases: int) -> None:
-    """Raise `Refusal` if `grids` have more than `max_cases` cases, without the condition `where`.
+    """Raise `Refusal` if `grids` have more than `max_cases` cases before `where` excludes any.
 
     mesh=all counts as one case.
     """
@@ -132,7 +132,7 @@ def _check_case_count(grids: Sequence[_Grid], max_cases: int) -> None:
 
 
 def _list_grids(study: Mapping[str, Any], enclosing: _Grid, location: str) -> Iterator[_Grid]:
-    """Yield the grids of the parts of a study, and then its own grids, without the command line.
+    """Yield the grids of the parts of a study, and then its own grids, with the values in its file.
 
     Args:
         study: The shared fields, `grids`, `parts` (studies within the study) and `title`.
@@ -160,9 +160,9 @@ def _list_grids(study: Mapping[str, Any], enclosing: _Grid, location: str) -> It
 
 
 def _override(grid: _Grid, replacements: Mapping[str, Any], source: str) -> _Grid:
-    """Return a copy of a grid in which `replacements`, which come from `source`, replace fields.
+    """Return a copy of a grid with the fields `replacements`, which come from `source`.
 
-    Sizes are replaced one by one.
+    A size is replaced without changing the other sizes.
     """
     fields = {**grid.fields, **replacements}
     if isinstance(grid.fields.get("sizes"), Mapping) and isinstance(replacements.get("sizes"), Mapping):
@@ -171,10 +171,7 @@ def _override(grid: _Grid, replacements: Mapping[str, Any], source: str) -> _Gri
 
 
 def _check_study(study: Mapping[str, Any], parts: Any) -> None:
-    """Raise `Refusal` if a study has an invalid `grids`, `title`, `ceilings`, `sizes` or `where`.
-
-    `parts` is the value of its key `parts`, which is checked too.
-    """
+    """Raise `Refusal` if `parts`, `grids`, `ceilings`, `title`, `sizes` or `where` of a study is invalid."""
     if not isinstance(parts, Mapping) or not all(isinstance(part, Mapping) for part in parts.values()):
         raise Refusal(f"parts must be a mapping of studies by name, not {format_value(parts)}")
     grids = study.get("grids", [{}])
@@ -191,9 +188,9 @@ def _check_study(study: Mapping[str, Any], parts: Any) -> None:
 
 @contextlib.contextmanager
 def _with_source(sources: _Sources) -> Iterator[None]:
-    """Append the place where a field is set to the message of a `Refusal` that the `with` block raises.
+    """Add the source of the invalid field to the message of a `Refusal` that the `with` block raises.
 
-    `sources` maps fields to these places, such as "in study/rbf.yaml, grid 2".
+    `sources` maps fields to their sources, such as "in study/rbf.yaml, grid 2".
     """
     try:
         yield
@@ -202,11 +199,11 @@ def _with_source(sources: _Sources) -> Iterator[None]:
 
 
 def add_source(text: str, sources: _Sources) -> str:
-    """Return an error message with the place where the invalid field is set, such as " (in study/rbf.yaml)".
+    """Return the error message `text`, followed by the source of the invalid field: "(in study/rbf.yaml)".
 
-    `sources` maps fields to their places. The invalid field is the first word of `text` that is a key of
-    `sources`. If there is none, the place of the grid is appended. Nothing is appended if the place is the
-    command line or unknown. If the command line sets the workload, the message also advises study=function.
+    `sources` maps fields to their sources. The first word of `text` that is a key of `sources` is the invalid
+    field. If there is none, the source of the grid is added. Nothing is added if the source is the command
+    line or unknown. If the command line sets the workload, the message also advises study=function.
     """
     names = re.findall(r"[a-z_]+", text.partition(":")[0].replace("unknown size", "unknown sizes"))
     workload = sources.get("workload")
@@ -225,7 +222,7 @@ def _read_sizes(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _swept_values(fields: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return {name: list of values} for the fields and sizes of a grid, such as "mode" and "sizes.p"."""
+    """Return the list of values of each field and size of a grid, by names such as "mode" and "sizes.p"."""
     swept = {name: value for name, value in fields.items() if name not in ("where", "sizes")}
     swept |= {f"sizes.{name}": value for name, value in _read_sizes(fields).items()}
     if empty := next((name for name, value in swept.items() if value == []), None):
@@ -344,7 +341,7 @@ def _parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
 
 
 def _check_node(node: ast.AST) -> Iterator[str]:
-    """Check a node of the syntax tree of a condition, and yield the fields that it compares with a constant.
+    """Check a node of the syntax tree of a condition, and yield the fields that it compares with constants.
 
     Raise `Refusal` if a condition must not contain such a node, or if a comparison is invalid.
     """
@@ -366,10 +363,10 @@ def _check_node(node: ast.AST) -> Iterator[str]:
 
 
 def _is_condition(node: ast.expr) -> bool:
-    """Return whether a node of a syntax tree is a condition, which is true or false.
+    """Return whether a node of a syntax tree is a condition.
 
-    It is a comparison, an expression with `and`, `or` or `not`, True, False, or the name of a field such as
-    jit.
+    Conditions are comparisons, expressions with `and`, `or` or `not`, True, False, and the names of fields
+    that are true or false, such as jit.
     """
     is_logical = isinstance(getattr(node, "op", None), ast.boolop | ast.Not)
     is_true_or_false = isinstance(getattr(node, "value", None), bool) or getattr(node, "id", "") in _BOOLEANS
@@ -380,7 +377,7 @@ def _check_comparison(left: ast.expr, right: ast.expr) -> Iterator[str]:
     """Yield the name of the field `left` if a condition compares it with a constant other than None.
 
     `left` and `right` are the operands of the comparison. `right` may be a list of constants. Raise `Refusal`
-    if the field cannot have the value of a constant. Numbers may be compared with any number.
+    if the field cannot have the value of a constant. A numeric field may be compared with any number.
     """
     if not isinstance(left, ast.Name):
         return

@@ -37,13 +37,9 @@ ProgressCallback = Callable[[int, int], None]  # (number of checked cells, numbe
 def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallback) -> list[Answer]:
     """Check in child processes whether cases can run, and return one answer per case, in the same order.
 
-    `cells` are the cases as given in the study. `note(checked, total)` is called with the number of checked
-    cases and the number of all cases. An answer is one of:
-
-    - the dict that `preflight_process.check_cell` returns, if the case is valid
-    - {"failure": (reason, text)}, if the check crashed or took more than `seconds`
-
-    Raise `Refusal` if a case is invalid.
+    An answer is the dict that `preflight_process.check_cell` returns. If the check crashes or takes more than
+    `seconds`, the answer is {"failure": (reason, text)}. `note(checked, total)` is called with the number of
+    checked cases and the number of all cases. Raise `Refusal` if a case is invalid.
     """
     answers: dict[int, Answer] = {}
     for indices in group_by(range(len(cells)), lambda index: user_modules(cells[index].case)).values():
@@ -62,9 +58,9 @@ def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallbac
 def _check_in_child_processes(cells: Sequence[GridCell], seconds: float) -> Iterator[Answer]:
     """Yield an answer for each case, in order. A new child process replaces one that dies.
 
-    All cases use the same user modules. If these cannot be imported, no other case is checked. If the check
-    of a case fails, cases that differ from it only in their layout are not checked. The answer for an invalid
-    case is {"refusal": error message}.
+    All cases use the same user modules. If the modules cannot be imported, no other case is checked. If the
+    check of a case fails, cases that differ only in their layout get the same answer without a check. The
+    answer for an invalid case is {"refusal": error message}.
     """
     failures: dict[Case, Answer] = {}  # case without its layout -> its answer
     process: WorkerGroup | None = None
@@ -126,7 +122,7 @@ def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -
 
 
 def skip_peers_off_cpu(platform: str, result: PreflightResult) -> PreflightResult:
-    """Return `result`, changed to "skipped" if its case needs a CPU and `platform` is not "cpu".
+    """Return `result`, as skipped if its case uses a peer and `platform` is not "cpu".
 
     Peers (AD libraries other than JAX) need a CPU. A result that is already skipped or failed is not changed.
     """
@@ -160,14 +156,14 @@ def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, Any]]
 
 
 def without_layout(case: Case) -> Case:
-    """Return a copy of a case with the default layout, memory and cache fields, such as devices=1."""
+    """Return a copy of a case in which the fields for layout, memory and cache have their defaults."""
     return dataclasses.replace(case, **_LAYOUT_DEFAULTS)
 
 
 def cache_key(cells: Sequence[GridCell]) -> str | None:
-    """Return the key under which the answers about `cells` are cached, or None if they must not be cached.
+    """Return a hash of all data that affect the answers about `cells`, such as the installed packages.
 
-    The key is a hash of all data that affect the answers, such as the versions of the installed packages.
+    Return None if the answers must not be cached, because they depend on other code.
     """
     if any(cell.case.engine != "jax" or user_modules(cell.case) for cell in cells):
         return None

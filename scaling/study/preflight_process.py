@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def describe_changes(settings: Mapping[str, Any]) -> str | None:
-    """Return which JAX settings a user's module has changed, and a fix, as text, or None if none changed.
+    """Return a text that names the JAX settings that a user's module changed, or None if it changed none.
 
     `settings` are the values before the module was imported.
     """
@@ -87,11 +87,10 @@ def describe_changes(settings: Mapping[str, Any]) -> str | None:
 
 
 def check_cell(cell: GridCell) -> dict[str, Any]:
-    """Fill in the defaults of a case as given in a study, and check whether the case can run.
+    """Complete a case as given in a study, check whether the case can run, and return the answer as a dict.
 
-    Return a dict. Its entry "case" is the completed case. "unfit" is (reason, text) if the case cannot run,
-    and otherwise None. "unused" contains the fields without effect (`unused_fields`). Raise `Refusal` if the
-    case is invalid.
+    The entry "case" is the completed case. "unfit" is None, or the reason and a text if the case cannot run.
+    "unused" contains the fields without effect (`unused_fields`). Raise `Refusal` if the case is invalid.
     """
     is_jitted = cell.case.jit and cell.case.engine == interface.JAX
     if is_jitted and jax.config.jax_disable_jit:  # type: ignore[attr-defined]
@@ -139,7 +138,7 @@ def _why_indivisible(case: Case) -> tuple[str, str] | None:
 
 
 def _check_by_hand(derivative: Derivative) -> None:
-    """Raise `Refusal` if a case uses a derivative written by hand that JAX cannot trace."""
+    """Raise `Refusal` if JAX cannot trace the handwritten derivative that a case uses."""
     case, built = derivative.case, derivative.workload
     if case.engine == interface.JAX and (by_hand := built.whole_modes.get(case.mode)):
         points, shared = input_structs(case, built)
@@ -183,9 +182,9 @@ def _make_workload(case: Case) -> Any:
 
 
 def call_user_code(cell: GridCell, report_import: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """Return `check_cell(cell)`, or a dict with an error message if the user's code raises an exception.
+    """Import the user's modules of a case, call `report_import`, and return the result of `check_cell`.
 
-    First import the user's modules of the cell, and call `report_import`.
+    If the user's code raises an exception, return a dict with an error message.
     """
     try:
         find_module(cell.case.workload)

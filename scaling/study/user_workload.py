@@ -47,7 +47,7 @@ def check_not_shadowed(name: str) -> None:
 
 
 def declared_names(module: ModuleType, name: str, variant: str | None = None) -> tuple[str, ...]:
-    """Return the names in a constant of a workload module, such as VARIANTS, or () if it has none.
+    """Return the names in a constant of a workload module, such as VARIANTS, or () without the constant.
 
     The constant `name` is a tuple or list of names, or a dict with the names as keys. If FORMULATIONS is a
     dict, it maps variants to lists of names, and the names for `variant` are returned. Raise `Refusal` if the
@@ -63,11 +63,11 @@ def declared_names(module: ModuleType, name: str, variant: str | None = None) ->
 
 
 def declared_sizes(name: str, module: ModuleType, case_sizes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return {size name: default value}, the constant SIZES of a workload module.
+    """Return the constant SIZES of a workload module, which maps the names of sizes to their defaults.
 
     `name` is the name of the workload. `case_sizes` contains the sizes that the case sets. Raise `Refusal` if
-    it contains a name that is not in SIZES, if a size has neither a default nor a value, or if SIZES is
-    malformed or contains the name of a field, which the size would hide in `where`.
+    one of these is not in SIZES, if a size has neither a default nor a value, if SIZES is malformed, or if a
+    size has the name of a field.
     """
     declared = getattr(module, "SIZES", {})
     if not isinstance(declared, Mapping) or not all(isinstance(size, str) for size in declared):
@@ -120,10 +120,9 @@ def check_workload(workload_name: str, result: Any) -> Workload:
 
 
 def check_direction(name: str, built: Workload) -> None:
-    """Raise `Refusal` if the direction of a workload has other shapes than its differentiated inputs.
+    """Raise `Refusal` if the inputs that `direction` names differ in shape from the inputs that `wrt` names.
 
-    `built.direction` names the inputs that are the direction, and `built.wrt` names the differentiated
-    inputs.
+    `name` is the name of the workload.
     """
     shapes, needed = ([built.inputs[x].shape for x in xs] for xs in (built.direction_names, built.names))
     if shapes != needed:

@@ -23,7 +23,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def name_variant(versus: str) -> Variant:
-    """Return a `Variant` that has only a name, such as "jax-0.10.0", for the baseline of a comparison.
+    """Return a `Variant` that has only the name of the baseline of a comparison, such as "jax-0.10.0".
 
     `versus` is the value of `versus=`, such as "jax:0.10.0". Raise `Refusal` if it has none of the forms in
     `_FORMS`, or if its revision, version or interpreter is invalid.
@@ -54,8 +54,8 @@ def name_variant(versus: str) -> Variant:
 def open_variant(versus: str) -> Iterator[Variant]:
     """Prepare the baseline of a comparison, and yield it as a `Variant`. Delete temporary files at the end.
 
-    `versus` is the value of `versus=`, such as "commit:main" or "jax:0.10.0". `_FORMS` lists the valid forms.
-    Raise `Refusal` if it is invalid, or if the baseline cannot be installed or run.
+    `versus` is the value of `versus=`, such as "commit:main" or "jax:0.10.0". Raise `Refusal` if it is
+    invalid, or if the baseline cannot be installed or run.
     """
     variant, (kind, _, value) = name_variant(versus), versus.partition(":")
     with tempfile.TemporaryDirectory() as name:

@@ -58,7 +58,7 @@ class TrackingSettings:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "TrackingSettings":
-        """Return the settings in a Hydra config, the group `tracking`. Raise `Refusal` if one is invalid.
+        """Return the settings in the group `tracking` of a configuration. Raise `Refusal` if one is invalid.
 
         If the mode is "auto" and the environment variable WANDB_MODE is set, its value is the mode.
         """
@@ -74,7 +74,7 @@ class TrackingSettings:
 
 
 class Line(NamedTuple):
-    """A line in a plot, which is one W&B run: its environment, workload and AD method."""
+    """The environment, workload and AD method of a line in a plot. A line is one W&B run."""
 
     environment: str
     workload: str
@@ -123,7 +123,7 @@ class TrackedRun:
 
 @dataclass(frozen=True)
 class PublishJob:
-    """Everything that is published to W&B at once: settings, runs, plots and sentences."""
+    """The settings, runs, plots and sentences of one publication to W&B."""
 
     settings: TrackingSettings
     runs: tuple[TrackedRun, ...]  # the last run represents the whole study

@@ -64,7 +64,7 @@ _ENVIRONMENT_FIELDS = ("platform", "device_kind", "xla_flags", "commit", "dirty"
 
 
 class Outcome(NamedTuple):
-    """What became of a publication to W&B: the states of its runs, and text for the console."""
+    """The result of a publication to W&B: the number of runs in each state, and text for the console."""
 
     states: Counter[str]  # number of runs: published, unchanged, kept, there before, differs
     succeeded: bool  # whether no failure was reported
@@ -104,8 +104,7 @@ def _run_job(copies: Path, job: PublishJob, lock: int) -> Iterator[Event]:
     """Publish a job in a child process. Yield events such as {"run": digest, "state": "published"}.
 
     If the child process fails or sends nothing, the last event contains the error message as `reason`.
-    Offline copies go to the folder `copies`. The child process holds `lock`, a file descriptor, until it
-    ends.
+    `copies` is the folder for offline copies. `lock` is a file descriptor that the child process keeps open.
     """
     passed_variables = [name for name in os.environ if not name.startswith("WANDB_") or name[6:] in _PASSED]
     encoded_job = base64.b64encode(pickle.dumps(job)).decode()
@@ -131,8 +130,7 @@ def _format_outcome(
 ) -> Iterator[str]:
     """Yield lines of text: how many W&B runs were published or kept offline, and why others failed.
 
-    `counts` is the number of runs in each state. `fields` are other values that the child process sent, such
-    as a URL.
+    `counts` is the number of runs in each state. `fields` are other values of the events, such as a URL.
     """
     copies_folder, command = folder / "wandb", f"`{store.format_command('publish', folder)}`"
     arrived = counts["published"] + counts["unchanged"] > 0

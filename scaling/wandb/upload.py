@@ -40,9 +40,9 @@ _STEP_METRICS = {"time": "devices", "speedup": "devices", "ideal": "devices", "t
 
 
 def publish_job(job: PublishJob) -> Iterator[Fields]:
-    """Upload the W&B runs of a job, write offline copies of the others, and yield events.
+    """Upload the W&B runs of a job, write offline copies of runs that were not sent, and yield events.
 
-    An event has the digest (`run`) and the `state` of a run, such as 'published', or the `reason` for a
+    An event contains the digest of a run (`run`) and its `state`, such as 'published', or the `reason` for a
     failure.
     """
     wandb.setup()  # before the threads start
@@ -61,9 +61,9 @@ def publish_job(job: PublishJob) -> Iterator[Fields]:
 
 
 def _map_runs(function: Callable[[TrackedRun], Fields], runs: Iterable[TrackedRun]) -> Iterator[Fields]:
-    """Call `function` with each run in threads, and yield the dicts (events) that it returns.
+    """Call `function` with each run in threads, and yield the events that it returns.
 
-    The digest of the run is added to each event. An exception is an event that has only a `reason`.
+    The digest of the run is added to each event. An exception becomes an event that has only a `reason`.
     """
 
     def make_event(run: TrackedRun) -> Fields:
