@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scaling.analysis import curves, forecast, ranking
+from scaling.analysis import curves, forecast, ranking, sweeps
 from scaling.analysis.cases import OUT_OF_MEMORY_REASONS, Subject, curve_case, is_candidate, method_of
-from scaling.analysis.curves import Curve, CurvePoint, FastestModeMap, SizeSweep
+from scaling.analysis.curves import Curve, CurvePoint
+from scaling.analysis.sweeps import FastestModeMap, SizeSweep
 from scaling.analysis.timings import Timing, pool_processes
 from scaling.core.case import Case, label, problem_fields
 from scaling.core.grouping import group_by
@@ -158,8 +159,8 @@ def read(
         timings=timings,
         curves=scaling_curves,
         fastest=fastest,
-        size_sweeps=curves.size_sweeps(studied),
-        fastest_mode_maps=curves.fastest_mode_maps(fastest),
+        size_sweeps=sweeps.size_sweeps(studied),
+        fastest_mode_maps=sweeps.fastest_mode_maps(fastest),
         baselines=ranking.find_baselines(timings),
         weak_refusals=weak_refusals,
         forecasts=forecast.forecasts(loaded.plans, plan_files),

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 
 from scaling.analysis.findings import Findings
+from scaling.analysis.sweeps import group_varying_sizes
 from scaling.analysis.timings import Timing
 from scaling.core.grouping import group_by
 from scaling.report.text import clean_text, file_stem
@@ -49,10 +50,9 @@ def _varying_sizes(timings: Sequence[Timing]) -> Names:
     values.
     """
     rows = list(map(_sizes_of, timings))
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
-    by_pattern = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
-    varying = [(-len(set(pattern)), group) for pattern, group in by_pattern.items() if any(pattern)]
-    return [group for _, group in sorted(varying, key=lambda group: (group[1][0] != "devices", group[0]))]
+    count_values = lambda names: len({row[names[0]] for row in rows})  # noqa: E731
+    varying = group_varying_sizes(rows)
+    return sorted(varying, key=lambda names: (names[0] != "devices", -count_values(names)))
 
 
 def _format_experiment(timings: Sequence[Timing], varying: Names) -> str:

@@ -26,8 +26,9 @@ from typing import Any, NamedTuple
 
 from scaling.analysis import answers, findings
 from scaling.analysis.cases import Method, method_of
-from scaling.analysis.curves import Curve, SizeSweep
+from scaling.analysis.curves import Curve
 from scaling.analysis.findings import Findings
+from scaling.analysis.sweeps import SizeSweep
 from scaling.core.case import to_dict
 from scaling.core.formatting import format_count, list_first
 from scaling.core.grouping import group_by

@@ -44,6 +44,7 @@ def digest(study: str) -> str:
     paths = [
         *code,
         TOP / "scaling" / "analysis" / "curves.py",
+        TOP / "scaling" / "analysis" / "sweeps.py",
         *sorted((DATA / study).glob("*.json*")),
     ]
     return hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in paths)).hexdigest()

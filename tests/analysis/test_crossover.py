@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scaling.analysis.cases import method_of
-from scaling.analysis.curves import fastest_mode_maps
+from scaling.analysis.sweeps import fastest_mode_maps
 from tests.support.records import rank
 
 

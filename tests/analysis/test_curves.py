@@ -1,4 +1,4 @@
-"""Tests of curves.py: curves, speed-ups, weak scaling, fastest methods and size sweeps, of records with known results."""
+"""Tests of curves.py: curves, speed-ups, weak scaling and fastest methods, of records with known results."""
 
 import dataclasses
 import math
@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from scaling.analysis import curves
-from scaling.analysis.cases import MEMORY_FIELDS, Method, Subject, method_of
+from scaling.analysis.cases import MEMORY_FIELDS, Subject, method_of
 from scaling.analysis.ranking import fastest_methods
 from scaling.analysis.timings import pool_processes
 from scaling.core.case import Case
@@ -20,7 +20,6 @@ from tests.support.records import (
     processes,
     rank,
     record,
-    sweeps_of,
     weak,
     weak_refusals,
 )
@@ -347,38 +346,6 @@ def test_methods_compete_only_on_the_same_problem_devices_and_environment(field)
 
 def test_value_is_not_a_derivative_mode():
     assert rank([record(mode="value", target="forward")]) == []
-
-
-def test_sizes_that_vary_together_are_swept_as_one():
-    rows = [
-        record(sizes={"m": n, "d": 1}, points=n, mode=mode)
-        for n in (4, 8, 16)
-        for mode in ("jacfwd", "jacrev")
-    ]
-    panel = only(sweeps_of(rows))
-    assert (panel.swept, panel.fixed_sizes) == ("points = m", "d=1")
-    assert [size for size, _ in panel.lines[Method("jacrev", "vmap")]] == [4, 8, 16]
-    assert len(panel.lines) == 2
-
-
-def test_size_with_the_most_values_is_swept_and_each_value_of_the_others_has_a_panel():
-    rows = [record(sizes={"p": p, "o": o}, points=12) for p in (4, 8, 16) for o in (2, 5)]
-    expected = [("p", "points=12 o=2"), ("p", "points=12 o=5")]
-    assert [(p.swept, p.fixed_sizes) for p in sweeps_of(rows)] == expected
-
-
-def test_every_size_with_three_values_is_swept():
-    rows = [record(sizes={"p": p, "o": o}, points=12) for p in (4, 8, 16, 32) for o in (2, 3, 5)]
-    assert sorted((sweep.swept, sweep.fixed_sizes) for sweep in sweeps_of(rows)) == [
-        ("o", "points=12 p=16"), ("o", "points=12 p=32"), ("o", "points=12 p=4"), ("o", "points=12 p=8"),
-        ("p", "points=12 o=2"), ("p", "points=12 o=3"), ("p", "points=12 o=5"),
-    ]  # fmt: skip
-
-
-def test_single_size_makes_no_sweep():
-    assert sweeps_of([record(), record(mode="jacrev")]) == []
-    rows = [record(sizes={"p": p, "o": o}) for p, o in ((4, 2), (8, 2), (16, 2), (4, 5))]
-    assert only(sweeps_of(rows)).fixed_sizes == "points=12 o=2"
 
 
 def test_method_name_states_the_number_of_seeds_per_chunk():

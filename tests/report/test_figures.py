@@ -15,7 +15,7 @@ import vl_convert
 from altair.vegalite.v6.schema.core import load_schema
 
 from scaling.analysis import findings
-from scaling.analysis.curves import size_sweeps
+from scaling.analysis.sweeps import size_sweeps
 from scaling.analysis.timings import pool_processes
 from scaling.core.case import Refusal
 from scaling.report import export, tables

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from scaling.analysis import curves, ranking
+from scaling.analysis import curves, ranking, sweeps
 from scaling.analysis.timings import pool_processes
 from scaling.core.case import Case
 from scaling.core.record import Record
@@ -68,4 +68,4 @@ def rank(records):
 
 
 def sweeps_of(records):
-    return curves.size_sweeps(pool_processes(records))
+    return sweeps.size_sweeps(pool_processes(records))

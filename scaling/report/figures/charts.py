@@ -4,11 +4,12 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from scaling.analysis.cases import ENOUGH_COUNTS, S, join_words
-from scaling.analysis.curves import Curve, FastestModeMap, SizeSweep, curves_of_largest_problems
+from scaling.analysis.curves import Curve, curves_of_largest_problems
 from scaling.analysis.estimate import format_exponent, format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast
 from scaling.analysis.ranking import Ranking
+from scaling.analysis.sweeps import FastestModeMap, SizeSweep
 from scaling.core.formatting import format_duration
 from scaling.core.grouping import group_by
 from scaling.report.figures import marks
