@@ -388,7 +388,7 @@ def choose_case(case: Case, group: ProcessGroup) -> Case:
     advice = Advice(records, derivative, model.title)
     try:
         return advice.best.case
-    except Refusal as error:  # whose text is that of the first candidate with a reason
+    except Refusal as error:  # contains the text of the first candidate that has one
         first = next(record for record in advice.records if record.text)
         status = "failed" if first.status == "failed" else "skipped"
         raise CaseEnded(status, first.reason or "not_offered", f"mode=auto: {error}") from None

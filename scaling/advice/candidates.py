@@ -179,7 +179,7 @@ def check_captured_arrays(base: Case) -> None:
 def _trace_function(case: Case) -> Any:
     """Return the jaxpr of the function of one point."""
     built = workload.build(case)
-    describe_derivative(case, built)  # explains why a function cannot be traced
+    describe_derivative(case, built)  # its error explains why a function cannot be traced
     return jax.make_jaxpr(lambda named: built.function(**named))(point_structs(case, built))
 
 

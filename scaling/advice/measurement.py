@@ -83,7 +83,7 @@ def check_candidate(record: Record, stages: Stages | None = None) -> Attempt:
     """
     devices = jax.devices()[: record.case.devices]
     group = ProcessGroup(devices, devices[0].platform, cores=_bound_cores())
-    blank = dataclasses.replace(record, text=None)  # which states why the time was not predicted, if so
+    blank = dataclasses.replace(record, text=None)  # it may state why no time is predicted
     return run_case.prepare_case(blank, group, _TURN_SAMPLING, stages=stages)
 
 
@@ -122,8 +122,8 @@ def _sample_in_rounds(attempts: Mapping[Case, Attempt], deadline: float, note: C
 def _select_undecided(records: Mapping[Case, Record]) -> list[Case]:
     """Return the cases to measure again: the fastest case, and the cases that may be as fast.
 
-    If these take almost the same time (`_is_close`), return the fastest case alone until its time has a
-    confidence interval, then [].
+    If these take almost the same time (`_is_close`), return only the fastest case if its time has no
+    confidence interval yet, otherwise [].
     """
     if not records:
         return []

@@ -131,7 +131,7 @@ def _trend(timing: Timing) -> str | bool:
 def _failed_cases(findings: Findings, wrong: bool) -> list[str]:
     return [
         f"{label(record.case)}{findings.suffix(record.setting)}: "
-        f"{record.reason or 'no reason given'}: {record.text or 'no words'}"
+        f"{record.reason or 'no reason given'}: {record.text or 'no description'}"
         for record in findings.newest_records
         if record.status == "failed" and (record.reason in _WRONG) is wrong
     ]
@@ -206,11 +206,11 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
      _check_each(lambda timing: len(timing.records) == 1 and format_count(len(timing.seconds), "sample")),
      "replicates=3 adds to what is there"),
     (WARNING, "load of other processes, or throttling", _check_each(_disturbed),
-     f"stop what else runs there, or raise a CPU quota; {_RERUN}"),
+     f"stop other programs on the machine, or raise a CPU quota; {_RERUN}"),
     (WARNING, "devices that are hardware threads of one core", _check_each(_shared_cores),
      "as many devices as physical cores at most"),
     (WARNING, "trend within a process", _check_each(_trend),
-     f"sampling.warm_up=0.5, a machine at rest; {_RERUN}"),
+     f"sampling.warm_up=0.5, an idle machine; {_RERUN}"),
     (WARNING, "no baseline: a plain jit program on one device", _curves_without_jit,
      "add a grid with `api: jit` and `devices: 1`"),
 )  # fmt: skip

@@ -31,10 +31,10 @@ class Ranking(Subject):
 
     fastest: Timing
     others: tuple[Timing, ...]  # with another method, or else another memory setting
-    runner_up: Timing | None  # the fastest of `others` that is not significantly slower, or of all of them
+    runner_up: Timing | None  # the fastest of `others`; one that is not significantly slower is preferred
     ratio: Estimate | None  # time of `runner_up` divided by the time of `fastest`
     # `recommend_ranking` sets these. Without a recommended device count, `device_certainty` is ''.
-    device_certainty: str = ""  # of the device count, in the words of `certainty`
+    device_certainty: str = ""  # how certain the device count is, in the words of `certainty`
     device_doubt: str = ""  # why no device count is recommended, or ''
     # Handwritten derivatives, other AD systems and mode=auto, with the same entries of the Jacobian.
     unranked: tuple[Timing, ...] = ()

@@ -38,7 +38,7 @@ class Ratio:
     value: float
     variance: float  # squared standard error of log(value); NaN if there are too few samples
     freedom: float  # degrees of freedom of the variance
-    # number of processes, jobs or pairs (harmonic mean for both times); 0 for one process, without p-value
+    # number of processes, jobs or pairs, the harmonic mean of those of both times; 0 for a single process
     count: float = 0.0
     # process or job -> its logarithm minus the mean; a key of a ratio is (0 for the numerator or 1, this key)
     deviations: Mapping[Hashable, float] = field(default_factory=dict)

@@ -31,7 +31,7 @@ _ORDER = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)  # equal if case, environment and `honest` are, as any `Subject`
+@dataclass(frozen=True, eq=False)  # compares only what `Subject` compares
 class Timing(Subject):
     """The measured or predicted time of one case in one environment, from one record per process."""
 

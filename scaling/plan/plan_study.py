@@ -199,8 +199,8 @@ def run_plan(study: PlannedStudy, listener: Callable[[dict[str, Any]], None]) ->
 def _compile(study: PlannedStudy) -> Iterator[tuple[PreflightResult, RecordFields | None]]:
     """Compile the cases of a study, predict their times, and yield each case with its record fields.
 
-    Cases that the preflight check excludes come first, and are not compiled. Before each compilation, the
-    case is also yielded with None.
+    Cases that the preflight check excludes come first, and are not compiled. When a compilation begins, its
+    case is yielded with None instead of record fields.
     """
     for checked in study.cases:
         if checked.outcome:
@@ -220,9 +220,9 @@ def compile_cases(
 ) -> Iterator[tuple[Case, RecordFields | None]]:
     """Compile cases in `size` worker processes, and yield each case with its record fields.
 
-    Cases with equal programs are compiled once. Before each compilation, the case is also yielded with None.
-    `header` describes the hardware to the workers. `seconds` is the timeout of a compilation. Raise
-    `AllocationLost` if a worker does not start.
+    Cases with equal programs are compiled once. When a compilation begins, its case is yielded with None
+    instead of record fields. `header` describes the hardware to the workers. `seconds` is the timeout of a
+    compilation. Raise `AllocationLost` if a worker does not start.
     """
     remaining_groups = iter(group_by(sorted(cases, key=lambda case: -case.devices), on_one_device).values())
     events: _Events = queue.Queue()
@@ -342,8 +342,8 @@ def plan_lines(study: PlannedStudy, findings: Findings) -> list[str]:
 def device_hours(records: Sequence[Record], settings: RunSettings, limit: str) -> float:
     """Return the predicted device-hours to measure the cases of `records` in all replicates.
 
-    `limit` selects the "low" or "high" limit of the 95 % interval of each predicted time. Cases without one
-    are omitted.
+    `limit` selects the "low" or "high" limit of the 95 % interval of each predicted time. Cases without a
+    predicted time are omitted.
     """
     seconds, sampling = 0.0, settings.sampling
     for record in records:

@@ -267,9 +267,9 @@ def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) 
 def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = True) -> Hardware:
     """Return a copy of the model of a CPU with measured rates for each number of devices.
 
-    The rates are from the environment that was measured last. They require an array copy and a call of an
-    empty function on the same number of devices. If `bound_only` is true, timings of processes that were not
-    bound to one core per device are ignored. Raise `Refusal` if no number of devices has both.
+    The rates are from the environment that was measured last. They require timings of an array copy and of a
+    call of an empty function. If `bound_only` is true, timings of processes that were not bound to one core
+    per device are ignored. Raise `Refusal` if no number of devices has both timings.
     """
     benchmarks = [t for t in timings if t.case.kind in ("ceiling", "floor") and (t.honest or not bound_only)]
     benchmarks.sort(key=lambda timing: timing.records[-1].started_at or "")
