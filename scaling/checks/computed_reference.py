@@ -209,9 +209,9 @@ def _multiply_closed_form(
     arrays = inputs.exact_inputs(spec.case, spec.workload, start, stop)
     generator = np.random.default_rng([spec.case.data_seed, start])
     direction = evaluations.random_direction(evaluation, arrays, generator)
-    J, floor = references.reference_jacobians(spec, start, stop)
+    J = references.reference_jacobians(spec, start, stop)
     v = flatten_inputs(evaluation.names, evaluation.per_point, direction, stop - start)
-    magnitude = J.by_output(references.at_least(np.abs(J.values), floor), np.abs(v))
+    magnitude = J.by_output(J.size, np.abs(v))
     limit = references.tolerance(spec.roundoff, max(spec.workload.terms, v.shape[1])) * magnitude
     limit = limit + 2.0**13 * references.smallest_normal(spec.case)  # intermediate results may underflow
     return arrays, direction, J.by_output(J.values, v), limit

@@ -37,7 +37,7 @@ def result_bounds(spec: ReferenceSpec, start: int, stop: int, errors: np.ndarray
     bounds = estimate_bounds()
     J = Jacobians(np.zeros((stop - start, 1, 1)))
     if spec.reduction.degree > 1:  # otherwise the bound does not depend on the Jacobian
-        J, _ = references.reference_jacobians(spec, start, stop)
+        J = references.reference_jacobians(spec, start, stop)
     bound = np.asarray(spec.reduction.step_bound(J, bounds))
     if errors is None or not spec.reduction.linear_in_inputs:
         return bound

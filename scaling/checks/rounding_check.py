@@ -332,7 +332,7 @@ def _evaluate_columns(
     J = _jacobian_in_few_passes(evaluation, arrays, spec.derivative.outputs)
     if spec.derivative.summed and spec.workload.reduce is not None:
         J = J.sum(axis=1, keepdims=True)
-    return reduce_reference(spec, Jacobians(J), None, lambda: arrays)[0]
+    return reduce_reference(spec, Jacobians(J), lambda: arrays)[0]
 
 
 def _jacobian_in_few_passes(evaluation: Evaluation, arrays: InputArrays, outputs: int) -> np.ndarray:

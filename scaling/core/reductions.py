@@ -6,13 +6,24 @@ imported inside of the functions, because modules that read records import `REDU
 """
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
-from typing import Any, NamedTuple
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
 
 from scaling.core import load_option
 
 OUTPUTS, INPUTS = "outputs", "inputs"
 Array = Any  # a NumPy array
+# The expected result of a reduction at all points, in float64, and two arrays that broadcast to its shape: the
+# change of the result if J is rounded, divided by the tolerance of an entry of J (influence), and the sum of
+# the absolute values of the terms of the result (magnitude).
+ReferenceTerms = tuple[Array, Array, Array]
+
+
+def at_least(scale: Array, floor: Array | None) -> Array:
+    """Return `scale`, but at least `floor` at each point. `floor` has the shape (points,) or is None."""
+    import numpy as np
+
+    return scale if floor is None else np.maximum(scale, floor.reshape(-1, *[1] * (scale.ndim - 1)))
 
 
 @dataclass(frozen=True)
@@ -55,6 +66,13 @@ class Jacobians:
     """The dense Jacobians at some points (batch elements)."""
 
     values: Array  # of shape (points, outputs, inputs), or (points, nonzeros) in `SparseJacobians`
+    # The least size of an entry at each point, of shape (points,), or None for no limit.
+    floor: Array | None = field(default=None, kw_only=True)
+
+    @property
+    def size(self) -> Array:
+        """Return the size of each entry, by which the check divides its error, in the shape of `values`."""
+        return at_least(abs(self.values), self.floor)
 
     def by_input(self, values: Array) -> Array:
         """Return the sum over the outputs of `values` (one per entry of J), of shape (points, inputs)."""
@@ -71,30 +89,6 @@ class Jacobians:
     def entries_by_input(self) -> Array:
         """Return the number of stored entries in each column of J: one int, because all columns are equal."""
         return self.values.shape[1]
-
-
-@dataclass(frozen=True)
-class SizedEntries:
-    """Jacobians to reduce, with the arrays that determine the allowed error of the result."""
-
-    J: Jacobians
-    size: Array  # the size of each entry, by which its error is divided, in the shape of `J.values`
-    magnitude: Array  # the absolute value of each entry, in the shape of `J.values`
-    rounding: Rounding  # the lengths of the sums that compute the result
-    x: Array | None = None  # the vectors that J is multiplied by, of shape (points, inputs), if any
-
-    @property
-    def largest(self) -> Array:
-        """Return the largest element of `size` at each point, as an array of shape (points, 1, 1)."""
-        return self.size.reshape(len(self.size), -1).max(axis=1)[:, None, None]
-
-
-class ReferenceTerms(NamedTuple):
-    """The expected result of a reduction of the Jacobian, with the arrays that set its allowed error."""
-
-    expected: Any  # the expected result at all points, in float64; the other arrays broadcast to its shape
-    influence: Any  # the change of the result if J is rounded, divided by the tolerance of an entry of J
-    magnitude: Any  # the sum of the magnitudes of the terms of the result
 
 
 @dataclass(frozen=True)
@@ -120,8 +114,8 @@ class Reduction:
     # A JAX function from J (points, outputs, inputs) and x (points, inputs) to the result.
     of_jacobians: Callable[[Any, Any], Any]
     entries: str  # the entries of J that are summed to one element: an "entry", a "column", a "row" or "all"
-    # A NumPy function that returns the expected result and its sensitivity to rounding.
-    reference: Callable[[SizedEntries], ReferenceTerms]
+    # A NumPy function of J, the lengths of the sums that compute the result, and x (points, inputs) or None.
+    reference: Callable[[Jacobians, Rounding, Array], ReferenceTerms]
     # A NumPy function from (J, bound) to the largest change of the result at each point, of shape (points,).
     # It assumes that each entry J[p, o, i] changes by at most bound[p, i], the error of a finite difference.
     step_bound: Callable[[Jacobians, Any], Any] = lambda J, bound: bound.max(axis=1)
@@ -153,34 +147,36 @@ class Reduction:
         return self.columns.products or self.rows.products
 
 
-def _reference_whole(entries: SizedEntries) -> ReferenceTerms:
-    scale = entries.rounding.largest_by_leaf(entries.size)
-    return ReferenceTerms(entries.J.values, scale, scale)
+def _reference_whole(J: Jacobians, rounding: Rounding, x: Array) -> ReferenceTerms:
+    scale = rounding.largest_by_leaf(J.size)
+    return J.values, scale, scale
 
 
-def _reference_points(entries: SizedEntries) -> ReferenceTerms:
+def _reference_points(J: Jacobians, rounding: Rounding, x: Array) -> ReferenceTerms:
     """Return the sum of J over the outputs at each point, with the arrays that set the allowed error."""
-    arrays = (entries.J.values, entries.size, entries.magnitude)
-    return ReferenceTerms(*(entries.J.by_input(values)[:, None, :] for values in arrays))
+    expected, influence, magnitude = map(J.by_input, (J.values, J.size, abs(J.values)))
+    return expected[:, None, :], influence[:, None, :], magnitude[:, None, :]
 
 
-def _reference_outputs(entries: SizedEntries) -> ReferenceTerms:
-    expected, *sums = _reference_points(entries)
-    return ReferenceTerms(expected, *map(entries.rounding.largest_by_leaf, sums))
+def _reference_outputs(J: Jacobians, rounding: Rounding, x: Array) -> ReferenceTerms:
+    expected, influence, magnitude = _reference_points(J, rounding, x)
+    return expected, rounding.largest_by_leaf(influence), rounding.largest_by_leaf(magnitude)
 
 
-def _reference_product(entries: SizedEntries, x: Any) -> ReferenceTerms:
+def _reference_product(J: Jacobians, rounding: Rounding, x: Array) -> ReferenceTerms:
     """Return J @ x (x = 1 if it is None) at each point, with the arrays that set its allowed error."""
-    J, weights = entries.J, None if x is None else abs(x)
-    products = J.by_output(J.values, x), *(J.by_output(a, weights) for a in (entries.size, entries.magnitude))
-    return ReferenceTerms(*(values[:, :, None] for values in products))
+    weights = None if x is None else abs(x)
+    expected, influence = J.by_output(J.values, x), J.by_output(J.size, weights)
+    magnitude = J.by_output(abs(J.values), weights)
+    return expected[:, :, None], influence[:, :, None], magnitude[:, :, None]
 
 
-def _reference_norm(entries: SizedEntries) -> ReferenceTerms:
-    flat, largest = entries.magnitude.reshape(len(entries.magnitude), 1, -1), entries.largest
-    norm = (flat @ flat.transpose(0, 2, 1)).reshape(largest.shape)
-    second_order = entries.rounding.entry * flat.shape[2] * largest**2
-    return ReferenceTerms(norm, 2 * largest * flat.sum(axis=2, keepdims=True) + second_order, norm)
+def _reference_norm(J: Jacobians, rounding: Rounding, x: Array) -> ReferenceTerms:
+    points = len(J.values)
+    flat, largest = abs(J.values).reshape(points, 1, -1), J.size.reshape(points, 1, -1).max(-1, keepdims=True)
+    norm = flat @ flat.transpose(0, 2, 1)
+    second_order = rounding.entry * flat.shape[2] * largest**2
+    return norm, 2 * largest * flat.sum(axis=2, keepdims=True) + second_order, norm
 
 
 def _bound_norm(J: Jacobians, bound: Any) -> Any:
@@ -193,7 +189,7 @@ WHOLE = Reduction(
 )  # fmt: skip
 TRACE = Reduction(  # for target=laplacian only, where J is the Hessian and a seed v contributes v^T J v
     "trace", axes=(None, None), entries="column",
-    reference=lambda entries: load_option("laplacian").reference_trace(entries),
+    reference=lambda J, rounding, x: load_option("laplacian").reference_trace(J),
     columns=SliceStep(sums_seeds=True),
     of_jacobians=lambda J, x: J.trace(axis1=1, axis2=2),
 )  # fmt: skip
@@ -207,7 +203,7 @@ _ALL_REDUCTIONS = (
     ),
     Reduction(
         "inputs", axes=(OUTPUTS, None), entries="row", sampling="products",
-        reference=lambda entries: _reference_product(entries, None),
+        reference=lambda J, rounding, x: _reference_product(J, rounding, None),
         columns=SliceStep(sums_seeds=True),
         rows=SliceStep(lambda row, x: sum(a.sum() for a in row)),
         of_jacobians=lambda J, x: J.sum(axis=2),
@@ -215,7 +211,7 @@ _ALL_REDUCTIONS = (
     ),
     Reduction(
         "vector", axes=(OUTPUTS, None), entries="row", sampling="products", along_point=True,
-        reference=lambda entries: _reference_product(entries, entries.x),
+        reference=_reference_product,
         rows=SliceStep(lambda row, x: sum((a * b).sum() for a, b in zip(row, x, strict=True))),
         of_jacobians=lambda J, x: (J @ x[:, :, None])[:, :, 0],
     ),
@@ -227,7 +223,7 @@ _ALL_REDUCTIONS = (
     ),
     Reduction(
         "gram", axes=(INPUTS, INPUTS), entries="column", degree=2,
-        reference=lambda entries: load_option("gram").reference_gram(entries),
+        reference=lambda J, rounding, x: load_option("gram").reference_gram(J, rounding),
         columns=SliceStep(products=True),
         rows=SliceStep(sums_seeds=True, products=True),
         of_jacobians=lambda J, x: J.swapaxes(1, 2) @ J,

@@ -51,7 +51,7 @@ from scaling.core import inputs, load_option
 from scaling.core.case import SECOND, VIEWS, Case, Refusal, default_values
 from scaling.core.derivative import Derivative, Pattern, to_dense
 from scaling.core.inputs import InputArrays
-from scaling.core.reductions import REDUCTIONS, WHOLE, Jacobians, Reduction, Rounding, SizedEntries
+from scaling.core.reductions import REDUCTIONS, WHOLE, Jacobians, Reduction, Rounding, at_least
 from scaling.core.workload import Inputs, Reference, Workload, cached, fingerprint
 
 ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8}  # unit roundoff of one operation
@@ -107,11 +107,6 @@ def first_not_finite(result: np.ndarray) -> int | None:
     return int(np.argmin(np.isfinite(result).reshape(len(result), -1).all(axis=1)))
 
 
-def at_least(scale: np.ndarray, floor: np.ndarray | None) -> np.ndarray:
-    """Return `scale`, but at least `floor` at each point. `floor` has the shape (points,) or is None."""
-    return scale if floor is None else np.maximum(scale, floor.reshape(-1, *[1] * (scale.ndim - 1)))
-
-
 def added_entries(
     reduction: Reduction, outputs: int, inputs: int, points: int, pattern: Pattern | None = None
 ) -> int:
@@ -125,21 +120,15 @@ def added_entries(
 
 
 def reduce_jacobians(
-    reduction: Reduction,
-    J: Jacobians,
-    rounding: Rounding,
-    floor: np.ndarray | None = None,
-    x: np.ndarray | None = None,
+    reduction: Reduction, J: Jacobians, rounding: Rounding, x: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Reduce the Jacobians J, and return (expected, scale), two arrays of the shape of the result.
 
     The check divides the errors of a result by `scale`. `rounding` contains the lengths of the sums that
-    compute the result. `floor` is the least magnitude of an entry of J at each point, or None for no limit.
-    `x` contains the vectors by which the reduction multiplies J, in the shape (points, inputs).
+    compute the result. `x` contains the vectors by which the reduction multiplies J, in the shape (points,
+    inputs).
     """
-    sizes = np.abs(J.values)
-    entries = SizedEntries(J, at_least(sizes, floor), sizes, rounding, x)
-    expected, influence, magnitude = reduction.reference(entries)
+    expected, influence, magnitude = reduction.reference(J, rounding, x)
     return expected, rounding.scale(influence, magnitude)
 
 
@@ -279,12 +268,12 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
     if spec.case.ad_mode.is_value:
         value, floor = reference_values(spec, start, stop)
         return value[:, :, None], at_least(np.abs(value), floor)[:, :, None]
-    J, floor = reference_jacobians(spec, start, stop)
+    J = reference_jacobians(spec, start, stop)
     if spec.common is None:
         draw_inputs = functools.partial(inputs.exact_inputs, spec.case, spec.workload, start, stop)
-        return reduce_reference(spec, J, floor, draw_inputs)
+        return reduce_reference(spec, J, draw_inputs)
     assert spec.nonzeros_pattern is not None
-    largest = at_least(J.largest_by_output(), floor)
+    largest = at_least(J.largest_by_output(), J.floor)
     return J.values[:, None], largest[:, None, spec.nonzeros_pattern.rows]
 
 
@@ -294,24 +283,22 @@ def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
     return reference.value, reference.value_terms
 
 
-def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jacobians, np.ndarray | None]:
-    """Return (Jacobians, floor) of the reference at the points [start, stop).
-
-    The check divides the error of an entry by max(|entry|, floor[point]), or by |entry| if `floor` is None.
-    """
+def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> Jacobians:
+    """Return the Jacobians of the reference at the points [start, stop)."""
     workload, derivative, reduction = spec.workload, spec.derivative, spec.reduction
     if spec.nonzeros_pattern is not None:
         reference = _evaluate_form(spec, workload.nonzeros, start, stop, (1, len(spec.nonzeros_pattern.rows)))
         entries, floor = reference.derivative[:, 0], reference.derivative_terms
         if spec.common is None and (reduction is WHOLE or reduction.products):
-            return Jacobians(to_dense(spec.nonzeros_pattern, entries)), floor
-        return load_option("sparse_jacobians").SparseJacobians(entries, spec.nonzeros_pattern), floor
+            return Jacobians(to_dense(spec.nonzeros_pattern, entries), floor=floor)
+        sparse_jacobians = load_option("sparse_jacobians").SparseJacobians
+        return sparse_jacobians(entries, spec.nonzeros_pattern, floor=floor)  # type: ignore[no-any-return]
     columns = derivative.outputs if spec.case.target in SECOND else derivative.inputs
     reference = _evaluate_form(spec, workload.reference, start, stop, (derivative.outputs, columns))
-    J, floor = reference.derivative, reference.derivative_terms
+    J = Jacobians(reference.derivative, floor=reference.derivative_terms)
     if derivative.summed and workload.reduce is not None:  # reduces the derivative of a sum over outputs
-        return Jacobians(J.sum(axis=1, keepdims=True)), at_least(np.abs(J), floor).sum(axis=1).max(axis=1)
-    return Jacobians(J), floor
+        return Jacobians(J.by_input(J.values)[:, None], floor=J.by_input(J.size).max(axis=1))
+    return J
 
 
 def _evaluate_form(
@@ -351,20 +338,21 @@ def _evaluate_form(
 
 
 def reduce_reference(
-    spec: ReferenceSpec, J: Jacobians, floor: np.ndarray | None, draw_inputs: Callable[[], InputArrays]
+    spec: ReferenceSpec, J: Jacobians, draw_inputs: Callable[[], InputArrays]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Reduce the Jacobians J of the reference, and return (expected result, scale).
 
-    The check divides the errors of a result by `scale`. The error of an entry of J is relative to
-    max(|entry|, `floor`). For target=hvp, J contains Hessians H, and the result contains products H v.
+    The check divides the errors of a result by `scale`. For target=hvp, J contains Hessians H, and the result
+    contains products H v.
     """
     if spec.case.target != "hvp" and not spec.reduction.along_point:
-        return reduce_jacobians(spec.reduction, J, spec.rounding, floor)
+        return reduce_jacobians(spec.reduction, J, spec.rounding)
     x = flatten_inputs(spec.workload.direction_names, spec.workload.points, draw_inputs(), len(J.values))
     if spec.reduction.along_point:
-        return reduce_jacobians(spec.reduction, J, spec.rounding, floor, x)
+        return reduce_jacobians(spec.reduction, J, spec.rounding, x)
     scale = np.abs(J.values) @ np.abs(x)[:, :, None]
-    return J.values @ x[:, :, None], at_least(scale, None if floor is None else floor * np.abs(x).max(axis=1))
+    floor = None if J.floor is None else J.floor * np.abs(x).max(axis=1)
+    return J.values @ x[:, :, None], at_least(scale, floor)
 
 
 def flatten_inputs(

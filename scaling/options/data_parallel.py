@@ -33,7 +33,7 @@ from scaling.core.derivative import (
     sum_over_seeds,
 )
 from scaling.core.layout import split_inputs
-from scaling.core.reductions import Rounding
+from scaling.core.reductions import Rounding, at_least
 from scaling.core.reference import ReferenceSpec
 from scaling.core.workload import Workload
 
@@ -208,7 +208,7 @@ def _terms_of_sum(
     """
     if spec.case.ad_mode.is_value:
         value, floor = references.reference_values(spec, start, stop)
-        scale = references.at_least(np.abs(value), floor)
+        scale = at_least(np.abs(value), floor)
         return value.sum(axis=1, keepdims=True), scale.sum(axis=1, keepdims=True)
     if spec.sampled:
         evaluation = dataclasses.replace(spec.computed.evaluation, summed=True)
@@ -216,6 +216,6 @@ def _terms_of_sum(
         kind, count = ("rows", 1) if spec.computed.has_reverse_mode else ("columns", spec.derivative.inputs)
         gradient = evaluations.slices(evaluation, arrays, kind, np.arange(count))[:, 0]
         return gradient, np.abs(gradient)
-    J, floor = references.reference_jacobians(spec, start, stop)
-    value, scale = references.reduce_jacobians(spec.reduction, J, rounding, floor)
+    J = references.reference_jacobians(spec, start, stop)
+    value, scale = references.reduce_jacobians(spec.reduction, J, rounding)
     return value[:, 0], scale[:, 0]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scaling.core.derivative import Derivative, SeedRange, ceil_div, map_seeds, sum_over_seeds
-from scaling.core.reductions import Jacobians, ReferenceTerms, SizedEntries
+from scaling.core.reductions import Jacobians, ReferenceTerms, Rounding
 
 
 def count_passes(derivative: Derivative) -> int:
@@ -53,14 +53,14 @@ def multiply_rows(row: Callable[[Any], Any], seeds: SeedRange) -> Any:
     return sum_over_seeds(multiply, seeds)
 
 
-def reference_gram(entries: SizedEntries) -> ReferenceTerms:
+def reference_gram(J: Jacobians, rounding: Rounding) -> ReferenceTerms:
     """Return the expected J^T J at each point, and the magnitudes from which its allowed error follows."""
-    J, magnitude, columns = entries.J.values, entries.magnitude, entries.magnitude.sum(axis=1)
-    largest = entries.rounding.largest_by_leaf(entries.size).max(axis=1)
+    values, magnitude, columns = J.values, abs(J.values), J.by_input(abs(J.values))
+    largest = rounding.largest_by_leaf(J.size).max(axis=1)
     crossed = largest[:, :, None] * columns[:, None, :]
-    second_order = entries.rounding.entry * J.shape[1] * largest[:, :, None] * largest[:, None, :]
+    second_order = rounding.entry * values.shape[1] * largest[:, :, None] * largest[:, None, :]
     influence = crossed + crossed.transpose(0, 2, 1) + second_order
-    return ReferenceTerms(J.transpose(0, 2, 1) @ J, influence, magnitude.transpose(0, 2, 1) @ magnitude)
+    return values.transpose(0, 2, 1) @ values, influence, magnitude.transpose(0, 2, 1) @ magnitude
 
 
 def step_bound(J: Jacobians, bound: Any) -> Any:

@@ -29,7 +29,7 @@ from jax.experimental import jet as taylor
 
 from scaling.core.case import Refusal
 from scaling.core.modes import LinearMap, Mode, jvp_map, ravel
-from scaling.core.reductions import ReferenceTerms, SizedEntries
+from scaling.core.reductions import Jacobians, ReferenceTerms
 from scaling.programs.jaxpr_interpreter import CUSTOM_CALLS, bind, evaluate_inlined
 from scaling.programs.program_stats import TRANSCENDENTAL
 
@@ -172,7 +172,7 @@ def _propagate(
     return results
 
 
-def reference_trace(H: SizedEntries) -> ReferenceTerms:
+def reference_trace(H: Jacobians) -> ReferenceTerms:
     """Return the trace of the Hessian H at each point, with the arrays that set its allowed error."""
-    trace, magnitude = (values.trace(axis1=1, axis2=2)[:, None, None] for values in (H.J.values, H.magnitude))
-    return ReferenceTerms(trace, H.size.max(axis=2).sum(axis=1)[:, None, None], magnitude)
+    trace, magnitude = (values.trace(axis1=1, axis2=2)[:, None, None] for values in (H.values, abs(H.values)))
+    return trace, H.size.max(axis=2).sum(axis=1)[:, None, None], magnitude

@@ -94,9 +94,9 @@ def test_rounding_of_entries_changes_a_reduction_by_at_most_its_bound(reduction,
             )
             random_error = entry * s * generator.choice([-1.0, 1.0], J.shape) * generator.choice([0.5, 1.0])
             aligned_error = entry * s * np.where(J < 0, -1.0, 1.0)  # the worst case
-            want, size = reduce(reduction, Jacobians(J), rounding, floor, x)
+            want, size = reduce(reduction, Jacobians(J, floor=floor), rounding, x)
             for perturbed in (J + random_error, J + aligned_error):
-                got, _ = reduce(reduction, Jacobians(perturbed), rounding, floor, x)
+                got, _ = reduce(reduction, Jacobians(perturbed, floor=floor), rounding, x)
                 assert (np.abs(got - want) <= entry * size * (1 + 1e-6)).all()
 
 
