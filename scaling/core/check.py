@@ -74,41 +74,44 @@ class CheckProgress:
     skipped_entries: int = 0  # the number of entries over the tolerance that were not evaluated again
 
     def add_until_full(self, ranges: Iterator[PointsComparison]) -> bool:
-        """Compare ranges of points until too many errors are large. Return whether all are compared."""
+        """Compare ranges of points until there are too many suspects. Return whether all are compared."""
         for points in ranges:
-            self.add(points)
+            for comparison in points.comparisons:
+                self.add(points, comparison)
             if sum(suspect.expected.size for _, suspect in self.suspects) > _MAX_SUSPECT_ELEMENTS:
                 return False
         return True
 
-    def add(self, points: PointsComparison) -> None:
-        """Compare a result with expected values at some points, and update the state of the check."""
-        underflow = reference.smallest_normal(self.spec.case)
-        least_scale = _UNDERFLOW_MARGIN * underflow / reference.ROUNDOFF[self.spec.case.dtype]
-        for comparison in points.comparisons:
-            spec, difference = self.spec, np.abs(comparison.result - comparison.expected)
+    def add(self, points: PointsComparison, comparison: EntryComparison) -> None:
+        """Update the state of the check by the errors of a comparison, or add it to the suspects."""
+        spec, underflow = self.spec, reference.smallest_normal(self.spec.case)
+        least_scale = _UNDERFLOW_MARGIN * underflow / reference.ROUNDOFF[spec.case.dtype]
+        scale, provable = np.maximum(comparison.scale, least_scale), comparison.provable
+        if provable is None:
             # If an entry is this small at all points, an underflow may explain an error within the tolerance.
             largest_scale = np.max(comparison.scale, axis=0, initial=0.0)
             is_tiny = spec.max_tolerance * largest_scale < spec.tolerance * least_scale
-            scale, provable = np.maximum(comparison.scale, least_scale), comparison.provable
-            if provable is None:
-                provable = np.where(is_tiny, 0.0 if is_tiny.all() else underflow, spec.max_tolerance * scale)
-            error = reference.relative_error(difference, scale)
-            self.entries += error.size
-            is_unproved = (difference > provable) & (error <= spec.tolerance)
-            self.undecided_entries += int(np.count_nonzero(is_unproved))
-            by_point = np.where(is_unproved, 0.0, error).reshape(len(error), -1).max(axis=1)
-            is_wrong = ~(by_point <= self.spec.tolerance + points.step_error)
-            if is_wrong.any() and not spec.repeatable:
-                text = load_option("rounding_check").describe_first_wrong(spec, comparison, is_wrong)
-                self.record_errors(points._replace(note=text + points.note), by_point, is_wrong)
-            elif not is_wrong.any():
-                self.record_errors(points, by_point, is_wrong)
-            else:
-                self.suspects.append((points, dataclasses.replace(comparison, scale=scale)))
+            provable = np.where(is_tiny, 0.0 if is_tiny.all() else underflow, spec.max_tolerance * scale)
+        difference = np.abs(comparison.result - comparison.expected)
+        error = reference.relative_error(difference, scale)
+        is_undecided = (difference > provable) & (error <= spec.tolerance)
+        self.entries += error.size
+        self.undecided_entries += int(np.count_nonzero(is_undecided))
+        by_point = np.where(is_undecided, 0.0, error).reshape(len(error), -1).max(axis=1)
+        is_wrong = ~(by_point <= spec.tolerance + points.step_error)
+        if is_wrong.any() and spec.repeatable:
+            self.suspects.append((points, dataclasses.replace(comparison, scale=scale)))
+            return
+        if is_wrong.any():
+            text = load_option("rounding_check").describe_first_wrong(spec, comparison, is_wrong)
+            points = points._replace(note=text + points.note)
+        self.record_errors(points, by_point, is_wrong)
 
     def record_errors(self, points: PointsComparison, error: np.ndarray, is_wrong: np.ndarray) -> None:
-        """Update the largest error, the allowed error and the first wrong point, from arrays (points,)."""
+        """Update the largest error, the allowed error and the first wrong point.
+
+        `error` and `is_wrong` contain one element for each point of `points`.
+        """
         if is_wrong.any():
             first = int(np.argmax(is_wrong))
             if self.first_wrong is None or points.start + first < self.first_wrong:
@@ -189,12 +192,16 @@ def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
     """Return a comparison of `result`, the values at the points [start, stop), with the expected values."""
     expected, scale = reference.expected_result(spec, start, stop)
     largest_scale = scale.reshape(len(scale), -1).max(axis=1)
-    result, note, outside_pattern = result.astype(np.float64), "", []
+    result, comparisons, note = result.astype(np.float64), [], ""
     if spec.common is None and spec.pattern is not None:
         result = to_dense(spec.pattern, result[:, 0])
     elif spec.common is not None:
-        outside_pattern, note = load_option("sparse_jacobians").compare_outside(spec.common, expected, scale)
-        is_common, positions = spec.common.is_common, spec.common.positions
+        is_common, positions, missing = spec.common
+        if missing.size:  # entries that are zero in the result, because its pattern lacks them
+            lacking = expected[..., missing]
+            comparisons = [EntryComparison(np.zeros_like(lacking), lacking, scale[..., missing])]
+            nonzero_count = np.count_nonzero(lacking.any(axis=(0, 1)))
+            note = f"; the pattern lacks {nonzero_count} of the nonzero entries" if nonzero_count else ""
         scale = np.where(is_common, scale[..., positions], largest_scale[:, None, None])
         expected = np.where(is_common, expected[..., positions], 0.0)
     step_error = np.zeros(len(result))
@@ -203,5 +210,5 @@ def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
         errors = np.abs(result - expected) - spec.tolerance * scale
         bounds = load_option("finite_step").result_bounds(spec, start, stop, errors)
         step_error = reference.relative_error(bounds, largest_scale)
-    comparisons = [EntryComparison(result, expected, scale), *outside_pattern]
+    comparisons = [EntryComparison(result, expected, scale), *comparisons]
     return PointsComparison(start, stop, comparisons, step_error, note)

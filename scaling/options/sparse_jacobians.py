@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from scaling.core.case import SECOND, Refusal
-from scaling.core.check import EntryComparison
 from scaling.core.derivative import Derivative, Pattern, Slices, ceil_div, map_seeds
 from scaling.core.layout import COLORS, POSITIONS
 from scaling.core.reductions import WHOLE, Jacobians, Reduction
@@ -105,24 +104,6 @@ class CommonNonzeros(NamedTuple):
     is_common: np.ndarray  # for each nonzero of the pattern, whether the reference pattern contains it
     positions: np.ndarray  # its index in the reference pattern; arbitrary where `is_common` is false
     missing: np.ndarray  # the indices of the reference nonzeros that the pattern lacks
-
-
-def compare_outside(
-    common: CommonNonzeros, expected: np.ndarray, scale: np.ndarray
-) -> tuple[list[EntryComparison], str]:
-    """Compare the entries outside of the sparsity pattern of a result, which are zero, with the reference.
-
-    Return (comparisons, note). `comparisons` contains one comparison, or is empty if the pattern of the
-    result contains the pattern of the reference. `note` states how many of these entries should not be zero,
-    or is "". Errors are divided by `scale`. `expected` and `scale` have the shape (points, 1, reference
-    entries).
-    """
-    if not common.missing.size:
-        return [], ""
-    missing = expected[..., common.missing]
-    nonzero_count = int(np.count_nonzero(missing.any(axis=(0, 1))))
-    note = f"; the pattern lacks {nonzero_count} of the nonzero entries" if nonzero_count else ""
-    return [EntryComparison(np.zeros_like(missing), missing, scale[..., common.missing])], note
 
 
 def match_patterns(
