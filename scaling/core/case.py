@@ -51,6 +51,10 @@ class Refusal(ValueError):
     """Raised if user input is invalid. The message states the value, the valid values and a fix."""
 
 
+class NotOffered(Refusal, NotImplementedError):
+    """Raised if a library cannot compute a case. The case is then skipped with the reason "not_offered"."""
+
+
 class TooLarge(Exception):
     """Raised if a case needs more memory than is available."""
 

@@ -385,8 +385,6 @@ def _reduce_columns(slices: Slices, reduction: Reduction, inputs: int, batch: in
     shape = (-1,) if batch is None else (batch, -1)
     column = lambda seed_index: slices.compute(seed_index).reshape(shape)  # noqa: E731
     step, function, seeds = reduction.columns, reduction.columns.function, slices.seed_range
-    if slices.part.along:
-        return column(0)
     if step.products:
         return load_option("gram").multiply_columns(column, seeds, inputs)
     reduced = slices.compute if function is None else lambda seed_index: function(column(seed_index))

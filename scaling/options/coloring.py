@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from scaling.checks.computed_reference import gradient_of_sum
-from scaling.core.case import Case, Refusal
+from scaling.core.case import Case, NotOffered, Refusal
 from scaling.core.derivative import Pattern
 from scaling.core.environment import is_out_of_memory
 from scaling.core.inputs import point_structs
@@ -41,10 +41,6 @@ _MAX_THRESHOLDS = 20  # the maximum number of thresholds for rows, and for colum
 _MAX_SATURATION_SIZE = 2**28  # the maximum number of columns times colors for which DSATUR is used
 _MAX_COLOR_RATIO = 4  # the maximum number of DSATUR colors, divided by the nonzeros of the fullest row
 _MAX_CONFLICTS = 5 * 10**10  # the maximum number of pairs of conflicting entries; coloring more takes minutes
-
-
-class NoColoring(Refusal, NotImplementedError):
-    """Raised if the sparsity pattern is unknown, or its coloring would take minutes. The case is skipped."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +129,7 @@ def _prepare_libraries() -> None:
 def detect_pattern(function: Callable[..., Any], x: tuple[Any, ...], y: tuple[Any, ...]) -> Pattern:
     """Return the sparsity pattern of the Jacobian of `function(*x, *y)` with respect to x.
 
-    Raise `NoColoring` if asdex cannot analyze the function, or if all entries of the Jacobian are zero.
+    Raise `NotOffered` if asdex cannot analyze the function, or if all entries of the Jacobian are zero.
     """
     import asdex
 
@@ -146,7 +142,7 @@ def detect_pattern(function: Callable[..., Any], x: tuple[Any, ...], y: tuple[An
         if is_out_of_memory(f"{type(error).__name__}: {error}"):
             raise
         message = " ".join(str(error).split())
-        raise NoColoring(
+        raise NotOffered(
             "asdex cannot determine the sparsity pattern of this function; use seeds=identity, "
             f"which does not need it: {message}"
         ) from None
@@ -156,7 +152,7 @@ def detect_pattern(function: Callable[..., Any], x: tuple[Any, ...], y: tuple[An
     outputs, inputs = detected.shape
     indices = np.unique(np.asarray(detected.rows, np.int64) * inputs + np.asarray(detected.cols))
     if not indices.size:
-        raise NoColoring(
+        raise NotOffered(
             "the function does not depend on the inputs of wrt, so that its Jacobian has no nonzeros "
             "to color; use seeds=identity"
         )
@@ -207,7 +203,7 @@ def _color_division(pattern: Pattern, by_row: np.ndarray) -> Coloring:
 def _color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int) -> tuple[np.ndarray, int]:
     """Return (color of each column, number of colors). A column without a nonzero has the color -1.
 
-    `rows` and `cols` are the positions of the nonzeros. `inputs` is the number of columns. Raise `NoColoring`
+    `rows` and `cols` are the positions of the nonzeros. `inputs` is the number of columns. Raise `NotOffered`
     if coloring would take minutes.
     """
     import asdex
@@ -220,7 +216,7 @@ def _color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int) -> tuple[np.
         return np.where(has_color, np.cumsum(has_color) - 1, -1).astype(np.int32), min_colors
     if np.sum(np.square(row_counts, dtype=float)) > _MAX_CONFLICTS:
         fix = "use another mode, such as forward instead of reverse, or seeds=identity"
-        raise NoColoring(f"seeds=colored takes minutes to find {min_colors:,} or more colors here: {fix}")
+        raise NotOffered(f"seeds=colored takes minutes to find {min_colors:,} or more colors here: {fix}")
     colors, max_colors = None, _MAX_COLOR_RATIO * min_colors
     if inputs * max_colors <= _MAX_SATURATION_SIZE:
         colors = dsatur.color_columns(rows, cols, inputs, max_colors)

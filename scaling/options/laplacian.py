@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import jet as taylor
 
-from scaling.core.case import Refusal
+from scaling.core.case import NotOffered
 from scaling.core.modes import LinearMap, Mode, jvp_map, ravel
 from scaling.core.reductions import Jacobians, ReferenceTerms
 from scaling.programs.jaxpr_interpreter import CUSTOM_CALLS, bind, evaluate_inlined
@@ -70,15 +70,11 @@ def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     return _sum_over_directions(lambda v: jvp_map(lambda *z: jvp_map(f, z)(v), x)(v))
 
 
-class NoRule(Refusal, NotImplementedError):
-    """Raised if mode=jet cannot differentiate an operation. The case is then skipped."""
-
-
 def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     """Return the function V -> sum of v^T H v over the directions v in V, by `jax.experimental.jet`.
 
     H is the Hessian of f at x. V is a tuple of arrays with a leading axis of directions. The function raises
-    `NoRule` if `jax.experimental.jet` has no working rule for an operation of f. Custom derivative rules of f
+    `NotOffered` if `jax.experimental.jet` has no working rule for an operation of f. Custom derivative rules of f
     are ignored.
     """
     # The library fails for most functions with custom derivatives, and for a call whose operands are batched
@@ -89,7 +85,7 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
         try:
             return bind(equation, operands)
         except Exception:  # such as KeyError, AssertionError and TypeError
-            raise NoRule(
+            raise NotOffered(
                 "mode=jet: jax.experimental.jet cannot differentiate the operation "
                 f"{equation.primitive.name}; use mode=forward_laplacian"
             ) from None

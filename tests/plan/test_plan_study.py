@@ -11,9 +11,8 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from scaling.core.case import Refusal
+from scaling.core.case import NotOffered, Refusal
 from scaling.core.record import Record
-from scaling.options.laplacian import NoRule
 from scaling.plan import compile_worker, hardware
 from scaling.results.store import load
 from tests.support import machines
@@ -257,7 +256,7 @@ def test_an_operation_without_an_implementation_is_skipped_as_in_a_run():
     fields = compile_worker.describe_failure(NotImplementedError("no rule\nfor bfloat16"))
     text = "NotImplementedError: no rule for bfloat16"
     assert fields == {"status": "skipped", "reason": "not_offered", "text": text}
-    assert compile_worker.describe_failure(NoRule("of sort"))["reason"] == "not_offered"
+    assert compile_worker.describe_failure(NotOffered("of sort"))["reason"] == "not_offered"
 
 
 def test_a_function_that_calls_the_host_is_skipped_with_the_fix_if_the_gpu_is_absent():
