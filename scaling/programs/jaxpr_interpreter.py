@@ -112,9 +112,10 @@ class _Interpreter:
     def _round(self, x: Any, is_exact: bool, is_constant: bool = False) -> Any:
         """Return x with a random relative error of at most `_ROUNDINGS` unit roundoffs in each element.
 
-        Whole numbers may be counts, indices or exponents. They are not changed if `is_constant` is true, and
-        small ones are not changed if `is_exact` is true. Large results may be whole only because they are
-        rounded.
+        Some whole numbers are not changed, because they may be counts, indices or exponents:
+
+        is_constant    all whole numbers; x does not depend on the inputs of the function
+        is_exact       whole numbers below 1 / sqrt(eps), which x contains without a rounding error
         """
         if not _is_inexact(x):
             return x
@@ -127,8 +128,10 @@ class _Interpreter:
         error = ((uniform + jnp.sign(uniform)) / 2).astype(precision.dtype)  # large enough to change x
         # A division, because a product in a difference x - x could be fused to an FMA, whose result is not 0.
         rounded = x / (1 + _ROUNDINGS * max(self._roundoff, float(precision.eps) / 2) * error)
-        largest = np.inf if is_constant else is_exact / np.sqrt(float(precision.eps))
-        return jnp.where((x == jnp.round(x)) & (jnp.abs(x) < largest), x, rounded) if largest else rounded
+        if not (is_constant or is_exact):
+            return rounded
+        limit = np.inf if is_constant else 1 / np.sqrt(float(precision.eps))
+        return jnp.where((x == jnp.round(x)) & (jnp.abs(x) < limit), x, rounded)
 
     def _scan(self, equation: Any, operands: list[Any]) -> list[Any]:
         params, body_jaxpr = equation.params, equation.params["jaxpr"].jaxpr
