@@ -1,8 +1,7 @@
 """Read the load, clock rates, throttling and CPU times of the host and its GPUs, and find disturbances.
 
 The values come from /proc, cpufreq and, for NVIDIA GPUs, the management library NVML. Unknown values are
-None. A disturbance is throttling, or a large load by other processes. Other processes are not detected if
-they run on the GPU.
+None. A disturbance is throttling, or a large load of the CPU cores by other processes.
 """
 
 import ctypes
@@ -99,7 +98,7 @@ def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
 
 
 def find_disturbances(start: HostReading) -> list[str]:
-    """Return the names of the disturbances since the reading `start`, in the order of `MARKS`.
+    """Return the names of the disturbances since the reading `start`, a subset of `MARKS`.
 
     "throttled"       the clock rate of a CPU core or GPU was reduced, or the cgroup used up its CPU quota
     "foreign_load"    other processes or the hypervisor used a large part of the time of the cores
@@ -119,14 +118,14 @@ def find_disturbances(start: HostReading) -> list[str]:
 
 @functools.cache
 def _sibling_threads(core: int) -> tuple[int, ...]:
-    """Return the numbers of the logical cores on the same physical core as `core`, such as (0, 4)."""
+    """Return the numbers of all hardware threads of the physical core of thread `core`, such as (0, 4)."""
     path = f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"
     ranges = re.findall(r"(\d+)(?:-(\d+))?", environment.read_text(path) or str(core))
     return tuple(thread for first, last in ranges for thread in range(int(first), int(last or first) + 1))
 
 
 def _core_times(cores: Sequence[int]) -> list[list[int]]:
-    """Return the CPU times of each core that /proc/stat contains, as lists of clock ticks."""
+    """Return the clock ticks that each core of /proc/stat spent in each kind of time, such as idle time."""
     names, times = {f"cpu{core}" for core in cores}, []
     for line in (environment.read_text("/proc/stat") or "").splitlines():
         name, _, fields = line.partition(" ")
@@ -191,7 +190,7 @@ def _query_number(function: str, ctype: Any, *arguments: Any) -> Any:
 
 
 def _throttle_reasons(handle: ctypes.c_void_p) -> list[str] | None:
-    """Return why the clock rate of a GPU is reduced, such as ["thermal"], or None if this is unknown."""
+    """Return the causes of a reduced clock rate of a GPU, such as ["thermal"], or None if unknown."""
     reasons = _query_number("nvmlDeviceGetCurrentClocksEventReasons", ctypes.c_ulonglong, handle)
     return None if reasons is None else [name for bit, name in _THROTTLE_REASONS.items() if reasons & bit]
 

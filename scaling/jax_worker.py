@@ -86,7 +86,7 @@ def _connect(shape: dict[str, int], platform: str, rank: int, channel: Any) -> N
 
 
 def _find_free_address(nodes: int) -> str:
-    """Return a free "host:port" for the `jax.distributed` coordinator (127.0.0.1 if there is one node)."""
+    """Return an address "host:port" with a free port of this host for the `jax.distributed` coordinator."""
     with socket.socket() as port_socket:
         port_socket.bind(("", 0))
         host = "127.0.0.1" if nodes == 1 else os.environ.get("SLURMD_NODENAME") or _find_host_name()
@@ -94,10 +94,7 @@ def _find_free_address(nodes: int) -> str:
 
 
 def _find_host_name() -> str:
-    """Return a name of this host at which other hosts can reach it.
-
-    It is `environment.node_name()` or, if that has no address or a loopback address, `os.uname().nodename`.
-    """
+    """Return a name of this host with an address at which other hosts can reach it."""
     node = environment.node_name()
     with contextlib.suppress(OSError, UnicodeError):
         if not socket.gethostbyname(node).startswith("127."):
@@ -109,8 +106,8 @@ def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str
     """Check the devices and cores of all processes of a case, and return fields for `Record.environment`.
 
     The fields are "hosts" (node names), "cores" (sorted core numbers, or None if no process is bound),
-    "shape" (numbers of devices, nodes, and processes), and all of `header["environment"]`. Raise `Refusal` if
-    the devices or cores are not as requested in `header`.
+    "shape" (numbers of devices, nodes and processes), and those of `header["environment"]`. Raise `Refusal`
+    if the devices or cores are not as `header` requests.
     """
     local_devices = [device for device in group.devices if device.process_index == group.rank]
     kind = local_devices[0].device_kind if local_devices else None

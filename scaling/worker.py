@@ -1,4 +1,4 @@
-"""Main program of a worker process until JAX starts: open the `Channel` to the launcher, bind to CPU cores.
+"""Main program of a worker process: open the pipes to the launcher (`Channel`), bind to CPU cores.
 
 `python -m scaling.worker` needs only jax, numpy, and the standard library. Do not rename this module, because
 the launcher of another revision may start it. Preflight processes and compile workers also use its `Channel`.
@@ -70,7 +70,7 @@ class Channel:
 
 
 def die_with_parent(parent: int) -> None:
-    """Make Linux kill this process when its parent, the process `parent`, ends. Exit if it has ended."""
+    """Make Linux kill this process when the process `parent`, its parent, ends. Exit if it has ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent ended before the call of prctl
         os._exit(0)
@@ -79,7 +79,7 @@ def die_with_parent(parent: int) -> None:
 def main() -> int:
     """Execute requests until the launcher closes standard input, and return the exit status.
 
-    The status is 1 if JAX, its devices or the cores are not available as requested, and otherwise 0.
+    The status is 1 if JAX, its devices or the cores are not available as requested, otherwise 0.
     """
     channel = Channel()
     header = loads(channel.requests.readline())

@@ -1,4 +1,4 @@
-"""Compute references (expected results) with JAX, verify them, and check what core/check.py cannot decide.
+"""Compute references (expected results) with JAX and verify them; decide about errors over the tolerance.
 
 evaluations           compiles and evaluates a function and its derivatives on the CPU, in any dtype
 computed_reference    computes the reference of a workload without a closed form, in float64 if possible

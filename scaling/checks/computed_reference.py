@@ -1,4 +1,4 @@
-"""Compute the reference (expected derivative) of a workload without a closed form by JAX, mostly in float64.
+"""Compute the expected derivative of a workload without a closed form (`ComputedReference`) by JAX.
 
 JAX computes a reference in the first of these three ways that is valid:
 
@@ -82,10 +82,9 @@ class LazyReference:
 def add_reference(
     case: Case, workload: Workload, workload_key: Hashable
 ) -> tuple[Workload, ComputedReference]:
-    """Return (workload, computed): a copy of a workload with a `reference` that JAX computes.
+    """Return a copy of a workload whose `reference` JAX computes, and the `ComputedReference`.
 
-    `computed` is the `ComputedReference`. It is cached under the case and `workload_key`, which must differ
-    for different workloads.
+    The latter is cached by the case and `workload_key`, which must differ for different workloads.
     """
     make_reference = functools.partial(make_verified_reference, case, workload)
     computed: ComputedReference = cached("computed reference", (case, workload_key), make_reference, 8)
@@ -130,10 +129,10 @@ def make_verified_reference(case: Case, workload: Workload) -> ComputedReference
 
 
 def _float64_variants(case: Case, workload: Workload) -> Iterator[Workload]:
-    """Yield versions of a workload to evaluate in float64: the workload itself, and one with fixed constants.
+    """Yield the versions of a workload to evaluate in float64: the workload itself, and a second version.
 
-    Constants are arrays, such as random numbers, that the function computes without its inputs. The second
-    version uses them as computed in the dtype of the case. It is omitted if there are no constants.
+    In the second version, constants are computed in the dtype of the case. Constants are arrays, such as
+    random numbers, that do not depend on the inputs. If there are none, the second version is omitted.
     """
     yield workload
     with evaluations.evaluation_context(case.dtype):
@@ -154,10 +153,9 @@ def native_evaluation(case: Case, workload: Workload) -> Evaluation:
 def describe_wrong_form(spec: ReferenceSpec) -> str | None:
     """Return an error message if JAX contradicts the closed form of a workload, else None.
 
-    A derivative that the workload computes by hand may repeat an error of its closed form, such as an entry
-    that `pattern` lacks. The product of the Jacobian and a random vector is compared with a JVP in the dtype
-    of the case at all points, or at those of the first ranges. None is also returned if JAX cannot evaluate
-    the function with rounding errors.
+    The product of the Jacobian and a random vector is compared with a JVP in the dtype of the case, at the
+    points of the first ranges. Return None also if JAX cannot evaluate the function. This check matters for a
+    derivative that the workload computes by hand, because it may repeat an error of the closed form.
     """
     evaluation, errors = native_evaluation(spec.case, spec.workload), np.zeros(0)
     try:
@@ -174,10 +172,9 @@ def describe_wrong_form(spec: ReferenceSpec) -> str | None:
 
 
 def _describe_wrong_point(spec: ReferenceSpec, evaluation: Evaluation, point: int) -> str | None:
-    """Return an error message if JAX contradicts the closed form of a workload at a point, else None.
+    """Return an error message if a JVP and finite differences refute the closed form at a point, else None.
 
-    The closed form must differ from a JVP by more than rounding errors, and from finite differences, because
-    a rule of the function may be wrong, or a kink may be at the point.
+    A JVP alone may be wrong: a derivative rule of the function has an error, or there is a kink at the point.
     """
     arrays, direction, expected, limit = _multiply_closed_form(spec, evaluation, point, point + 1)
     differentiate = functools.partial(evaluations.directional_derivative, direction=direction)
@@ -202,9 +199,9 @@ def _describe_wrong_point(spec: ReferenceSpec, evaluation: Evaluation, point: in
 def _multiply_closed_form(
     spec: ReferenceSpec, evaluation: Evaluation, start: int, stop: int
 ) -> tuple[InputArrays, InputArrays, np.ndarray, np.ndarray]:
-    """Return (inputs, random vector, product, error limit) at the points [start, stop).
+    """Multiply the Jacobians of the closed form at the points [start, stop) by a random vector.
 
-    The product is that of the Jacobian of the closed form and the vector, of shape (points, outputs).
+    Return the inputs, the vector, the products of shape (points, outputs), and the limit of their errors.
     """
     arrays = inputs.exact_inputs(spec.case, spec.workload, start, stop)
     generator = np.random.default_rng([spec.case.data_seed, start])
@@ -219,9 +216,9 @@ def _multiply_closed_form(
 
 @functools.lru_cache(maxsize=8)  # the cache of compiled programs compares functions by identity
 def gradient_of_sum(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
-    """Return a function that computes the gradient of the sum of the outputs of `function`.
+    """Return a function that computes the gradient of the sum of the outputs of `function` as a vector.
 
-    The gradient is a vector. It is with respect to the inputs `names`.
+    The gradient is with respect to the inputs `names`.
     """
 
     def gradient(**named: Any) -> Any:
@@ -238,10 +235,10 @@ def gradient_of_sum(function: Callable[..., Any], names: tuple[str, ...]) -> Cal
 def _make_unverified_reference(
     case: Case, workload: Workload, dtype: str, arrays: InputArrays
 ) -> ComputedReference:
-    """Return a reference in `dtype` for a case. Its derivative is not compared with finite differences.
+    """Return a reference in `dtype` for a case, before it is compared with finite differences.
 
-    If JAX cannot differentiate the function, the field `unsure` contains an error message. JAX traces the
-    function with `arrays`, the inputs at some points.
+    If JAX cannot differentiate the function, the field `unsure` contains an error message. `arrays` contains
+    the inputs at some points, with which JAX traces the function.
     """
     function, names = workload.function, workload.names
     if case.target in SECOND:
@@ -283,8 +280,8 @@ def _describe_dtype_difference(
 ) -> str | None:
     """Return a message if function values in two dtypes differ by more than rounding errors, else None.
 
-    `native_values` are the values in the dtype of the case, and `noise` contains their rounding errors. A
-    rounding error is NaN if rounding makes a value invalid, such as an argument of arccos that exceeds 1.
+    `native_values` are the values in the dtype of the case, and `noise` contains their rounding errors. It is
+    NaN where rounding makes a value invalid, such as an argument of arccos that exceeds 1.
     """
     dtype = reference.native.dtype
     roundoff = max(ROUNDOFF[dtype], reference.evaluation.roundoff)
@@ -307,11 +304,11 @@ def _describe_dtype_difference(
 def _verify_reference(
     computed: ComputedReference, case: Case, workload: Workload, arrays: InputArrays
 ) -> ComputedReference:
-    """Return a copy of a reference that contains the result of its verification by finite differences.
+    """Verify a reference by finite differences, and return a copy of it with the result.
 
     If the verification fails, the field `wrong` or `unsure` contains an error message. If it succeeds, the
     field `seconds` contains the estimated time to compute the derivative at all points. With mode=value,
-    there is no derivative to verify, and `computed` is returned.
+    there is nothing to verify, and `computed` is returned.
     """
     if case.ad_mode.is_value or computed.unsure:
         return computed

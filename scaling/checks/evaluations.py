@@ -104,9 +104,8 @@ def directional_derivative(evaluation: Evaluation, arrays: InputArrays, directio
 def slices(evaluation: Evaluation, arrays: InputArrays, quantity: str, seeds: np.ndarray) -> np.ndarray:
     """Return some columns or rows of the Jacobian at each point as a float64 array.
 
-    quantity    seeds                  shape of the result
-    "columns"   indices of columns     (points, outputs, columns)
-    "rows"      indices of rows        (points, rows, inputs)
+    `quantity` is "columns" or "rows", and `seeds` contains their indices. The result has the shape (points,
+    outputs, columns) or (points, rows, inputs).
     """
     points = len(arrays[next(iter(evaluation.per_point))])
     count, chunk = len(seeds), min(len(seeds), seeds_per_call(evaluation, points))
@@ -127,7 +126,10 @@ def seeds_per_call(evaluation: Evaluation, points: int) -> int:
 
 
 def is_traceable(evaluation: Evaluation, arrays: InputArrays, quantity: str) -> bool:
-    """Return whether JAX can trace the computation of "columns" or "rows" (`quantity`) of the Jacobian."""
+    """Return whether JAX can trace the computation of columns or rows of the Jacobian.
+
+    `quantity` is "columns" or "rows".
+    """
     first_point = {name: x[:1] if name in evaluation.per_point else x for name, x in arrays.items()}
     key = min(1, evaluation.rounding_key)  # all keys but 0, which rounds nothing, have the same trace
     traced = dataclasses.replace(evaluation, optimized=True, rounding_key=key)
@@ -140,10 +142,9 @@ def is_traceable(evaluation: Evaluation, arrays: InputArrays, quantity: str) -> 
 
 
 def with_supported_jvp(evaluation: Evaluation, arrays: InputArrays) -> Evaluation | None:
-    """Return a copy of `evaluation` that computes JVPs in a way that JAX supports for the function.
+    """Return a copy of `evaluation` that computes JVPs in forward mode or from VJPs, as JAX supports it.
 
-    JVPs are computed in forward mode or from VJPs. The way of `evaluation` is tried first. Return None if
-    JAX supports neither.
+    The way that `evaluation` selects is tried first. Return None if JAX supports neither for the function.
     """
     candidates = evaluation, dataclasses.replace(evaluation, transposed=not evaluation.transposed)
     return next((candidate for candidate in candidates if is_traceable(candidate, arrays, "columns")), None)
@@ -160,10 +161,11 @@ def rounding_range(
 ) -> np.ndarray:
     """Return an estimate of the rounding error of each element of `measure(evaluation, arrays)`.
 
-    The estimate is the range (maximum minus minimum) of `others` and of `count` evaluations of `measure` with
-    different random rounding errors in intermediate results. Each time, every floating-point input element
-    has the relative error `relative` or -`relative`. Elements of equal magnitude have the same error, so that
-    they still tie. Otherwise, a derivative rule that is wrong only for ties would look like a rounding error.
+    The estimate is the range (maximum minus minimum) of `count` evaluations of `measure` and of the arrays
+    `others`. Each evaluation has other random rounding errors in its intermediate results, and a relative
+    error of `relative` or -`relative` in each floating-point input element. Elements of equal magnitude have
+    the same error, so that they remain equal. Otherwise, a derivative rule that is wrong only where elements
+    are equal would look like a rounding error.
     """
     results, generator = list(others), np.random.default_rng(0)
     for seed in range(1, count + 1):
@@ -181,12 +183,12 @@ def sample_points(case: Case) -> np.ndarray:
 
 
 def sample_inputs(case: Case, workload: Workload) -> dict[str, np.ndarray]:
-    """Return {input name: float64 array} at a few points of a case, evenly spaced."""
+    """Return the inputs at the `sample_points` of a case, as a dict from name to float64 array."""
     return inputs_at(case, workload, sample_points(case))
 
 
 def inputs_at(case: Case, workload: Workload, points: np.ndarray) -> dict[str, np.ndarray]:
-    """Return {input name: float64 array} at the points of a case with the indices `points`."""
+    """Return the inputs at the points with the indices `points`, as a dict from name to float64 array."""
     input_dicts = [inputs.exact_inputs(case, workload, int(i), int(i) + 1) for i in points]
     return {
         name: np.concatenate([point[name] for point in input_dicts]) if name in workload.points else first
@@ -200,11 +202,11 @@ def random_direction(
     generator: np.random.Generator,
     is_relative: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Return a random tangent for the differentiated inputs as {input name: array}.
+    """Return a random tangent for the differentiated inputs, as a dict from input name to array.
 
-    Each element is the size of the input element (`element_sizes`), multiplied by a random number with a
-    random sign and an absolute value in [0.5, 1). If `is_relative` is true, the size of a nonzero input
-    element is its absolute value instead, however small it is.
+    An element of the tangent has a random sign, and a random magnitude of 0.5 to 1 times the size of the
+    input element (`element_sizes`). If `is_relative` is true, the size of a nonzero element is its absolute
+    value, however small it is.
     """
     direction = {}
     for name in evaluation.names:
@@ -220,9 +222,11 @@ def choose_directions(
 ) -> list[dict[str, np.ndarray]]:
     """Return random directions along which a large derivative does not hide an error in a small one.
 
-    Each of the first directions changes one of the `groups` of inputs. The next one changes only elements x
-    that are small: |x| is less than their size from `element_sizes`. It is zero if there are none. The last
-    one changes each element in proportion to its magnitude.
+    They are, in this order:
+
+    - for each of the `groups`, a direction that changes only these inputs
+    - a direction that changes only elements that are much smaller than others, or 0 if there are none
+    - a direction that changes each element in proportion to its magnitude
     """
     random = random_direction(evaluation, arrays, generator)
     is_small = {name: np.abs(arrays[name]) < element_sizes(arrays[name]) for name in random}
@@ -232,7 +236,7 @@ def choose_directions(
 
 
 def element_sizes(x: np.ndarray) -> np.ndarray:
-    """Return the typical size of each element of x: |x|, but at least 0.001 of the root mean square of x.
+    """Return the size of each element of x: |x| or, if that is larger, 0.001 times the root mean square of x.
 
     If all elements are zero, the sizes are 1.
     """
@@ -243,9 +247,9 @@ def element_sizes(x: np.ndarray) -> np.ndarray:
 
 
 def group_inputs(evaluation: Evaluation, arrays: InputArrays, generator: np.random.Generator) -> Groups:
-    """Return the names of the differentiated inputs as at most `_MAX_GROUPS` lists.
+    """Divide the names of the differentiated inputs into at most `_MAX_GROUPS` groups.
 
-    Inputs with derivatives of similar magnitude are in the same list.
+    If there are more inputs, those with derivatives of similar magnitude form a group.
     """
     names = [[name] for name in evaluation.names]
     if len(names) <= _MAX_GROUPS:
@@ -261,16 +265,15 @@ def group_inputs(evaluation: Evaluation, arrays: InputArrays, generator: np.rand
 
 
 def split_direction(direction: dict[str, np.ndarray], groups: Groups) -> list[dict[str, np.ndarray]]:
-    """Return a copy of `direction` for each group of inputs, in which all other inputs are zero."""
+    """Return a copy of `direction` for each of the `groups`, in which all other inputs are zero."""
     zeros = {name: np.zeros_like(x) for name, x in direction.items()}
     return [zeros | {name: direction[name] for name in group} for group in groups]
 
 
 def _evaluate(evaluation: Evaluation, arrays: InputArrays, quantity: str, *seeds: Any) -> np.ndarray:
-    """Return a quantity at each point, such as a JVP, as a float64 array of shape (points, ...).
+    """Return a quantity at each point as a float64 array of shape (points, ...).
 
-    `quantity` is a key of `_QUANTITIES`, such as "jvp". `seeds` contains the tangents or indices that it
-    needs.
+    `quantity` is a key of `_QUANTITIES`, such as "jvp". `seeds` are its tangents, or indices of slices.
     """
     key = evaluation.rounding_key  # all nonzero keys share one program, which takes the key as an argument
     jitted = _compiled(dataclasses.replace(evaluation, rounding_key=min(1, key)), quantity)
@@ -278,7 +281,7 @@ def _evaluate(evaluation: Evaluation, arrays: InputArrays, quantity: str, *seeds
 
 
 def _cast(evaluation: Evaluation, arrays: InputArrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return (per-point inputs, shared inputs) as two dicts of arrays in the dtypes of `evaluation`."""
+    """Return the per-point inputs and the shared inputs, cast to the dtypes of `evaluation`, as two dicts."""
     cast = {
         name: np.asarray(x).astype(np.int32 if name in evaluation.integers else evaluation.dtype, copy=False)
         for name, x in arrays.items()
@@ -289,10 +292,10 @@ def _cast(evaluation: Evaluation, arrays: InputArrays) -> tuple[dict[str, np.nda
 
 @functools.lru_cache(maxsize=64)
 def _compiled(evaluation: Evaluation, quantity: str) -> Callable[..., jax.Array]:
-    """Return a jitted function f(rounding_key, per_point, shared, *seeds) that computes the given quantity.
+    """Return a jitted function f(rounding_key, per_point, shared, *seeds) that computes a quantity.
 
-    `quantity` is a key of `_QUANTITIES`, such as "jvp". `per_point` and `shared` are dicts of inputs.
-    `rounding_key` is the seed of the random rounding errors. It is ignored if `evaluation.rounding_key` is 0.
+    `quantity` is a key of `_QUANTITIES`, such as "jvp". `per_point` and `shared` are dicts of inputs. f adds
+    random rounding errors with the seed `rounding_key`, unless `evaluation.rounding_key` is 0.
     """
     tangent_axes = [0 if name in evaluation.per_point else None for name in evaluation.names]
     seed_axes = {"values": (), "jvp": (tangent_axes,)}.get(quantity, (None,))
@@ -320,7 +323,7 @@ def _compiled(evaluation: Evaluation, quantity: str) -> Callable[..., jax.Array]
 
 
 def _vmap_in_loop(function: ArrayFunction, **axes: Any) -> ArrayFunction:
-    """Return `jax.vmap(function, **axes)`, evaluated in a loop, without rules of the user for `vmap`."""
+    """Return `jax.vmap(function, **axes)` as a loop, which ignores the user's own rules for `vmap`."""
     return jax.vmap(jax.custom_batching.sequential_vmap(function), **axes)
 
 

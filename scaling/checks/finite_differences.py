@@ -36,10 +36,10 @@ ValuesAtStep = Callable[[float], np.ndarray]  # f(step along a direction) return
 class DerivativeComparison(NamedTuple):
     """A comparison of derivatives with finite differences, as arrays of shape (points, outputs)."""
 
-    is_wrong: np.ndarray
-    is_confirmed: np.ndarray
+    is_wrong: np.ndarray  # whether the finite differences refute the derivative
+    is_confirmed: np.ndarray  # whether the error is known to be less than 5 % of the derivative
     is_bounded: np.ndarray  # whether the error is less than 30 % of the typical size, also over the points
-    is_unresolved: np.ndarray
+    is_unresolved: np.ndarray  # whether the finite differences contradict each other, as at a kink
     is_nonzero: np.ndarray  # whether the finite difference exceeds its error
     expected: np.ndarray  # the finite difference
     # The size of the derivative: its root mean square over the random directions, its magnitude along the
@@ -98,19 +98,22 @@ def _central_differences(values_at: ValuesAtStep) -> np.ndarray:
 
 
 def _noise_of_short_steps(differences: np.ndarray) -> np.ndarray:
-    """Return the rounding errors of the function values that the differences of the shortest steps show."""
+    """Estimate the rounding errors of the function values from the differences with the shortest steps."""
     changes = np.abs(np.diff(differences, axis=0)) * _STEPS[1:]  # the differences are divided by the steps
     return np.nan_to_num(changes[-_NOISE_CHANGES:], nan=0.0, posinf=0.0).max(axis=0)
 
 
 def _find_jumps(differences: np.ndarray, value_rounding: np.ndarray) -> np.ndarray:
-    """Return where an output jumps or oscillates: differences of short steps change by more than rounding."""
+    """Return where an output jumps or oscillates, as a boolean array of shape (points, outputs).
+
+    It does where finite differences with short steps depend on the step by more than rounding errors.
+    """
     least_change = np.maximum(CONFIRMING_ERROR * np.abs(differences), 8 * value_rounding / _STEPS)
     return np.any((np.abs(np.diff(differences, axis=0)) > least_change[1:])[-3:], axis=0)
 
 
 def _select_difference(differences: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (finite difference, error): the most accurate of several steps, and its estimated error.
+    """Return the finite difference of the most accurate step, and its estimated error.
 
     Both have the shape (points, outputs). `differences` has the shape (steps, points, outputs). `noise`
     contains the rounding errors of the function values.
@@ -131,8 +134,7 @@ def _select_difference(differences: np.ndarray, noise: np.ndarray) -> tuple[np.n
 def _smallest_jump(differences: np.ndarray) -> np.ndarray:
     """Return the smallest nonzero change of each output among all steps, or 0 if an output never changes.
 
-    It is the resolution of an output that is rounded. `differences` has the shape (steps, points, outputs),
-    and the result the shape (points, outputs).
+    `differences` has the shape (steps, points, outputs), and the result the shape (points, outputs).
     """
     # An output changes in such jumps if it is rounded, or if its terms cancel, as in 1 - cos(x / 100).
     changes = np.abs(differences) * _STEPS  # the differences are divided by the steps
@@ -142,14 +144,15 @@ def _smallest_jump(differences: np.ndarray) -> np.ndarray:
 def _compare_steps(
     differences: np.ndarray, derivative: np.ndarray, allowed: np.ndarray, noise: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (agrees_twice, agrees_once, is_refuted) as boolean arrays of shape (points, outputs).
+    """Compare a derivative with the finite difference of each step.
 
-    The error of a step is |derivative - finite difference with this step|. Two consecutive steps are
-    consistent if their finite differences differ by at most `allowed`.
+    Return three boolean arrays of shape (points, outputs). The error of a step is the distance between its
+    finite difference and the derivative.
 
-    agrees_twice    the errors of two consecutive steps are at most `allowed`
-    agrees_once     the error of a step is at most `allowed`
-    is_refuted      both errors of the shortest two consistent steps are more than 4 times `allowed`
+    agrees_twice    two consecutive steps have errors of at most `allowed`
+    agrees_once     one step has an error of at most `allowed`
+    is_refuted      the shortest two consecutive steps whose finite differences differ by at most `allowed`
+                    have errors of more than 4 times `allowed`
 
     A step is ignored if the rounding error of its finite difference exceeds `allowed`. `differences` has the
     shape (steps, points, outputs). `noise` contains the rounding errors of the function values.
@@ -169,12 +172,14 @@ def _compare_one_sided_slopes(
     derivative: np.ndarray,
     allowed: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (is_between, has_kink) as boolean arrays of shape (points, outputs).
+    """Compare a derivative with the slopes of the function on both sides of each point.
 
-    is_between    whether the derivative is between the slopes on both sides of the point, within `allowed`
-    has_kink      whether these slopes differ
+    Return two boolean arrays of shape (points, outputs):
 
-    `center` contains the function values at the point, and `noise` their rounding errors.
+    is_between    the derivative is between the two slopes, within `allowed`
+    has_kink      the two slopes differ
+
+    `center` contains the function values at the points, and `noise` their rounding errors.
     """
     is_between, has_kink = np.zeros((2, *derivative.shape), bool)
     for step in _KINK_STEPS:
@@ -202,8 +207,8 @@ def find_suspicious_points(
 ) -> np.ndarray:
     """Return the indices of the points where the derivative seems to be wrong, the worst first.
 
-    At these points, its relative difference from a finite difference exceeds `_THRESHOLD`. `groups` contains
-    the groups of inputs that are changed one at a time.
+    At these points, it differs from a coarse finite difference by more than the fraction `_THRESHOLD`. The
+    inputs of each of the `groups` are changed together.
     """
     count = min(case.points, max(1, _MAX_SCREENED_ELEMENTS // (evaluation.width * len(evaluation.names))))
     block_size = max(1, min(count, _MAX_ELEMENTS_PER_CALL // evaluation.width))
@@ -219,9 +224,9 @@ def find_suspicious_points(
 def _estimate_errors(
     evaluation: Evaluation, generator: np.random.Generator, arrays: InputArrays, groups: Groups
 ) -> np.ndarray:
-    """Return estimates of the relative errors of directional derivatives, of shape (directions, points).
+    """Return the estimated relative error of the derivative along each direction, for the worst output.
 
-    The error at a point is the largest error of all outputs. `choose_directions` chooses the directions.
+    The directions are those of `choose_directions`. The result has the shape (directions, points).
     """
     center = values(evaluation, arrays)
     directions = evaluations.choose_directions(evaluation, arrays, generator, groups)
@@ -233,12 +238,11 @@ def _estimate_errors(
 def _estimate_error_along(
     evaluation: Evaluation, arrays: InputArrays, direction: InputArrays, center: np.ndarray
 ) -> np.ndarray:
-    """Return estimated relative errors of the derivative along a direction, of shape (points, outputs).
+    """Return the estimated relative error of the derivative along a direction, of shape (points, outputs).
 
-    The relative error of a derivative d is max(0, |d - f| - rounding error) / (|d| + |f|), where f is a
-    finite difference. The step size with the smallest error is used. At a kink, the error is 0 if d is
-    between the one-sided slopes. It is infinite if d or all f are not finite. `center` contains the function
-    values at the inputs `arrays`.
+    The error of a derivative d is (|d - f| - rounding error) / (|d| + |f|), where f is the finite difference
+    of the step for which the error is smallest. At a kink, the error is 0 if d is between the one-sided
+    slopes. It is infinite if d or all f are not finite. `center` contains the function values.
     """
     noise = VALUE_ROUNDINGS * evaluation.roundoff * np.abs(center)
     derivative = evaluations.directional_derivative(evaluation, arrays, direction)

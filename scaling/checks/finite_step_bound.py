@@ -29,9 +29,9 @@ ValuesAtShift = Callable[[np.ndarray], np.ndarray]  # shift along a direction ->
 def result_bounds(spec: ReferenceSpec, start: int, stop: int, errors: np.ndarray | None = None) -> np.ndarray:
     """Return an upper bound on the errors of a forward-difference result at each of the points [start, stop).
 
-    `errors`, of shape (points, outputs, entries), contains the absolute errors of the result minus the
-    tolerance for rounding. If it is given, `cover_errors` may raise the bounds. The result has the shape
-    (points,).
+    If `errors` is given, bounds that are too low for these errors are raised (`cover_errors`). It contains
+    the absolute errors of the result minus the tolerance for rounding, in the shape (points, outputs,
+    entries).
     """
     estimate_bounds = functools.partial(input_bounds, spec, start, stop, spec.rounding.terms)
     bounds = estimate_bounds()
@@ -47,12 +47,11 @@ def result_bounds(spec: ReferenceSpec, start: int, stop: int, errors: np.ndarray
 
 
 def cover_errors(bound: np.ndarray, errors: np.ndarray, bound_at: Callable[[int], np.ndarray]) -> np.ndarray:
-    """Return the error bound of each point, raised where it is too low for the observed `errors`.
+    """Return the error bound of each point, raised where a bound of another input explains larger errors.
 
-    `bound`, of shape (points,), is estimated from a sample of the inputs, and may be too low for other
-    inputs. `bound_at(entry)` returns the bounds for the input of an entry. The bound is raised to
-    `bound_at(entry)` for the entry whose error exceeds it most. This is repeated until no error exceeds the
-    bound, or `bound_at(entry)` is not higher. `errors` has the shape (points, outputs, entries).
+    `bound`, of shape (points,), comes from a sample of the inputs. While an error exceeds it, the bound is
+    raised to `bound_at(entry)`, that of the input of the entry whose error exceeds it most. This ends if
+    `bound_at(entry)` is not higher. `errors` has the shape (points, outputs, entries).
     """
     while True:
         uncovered = (errors - bound[:, None, None]).max(axis=(0, 1))
@@ -66,14 +65,17 @@ def cover_errors(bound: np.ndarray, errors: np.ndarray, bound_at: Callable[[int]
 def input_bounds(
     spec: ReferenceSpec, start: int, stop: int, terms: int, single_input: int | None = None
 ) -> np.ndarray:
-    """Return upper bounds on the errors of forward differences at the points [start, stop).
+    """Return upper bounds on the errors of forward differences with respect to each input.
 
     The bounds have the shape (points, inputs), or (points, 1) if the result is the product J x of the
     Jacobian and the point x. A bound holds for all outputs, or for their sum if the outputs are summed. It is
-    a safety factor times the sum of two errors, for a step h. The truncation error is h / 2 times the larger
-    of the absolute second derivatives at x and at x + h. The rounding error is that of x + h and of both
-    function values, divided by h. `terms` is the number of terms that are summed to compute a function value.
-    If `single_input` is the index of an input, all bounds are equal to the bound of this input.
+    a safety factor times the sum of two errors of a difference with the step h:
+
+    truncation error    h / 2 times the largest absolute second derivative at x and at x + h
+    rounding error      the rounding errors of x + h and of both function values, divided by h
+
+    `terms` is the number of terms that are summed to compute a function value. If `single_input` is the index
+    of an input, all bounds are those of this input.
     """
     workload, points = spec.workload, stop - start
     arrays, step = inputs.exact_inputs(spec.case, workload, start, stop), STEPS[spec.case.dtype]
@@ -112,15 +114,14 @@ def _evaluate_reference(spec: ReferenceSpec, arrays: InputArrays) -> Reference:
 
 
 def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
-    """Return the magnitude that determines the rounding error of the function value, for each point.
+    """Return the magnitude to which the rounding error of the function value is relative, for each point.
 
     value of the function      magnitude
     sum over all points        sum of |output| over all points
     sum over the outputs       sum of |output| at the point
     no sum                     largest |output| at the point
 
-    In the last two cases, |output| is at least `Reference.value_terms`, the sum of the absolute values of the
-    terms of an output, because large terms may cancel.
+    In the last two rows, |output| is replaced by `Reference.value_terms` if that is larger.
     """
     reference, reduction = _evaluate_reference(spec, arrays), spec.workload.reduction
     magnitude = _output_magnitude(spec, reference.value)
@@ -180,13 +181,12 @@ def _values_along(
 def _largest_slope_and_curvature(
     spec: ReferenceSpec, x: np.ndarray, values_at: ValuesAtShift, step: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (slope, curvature), the largest absolute first and second derivatives of `values_at`.
+    """Return the largest absolute first and second derivatives of `values_at` at the shifts 0 and `step`.
 
-    Both have the shape (points,). The derivatives are estimated at shift = 0 and at shift = `step`. With
-    several outputs, the result is the largest of their derivatives. If the outputs are summed, it is the sum
-    of the absolute derivatives. `x`, of shape (points,), is the value of the shifted coordinate at shift = 0.
-    The curvature is also estimated with the step size `step / 2`, to detect a kink at or between the two
-    shifts. The error that such a kink causes is at most 1.5 * step / 2 * curvature.
+    Both have the shape (points,). They are those of the output with the largest derivative or, if the outputs
+    are summed, the sums over the outputs. `x`, of shape (points,), is the shifted coordinate at shift = 0.
+    The second derivative is also estimated with the step size `step / 2`, to detect a kink between the two
+    shifts. The error that such a kink causes is at most 1.5 * step / 2 * (second derivative).
     """
     slope = curvature = np.zeros(())
     lengths = [(end, 1e-3 * np.where(x + end == 0, 1.0, np.abs(x + end))) for end in (0.0, step)]

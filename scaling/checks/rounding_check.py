@@ -1,8 +1,8 @@
 """Evaluate entries with large errors again in blocks, and decide whether rounding explains the errors.
 
-The entries with these errors are evaluated several times in the dtype of the case, with different random
-rounding errors in all intermediate results (jaxpr_interpreter.py). An entry passes if its error is at most
-the tolerance plus a multiple of the range of these values. Otherwise, the entry is wrong.
+Each such entry is evaluated several times in the dtype of the case, with different random rounding errors in
+all intermediate results (jaxpr_interpreter.py). The range of the values (maximum minus minimum) estimates the
+rounding error. An entry is correct if its error is at most the tolerance plus a multiple of this range.
 """
 
 import dataclasses
@@ -51,10 +51,9 @@ class _Suspect:
 
 
 def reevaluate_failures(progress: CheckProgress) -> None:
-    """Evaluate the entries with errors over the tolerance again, and record their errors in `progress`.
+    """Evaluate the entries with errors over the tolerance again, and update `progress` by their errors.
 
-    Also record the first point with a wrong entry. Entries that are not evaluated before the time limit are
-    counted as skipped.
+    Entries that are not evaluated before the time limit are counted as skipped.
     """
     spec, start = progress.spec, (time.monotonic(), time.process_time())
     native = spec.computed.native if spec.computed else native_evaluation(spec.case, spec.workload)
@@ -66,15 +65,15 @@ def reevaluate_failures(progress: CheckProgress) -> None:
 
 
 def _seconds_since(start: tuple[float, float]) -> float:
-    """Return the wall time or, if it is shorter, the CPU time in seconds since `start`.
+    """Return the seconds since `start`, a pair (wall time, CPU time): the shorter of the two times.
 
-    `start` is (wall time, CPU time). Other processes may increase the wall time only.
+    Other processes increase the wall time only, and the threads of this process the CPU time only.
     """
     return min(time.monotonic() - start[0], time.process_time() - start[1])
 
 
 def _reevaluate_suspect(progress: CheckProgress, suspect: _Suspect, start: tuple[float, float]) -> None:
-    """Evaluate the entries of a comparison again, until rounding explains all errors or an entry is wrong."""
+    """Evaluate the entries of a comparison again until one is wrong, or rounding explains all errors."""
     spec, comparison, points = suspect.spec, suspect.comparison, suspect.points
     typical_size, row_size, compared_size = _typical_sizes(spec, comparison)
     tolerance = min(spec.tolerance, spec.max_tolerance)
@@ -116,14 +115,14 @@ def _reevaluate_suspect(progress: CheckProgress, suspect: _Suspect, start: tuple
 def _typical_sizes(
     spec: ReferenceSpec, comparison: EntryComparison
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (typical_size, row_size, compared_size), by which errors of entries are divided.
+    """Return three sizes of each entry, by which its error may be divided.
 
-    typical_size    the size of the entry, but at least its root mean square over the points
+    typical_size    the size of the entry or, if larger, its root mean square over the points
     row_size        the largest typical size in the row if whole Jacobians are compared, else `typical_size`
-    compared_size   for a single point, the size of the entry, but at least the root mean square over the
-                    outputs; for several points, `typical_size`
+    compared_size   with one point, the size of the entry or, if larger, the root mean square over the
+                    outputs; with several points, `typical_size`
 
-    The shape is that of `comparison.expected`. Averages are used because an entry may be 0 at a point.
+    The shape of all arrays is that of `comparison.expected`.
     """
     scale, shape = comparison.scale, comparison.expected.shape
     typical_size = np.maximum(scale, np.sqrt(np.mean(scale**2, axis=0)))
@@ -176,10 +175,10 @@ def _name_input(spec: ReferenceSpec, index: Sequence[int]) -> str:
 def _rounding_of_block(
     suspect: _Suspect, points: np.ndarray, columns: Columns, size: np.ndarray, excess: np.ndarray
 ) -> tuple[np.ndarray, str]:
-    """Return (rounding error of each entry of a block, note). `note` says why the error is unknown, or is "".
+    """Return the rounding error of each entry of a block, and a note, which is "" unless they are unknown.
 
-    An unknown rounding error is 0. It is unknown if the function raises an exception, because its inputs have
-    random rounding errors. `_explain_block` describes the arguments.
+    They are unknown, and 0 is returned, if the function raises an exception at inputs with rounding errors.
+    The arguments are those of `_explain_block`.
     """
     try:
         return _explain_block(suspect, points, columns, size, excess), ""
@@ -193,8 +192,8 @@ def _explain_block(
 ) -> np.ndarray:
     """Return an estimate of the rounding error of each entry of a block.
 
-    `size` contains the typical magnitude of each entry, and `excess` its error minus the tolerance. At points
-    where few evaluations do not explain the errors, the entries are evaluated more often.
+    `size` contains the typical magnitude of each entry, and `excess` its error minus the tolerance. Where the
+    estimate of a few evaluations does not explain an error, the entries are evaluated more often.
     """
     spec = suspect.spec
     rounding = _estimate_rounding(suspect, points, columns, size, _FEW_REEVALUATIONS)
@@ -242,10 +241,10 @@ def _estimate_rounding(
 
 
 def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray, Columns]:
-    """Return (point indices, column indices) of the next block of entries to evaluate again.
+    """Return the indices of the points and of the columns of the next block of entries to evaluate again.
 
-    `is_pending` is true for the entries that remain. The column indices are `slice(None)` if single columns
-    cannot be evaluated.
+    `is_pending` is true for the entries that remain. If single columns cannot be evaluated, the indices of
+    the columns are `slice(None)`.
     """
     spec, comparison = suspect.spec, suspect.comparison
     has_columns = comparison.measure is None and spec.case.target != "hvp" and not spec.case.ad_mode.is_value
@@ -266,7 +265,7 @@ def _pad_indices(indices: np.ndarray) -> np.ndarray:
 
 
 def _select_points(suspect: _Suspect, points_of_block: np.ndarray) -> InputArrays:
-    """Return {input name: array} at the points of a block, or at all points if the result sums them."""
+    """Return the inputs at the points of a block, or at all points if the result is a sum over points."""
     arrays, per_point = suspect.arrays, suspect.native.per_point
     if suspect.spec.reduction.sums_points:
         return arrays
@@ -274,9 +273,9 @@ def _select_points(suspect: _Suspect, points_of_block: np.ndarray) -> InputArray
 
 
 def _estimate_size(suspect: _Suspect, points_of_block: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return an estimate of the magnitude of the entries, such as |f(x)| / |x| for a derivative.
+    """Return the magnitude of the entries that the function values suggest: |f(x)| / |x| for a derivative.
 
-    The array can be broadcast to `shape`, the shape of the entries of the block.
+    The result broadcasts to `shape`, the shape of the block.
     """
     spec, native, arrays = suspect.spec, suspect.native, _select_points(suspect, points_of_block)
     with evaluations.evaluation_context(native.dtype):
@@ -295,10 +294,10 @@ def _estimate_size(suspect: _Suspect, points_of_block: np.ndarray, shape: tuple[
 
 
 def _terms_of_zeros(suspect: _Suspect, arrays: InputArrays, shape: tuple[int, ...]) -> np.ndarray | None:
-    """Return the sizes of the terms that cancel in outputs that are zero, of `shape` (points, outputs).
+    """Return the magnitudes of the terms that cancel in outputs whose expected value is 0 at all points.
 
-    The closed form states them. The error of a zero is relative to them. They are 0 for any other output.
-    Return None if the closed form states no terms.
+    The error of such an output is relative to its terms. The result has the shape (points, outputs), and is 0
+    for all other outputs. It is None if the closed form of the workload does not return magnitudes of terms.
     """
     is_value = suspect.spec.case.ad_mode.is_value
     form = closed_form(suspect.spec.case, suspect.spec.workload)
@@ -314,10 +313,11 @@ def _terms_of_zeros(suspect: _Suspect, arrays: InputArrays, shape: tuple[int, ..
 def _evaluate_columns(
     spec: ReferenceSpec, columns: Columns, evaluation: Evaluation, arrays: InputArrays
 ) -> np.ndarray:
-    """Return the given columns of the result, or the function values for mode=value.
+    """Compute the given columns of the result of a case, or the function values if mode=value.
 
-    The first axis of the returned array is the axis of points. If the result is a sum over the points, only
-    the points in `arrays` are summed. The sum is then scaled to have the rounding error of the whole sum.
+    Axis 0 of the array is the axis of points. If the result is a sum over the points, return the sum over the
+    points in `arrays`, multiplied by a factor: its rounding error is then about that of the sum over all
+    points of the case.
     """
     if spec.case.ad_mode.is_value:
         return evaluations.values(evaluation, arrays)[:, :, None]
@@ -338,8 +338,7 @@ def _evaluate_columns(
 def _jacobian_in_few_passes(evaluation: Evaluation, arrays: InputArrays, outputs: int) -> np.ndarray:
     """Return the Jacobians as an array of shape (points, outputs, inputs).
 
-    They are computed by rows, in reverse mode, if there are far fewer outputs than inputs and JAX supports it
-    for the function, otherwise by columns, in forward mode.
+    They are computed in reverse mode if there are far fewer outputs than inputs and JAX supports it.
     """
     has_few_rows = _MIN_INPUTS_PER_OUTPUT * outputs <= evaluation.inputs
     if has_few_rows and evaluations.is_traceable(evaluation, arrays, "rows"):

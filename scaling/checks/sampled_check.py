@@ -1,8 +1,8 @@
-"""Compare random columns, rows and products of a result with JAX, if comparing all entries takes too long.
+"""Compare a sample of a result with JAX (random columns, rows, products) if all entries take too long.
 
-At every point (batch element), three samples are compared: some columns of the Jacobian, some rows, and
-products of the derivative with respect to each input and random vectors. The error of a product is relative
-to the root mean square of the expected products. At some points, all entries are compared.
+At every point (batch element), some columns and rows of the Jacobian are compared, and its products with
+random vectors. The error of a product is relative to the root mean square of the expected products. At some
+points, all entries are compared.
 """
 
 import dataclasses
@@ -29,10 +29,10 @@ _SIGN_SAMPLES = 3  # the number of random sign changes from which the magnitude 
 
 
 def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
-    """Yield comparisons of samples of a result with its reference, for each block of points.
+    """Yield comparisons of a result with its reference, for one block of points after another.
 
-    The first comparison of a block contains random samples at every point. Each further comparison contains
-    all entries at one point.
+    The first comparison of a block contains random samples at all of its points. The others contain all
+    entries at a single point.
     """
     generator = np.random.default_rng([spec.case.data_seed, 1])
     complete_points = _sample_indices(_count_complete_points(spec), spec.case.points, generator)
@@ -45,11 +45,10 @@ def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
 
 
 def compared_shares(spec: ReferenceSpec, decided_share: float) -> dict[str, float]:
-    """Return {"entries": compared fraction of the entries, "points": compared fraction of the points}.
+    """Return the fractions of the "entries" and of the "points" that the check compares.
 
-    A point counts if all of its entries are compared with the reference. An entry counts if it is compared
-    and its rounding error is small enough to decide whether it is correct. `decided_share` is the fraction of
-    the compared entries whose rounding error is small enough.
+    A point counts if all of its entries are compared. A compared entry counts if rounding permits a decision
+    whether it is correct: `decided_share` is the fraction of the compared entries with a decision.
     """
     if _is_matrix_vector_product(spec):
         return {"entries": decided_share, "points": 1.0}
@@ -111,11 +110,10 @@ def _compare_jacobians(
     generator: np.random.Generator,
     groups: evaluations.Groups,
 ) -> Iterator[EntryComparison]:
-    """Yield comparisons of Jacobians with the reference.
+    """Yield comparisons of Jacobians with the reference: products with random vectors, columns, and rows.
 
-    They compare products with random vectors, then random columns and, if there are any, random rows.
-    `result` contains the Jacobians, of shape (points, outputs, inputs), or (points, 1, nonzeros) if
-    seeds=colored. `generator` draws the random vectors.
+    Rows are compared only if JAX has reverse mode for the function. `result` contains the Jacobians, of shape
+    (points, outputs, inputs), or (points, 1, nonzeros) if seeds=colored.
     """
     compared_columns, compared_rows = _sample_columns_and_rows(spec)
     if spec.pattern is None:
@@ -136,10 +134,10 @@ def _compare_random_products(
     generator: np.random.Generator,
     groups: evaluations.Groups,
 ) -> EntryComparison:
-    """Return a comparison of J v with its expected value, for the Jacobian J at each point and random v.
+    """Return a comparison of the products of J, the Jacobian at each point, and random vectors.
 
-    There is a vector v for each group of inputs in `groups`, which is zero for all other inputs. A large
-    derivative with respect to one input could otherwise hide an error in a small one.
+    Each vector is zero for all inputs but those of one of the `groups`. Otherwise, a large derivative with
+    respect to one input could hide an error in a small one.
     """
     evaluation = spec.computed.evaluation
     names, per_point = evaluation.names, evaluation.per_point
@@ -158,9 +156,9 @@ def _compare_random_products(
 def _compare_columns(
     spec: ReferenceSpec, arrays: InputArrays, J: Jacobians, cols: np.ndarray, compared: np.ndarray
 ) -> EntryComparison:
-    """Return a comparison of some columns of Jacobians with their expected values.
+    """Return a comparison of the columns of J with the indices `compared` with their expected values.
 
-    `compared` contains the indices of these columns. `cols` contains the column of each entry of J.
+    `cols`, which broadcasts to `J.values`, contains the column index of each entry.
     """
     measure = _make_measure("columns", compared, spec.reduction.sums_outputs)
     entries = np.stack([J.by_output(J.values * (cols == k)) for k in compared], axis=2)
@@ -175,9 +173,9 @@ def _compare_columns(
 def _compare_rows(
     spec: ReferenceSpec, arrays: InputArrays, J: Jacobians, rows: np.ndarray, compared: np.ndarray
 ) -> EntryComparison:
-    """Return a comparison of some rows of Jacobians with their expected values.
+    """Return a comparison of the rows of J with the indices `compared` with their expected values.
 
-    `compared` contains the indices of these rows. `rows` contains the row of each entry of J.
+    `rows`, which broadcasts to `J.values`, contains the row index of each entry.
     """
     measure = _make_measure("rows", compared, spec.reduction.sums_outputs)
     entries = np.stack([J.by_input(J.values * (rows == k)) for k in compared], axis=1)
@@ -187,7 +185,7 @@ def _compare_rows(
 
 
 def _floor_scale(spec: ReferenceSpec, scale: np.ndarray) -> np.ndarray:
-    """Return `scale`, raised to at least a small fraction of its maximum in the same row of the Jacobian.
+    """Raise small elements of `scale` to a small fraction of the largest element in the same row.
 
     The fraction is the tolerance, divided by the largest tolerance that a check may have.
     """
@@ -197,10 +195,10 @@ def _floor_scale(spec: ReferenceSpec, scale: np.ndarray) -> np.ndarray:
 def _compare_products(
     spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray, generator: np.random.Generator
 ) -> EntryComparison:
-    """Return a comparison of `result` with the product of the Jacobian (or Hessian) and a vector v.
+    """Return a comparison of `result` with the product of the Jacobian (or Hessian) and a vector.
 
-    v is the direction that the workload defines or, if the case sums the columns of the Jacobian, a vector of
-    ones. `result` has the shape (points, outputs, 1).
+    The vector is the direction that the workload defines or, if the case sums the columns of the Jacobian, a
+    vector of ones. `result` has the shape (points, outputs, 1).
     """
     evaluation = spec.computed.evaluation
     has_direction = spec.case.target == "hvp" or spec.reduction.along_point  # J x at the point x
@@ -219,8 +217,8 @@ def _compare_products(
 def _make_measure(quantity: str, seeds: Any, is_summed: bool = False) -> Callable[..., np.ndarray]:
     """Return a function measure(evaluation, arrays, points) that computes parts or products of Jacobians.
 
-    `arrays` contains the inputs at some points of a block, and `points` contains the indices of these points
-    in the block. If `points` is omitted, `arrays` contains the inputs at all points of the block.
+    `points` are the indices in a block of the points at which it computes them, by default all. `arrays`
+    contains the inputs at these points.
 
     Args:
         quantity: "jvp", or a `quantity` of `evaluations.slices`: "columns" or "rows".

@@ -1,9 +1,8 @@
-"""Verify the derivative of a computed reference (not a result) by finite differences (`find_objection`).
+"""Verify the derivative of a computed reference by finite differences of the function (`find_objection`).
 
-Derivatives along random directions are compared at a few points, including those where a coarse comparison
-finds a deviation. The function may have rounding errors and kinks. A wrong derivative rule of the function
-(`jax.custom_jvp`, `jax.custom_vjp`, `stop_gradient`) yields the same wrong derivative in every dtype and AD
-mode. Only the function values can reveal the error. core/check.py compares the results of cases instead.
+Derivatives along random directions are compared at a few points, and at those where a coarse comparison finds
+a deviation. A wrong derivative rule of the function (`jax.custom_jvp`, `jax.custom_vjp`, `stop_gradient`)
+yields the same wrong derivative in every dtype and AD mode. Only the function values can reveal the error.
 """
 
 import dataclasses
@@ -69,15 +68,16 @@ def find_objection(
     output_name: str,
     float64_obstacle: str | None,
 ) -> dict[str, Any]:
-    """Return {"wrong": message} or {"unsure": message} if a derivative is or may be wrong, else {}.
+    """Compare a derivative with finite differences, and return an objection to it.
 
-    The derivative is compared with finite differences at some points of a case. It is trusted if it is
-    computed in float64 and the function has no custom derivative rules, such as `jax.custom_jvp`.
+    The objection is a dict with one item, from "wrong" or "unsure" (fields of `ComputedReference`) to a
+    message. Without an objection, it is empty. A derivative is trusted if it is computed in float64 and the
+    function has no custom derivative rules, such as `jax.custom_jvp`.
 
-    result                          trusted derivative     other derivative
-    confirmed                       {}                     {}
-    neither confirmed nor refuted   {}                     {"unsure": message}
-    refuted                         {"unsure": message}    {"wrong": message}
+    result of the comparison        trusted derivative     other derivative
+    confirmed                       no objection           no objection
+    neither confirmed nor refuted   no objection           "unsure"
+    refuted                         "unsure"               "wrong"
 
     `sampled` contains the inputs at the sampled points. `output_name` names the differentiated quantity in
     the message, such as "output". `float64_obstacle` is the reason why the dtype is not float64, or None.
@@ -110,9 +110,10 @@ def find_refuted(
     derivative: np.ndarray,
     tolerance: np.ndarray,
 ) -> np.ndarray:
-    """Return whether finite differences refute a derivative along a direction, of shape (points, outputs).
+    """Return whether finite differences refute `derivative`, the derivative along a direction.
 
     The derivative may have errors up to `tolerance`. At a kink, it may be between the slopes on both sides.
+    All arrays have the shape (points, outputs).
     """
     center, noise = _measure_values(evaluation, arrays)
     value_rounding = VALUE_ROUNDINGS * evaluation.roundoff * np.abs(center)
@@ -138,11 +139,10 @@ def _describe_doubt(
 def _confirm(
     evaluation: Evaluation, case: Case, workload: Workload, sampled: InputArrays, output_name: str
 ) -> _Confirmation:
-    """Return a comparison of a derivative with finite differences along random directions at some points.
+    """Compare a derivative with finite differences along random directions at some points.
 
-    These are the sampled points, whose inputs `sampled` contains, and the points that seem to be wrong. The
-    step lengths depend on the typical size of the inputs at all these points. `output_name` names the
-    differentiated quantity in error messages, such as "output".
+    The points are the sampled points, whose inputs `sampled` contains, and the points where the derivative
+    seems to be wrong. `output_name` names the differentiated quantity in messages, such as "output".
     """
     generator, points = np.random.default_rng(case.data_seed), evaluations.sample_points(case)
     groups, suspicious = evaluations.group_inputs(evaluation, sampled, generator), points[:0]
@@ -178,11 +178,7 @@ def _confirm(
 
 
 def _confirmed_share(comparison: DerivativeComparison, is_nonzero: np.ndarray) -> float:
-    """Return the fraction of the nonzero derivatives that finite differences confirm.
-
-    It is the smaller of the fractions for all outputs and for the worst output (see `_Confirmation`).
-    `is_nonzero` has the shape (points, outputs).
-    """
+    """Return the field `confirmed_share` of `_Confirmation`. `is_nonzero` has the shape (points, outputs)."""
     is_confirmed = np.asarray(comparison.is_confirmed.any(axis=0))
     share = float(np.mean(is_confirmed[is_nonzero])) if is_nonzero.any() else 1.0
     # An output with enough points has a share of its own, because other outputs must not hide it.
@@ -203,8 +199,8 @@ def _exempt_ties(
 ) -> DerivativeComparison:
     """Return a copy of `comparison` in which derivatives at a tie are unresolved instead of wrong.
 
-    Where elements tie, as in a median, the function is not differentiable, and its slopes jump. They are
-    therefore compared at several nearby points.
+    Where input elements are equal (tie), a function such as the median is not differentiable. A derivative is
+    at a tie if it changes between nearby points, and is correct at one of them.
     """
     jumps, is_wrong = np.zeros(comparison.is_wrong.shape[1:], bool), comparison.is_wrong
     is_wrong_nearby = np.ones_like(jumps)
@@ -223,14 +219,15 @@ def _compare_along_all(
 ) -> tuple[np.ndarray, DerivativeComparison, np.ndarray]:
     """Compare the derivatives along each direction with finite differences.
 
-    Return (derivatives, comparison, is_nonzero). `derivatives` and the arrays in `comparison` have the shape
-    (directions, points, outputs). `is_nonzero`, of shape (points, outputs), is true where the derivative
-    along a direction is much larger than its error, or where rounding errors may hide it. It is false where
-    the function is not finite, unless the function is finite nowhere.
+    Return three results:
 
-    The first `_DIRECTIONS` directions must be random. The root mean square of the derivatives along these
-    directions is used as the typical size of a derivative. The last direction must be a result of
-    `random_direction` with `is_relative=True`.
+    derivatives    the derivatives, of shape (directions, points, outputs)
+    comparison     their comparison, with arrays of this shape
+    is_nonzero     shape (points, outputs): whether a derivative is much larger than its error, or rounding
+                   errors may hide it; false where the function is not finite, unless it is finite nowhere
+
+    The first `_DIRECTIONS` directions must be random: the root mean square of their derivatives is the
+    typical size of a derivative. The last one must be from `random_direction` with `is_relative=True`.
     """
     differentiate = functools.partial(_differentiate_along, directions)
     derivatives = differentiate(evaluation, arrays)
@@ -264,8 +261,8 @@ def _differentiate_along(
 ) -> np.ndarray:
     """Return the derivatives along each direction, of shape (directions, points, outputs).
 
-    They are JVPs. The first one is the product of columns of the Jacobian and the first direction, which has
-    few nonzero elements. It reveals a rule for tangents that is wrong only for unit vectors.
+    They are JVPs, but the first one is a sum of columns of the Jacobian, because the first direction has few
+    nonzero elements. A column reveals a derivative rule that is wrong only for unit vectors.
     """
     derivatives = [
         evaluations.directional_derivative(evaluation, arrays, direction) for direction in directions
@@ -287,10 +284,9 @@ def _describe_worst(
 ) -> str:
     """Return text for an error message about the wrong derivative with the largest relative error.
 
-    Derivatives along a direction that changes a single group of inputs take precedence, because the text then
-    names the wrong input. Derivatives along the last direction of `_compare_along_all` come last.
-    `output_name` is the name of the differentiated quantity, such as "output". `points` contains the indices
-    of the points. The other arrays have the shape (directions, points, outputs).
+    A derivative along a direction that changes a single group of inputs is preferred, because the text then
+    names the wrong input. The last direction is used only if no other derivative is wrong. `points` contains
+    the indices of the points. The other arrays have the shape (directions, points, outputs).
     """
     is_wrong, expected = comparison.is_wrong.copy(), comparison.expected
     if is_wrong[:-1].any():
@@ -309,10 +305,7 @@ def _describe_worst(
 
 
 def _measure_values(evaluation: Evaluation, arrays: InputArrays) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values of a function at the inputs `arrays`, and an estimate of their rounding errors.
-
-    The estimate is the unit roundoff times |value|, plus the range due to random rounding, plus `finfo.tiny`.
-    """
+    """Return the values of a function at the inputs `arrays`, and an estimate of their rounding errors."""
     center = values(evaluation, arrays)
     # Half the range of nine values is about the range of three, which is 0 by chance at some points.
     change = rounding_range(values, evaluation, arrays, 2 * evaluation.roundoff, _VALUE_RUNS, center) / 2
@@ -321,11 +314,10 @@ def _measure_values(evaluation: Evaluation, arrays: InputArrays) -> tuple[np.nda
 
 
 def _is_hidden(evaluation: Evaluation, center: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """Return a boolean array of shape (points, outputs), true where rounding may hide changes of an output.
+    """Return where rounding may hide changes of an output, as a boolean array of shape (points, outputs).
 
-    This is so where the rounding error exceeds a fraction of the largest |output| at the point, or where an
-    output is not zero, but so small that this fraction of it underflows. `center` contains the outputs, and
-    `noise` their rounding errors.
+    It may where the rounding error exceeds a fraction of the largest |output| at the point, or where this
+    fraction of the output underflows. `center` contains the outputs, and `noise` their rounding errors.
     """
     fraction = max(_HIDING_ERROR, VALUE_ROUNDINGS * evaluation.roundoff)
     size, underflow = np.abs(center), float(jax.numpy.finfo(evaluation.dtype).tiny)

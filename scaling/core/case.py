@@ -64,7 +64,10 @@ class TooLarge(Exception):
 
 
 def unknown_name(what: str, value: Any, valid_names: Iterable[str]) -> Refusal:
-    """Return a `Refusal` that says that `value` is no `what`, such as "mode", and lists the valid names."""
+    """Return a `Refusal` for an unknown name. Its message lists the valid names and suggests a similar one.
+
+    `what` is the kind of name, such as "mode".
+    """
     names = [str(name) for name in valid_names]
     similar_names = difflib.get_close_matches(str(value).rpartition("/")[2], names, n=1)
     choices = "; ".join([f"choose from {', '.join(names)}", *(f"did you mean {n!r}?" for n in similar_names)])
@@ -152,7 +155,7 @@ class Case:
 
     @property
     def ad_mode(self) -> Mode:
-        """Return the `Mode` of the case. For mode=auto, return a mode that can compute the target."""
+        """Return the `Mode` of the case or, for mode=auto, any mode that can compute the target."""
         if self.mode == AUTO:
             return MODES["fwd_over_rev" if self.target in SECOND else "jacfwd"]
         return MODES[self.mode]
@@ -164,7 +167,7 @@ class Case:
 
     @property
     def mesh_shape(self) -> tuple[int, int]:
-        """Return (devices along the points axis, devices along the seeds axis) of the device mesh."""
+        """Return the number of devices along each axis of the mesh: (point devices, seed devices)."""
         default = (1, self.devices) if self.split == "seeds" else (self.devices, 1)
         return default if self.mesh is None else _parse_mesh(self.mesh)
 
@@ -195,12 +198,12 @@ VIEWS: dict[str, tuple[str, ...]] = {
 
 
 def problem_fields(case: Case) -> tuple[Any, ...]:
-    """Return the values of the case fields, such as workload, sizes and dtype, that determine the result."""
+    """Return the values of the case fields that determine the result, such as workload, sizes and dtype."""
     return (*(getattr(case, name) for name in VIEWS["problem"] if name != "sizes"), *case.sizes.items())
 
 
 def default_values(names: Iterable[str]) -> dict[str, Any]:
-    """Return {field name: default value} for the given fields of `Case`."""
+    """Return the default values of the given fields of `Case`, as a dict by field name."""
     return {name: _FIELD_DEFAULTS[name] for name in names}
 
 

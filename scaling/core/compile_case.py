@@ -1,4 +1,4 @@
-"""Compile a case ahead of time (`Stages`, `CompiledCase`), count its bytes, and raise `TooLarge`.
+"""Compile the program of a case, count the bytes that it needs, and raise `TooLarge` if memory is too small.
 
 `scaling run`, `scaling plan` and `scaling advise` call `compile_case` with their own devices and their own
 function `compile_program`. Each device computes `block` points (batch elements) and `chunk` seeds (tangents
@@ -59,7 +59,7 @@ class CompiledCase:
 
     @property
     def recorded_needs(self) -> dict[str, int | None]:
-        """Return {record field: bytes} for the memory that each device needs. None means unknown."""
+        """Return the bytes that each device needs, by record field. An unknown number is None."""
         if self.program is not None:
             return dict(self.needs)
         return {**self.needs, "temp_bytes": None, "output_bytes": self.needs["output_bytes"] or None}
@@ -190,7 +190,7 @@ def without_program(derivative: Derivative) -> CompiledCase:
 
 
 def raise_if_too_large(compiled: CompiledCase, describe_shortage: DescribeShortage) -> None:
-    """Raise `TooLarge` if `describe_shortage` returns a message, because a case does not fit into memory."""
+    """Raise `TooLarge` if `describe_shortage(compiled)` says that a case does not fit into memory."""
     if shortage := describe_shortage(compiled):
         raise TooLarge(shortage, compiled.recorded_needs)
 
@@ -201,7 +201,7 @@ def count_bytes(arrays: Mapping[str, Any]) -> int:
 
 
 def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-    """Return (run, gather). run() computes a result on the devices. gather(result) copies it to the host."""
+    """Return two functions: run() computes a result on the devices, gather(result) copies it to the host."""
     assert compiled.program is not None
     if compiled.offload is not None:
         return load_option("host_offload").make_offload_runner(compiled), lambda result: result
@@ -210,7 +210,10 @@ def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[An
 
 
 def program_bytes(compiled: Any) -> dict[str, int | None]:
-    """Return {"argument_bytes": number or None if unknown, "temp_bytes", "output_bytes"} per device."""
+    """Return the bytes of a compiled program on each device, by record field such as "temp_bytes".
+
+    An unknown number is None.
+    """
     analysis = _call_if_supported(compiled, "memory_analysis")
     return {
         f"{name}_bytes": getattr(analysis, f"{name}_size_in_bytes", None)

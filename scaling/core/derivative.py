@@ -1,4 +1,4 @@
-"""Describe the seeds, linear maps and shape of a `Derivative`; compute and reduce its `Slices` on a device.
+"""Describe a `Derivative` (seeds, linear maps, shape), and compute its columns or rows on a device.
 
 A slice is a column or row of the Jacobian of f at x. An AD mode with seeds provides a linear map from a seed
 (a tangent or cotangent) to a slice. The seeds are the rows of the identity matrix. If seeds=colored, a seed
@@ -166,7 +166,7 @@ def _forward_inputs(case: Case, input_sizes: Mapping[str, int]) -> tuple[str, ..
 
 
 def sum_over_devices(case: Case, tree: Any) -> Any:
-    """Return the sum of a pytree over all devices if split=data, otherwise the pytree itself."""
+    """Return the sum of a pytree over all devices if split=data. Otherwise, return the pytree unchanged."""
     return jax.lax.psum(tree, POINTS) if case.split == "data" and case.devices > 1 else tree
 
 
@@ -213,7 +213,7 @@ class SeedRange:
 
 
 class Slices(NamedTuple):
-    """A description of the rows or columns of the Jacobian that a device computes with one linear map."""
+    """The rows or columns of the Jacobian that a device computes with one linear map, not yet computed."""
 
     part: LinearMapPart
     # Maps the index of a seed to a row or column. For the Laplacian, maps an array of seed indices to the sum
@@ -291,9 +291,9 @@ def make_slices(
     position: DevicePosition,
     colors: Any = None,
 ) -> Slices:
-    """Return the slices (columns or rows) of the Jacobian that one device computes with one linear map.
+    """Return the `Slices` of the Jacobian that the device at `position` computes with the linear map `part`.
 
-    `position` selects the seeds of the device. `colors` contains the color of each column or row, or is None.
+    `colors` contains the color of each column or row, or is None without a coloring.
     """
     x, mode = tuple(inputs[name] for name in part.names), MODES[part.mode]
 
@@ -348,7 +348,7 @@ def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -
 
 
 def sum_over_seeds(sum_chunk: Callable[[Any], Any], seeds: SeedRange) -> Any:
-    """Return the sum of `sum_chunk(indices)` over all chunks of seeds, in float32 or a wider dtype."""
+    """Return the sum of `sum_chunk(indices)` over all chunks of seeds, added in float32 or a wider dtype."""
     if seeds.is_one_chunk:
         return sum_chunk(seeds.indices)
     chunk = seeds.chunk or seeds.count
@@ -370,9 +370,9 @@ def sum_over_seeds(sum_chunk: Callable[[Any], Any], seeds: SeedRange) -> Any:
 def reduce_slices(
     slices: Slices, reduction: Reduction = WHOLE, outputs: int = 1, inputs: int = 0, batch: int | None = None
 ) -> Any:
-    """Compute the columns or rows of Jacobians, and reduce them, for example to their sum.
+    """Compute the columns or rows that `slices` describes, and reduce them, for example to their sum.
 
-    A Jacobian has the shape (outputs, inputs). `batch` is the number of Jacobians, or None for one.
+    A Jacobian has the shape (outputs, inputs). `batch` is the number of Jacobians, or None for a single one.
     """
     if slices.part.computes_columns:
         return _reduce_columns(slices, reduction, inputs, batch)
@@ -412,7 +412,7 @@ def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int 
 
 
 def _sum_rows_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, outputs: int) -> Any:
-    """Return the sum of the Jacobian rows of each point, one array of shape (batch, ...) for each input."""
+    """Return the sum of the Jacobian's rows at each point, as one array of shape (batch, ...) per input."""
     if seeds.is_one_chunk and seeds.count == batch * outputs:
         by_seed = jax.vmap(rows)(seeds.indices)
         return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in by_seed]

@@ -49,7 +49,10 @@ _ABSOLUTE_PATH = re.compile(
 
 
 def fusion_options() -> dict[str, str]:
-    """Return {XLA option: value} that turns off a fusion of jaxlib 0.10 with wrong sums on a CPU, or {}."""
+    """Return the XLA option that turns off a fusion which computes wrong sums on a CPU, as a dict.
+
+    The dict is empty if jaxlib is not version 0.10, or if XLA_FLAGS sets this option.
+    """
     from importlib import metadata  # the import takes 40 ms, and `status` does not need it
 
     is_chosen = _WRONG_FUSION in os.environ.get("XLA_FLAGS", "")
@@ -138,7 +141,7 @@ def package_hash(package: Path = _PACKAGE) -> str:
 
 @functools.cache
 def commit() -> tuple[str | None, bool | None]:
-    """Return (hash of the last git commit, whether the package has changed since), or (None, None)."""
+    """Return the hash of the last git commit, and whether the package has changed since. None if unknown."""
     in_package = ("-c", "safe.directory=*", "-C", str(_PACKAGE))  # another user may own the checkout
     if recorded := os.environ.get("AD_SCALING_COMMIT"):  # set for a copy of a checkout, see study/variants.py
         return recorded.removesuffix("+dirty"), recorded.endswith("+dirty")
@@ -171,7 +174,10 @@ def processor() -> str:
 
 
 def cpu_governor(bound_to: Sequence[int] | None) -> str | None:
-    """Return the frequency governors of CPU cores, such as "performance", joined by "+". None if unknown."""
+    """Return the frequency governor of CPU cores, such as "performance", or None if it is unknown.
+
+    Several governors are joined by "+".
+    """
     cores = bound_to or sorted(os.sched_getaffinity(0))  # by default, all cores of this process
     governors = {read_text(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor") for core in cores}
     return "+".join(sorted(name for name in governors if name)) or None
@@ -188,7 +194,7 @@ def read_text(path: str) -> str | None:
 def available_bytes(idle: bool = False) -> int | None:
     """Return the bytes of memory that this process can still allocate, or None if they are unknown.
 
-    If `idle`, return the bytes that it could allocate if no other memory were in use.
+    If `idle` is true, memory that is in use counts as free.
     """
     name = "MemTotal" if idle else "MemAvailable"
     meminfo_line = re.search(rf"^{name}:\s+(\d+) kB", read_text("/proc/meminfo") or "", re.MULTILINE)
@@ -240,7 +246,10 @@ def hide_secrets(text: str) -> str:
 
 @functools.lru_cache(maxsize=1)  # a worker may print many lines
 def _find_secrets(variables: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
-    """Return (secret, variable name) pairs, longest secret first, including quoted forms of a secret."""
+    """Return pairs (secret, name of its environment variable). The longest secrets come first.
+
+    The quoted forms of a secret are included.
+    """
     names: dict[str, str] = {}
     # A variable may have been deleted since the start of the process.
     for name, value in [*_VARIABLES_AT_START.items(), *variables]:

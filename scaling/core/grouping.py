@@ -8,7 +8,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Return {key: items with this key}, where `key(item)` is the key of an item. The order is kept."""
+    """Return a dict from each key to the list of items for which `key(item)` is this key, in order."""
     groups: dict[K, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -16,5 +16,5 @@ def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def least_by(items: Iterable[T], key: Callable[[T], K], cost: Callable[[T], Any]) -> dict[K, T]:
-    """Return {key: the item with this key and the smallest cost}, the first one if costs are equal."""
+    """Return a dict from each key to the first of its items with the smallest `cost(item)`."""
     return {common: min(group, key=cost) for common, group in group_by(items, key).items()}

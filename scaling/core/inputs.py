@@ -1,4 +1,4 @@
-"""Draw the random rows of the inputs of a function (arrays), and describe them as `ShapeDtypeStruct`.
+"""Draw the random values of the inputs of a case, and return their shapes and dtypes as `ShapeDtypeStruct`.
 
 A row is the value of an input at one point (batch element). A row depends only on the random seed, the name
 of the input and the number of the row.
@@ -40,7 +40,10 @@ def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> n
 
 
 def point_rows(case: Case, workload: Workload, name: str, start: int, stop: int) -> np.ndarray:
-    """Return the input `name` at the points [start, stop), in the dtype of the case. Axis 0 is the point."""
+    """Return the values of the input `name` at the points [start, stop), in the dtype of the case.
+
+    Axis 0 of the array is the axis of points.
+    """
     return _draw_rounded(workload.points[name], case.data_seed, name, case.dtype, start, stop)
 
 
@@ -70,7 +73,7 @@ def _draw_rounded(spec: InputSpec, seed: int, name: str, dtype: str, start: int,
 
 
 def _clip_inside(rows: np.ndarray, low: Any, high: Any) -> np.ndarray:
-    """Return `rows` clipped to the largest and smallest numbers of its dtype between `low` and `high`."""
+    """Clip `rows` to numbers of its dtype that are greater than `low` and less than `high`."""
     low, high = np.asarray(low, np.float64), np.asarray(high, np.float64)
     lowest, highest = low.astype(rows.dtype), high.astype(rows.dtype)
     lowest = np.where(lowest <= low, np.nextafter(lowest, highest), lowest)
@@ -79,19 +82,22 @@ def _clip_inside(rows: np.ndarray, low: Any, high: Any) -> np.ndarray:
 
 
 def input_arrays(case: Case, workload: Workload, start: int = 0, stop: int | None = None) -> InputArrays:
-    """Return {input name: array} at the points [start, stop), by default at all points of the case."""
+    """Return the inputs at the points [start, stop), by default at all points, as arrays by input name."""
     stop = case.points if stop is None else stop
     points = {name: point_rows(case, workload, name, start, stop) for name in workload.points}
     return points | {name: shared_input(case, workload, name) for name in workload.shared}
 
 
 def exact_inputs(case: Case, workload: Workload, start: int, stop: int) -> dict[str, np.ndarray]:
-    """Return {input name: float64 array} at the points [start, stop), as rounded to the dtype of the case."""
+    """Return the inputs at the points [start, stop), rounded to the dtype of the case, as float64 arrays.
+
+    The arrays are in a dict by input name.
+    """
     return {name: np.asarray(x, np.float64) for name, x in input_arrays(case, workload, start, stop).items()}
 
 
 def point_structs(case: Case, workload: Workload) -> dict[str, Any]:
-    """Return {input name: `jax.ShapeDtypeStruct`} with the shape and dtype of each input at one point."""
+    """Return the shape and dtype of each input at one point, as a `jax.ShapeDtypeStruct` by input name."""
     import jax
 
     dtypes = {False: jax.numpy.dtype(case.dtype), True: jax.numpy.dtype("int32")}
@@ -99,7 +105,10 @@ def point_structs(case: Case, workload: Workload) -> dict[str, Any]:
 
 
 def input_structs(case: Case, workload: Workload) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return ({per-point input: `jax.ShapeDtypeStruct`}, {shared input: the same}) for all points."""
+    """Return two dicts from input name to `jax.ShapeDtypeStruct`: the per-point and the shared inputs.
+
+    The per-point inputs have a leading axis of points.
+    """
     structs = point_structs(case, workload)
     points = {
         name: structs[name].update(shape=(case.points, *structs[name].shape)) for name in workload.points

@@ -1,8 +1,8 @@
-"""Define the reductions of the Jacobian J at a point (sums, norm, J^T J), their steps and reference terms.
+"""Define each `Reduction` of the Jacobian J at a point (whole, sums, norm, J^T J), on devices and in NumPy.
 
-A device reduces each slice of J as soon as the slice is computed, so that it need not store J. It applies the
-step `columns` to the columns of J in forward mode, or the step `rows` to the rows in reverse mode. NumPy is
-imported inside of the functions, because modules that read records import `REDUCTIONS` without NumPy.
+A device reduces each column or row of J as soon as it is computed, without storing J. The field `columns` of
+a reduction is the step for columns (forward mode), the field `rows` the step for rows (reverse mode). NumPy
+is imported inside of the functions, because modules that read records import `REDUCTIONS` without NumPy.
 """
 
 from collections.abc import Callable
@@ -13,9 +13,7 @@ from scaling.core import load_option
 
 OUTPUTS, INPUTS = "outputs", "inputs"
 Array = Any  # a NumPy array
-# The expected result of a reduction at all points, in float64, and two arrays that broadcast to its shape: the
-# change of the result if J is rounded, divided by the tolerance of an entry of J (influence), and the sum of
-# the absolute values of the terms of the result (magnitude).
+# The expected result at all points in float64, and its influence and magnitude (see `Rounding.scale`).
 ReferenceTerms = tuple[Array, Array, Array]
 
 
@@ -28,7 +26,7 @@ def at_least(scale: Array, floor: Array | None) -> Array:
 
 @dataclass(frozen=True)
 class Rounding:
-    """The numbers of terms in the sums that compute a result. The allowed rounding error depends on them."""
+    """The lengths of the sums that compute a result, which determine its allowed rounding error."""
 
     terms: int  # the number of terms whose sum is one entry of the Jacobian
     added: int = 1  # the number of entries of the Jacobian whose sum is one element of the result
@@ -37,11 +35,14 @@ class Rounding:
 
     @property
     def longest_sum(self) -> int:
-        """Return the number of terms in the longest of these sums."""
+        """Return the number of terms in the longest sum."""
         return max(self.terms, self.added)
 
     def largest_by_leaf(self, values: Array) -> Array:
-        """Return the largest of `values` among the elements of each input, to broadcast to `values`."""
+        """Return the largest of `values` in each leaf (differentiated input), repeated for its elements.
+
+        The last axis of `values` contains the elements of all leaves. The result broadcasts to `values`.
+        """
         import numpy as np
 
         if len(self.leaf_sizes) < 2:
@@ -50,10 +51,11 @@ class Rounding:
         return np.repeat(largest, self.leaf_sizes, axis=-1)
 
     def scale(self, influence: Array, magnitude: Array) -> Array:
-        """Return the scale of the result, by which the check divides the errors.
+        """Return the scale of a result, by which the check divides errors: the larger of two weighted arrays.
 
-        If the entries of J have the relative error t, the result changes by up to `influence` * t.
-        `magnitude` is the sum of the absolute values of the terms of the result.
+        `influence` is the change of the result if all entries of the Jacobian have the relative error 1.
+        `magnitude` is the sum of the absolute values of the entries that are added to one element. Each array
+        is weighted by the square root of the length of its sum, relative to the longest sum.
         """
         import numpy as np
 
@@ -75,25 +77,28 @@ class Jacobians:
         return at_least(abs(self.values), self.floor)
 
     def by_input(self, values: Array) -> Array:
-        """Return the sum over the outputs of `values` (one per entry of J), of shape (points, inputs)."""
+        """Sum `values`, one per entry of J, over the outputs. The result has the shape (points, inputs)."""
         return values.sum(axis=1)
 
     def by_output(self, values: Array, x: Array | None = None) -> Array:
-        """Return `values` @ x at each point, of shape (points, outputs). Without x, sum over the inputs."""
+        """Sum `values`, one per entry of J, over the inputs, with the weights `x` or, without `x`, 1.
+
+        `x` has the shape (points, inputs), and the result the shape (points, outputs).
+        """
         return values.sum(axis=2) if x is None else (values @ x[:, :, None])[:, :, 0]
 
     def largest_by_output(self) -> Array:
-        """Return the largest absolute value in each row of the Jacobians, of shape (points, outputs)."""
+        """Return the largest absolute value in each row of J, in the shape (points, outputs)."""
         return abs(self.values).max(axis=2)
 
     def entries_by_input(self) -> Array:
-        """Return the number of stored entries in each column of J: one int, because all columns are equal."""
+        """Return the number of stored entries in each column of J, as one int for all columns."""
         return self.values.shape[1]
 
 
 @dataclass(frozen=True)
 class SliceStep:
-    """What a reduction does with each column or row of the Jacobian J, and how the results are combined."""
+    """What a reduction computes from each column or row of the Jacobian J, and how this is combined."""
 
     # A function of a column (..., outputs), or of a row and x, both tuples of one array per input. It returns
     # the contribution of the slice to the reduced J. If None, the slice is used unchanged.
@@ -153,7 +158,7 @@ def _reference_whole(J: Jacobians, rounding: Rounding, x: Array) -> ReferenceTer
 
 
 def _reference_points(J: Jacobians, rounding: Rounding, x: Array) -> ReferenceTerms:
-    """Return the sum of J over the outputs at each point, with the arrays that set the allowed error."""
+    """Return the `ReferenceTerms` of the sum of J over the outputs."""
     expected, influence, magnitude = map(J.by_input, (J.values, J.size, abs(J.values)))
     return expected[:, None, :], influence[:, None, :], magnitude[:, None, :]
 
@@ -164,7 +169,7 @@ def _reference_outputs(J: Jacobians, rounding: Rounding, x: Array) -> ReferenceT
 
 
 def _reference_product(J: Jacobians, rounding: Rounding, x: Array) -> ReferenceTerms:
-    """Return J @ x (x = 1 if it is None) at each point, with the arrays that set its allowed error."""
+    """Return the `ReferenceTerms` of J @ x. If `x` is None, J is summed over the inputs."""
     weights = None if x is None else abs(x)
     expected, influence = J.by_output(J.values, x), J.by_output(J.size, weights)
     magnitude = J.by_output(abs(J.values), weights)

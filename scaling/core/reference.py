@@ -1,4 +1,4 @@
-"""Compute the expected result of a case (`ReferenceSpec`), and the `scale` and tolerance of its errors.
+"""Compute the expected result of a case, the scale by which its errors are divided, and the tolerance.
 
 The inputs of the reference are rounded to the dtype of the case. The reference does not depend on the AD mode
 or the devices under test. `reference_spec` selects the first method that applies:
@@ -110,7 +110,7 @@ def first_not_finite(result: np.ndarray) -> int | None:
 def added_entries(
     reduction: Reduction, outputs: int, inputs: int, points: int, pattern: Pattern | None = None
 ) -> int:
-    """Return the largest number of Jacobian entries that are summed to one element of the result."""
+    """Return the largest number of entries of the Jacobian that are summed to one element of the result."""
     column, row, total = outputs, inputs, outputs * inputs
     if pattern is not None:
         column, row = (int(np.bincount(index).max(initial=1)) for index in (pattern.cols, pattern.rows))
@@ -122,11 +122,10 @@ def added_entries(
 def reduce_jacobians(
     reduction: Reduction, J: Jacobians, rounding: Rounding, x: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Reduce the Jacobians J, and return (expected, scale), two arrays of the shape of the result.
+    """Return the reduced Jacobians J, and the scale by which the check divides errors of the result.
 
-    The check divides the errors of a result by `scale`. `rounding` contains the lengths of the sums that
-    compute the result. `x` contains the vectors by which the reduction multiplies J, in the shape (points,
-    inputs).
+    Both arrays have the shape of the result. `x`, of shape (points, inputs), contains the vectors by which
+    the reduction multiplies J, if it does.
     """
     expected, influence, magnitude = reduction.reference(J, rounding, x)
     return expected, rounding.scale(influence, magnitude)
@@ -180,7 +179,7 @@ class ReferenceSpec:
 
 
 def reference_spec(derivative: Derivative, platform: str) -> ReferenceSpec:
-    """Return how to compute the expected result of a case, and its tolerance on a platform such as "gpu"."""
+    """Return the `ReferenceSpec` of a case on a platform such as "gpu"."""
     case, workload = derivative.case, derivative.workload
     reduction = _result_reduction(derivative)
     input_specs = [(name, spec.shape, spec.make) for name, spec in workload.inputs.items()]
@@ -223,7 +222,7 @@ def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference]
 
 
 def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
-    """Return an iterator of ranges (start, stop) of points whose arrays fit in the processor's caches."""
+    """Yield ranges (start, stop) that cover all points. The arrays of a range fit in the processor caches."""
     workload, derivative = spec.workload, spec.derivative
     elements = derivative.outputs * max(derivative.inputs, 1)
     if spec.reduction.products:
@@ -239,10 +238,10 @@ def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
 
 
 def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (expected result, scale) at the points [start, stop). Errors are divided by `scale`.
+    """Return the expected result at the points [start, stop), and the scale by which its errors are divided.
 
-    If the result and the reference both have a sparsity pattern, the arrays contain the nonzeros of the
-    reference, in the shape (points, 1, nonzeros). Otherwise, they broadcast to the shape of the result.
+    Both arrays broadcast to the shape of the result. If the result and the reference have sparsity patterns,
+    they contain the nonzeros of the reference instead, in the shape (points, 1, nonzeros).
     """
     case, derivative = spec.case, spec.derivative
     elements = math.prod(spec.reduction.shape(derivative.outputs, max(derivative.inputs, 1)))
@@ -278,7 +277,7 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the function values of the reference, and the sums of their |terms| at each point or None."""
+    """Return the fields `value` and `value_terms` of the `Reference` at the points [start, stop)."""
     reference = _evaluate_form(spec, closed_form(spec.case, spec.workload), start, stop)
     return reference.value, reference.value_terms
 
@@ -340,10 +339,10 @@ def _evaluate_form(
 def reduce_reference(
     spec: ReferenceSpec, J: Jacobians, draw_inputs: Callable[[], InputArrays]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Reduce the Jacobians J of the reference, and return (expected result, scale).
+    """Return the result that a case computes from the Jacobians J, and the scale of its errors.
 
-    The check divides the errors of a result by `scale`. For target=hvp, J contains Hessians H, and the result
-    contains products H v.
+    For target=hvp, J contains Hessians, and the result their products with vectors. `draw_inputs()` returns
+    the inputs, which contain these vectors.
     """
     if spec.case.target != "hvp" and not spec.reduction.along_point:
         return reduce_jacobians(spec.reduction, J, spec.rounding)
@@ -358,6 +357,9 @@ def reduce_reference(
 def flatten_inputs(
     names: Iterable[str], batched: Container[str], arrays: InputArrays, points: int
 ) -> np.ndarray:
-    """Return the inputs `names` as one array (points, elements). Inputs not in `batched` are repeated."""
+    """Return the inputs `names` as one array of shape (points, elements of these inputs).
+
+    The inputs in `batched` have one value for each point. All others are repeated for each point.
+    """
     rows = [arrays[name].reshape(points if name in batched else 1, -1) for name in names]
     return np.concatenate([np.broadcast_to(row, (points, row.shape[1])) for row in rows], axis=1)

@@ -51,7 +51,7 @@ _MAX_GATHERED_CHARACTERS = 300  # maximum length of an error message that is sen
 
 
 class CaseEnded(Exception):
-    """Raised to end a case. It has the status, the reason and the text for the record of the case."""
+    """Raised to end a case with the given status, reason and text of its record."""
 
     def __init__(self, status: str, reason: str, text: str) -> None:
         super().__init__(text)
@@ -146,7 +146,7 @@ def prepare_case(
 
 
 def take_turn(attempt: Attempt) -> bool:
-    """Take one series of samples (a turn) of a case. Return True after the last turn or an error."""
+    """Take one turn (a series of samples) of a case. Return True after the last turn or an error."""
     began = perf_counter()
     with _end_on_error(attempt):
         has_enough = _sample_one_turn(attempt)
@@ -156,7 +156,7 @@ def take_turn(attempt: Attempt) -> bool:
 
 
 def finish_case(attempt: Attempt) -> Record:
-    """Check the result of one more call, if no error has ended the case, and return the record."""
+    """Check the result of one more call, unless the case ended before, and return the record."""
     with _end_on_error(attempt):
         _check_another_call(attempt)
     attempt.turns = attempt.program = None
@@ -190,7 +190,7 @@ def _end_on_error(attempt: Attempt) -> Iterator[None]:
 
 
 def describe_error(error: Exception) -> tuple[str, str, str]:
-    """Return (status, reason, text) of a record after an exception, such as ("failed", "error", "...")."""
+    """Return the status, reason and text of the record of a case that an exception ended."""
     if isinstance(error, CaseEnded):
         return error.status, error.reason, str(error)
     if isinstance(error, TooLarge):
@@ -210,8 +210,8 @@ def describe_error(error: Exception) -> tuple[str, str, str]:
 def _raise_in_all_processes(group: ProcessGroup) -> Iterator[None]:
     """Return a context manager that raises an exception in all processes if one process fails.
 
-    If a statement can fail in one process only, no collective may follow in the block, except in an inner
-    block.
+    After a statement that can fail in one process only, the block must not call a collective, because the
+    other processes would wait forever. It may do so in an inner block with this context manager.
     """
     error = None
     try:
@@ -335,7 +335,7 @@ def _check_result(attempt: Attempt, program: PlacedProgram, result: Any) -> None
 
 
 def make_waiter(example: Any) -> Callable[[Any], Any]:
-    """Return a fast function that waits for a result. `example` is a result with the same structure."""
+    """Return a fast function that waits for a result of the same structure as `example`."""
     leaves = example if isinstance(example, list | tuple) else ()
     if leaves and all(hasattr(leaf, "block_until_ready") for leaf in leaves):
         return lambda result: [leaf.block_until_ready() for leaf in result]

@@ -50,12 +50,12 @@ class Samples:
 
 
 def gather_single_process(values: list[float]) -> list[list[float]]:
-    """Return `[values]`: the `Gather` function of a program that runs in a single process."""
+    """Return the values of all processes, `[values]`, for a program that runs in a single process."""
     return [values]
 
 
 def gather_maximum(gather: Gather, value: float) -> float:
-    """Return the maximum of a number, `value` in this process, over all processes of the case."""
+    """Return the maximum over all processes of the case. `value` is the number of this process."""
     return max(values[0] for values in gather([value]))
 
 
@@ -94,8 +94,8 @@ def sample_turns(
 ) -> Iterator[Samples]:
     """Warm up a program, and return an iterator that takes one turn (a series of samples) in each iteration.
 
-    Each iteration yields all samples so far. `stop_reason` of the samples says when to stop. `floor_seconds`
-    is the time of an empty call. `wait` blocks until the result of a call is ready.
+    Each iteration yields all samples so far. The caller stops when their `stop_reason` is not None.
+    `floor_seconds` is the time of an empty call. `wait` blocks until the result of a call is ready.
     """
     time_calls = functools.partial(_time_calls, call, wait)
     seconds_per_call = max(_warm_up(time_calls, sampling.warm_up, gather), 1e-9)
@@ -180,9 +180,10 @@ def _stop_reason(samples: Samples, elapsed: float, sampling: Sampling) -> str | 
 
 @functools.lru_cache(maxsize=4096)
 def _enclosing_rank(count: int, confidence: float) -> int:
-    """Return the largest k so that the k-th smallest and k-th largest samples enclose the median.
+    """Return the rank of the samples that are the limits of the confidence interval of the median.
 
-    They do so with the probability `confidence`. Return 0 if `count` samples are too few.
+    The rank is the largest k for which the k-th smallest and the k-th largest of `count` samples enclose the
+    median with at least the probability `confidence`, or 0 if there are too few samples.
     """
     # Exact integers, because 2**count exceeds all floats from 1,024 samples on; 1e-9 allows for rounding.
     allowed = Fraction(1 - confidence) / 2 * (1 + Fraction(1, 10**9)) * 2**count

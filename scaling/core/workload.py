@@ -83,7 +83,7 @@ def _require_finite(function: str, **parameters: Any) -> None:
 
 
 def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
-    """Return an input of uniform random numbers between low and high, of the given shape at each point."""
+    """Return an input of uniform random numbers between low and high. `shape` is its shape at each point."""
     hint = "; pass the interval by keyword, such as uniform(3, low=0.5, high=2.0)"
     shape = _parse_shape("uniform", shape, hint)
     _require_finite("uniform", low=low, high=high)
@@ -189,7 +189,7 @@ class Workload:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the differentiated inputs, for a pytree the names of its nonempty leaves."""
+        """Return the names of the differentiated inputs. A pytree has one name for each nonempty leaf."""
         return self._list_leaves(self.wrt)
 
     @property
@@ -211,10 +211,10 @@ def _leaves_of(name: str, leaves: Iterable[str]) -> list[str]:
 
 
 def select_leaves(field_name: str, what: str, joined: str, leaves: Collection[str]) -> list[str]:
-    """Return the names of the inputs in `leaves` that `joined` selects. A pytree name selects all its leaves.
+    """Return the input names that `joined`, such as "params+x", selects among `leaves`.
 
-    `joined` contains names separated by "+". Raise `Refusal` if a name is unknown or a leaf is named twice.
-    The message contains `field_name`, or `what` for the kind of name, such as "input".
+    The name of a pytree selects all its leaves. Raise `Refusal` if a name is unknown or a leaf is selected
+    twice. The messages contain the case field `field_name`, and `what`, the kind of name.
     """
     selected: list[str] = []
     for name in joined.split("+"):
@@ -268,8 +268,8 @@ def make_from_module(case: Case) -> Any:
 def build(case: Case, make_workload: Callable[[Case], Any] = make_from_module) -> Workload:
     """Return the workload of a case, adapted to the fields `wrt`, `reduce` and `target` of the case.
 
-    `make_workload(case)` returns the original workload. In the result, each leaf of a pytree is an input, and
-    JAX functions return one array. `reference` and `whole_modes` compute the derivative for `target`.
+    `make_workload(case)` returns the workload as the user wrote it. In the result, each leaf of a pytree is
+    an input of its own, and the JAX functions return one array.
     """
     workload = _flatten_pytrees(case, make_workload(case))
     if case.target in SECOND:  # without `second`, whole_modes are first derivatives
@@ -346,7 +346,7 @@ _TRACER_FIXES = {
 
 
 def evaluate_shape(case: Case, function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:
-    """Return the shape and dtype of a function's result. Raise `Refusal` or `TooLarge` if it fails."""
+    """Return the shape and dtype of `function(**inputs)`. Raise `Refusal` or `TooLarge` if the call fails."""
     import jax
 
     try:
@@ -428,7 +428,7 @@ def fingerprint(value: Any, enclosing: tuple[Any, ...] = ()) -> Hashable:
 
 @dataclass(frozen=True, eq=False)
 class _Identity:
-    """A cache key that compares an object by identity."""
+    """A cache key that is equal only to a key of the same object."""
 
     value: Any  # kept alive, so that its id stays unique
 

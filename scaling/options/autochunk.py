@@ -1,4 +1,4 @@
-"""Implement `chunk=auto`: find the largest `BlockSizes` (points and seeds at a time) that fit into memory.
+"""Implement `chunk=auto`: find how many points and seeds a device can compute at a time (`BlockSizes`).
 
 The candidates are all points and seeds at once, halved numbers of points with all seeds, and halved numbers
 of seeds with all points. The candidate that computes the most (point, seed) pairs at a time is tried first.
@@ -35,9 +35,9 @@ def compile_largest(
 ) -> CompiledCase:
     """Compile a case that computes as many points and seeds at a time as fit into memory.
 
-    `compile_blocks` compiles a case with given numbers. `describe_shortage` returns an error message if
-    memory is too small, otherwise None. `known_blocks`, the field `blocks` of an earlier record or None, is
-    tried first. Raise `TooLarge` if nothing fits.
+    `compile_blocks` compiles a case whose block sizes are set. `describe_shortage` returns an error message
+    if memory is too small, otherwise None. `known_blocks`, the field `blocks` of an earlier record, is tried
+    first. Raise `TooLarge` if no block sizes fit.
     """
     tried: dict[BlockSizes, CompiledCase | TooLarge] = {}
 
@@ -70,7 +70,7 @@ def _try_to_compile(
     compile_blocks: Callable[[Derivative], CompiledCase],
     describe_shortage: DescribeShortage,
 ) -> CompiledCase | TooLarge:
-    """Compile a case with the given block sizes, and return it, or `TooLarge` if it does not fit."""
+    """Compile a case with the given block sizes. If it does not fit, return (not raise) `TooLarge`."""
     storage = HOST if blocks.storage == HOST else None
     case = dataclasses.replace(derivative.case, **vars(blocks) | {"storage": storage})
     divided = dataclasses.replace(derivative, case=case)
@@ -84,10 +84,10 @@ def _try_to_compile(
 
 
 def _list_candidates(derivative: Derivative) -> Iterator[BlockSizes]:
-    """Yield the block sizes (points and seeds at a time) to try, the largest first.
+    """Yield the block sizes to try, the largest first.
 
-    After all sizes that store the arrays on the device, the same sizes follow with storage on the host,
-    unless the case forbids it.
+    The first ones store the arrays on the device. The same sizes with storage on the host follow, if the case
+    allows it.
     """
     case, sums_points = derivative.case, derivative.workload.reduction.sums_points
     can_divide_points = case.batch == "vmap" or sums_points
@@ -112,10 +112,7 @@ def _list_candidates(derivative: Derivative) -> Iterator[BlockSizes]:
 
 
 def _enlarge(blocks: BlockSizes) -> BlockSizes:
-    """Return block sizes that are 1.5 times as large.
-
-    The number of seeds is increased or, if all seeds are computed at a time, the number of points.
-    """
+    """Return block sizes with 1.5 times as many seeds or, if a block has all seeds, points."""
     divided_axis = "block" if blocks.chunk is None else "chunk"
     block_size = getattr(blocks, divided_axis)
     return dataclasses.replace(blocks, **{divided_axis: block_size and block_size * 3 // 2})

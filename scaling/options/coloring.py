@@ -58,7 +58,7 @@ class Coloring:
 
 
 def coloring_fields(coloring: Coloring) -> dict[str, Any]:
-    """Return {`Record` field: value} for a coloring: its times, numbers of colors and nonzeros."""
+    """Return the fields of `Record` that describe a coloring: times, numbers of colors and of nonzeros."""
     return {
         "detect_seconds": coloring.detect_seconds,
         "color_seconds": coloring.color_seconds,
@@ -90,10 +90,10 @@ def detect_coloring(case: Case, workload: Workload) -> Coloring:
 def find_coloring(
     key: Hashable, function: Callable[..., Any], x: tuple[Any, ...], compress: str, y: tuple[Any, ...] = ()
 ) -> Coloring:
-    """Return a coloring of the Jacobian of `function(*x, *y)` with respect to x. It is cached.
+    """Return a coloring of the Jacobian of `function(*x, *y)` with respect to x, from a cache if possible.
 
     `x` and `y` are tuples of abstract arrays. `compress` says what is colored: "columns", "rows" or "both".
-    `key` identifies the function and the shapes of its arguments in the cache.
+    `key` is the key of the cache. It must identify the function and the shapes of its arguments.
     """
 
     def detect_and_color() -> Coloring:
@@ -108,7 +108,7 @@ def find_coloring(
 
 @functools.cache
 def _prepare_libraries() -> None:
-    """Import asdex and compile the numba functions, so that later timings do not include these steps.
+    """Import asdex and compile the numba functions before the coloring is timed.
 
     Raise `Refusal` if asdex or numba cannot be imported or initialized.
     """
@@ -179,10 +179,10 @@ def color_pattern(pattern: Pattern, compress: str) -> Coloring:
 
 
 def _divide_nonzeros(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield (min_colors, by_row) for several ways to divide the nonzeros among rows and columns.
+    """Yield several ways to divide the nonzeros into those read from rows and those read from columns.
 
-    `min_colors` is a lower bound on the number of colors. The boolean array `by_row` is true for each nonzero
-    that is read from a compressed row, and false for each one that is read from a compressed column.
+    Each way is a pair (min_colors, by_row). `min_colors` is a lower bound on its number of colors. The
+    boolean array `by_row` is true for each nonzero that is read from a compressed row.
     """
     for lines, is_row in ((pattern.rows, True), (pattern.cols, False)):
         nonzeros_in_line = np.bincount(lines)[lines]  # of the row or column that contains each nonzero
@@ -201,7 +201,7 @@ def _color_division(pattern: Pattern, by_row: np.ndarray) -> Coloring:
 
 
 def _color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int) -> tuple[np.ndarray, int]:
-    """Return (color of each column, number of colors). A column without a nonzero has the color -1.
+    """Return an array with the color of each column (-1 if it has no nonzero), and the number of colors.
 
     `rows` and `cols` are the positions of the nonzeros. `inputs` is the number of columns. Raise `NotOffered`
     if coloring would take minutes.

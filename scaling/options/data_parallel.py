@@ -49,20 +49,18 @@ def sum_derivative(
 ) -> Any:
     """Return the gradient of a loss that is summed over points, or the loss itself if mode=value.
 
-    With split=data, the sum is over the points of all devices. With any other split, it is over `points`, the
-    points of this device. The gradient is a tuple with one item for each `LinearMapPart`. In forward mode, an
-    item is an array of shape (seeds,). In reverse mode, an item contains one array for each input of the
-    part.
+    With split=data, the sum is over the points of all devices, otherwise over `points`, those of this device.
+    The gradient is a tuple with one item for each `LinearMapPart`: an array of shape (seeds,) in forward
+    mode, and one array for each input of the part in reverse mode.
     """
     case = derivative.case
     count = ceil_div(case.points, case.mesh_shape[0])
     has_padding = count * case.mesh_shape[0] != case.points
 
     def sum_over_points(transform: Callable[[Loss], Any]) -> Any:
-        """Return the sum of `transform(loss)` over all blocks of points.
+        """Return the sum of `transform(loss)` over all blocks of points, with split=data on all devices.
 
-        `loss` is a function that returns the loss of one block. `transform` may differentiate this function.
-        With split=data, the sum includes the blocks of all devices.
+        The function `loss` returns the loss of one block. `transform(loss)` is this loss or its gradient.
         """
 
         def sum_of_block(rows: Any) -> Any:
@@ -104,10 +102,10 @@ def _gradient_in_pieces(
     shared: NamedArrays,
     position: DevicePosition,
 ) -> Any:
-    """Return the gradient of the summed loss, computed in `_PIECES` pieces of each input (overlap=true).
+    """Return the gradient of the summed loss, computed in pieces (overlap=true).
 
-    A piece is a range of the elements of an input. While a piece is summed over the devices, the next piece
-    can be computed.
+    A piece is the gradient with respect to a range of elements of an input. While one piece is summed over
+    the devices, the next one can be computed.
     """
 
     def differentiate_piece(name: str, pieces: list[Any], index: int, loss: Loss) -> Any:
@@ -131,11 +129,10 @@ def _gradient_in_pieces(
 
 
 def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
-    """Return the sum of `x` over the devices that compute different points.
+    """Sum `x`, of shape (point devices, seed devices, ...), over the point devices.
 
-    `x` has the shape (point devices, seed devices, ...), and is complete at index 0 of its second axis. The
-    result has the shape (1, ...), or (point devices, ...) with split=data, where each device already has the
-    sum.
+    The values of the first seed device are complete. The result has the shape (1, ...). With split=data, each
+    device already has the sum, and the result contains all copies, in the shape (point devices, ...).
     """
     x = x[:, 0]
     return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
@@ -144,11 +141,11 @@ def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
 def gather_sums(
     case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the gradient of the summed loss as a list with one array for each input.
+    """Return the gradient of the summed loss, as one array of shape (copies, 1, elements) for each input.
 
-    `arrays` contains the results of all devices, with leading axes (point devices, seed devices). Forward
-    mode has one array, reverse mode one array for each input. A returned array has the shape (copies, 1, size
-    of the input). With split=data, each point device has a copy. With any other split, there is one copy.
+    With split=data, there is a copy for each point device, otherwise a single one. `arrays` contains the
+    results of all devices, with leading axes (point devices, seed devices): one array in forward mode, one
+    array for each input in reverse mode.
     """
     if part.computes_columns:
         (x,) = arrays  # (point devices, seed devices, seeds)
@@ -161,8 +158,7 @@ def gather_sums(
 def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
     """Return a comparison of a gradient or loss that is summed over points with its expected value.
 
-    `result` has the shape (copies, 1, inputs). With split=data, each device has a copy. With any other split,
-    there is one copy.
+    `result` has the shape (copies, 1, inputs), with a copy for each device if split=data, otherwise one copy.
     """
     rounding, points = spec.rounding, spec.case.points
     term_rounding = dataclasses.replace(rounding, added=rounding.added // points)
@@ -193,7 +189,7 @@ def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
 
 
 def _step_bound_of_sum(spec: ReferenceSpec, index: int) -> np.ndarray:
-    """Return an error bound for the forward difference of the summed loss in input element `index`."""
+    """Return an upper bound on the error of the forward difference in input element number `index`."""
     ranges, terms = references.point_ranges(spec), spec.rounding.longest_sum
     return np.asarray(sum(input_bounds(spec, *each, terms, index)[:, 0].sum() for each in ranges))
 
@@ -201,10 +197,10 @@ def _step_bound_of_sum(spec: ReferenceSpec, index: int) -> np.ndarray:
 def _terms_of_sum(
     spec: ReferenceSpec, rounding: Rounding, start: int, stop: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (terms, scales) for the points [start, stop), two arrays of shape (points, inputs).
+    """Return the terms whose sum is the expected result, and the scales of their errors.
 
-    A term is the expected gradient of the loss at one point or, with mode=value, the expected loss. The sum
-    of all terms is the expected result. The check divides errors by the scales.
+    A term is the expected gradient of the loss at one point or, with mode=value, the expected loss. Both
+    arrays have the shape (points, inputs), for the points [start, stop).
     """
     if spec.case.ad_mode.is_value:
         value, floor = references.reference_values(spec, start, stop)

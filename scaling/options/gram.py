@@ -54,7 +54,7 @@ def multiply_rows(row: Callable[[Any], Any], seeds: SeedRange) -> Any:
 
 
 def reference_gram(J: Jacobians, rounding: Rounding) -> ReferenceTerms:
-    """Return the expected J^T J at each point, and the magnitudes from which its allowed error follows."""
+    """Return the `ReferenceTerms` of J^T J."""
     values, magnitude, columns = J.values, abs(J.values), J.by_input(abs(J.values))
     largest = rounding.largest_by_leaf(J.size).max(axis=1)
     crossed = largest[:, :, None] * columns[:, None, :]
@@ -64,9 +64,9 @@ def reference_gram(J: Jacobians, rounding: Rounding) -> ReferenceTerms:
 
 
 def step_bound(J: Jacobians, bound: Any) -> Any:
-    """Return a bound on the errors of the entries of J^T J at each point, of shape (points,).
+    """Return an upper bound on the errors of all entries of J^T J at each point, in the shape (points,).
 
-    `bound[p, i]` is a bound on the errors of all entries in column i of J at point p.
+    `bound[p, i]` is an upper bound on the errors of the entries in column i of J at point p.
     """
     # With errors E of J: |E|^T |J| + |J|^T |E| + |E|^T |E|.
     column_sums, pairs = J.by_input(abs(J.values)), bound[:, :, None] * bound[:, None, :]

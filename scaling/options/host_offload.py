@@ -67,7 +67,7 @@ def _seeds_per_step(derivative: Derivative) -> int | None:
 
 
 def _result_dtype(derivative: Derivative) -> np.dtype:
-    """Return the dtype of the result on the host: float64 if the host adds up sums of several devices."""
+    """Return the dtype of the result on the host: that of the case, or float64 if the host adds up sums."""
     is_summed = any(is_summed_on_host(derivative.workload, part) for part in derivative.parts)
     if is_summed and derivative.case.mesh_shape[1] > 1:
         return np.dtype(np.float64)
@@ -75,7 +75,7 @@ def _result_dtype(derivative: Derivative) -> np.dtype:
 
 
 def iterate_steps(points: int, block: int, seeds: int, chunk: int) -> Iterator[tuple[int, int]]:
-    """Yield (index of the first point, index of the first seed) of each step.
+    """Yield the index of the first point and the index of the first seed of each step.
 
     Every step has `block` points and `chunk` seeds. If the numbers do not divide evenly, the last step starts
     earlier and repeats some points or seeds.

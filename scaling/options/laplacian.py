@@ -73,9 +73,8 @@ def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     """Return the function V -> sum of v^T H v over the directions v in V, by `jax.experimental.jet`.
 
-    H is the Hessian of f at x. V is a tuple of arrays with a leading axis of directions. The function raises
-    `NotOffered` if `jax.experimental.jet` has no working rule for an operation of f. Custom derivative rules of f
-    are ignored.
+    H is the Hessian of f at x. V is a tuple of arrays with a leading axis of directions. Custom derivative
+    rules of f are ignored. The function raises `NotOffered` if `jet` cannot differentiate an operation of f.
     """
     # The library fails for most functions with custom derivatives, and for a call whose operands are batched
     # by `jax.vmap` but do not depend on the direction. Therefore all calls are inlined.
@@ -150,7 +149,7 @@ def _propagate_elementwise(g: Callable[[Any], Any], x: LaplacianValue) -> Laplac
 def _propagate(
     g: Callable[..., list[Any]], inputs: Sequence[LaplacianValue], is_inexact: Sequence[bool]
 ) -> list[Any]:
-    """Return a list of the results of the function g at `inputs`, with their derivatives by the chain rule.
+    """Return the results of the function g at `inputs`, with their derivatives by the chain rule.
 
     Result k is a `LaplacianValue` if `is_inexact[k]` is true, otherwise an array.
     """
@@ -169,6 +168,6 @@ def _propagate(
 
 
 def reference_trace(H: Jacobians) -> ReferenceTerms:
-    """Return the trace of the Hessian H at each point, with the arrays that set its allowed error."""
+    """Return the `ReferenceTerms` of the trace of the Hessian H."""
     trace, magnitude = (values.trace(axis1=1, axis2=2)[:, None, None] for values in (H.values, abs(H.values)))
     return trace, H.size.max(axis=2).sum(axis=1)[:, None, None], magnitude

@@ -1,4 +1,4 @@
-"""Choose the benchmarks (workload `ceiling`: copy, matmul, ...) of peak rates in a study; count their work.
+"""Choose the benchmarks of peak rates (cases of the workload `ceiling`) that a study needs; count their work.
 
 A peak benchmark is a case of the workload `ceiling` (workloads/ceiling.py), such as a copy of an array. The
 measured peaks yield lower bounds on the run times of the other cases of the study.
@@ -37,7 +37,7 @@ def enables_peaks(study: Mapping[str, Any]) -> bool:
 
 
 def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
-    """Return the benchmarks of peak rates, such as a copy, that give lower bounds on the times of `cases`."""
+    """Return the benchmarks whose measured peak rates give lower bounds on the times of `cases`."""
     peaks: dict[Case, None] = {}
     for case in sorted(cases, key=lambda case: case.devices):
         single_device = case.devices == 1
@@ -64,7 +64,7 @@ def _cases_of_target(target: str, bounded: Case, api: str, platform: str) -> lis
 
 
 def peak_dtype_and_precision(target: str, case: Case) -> tuple[str, str]:
-    """Return (dtype, matmul precision) of the benchmark `target` that gives a lower bound for a case."""
+    """Return the dtype and the matmul precision of the benchmark `target` that bounds the time of a case."""
     if target == "matmul":
         return case.dtype, case.precision
     return "float64" if target in _DTYPE_DEPENDENT and case.dtype == "float64" else "float32", "highest"

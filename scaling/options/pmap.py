@@ -20,10 +20,10 @@ from scaling.core.layout import Argument, OnDevice
 def wrap_in_pmap(
     case: Case, on_device: OnDevice, arguments: Mapping[str, Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], NamedArrays]:
-    """Return (function, structs). The function runs `on_device` on all devices with `jax.pmap`.
+    """Return a function that runs `on_device` on all devices with `jax.pmap`, and its abstract arguments.
 
-    `arguments` contains the shapes on one device. `structs` maps the name of each argument to an abstract
-    array, which has an additional leading axis of devices.
+    `arguments` contains the shapes on one device. The abstract arguments, by name, have a leading axis of
+    devices.
     """
 
     def on_axis(*arrays: Any) -> Any:

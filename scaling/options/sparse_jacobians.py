@@ -1,4 +1,4 @@
-"""Read the nonzeros of sparse Jacobians on each device, gather them on the host, and compare their patterns.
+"""Implement `seeds=colored`: read nonzeros of sparse Jacobians on devices, gather them, compare patterns.
 
 With seeds=colored, the colors are divided among the devices. Each device computes the compressed slices (sums
 of columns or rows) of its colors, and reads the nonzeros from these slices. The devices do not communicate:
@@ -22,22 +22,21 @@ from scaling.core.reductions import WHOLE, Jacobians, Reduction
 
 @dataclass(frozen=True)
 class NonzeroIndices:
-    """The indices of nonzeros in the compressed columns or rows that each device computes."""
+    """The places of the nonzeros in the compressed columns or rows, and in the sparsity pattern."""
 
-    # Name of a program argument -> colors of a linear map, or positions of the nonzeros in its slices.
+    # Arguments of the program by name. For linear map number k: "COLORS k" is the color of each column or row
+    # of the Jacobian, and "POSITIONS k" contains the places of the nonzeros in the slices of each device.
     arguments: dict[str, np.ndarray]
     # entries[k][d] contains the indices in the pattern of the nonzeros that device d reads with linear map k.
     entries: list[list[np.ndarray]]
 
 
 def compute_nonzero_indices(derivative: Derivative) -> NonzeroIndices:
-    """Return the indices of the nonzeros that each device reads from its compressed columns or rows.
+    """Return where each device finds the nonzeros in the compressed columns or rows that it computes.
 
-    A compressed column is the sum of all columns of the same color. The derivative must have a coloring. For
-    linear map k, the field `arguments` of the result contains two arrays:
-
-    COLORS k       the color of each column or row of the Jacobian
-    POSITIONS k    for each device, indices into its flattened compressed columns or rows, padded with zeros
+    A compressed column is the sum of all columns with one color, and contains each of their nonzeros
+    separately. The place of a nonzero is its index in the flattened slices of a device. The places are padded
+    with zeros, because all devices need arrays of the same length.
     """
     coloring, devices = derivative.coloring, derivative.case.mesh_shape[1]
     pattern, indices = coloring.pattern, NonzeroIndices({}, [])
@@ -62,11 +61,10 @@ def compute_nonzero_indices(derivative: Derivative) -> NonzeroIndices:
 
 
 def read_nonzeros(slices: Slices, colors: Any, positions: Any) -> Any:
-    """Return the nonzeros at `positions` in the compressed columns or rows that one device computes.
+    """Compute the compressed columns or rows of one device, and return the nonzeros at `positions` in them.
 
-    `positions` contains indices into the flattened columns or rows. `colors` contains the color of each
-    column or row of the Jacobian. The colors do not affect the result, but prevent XLA from computing
-    `slices` repeatedly.
+    `positions` are indices into the flattened columns or rows. `colors`, the color of each column or row of
+    the Jacobian, does not affect the result, but prevents XLA from computing `slices` repeatedly.
     """
     compute = lambda: jax.tree.leaves(map_seeds(slices.compute, slices.seed_range))  # noqa: E731
     # The condition is always true, but XLA cannot know that and does not fuse across a conditional. Without a
@@ -84,8 +82,8 @@ def gather_nonzeros(
 ) -> np.ndarray:
     """Return the nonzeros of all devices as one array of shape `shape`, in the order of the sparsity pattern.
 
-    `result` contains one array for each `LinearMapPart`, of shape (point devices, seed devices, points per
-    device, nonzeros per device).
+    `result` contains one array for each `LinearMapPart`, with the axes (point devices, seed devices, points
+    of a device, nonzeros of a device).
     """
     arrays = [np.asarray(array) for array in result]
     join_points = lambda a: a.reshape(a.shape[0] * a.shape[1], -1)[: shape[0]]  # noqa: E731
@@ -99,24 +97,26 @@ def gather_nonzeros(
 
 
 class CommonNonzeros(NamedTuple):
-    """For each nonzero of a sparsity pattern, its index among the nonzeros of a reference pattern."""
+    """Where the nonzeros of the sparsity pattern of a result are in the pattern of its reference."""
 
-    is_common: np.ndarray  # for each nonzero of the pattern, whether the reference pattern contains it
-    positions: np.ndarray  # its index in the reference pattern; arbitrary where `is_common` is false
-    missing: np.ndarray  # the indices of the reference nonzeros that the pattern lacks
+    is_common: np.ndarray  # for each nonzero of the result, whether the pattern of the reference contains it
+    positions: np.ndarray  # its index in the pattern of the reference; arbitrary where `is_common` is false
+    missing: np.ndarray  # the indices of the nonzeros of the reference that the pattern of the result lacks
 
 
 def match_patterns(
     derivative: Derivative, reduction: Reduction
 ) -> tuple[Pattern | None, Pattern | None, Pattern | None, CommonNonzeros | None]:
-    """Return (workload pattern, result pattern, reference pattern, common nonzeros).
+    """Return the sparsity patterns of a workload, its result and its reference, and how they are related.
 
-    workload pattern     the nonzeros that `Workload.pattern` lists
-    result pattern       the nonzeros that the result contains with seeds=colored
-    reference pattern    the nonzeros that the closed form `Workload.nonzeros` computes
-    common nonzeros      how the result pattern corresponds to the reference pattern
+    The result is a tuple of four items. An item that does not exist is None:
 
-    A missing or unneeded item is None. Raise `Refusal` if a result with seeds=colored has no pattern.
+    1. the `Pattern` that the workload declares
+    2. the `Pattern` of the result, with seeds=colored
+    3. the `Pattern` of the reference, if it is the closed form `Workload.nonzeros`
+    4. the `CommonNonzeros` of patterns 2 and 3
+
+    Raise `Refusal` if a result with seeds=colored has no pattern.
     """
     case, workload, coloring = derivative.case, derivative.workload, derivative.coloring
     workload_pattern = result_pattern = None
@@ -138,8 +138,8 @@ def match_patterns(
 def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: int) -> Pattern:
     """Return the `Pattern` of a matrix of shape (outputs, inputs) with nonzeros at (rows, cols).
 
-    Raise `Refusal` unless `rows` and `cols` are integer arrays of shape (nonzeros,), in range, sorted by row
-    and then by column, without duplicates.
+    Raise `Refusal` unless `rows` and `cols` are integer vectors of equal length that contain valid positions,
+    each once, sorted by row and then by column.
     """
     rows, cols = np.asarray(rows), np.asarray(cols)
     pattern, is_integer = Pattern(rows, cols, outputs, inputs), {rows.dtype.kind, cols.dtype.kind} <= {*"iu"}
@@ -156,7 +156,7 @@ def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: 
 
 
 def common_nonzeros(pattern: Pattern, reference: Pattern) -> CommonNonzeros:
-    """Return which nonzeros of `pattern` are in the sparsity pattern `reference`, and at which index."""
+    """Return where the nonzeros of `pattern` are in the sparsity pattern `reference`."""
     indices, reference_indices = _flat_indices(pattern), _flat_indices(reference)
     positions = np.minimum(np.searchsorted(reference_indices, indices), len(reference_indices) - 1)
     is_common = reference_indices[positions] == indices
@@ -192,5 +192,8 @@ class SparseJacobians(Jacobians):
 
 
 def _sum_by_index(index: np.ndarray, count: int, values: np.ndarray) -> np.ndarray:
-    """Return an array of shape (points, count). Column i is the sum of all values[:, k] with index[k] = i."""
+    """Sum the columns of `values` with equal `index`. Column i of the result is the sum for index i.
+
+    The result has the shape (points, count).
+    """
     return np.stack([np.bincount(index, weights=entries, minlength=count) for entries in values])

@@ -45,7 +45,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _columns(batch: Batch) -> list[np.ndarray]:
-    """Return the columns of the Jacobian with respect to each input, as a list of one array for each input.
+    """Return the columns of the Jacobian as a list with one array for each input.
 
     An array has the shape (columns, *shape of the outputs). If the workload has reduce="outputs", each column
     is summed over the last axis, the outputs of a point.
@@ -63,7 +63,7 @@ def _columns(batch: Batch) -> list[np.ndarray]:
 
 
 def _rows(batch: Batch) -> list[np.ndarray]:
-    """Return the rows of the Jacobian with respect to each input, as a list of one array for each input.
+    """Return the rows of the Jacobian as a list with one array for each input.
 
     An array has the shape (rows, *shape of the input). If the workload has reduce="outputs", the rows are
     summed over the outputs of a point.
@@ -84,10 +84,10 @@ def _rows(batch: Batch) -> list[np.ndarray]:
 
 
 def _unit_seeds(like: np.ndarray, points: int) -> Iterator[np.ndarray]:
-    """Yield one seed (unit tangent or cotangent) for each element of a point.
+    """Yield a seed (tangent or cotangent) for each element of a point: 1 at this element, 0 elsewhere.
 
-    A seed is an array with the shape and dtype of `like`, which contains `points` points of equal size. The
-    seed is 1 at the same element of every point, and 0 elsewhere. The next seed overwrites the array.
+    A seed has the shape and dtype of `like`, which contains `points` points of equal size. It is 1 at the
+    same element of every point. The next seed overwrites the array.
     """
     seed = np.zeros(like.shape, like.dtype)
     seed_by_point = seed.reshape(points, -1)

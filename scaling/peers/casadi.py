@@ -103,10 +103,10 @@ def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: in
 def _trace(
     case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 ) -> tuple[dict[str, Any], Any]:
-    """Evaluate the function of a case with symbols. Return ({input name: symbols}, symbolic outputs).
+    """Evaluate the function of a case with symbols. Return the symbols by input name, and the outputs.
 
-    The symbols of an input are a column vector, in row-major order. The outputs are also a column vector. The
-    vectors contain a single point or, if batch=whole, all points.
+    The symbols of an input are a column vector, in row-major order, and so are the outputs. The vectors
+    contain a single point or, if batch=whole, all points.
     """
     import casadi as ca
 
@@ -124,10 +124,10 @@ def _trace(
 def _build_graph(
     case: Case, workload: Any, sizes: Any, symbols: dict[str, Any], y: Any
 ) -> tuple[Any, int | None]:
-    """Return (CasADi function, number of sweeps) for the value or the derivative of a case.
+    """Return the CasADi function that computes a case, and its number of sweeps, which is None for a value.
 
-    `symbols` are the symbolic inputs by name, and `y` are the symbolic outputs. The number of sweeps (forward
-    or reverse differentiations of the graph) is None for the value.
+    `symbols` are the symbolic inputs by name, and `y` are the symbolic outputs. A sweep is one forward or
+    reverse differentiation of the graph.
     """
     import casadi as ca
 
@@ -148,7 +148,7 @@ def _build_graph(
 
 
 def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) -> tuple[Any, int]:
-    """Return (transposed derivative of `y` with respect to `x`, number of forward or reverse sweeps).
+    """Return the transposed derivative of `y` with respect to `x`, and the number of sweeps.
 
     The transposed derivative is a CasADi matrix. If the workload has a reduction, the derivative is summed
     over the outputs of each point. `ca` is the module casadi.

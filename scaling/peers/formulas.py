@@ -1,9 +1,9 @@
-"""Apply the functions of four workloads to all points of a case (`Batch`), for libraries like NumPy.
+"""Vectorize the function of a workload over the points of a case (`Batch`), for the array library of a peer.
 
 The workloads are `rbf`, `linear`, `residual` and `poisson`. The argument `np` is the array library, such as
-numpy or torch. A `Batch` contains a function of all points of a case, and its inputs. A seed is a tangent or
-cotangent vector of this function. It contains the same unit vector for every point. Because the points are
-independent, a single pass with this seed yields one column or row of the Jacobian of every point.
+numpy or torch. A seed (a tangent or cotangent) of the function of all points contains the same unit vector
+for every point. Because the points are independent, a single pass with a seed yields one column or row of the
+Jacobian of every point.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,8 +24,8 @@ _WORKLOADS = ("rbf", "linear", "residual", "poisson")
 def reason_to_skip(case: Case, modes: Iterable[str], *checks: tuple[bool, str]) -> str | None:
     """Return why a peer (an AD library other than JAX) cannot run a case, or None if it can.
 
-    `modes` are the AD modes of the peer. `checks` are pairs of a condition and the reason that applies if the
-    condition is true.
+    `modes` are the AD modes of the peer. `checks` are pairs (condition, reason): if a condition is true, the
+    peer cannot run the case.
     """
     wrong_workload = f"{case.engine} implements the functions {', '.join(_WORKLOADS)}, not those in JAX"
     return first_reason(
@@ -48,27 +48,23 @@ class Batch:
 
     @property
     def points_per_cotangent(self) -> int:
-        """Return the number of points that one cotangent of the outputs differentiates at a time.
+        """Return the number of points whose rows one VJP computes: all, or only one with batch=whole.
 
-        A cotangent contains a unit vector for each of them. They are all points, or only one with
-        batch=whole.
+        The cotangent of the VJP contains a unit vector for each of these points.
         """
         return 1 if self.case.batch == "whole" else self.case.points
 
     def points_per_tangent(self, index: int) -> int:
-        """Return the number of points that one tangent of the input `x[index]` differentiates at a time.
+        """Return the number of points whose columns one JVP with respect to the input `x[index]` computes.
 
-        A tangent contains a unit vector for each of them. They are all points, or only one if the points
-        share the input or the function sums over them.
+        It is 1 if the points share the input or the function sums over them. The tangent of the JVP contains
+        a unit vector for each of these points.
         """
         is_per_point = self.workload.names[index] in self.workload.points
         return self.case.points if is_per_point and not self.sizes.summed else 1
 
     def collect(self, by_input: Iterable[Any]) -> numpy.ndarray:
-        """Return the columns or rows for all inputs as one array of shape (points, outputs, inputs).
-
-        `by_input` contains one array for each input.
-        """
+        """Return the columns or rows, one array for each input, as one array (points, outputs, inputs)."""
         outputs = 1 if self.sizes.summed or self.workload.reduce else self.sizes.outputs
         if self.case.ad_mode.seed == TANGENT:
             by_input = [numpy.moveaxis(columns, 0, -1) for columns in by_input]

@@ -1,4 +1,4 @@
-"""Import and check peers (AD libraries other than JAX), find their versions; prepare cases (`Prepared`).
+"""Import the module of a peer (an AD library other than JAX), check it, and prepare cases (`Prepared`).
 
 A peer runs the same cases as JAX, with the same inputs and checks. The field `engine` of a case is the name
 of a module in this folder, such as `torch`, or the import path of a user's module. A peer must define two
@@ -88,10 +88,10 @@ def import_peer(engine: str) -> ModuleType:
 
 @functools.cache
 def package_versions(engine: str) -> dict[str, str | None]:
-    """Return {package: version} for the packages that a peer needs. None means not installed.
+    """Return the versions of the packages that a peer needs, by package. None means not installed.
 
-    `engine` is the name or import path of the peer, an AD library other than JAX. For a user's peer, the dict
-    also contains a hash of the source code of its module. For JAX, the dict is empty.
+    `engine` is the name or import path of the peer. For a user's peer, the dict also contains a hash of the
+    source code of its module. For JAX, the dict is empty.
     """
     if engine == JAX:  # every record contains the version of JAX
         return {}
@@ -107,7 +107,7 @@ def package_versions(engine: str) -> dict[str, str | None]:
 
 
 def complete_case(case: Case) -> dict[str, Any]:
-    """Return {field of `Case`: value} that turns off the options that only JAX has, such as `mesh`."""
+    """Return the fields with which a case has no options that only JAX has, such as `mesh`."""
     jax_options = dict.fromkeys(("mesh", "block", "storage", "memory_limit", "remat", "forward"))
     return jax_options | {
         "api": "jit", "split": "points", "overlap": False, "precision": "highest",
@@ -117,9 +117,9 @@ def complete_case(case: Case) -> dict[str, Any]:
 
 
 def why_not_offered(derivative: "Derivative") -> tuple[str, str] | None:
-    """Return (reason, explanation) if the peer of a case cannot run it, otherwise None.
+    """Return a reason and an explanation if the peer of a case cannot run it, otherwise None.
 
-    The reason is "not_offered" or "not_installed", as in `scaling.core.record.SKIPPED`.
+    The reason is "not_offered" or "not_installed", keys of `scaling.core.record.SKIPPED`.
     """
     case = derivative.case
     peer = import_peer(case.engine)

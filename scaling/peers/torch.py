@@ -78,7 +78,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 def _compile(
     torch: Any, derivative: Callable[..., Tensors], x: Tensors
 ) -> tuple[Callable[..., Tensors], float]:
-    """Compile a function. Return (compiled function, time in seconds of its first call with `x`)."""
+    """Compile a function. Return it with the time in seconds of its first call, whose arguments are `x`."""
     inductor: Any = importlib.import_module("torch._inductor.config")
     compiler: Any = importlib.import_module("torch.compiler.config")
     inductor.compile_threads = 1
@@ -94,9 +94,9 @@ def _compile(
 def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tensors]:
     """Return a function of the inputs that computes a case and returns a tuple of tensors.
 
-    mode=value      (value,)
-    forward mode    (columns,), one column of the Jacobian for each seed
-    reverse mode    (rows for input 1, rows for input 2, ...), one row of the Jacobian for each seed
+    mode=value      one tensor: the value
+    forward mode    one tensor: a column of the Jacobian for each seed
+    reverse mode    one tensor for each input: a row of the Jacobian for each seed
 
     Several columns or rows are stacked along a leading axis.
     """
@@ -114,11 +114,10 @@ def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tens
 
 
 def _unit_seeds(torch: Any, like: Tensors, parts: list[int]) -> Tensors:
-    """Return all seeds (unit tangents or unit cotangents), as one tensor for each tensor in `like`.
+    """Return all seeds (tangents or cotangents), as one tensor for each tensor in `like`.
 
     Tensor i has the shape (seeds, *like[i].shape). `like[i]` consists of `parts[i]` parts of equal size, for
-    example one for each point. A seed selects one tensor, and one position in its parts. It is 1 at this
-    position of every part, and 0 elsewhere.
+    example one for each point. A seed is 1 at one position in every part of one tensor, and 0 elsewhere.
     """
     sizes = [a.numel() // points for a, points in zip(like, parts, strict=True)]
     all_seeds = torch.eye(sum(sizes), dtype=like[0].dtype).split(sizes, dim=1)
@@ -139,7 +138,7 @@ def _map_seeds(torch: Any, case: Case, linear_map: Callable[[Tensors], Tensors],
 
 
 def _columns(torch: Any, batch: Batch, x: Tensors, tangents: Tensors) -> Tensors:
-    """Return (columns,), a tuple of one tensor with one column of the Jacobian for each tangent.
+    """Return a tuple of one tensor, which contains one column of the Jacobian for each tangent.
 
     If the workload has reduce="outputs", each column is summed over the outputs of a point.
     """

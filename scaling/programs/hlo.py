@@ -75,7 +75,7 @@ class HloInstruction(NamedTuple):
         return self.opcode.removesuffix("-start")
 
     def axes(self, attribute: str) -> tuple[int, ...] | None:
-        """Return the axes in an attribute, such as (0, 2) in "dimensions={0,2}", or None if it is absent."""
+        """Return the axes in an attribute, such as (0, 2) for "dimensions={0,2}", or None without it."""
         match = re.search(rf"\b{attribute}=\{{([\d,]*)\}}", self.attributes)
         return parse_integers(match[1]) if match else None
 
@@ -134,7 +134,7 @@ def _known_bytes(executed: Iterable[Kernel | Collective] | None) -> int | None:
 def read(text: str) -> HloProgram:
     """Parse the text of an optimized HLO module, such as the result of `jax.stages.Compiled.as_text`.
 
-    For a conditional, `kernels` and `messages` contain only the branch that moves the most bytes. In a loop
+    Of a conditional, `kernels` and `messages` contain only the branch that moves the most bytes. In a loop
     with an unknown trip count, the field `times` of a kernel or collective is infinity.
     """
     computations, entry = parse(text)
@@ -149,7 +149,7 @@ def read(text: str) -> HloProgram:
 
 
 def _list_executed(computations: Computations, entry: str) -> list[Kernel]:
-    """Return the kernels that the computation `entry` and the computations that it calls execute."""
+    """Return the kernels that the computation `entry` executes, also in the computations that it calls."""
 
     @functools.cache
     def executed_by(name: str, in_loop: bool = False) -> list[Kernel]:
@@ -219,14 +219,14 @@ def _executes_kernel(instruction: HloInstruction) -> bool:
 
 
 def _as_fusion(instruction: HloInstruction, instructions: Instructions) -> dict[str, HloInstruction]:
-    """Return a fusion of a single instruction as {name: instruction}. Its operands become parameters."""
+    """Return an instruction as a fusion, a dict of instructions by name. Its operands become parameters."""
     operands = (instructions[name] for name in instruction.operands)
     parameters = {x.name: x._replace(opcode="parameter", operands=[], root=False) for x in operands}
     return parameters | {instruction.name: instruction._replace(root=True)}
 
 
 def _flatten(body: Instructions, computations: Computations) -> dict[str, HloInstruction]:
-    """Return the instructions of a fusion by name. Nested fusions are replaced by their instructions."""
+    """Return the instructions of a fusion by name, with those of a nested fusion in place of the fusion."""
     flat = dict[str, HloInstruction]()
     for instruction in body.values():
         if instruction.opcode != "fusion":
@@ -247,10 +247,7 @@ def _flatten(body: Instructions, computations: Computations) -> dict[str, HloIns
 
 
 def _find_collectives(kernel: Kernel, devices: int) -> Iterator[Collective]:
-    """Yield the collectives in a kernel.
-
-    A collective without replica groups is executed by all `devices` devices together.
-    """
+    """Yield the collectives in a kernel. Without replica groups, all `devices` devices form one group."""
     for instruction in kernel.body.values():
         if instruction.kind in COLLECTIVES:
             match = _GROUPS.search(instruction.attributes)
@@ -291,9 +288,9 @@ def _root(instructions: Instructions) -> HloInstruction:
 
 
 def source_of(name: str, instructions: Instructions, opcodes: Sequence[str] = ("bitcast",)) -> HloInstruction:
-    """Follow copies, such as bitcasts, back to the instruction that computes the array `name`, and return it.
+    """Return the instruction that computes the array `name`, or of which `name` is a copy.
 
-    A copy is an instruction whose opcode is in `opcodes`. Its first operand is copied.
+    A copy is an instruction whose opcode is in `opcodes`. It copies its first operand.
     """
     while instructions[name].opcode in opcodes:
         name = instructions[name].operands[0]
@@ -301,7 +298,10 @@ def source_of(name: str, instructions: Instructions, opcodes: Sequence[str] = ("
 
 
 def parse(text: str) -> tuple[dict[str, dict[str, HloInstruction]], str]:
-    """Return ({computation: {name: instruction}}, name of the entry computation) of an HLO module."""
+    """Return the instructions of an HLO module and the name of its entry computation.
+
+    The instructions are in a dict by computation, and then by name.
+    """
     computations = dict[str, dict[str, HloInstruction]]()
     instructions, entry = dict[str, HloInstruction](), ""
     for line in text.splitlines():
@@ -335,7 +335,7 @@ def _parse_instruction(match: re.Match[str], instructions: Instructions) -> HloI
 def _parse_array(
     dtype_letters: str, bits: str, _: str, dims_text: str, order_text: str, layout: str
 ) -> tuple[int, int, tuple[int, ...], str, int | None]:
-    """Return (bytes, unpadded_bytes, dims, dtype, minor_axis) of an array, fields of `HloInstruction`.
+    """Return the fields of `HloInstruction` from `bytes` to `minor_axis` (without `name`) for one array.
 
     The arguments are the groups of the regular expression `_ARRAY` in text such as "f32[8,128]{1,0}".
     """

@@ -1,4 +1,4 @@
-"""Evaluate the equations of a jaxpr with inlined calls, random rounding errors or replaced constants.
+"""Evaluate the equations of a jaxpr: inline calls, add random rounding errors, replace constants.
 
 `with_random_rounding` evaluates a function with a random rounding error in each intermediate result (Monte
 Carlo arithmetic). The variation of a result among several evaluations estimates its rounding error, including
@@ -36,11 +36,11 @@ def evaluate_inlined(
     apply: Callable[[Any, list[Any]], list[Any]],
     not_inlined: Sequence[str] = (),
 ) -> list[Any]:
-    """Evaluate a jaxpr at `inputs`, and return a list of its outputs. Calls of functions are inlined.
+    """Evaluate a jaxpr at `inputs`, and return a list of its outputs.
 
-    A call is inlined by evaluating the equations of the called function. `apply(equation, operands)`
-    evaluates any other equation, and a call whose primitive is in `not_inlined`, and returns a list of its
-    results. `jaxpr` is a `ClosedJaxpr`, or a `Jaxpr` without constants.
+    `apply(equation, operands)` evaluates one equation and returns a list of its results. A call of a function
+    is replaced by the equations of the function, unless its primitive is in `not_inlined`. `jaxpr` is a
+    `ClosedJaxpr`, or a `Jaxpr` without constants.
     """
     constants, jaxpr = getattr(jaxpr, "consts", ()), getattr(jaxpr, "jaxpr", jaxpr)
     value_of_variable = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *inputs], strict=True))
@@ -68,7 +68,7 @@ def with_random_rounding(
     """Return a function that evaluates `function` with a random rounding error in each inexact operation.
 
     `function` takes pytrees of arrays and returns an array. `seed` is a scalar uint32, which may be traced.
-    The unit roundoff is that of the dtype of each operation, but at least `roundoff`.
+    The errors are those of the dtype of each operation, or of the unit roundoff `roundoff` if it is larger.
     """
 
     def rounded(*arguments: Any) -> Any:
@@ -193,7 +193,7 @@ def _count_scanned(outer: Sequence[Any], inner: Sequence[Any]) -> int:
 
 
 def _select_batched(condition: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
-    """Return `new` where `condition` is true, else `old`. `condition` has only the leading axes of `new`."""
+    """Return `new` where `condition`, which has the leading axes of `new`, is true, and `old` elsewhere."""
     if condition.ndim == 0:
         return new  # a loop body runs only while a scalar condition is true
     return jnp.where(condition.reshape(*condition.shape, *[1] * (jnp.ndim(new) - condition.ndim)), new, old)
@@ -202,12 +202,12 @@ def _select_batched(condition: jax.Array, new: jax.Array, old: jax.Array) -> jax
 def with_fixed_constants(
     function: Callable[..., Any], structs: Mapping[str, Any]
 ) -> Callable[..., Any] | None:
-    """Return a function that computes its constants now, and uses them in all later calls, in any dtype.
+    """Return a version of `function` whose constants have their present values in all calls, in any dtype.
 
-    A constant is an array, such as random numbers from a fixed key, that does not depend on the inputs.
-    Constants that are never combined with an input, for example in a product, are not fixed. Return None if
-    there is no constant. `structs` maps the name of each input to an abstract array. The function raises
-    `ValueError` if a later call computes more constants, or constants of other shapes.
+    A constant is an array, such as random numbers from a fixed key, that does not depend on the inputs, and
+    is combined with an input, for example in a product. Return None if there is none. `structs` maps the name
+    of each input to an abstract array. A later call raises `ValueError` if its constants differ in number or
+    shape.
     """
     constants: list[np.ndarray] = []
 
@@ -233,9 +233,9 @@ def with_fixed_constants(
 def _evaluate_with(
     change: Callable[[jax.Array], jax.Array], function: Callable[..., Any], named: dict[str, Any]
 ) -> Any:
-    """Return `function(**named)`, with `change(x)` in place of each constant array x in the function.
+    """Return `function(**named)`, with `change(x)` in place of each constant x of `with_fixed_constants`.
 
-    Constants that are never combined with an input are not replaced. The values in `named` are tracers.
+    The values in `named` are tracers.
     """
 
     def apply(equation: Any, operands: list[Any]) -> list[Any]:

@@ -1,7 +1,6 @@
-"""Find properties of a jaxpr for the tolerance of the check: terms of sums, dtypes, custom derivative rules.
+"""Find the `RoundingProperties` of a jaxpr: the longest sum, the narrowest dtype, custom derivative rules.
 
-The `RoundingProperties` of a function determine the tolerance of the check. jaxpr_interpreter.py evaluates a
-jaxpr, and program_stats.py counts its operations.
+They determine the tolerance of the check.
 """
 
 import dataclasses
@@ -61,11 +60,11 @@ _BATCHED_BY_USER = {"custom_vmap_call", "pure_callback", "io_callback", "ffi_cal
 
 @dataclass(frozen=True)
 class RoundingProperties:
-    """The length of the longest sum, the narrowest dtype and the size of the largest array in a jaxpr.
+    """The properties of a jaxpr that determine its rounding errors and whether its derivatives may be wrong.
 
-    The operations with custom derivative rules include `custom_jvp`, `custom_vjp`, `stop_gradient`, callbacks
-    and user-defined primitives. JAX itself uses some of them, for example in `jax.nn.relu`. The jaxpr of a
-    JVP contains only some of them.
+    Operations with custom derivative rules are `custom_jvp`, `custom_vjp`, `stop_gradient`, callbacks and
+    user-defined primitives. JAX itself uses some of them, for example in `jax.nn.relu`. The jaxpr of a JVP
+    contains only some of them.
     """
 
     terms: int  # the largest number of terms that are summed on a path from an input to an output
@@ -98,7 +97,10 @@ def jvp_properties(
 
 
 def has_custom_rule(function: Callable[..., Any], structs: Mapping[str, Any]) -> bool:
-    """Return `RoundingProperties.has_custom_rule` of a function of inputs with the shapes `structs`."""
+    """Return whether a function has a derivative rule that JAX does not define, as of `jax.custom_jvp`.
+
+    `structs` maps the name of each input to an abstract array.
+    """
     return rounding_properties(lambda named: function(**named), structs).has_custom_rule
 
 
@@ -128,7 +130,7 @@ def _jax_ids() -> set[int]:
 
 
 def _longest_path(jaxpr: Any, used: list[Any]) -> float:
-    """Return the number of summed terms on the longest path from an input to an output of a jaxpr.
+    """Return the number of terms that are summed on the longest path from an input to an output of a jaxpr.
 
     A path is a chain of operations, each of which may sum terms. The equations that depend on an input are
     appended to `used`.
@@ -183,7 +185,7 @@ def _terms_to_results(equation: Any, operand_terms: list[float | None], used: li
 def _terms_of_operation(equation: Any) -> float:
     """Return the number of terms that an operation sums for each element of its result.
 
-    An operation that is not a sum counts as a sum with about the same rounding error.
+    For any other operation, return the number of terms of a sum with about the same rounding error.
     """
     name = equation.primitive.name
     if name in EXACT:

@@ -1,4 +1,4 @@
-"""Count the operations of HLO kernels by kind (`KernelWork`): products, divisions, ..., library overhead.
+"""Count the work of HLO kernels by kind (`KernelWork`): operations, and overhead of libraries on a CPU.
 
 The kernels are compiled for a CPU, GPU or TPU. Each element of a result counts once, although the loops that
 XLA generates may compute an element several times. Among custom calls, only matrix products, convolutions,
@@ -85,10 +85,9 @@ FIELDS = (  # a missing field is 0 or ""
 
 
 def program_fields(program: HloProgram, operations: Mapping[str, float] | None, steps: int) -> RecordFields:
-    """Return record fields with the kernels, collectives and operations of a call.
+    """Return the record fields with the kernels, collectives and operations of `steps` runs of a program.
 
-    The call runs the compiled program `steps` times. `operations` is the result of
-    `llvm_instructions.count_operations` for a CPU, otherwise None.
+    `operations` is the result of `llvm_instructions.count_operations` for a CPU, otherwise None.
     """
     executions = defaultdict[tuple[Any, ...], float](float)
     for kernel in count_kernels(program, operations):
@@ -100,15 +99,15 @@ def program_fields(program: HloProgram, operations: Mapping[str, float] | None, 
         return sum(kernel["times"] * sum(kernel.get(kind, 0) for kind in kinds) for kernel in merged)
 
     return {
-        "kernels": list(map(_without_single_times, merged)),
-        "messages": [_without_single_times(vars(message)) for message in program.messages or ()],
+        "kernels": list(map(_omit_single_execution, merged)),
+        "messages": [_omit_single_execution(vars(message)) for message in program.messages or ()],
         "program_flops": total("products", "arithmetic", "divisions"),
         "program_transcendentals": total("transcendentals"),
     }
 
 
-def _without_single_times(work: KernelWork) -> KernelWork:
-    """Return a kernel or a collective without its field `times` if it is executed once."""
+def _omit_single_execution(work: KernelWork) -> KernelWork:
+    """Return the fields of a kernel or collective, without `times` if this number of executions is 1."""
     return {name: value for name, value in work.items() if (name, value) != ("times", 1)}
 
 
@@ -125,10 +124,9 @@ def count_kernels(program: HloProgram, operations: Mapping[str, float] | None = 
 
 
 def _operations_by_name(computations: Computations, operations: Mapping[str, float]) -> dict[str, float]:
-    """Return {kernel name: number of operations} for all kernels, including copies of a fusion.
+    """Return the number of operations of each kernel by name, also of copies of a fusion.
 
-    XLA compiles only one of several identical fusions, and `operations` contains only this one. The others
-    have the same number of operations.
+    XLA compiles only one of several identical fusions, and `operations` contains only this one.
     """
 
     def fusion_key(fusion: HloInstruction) -> tuple[Any, ...]:  # equal for identical fusions
@@ -142,7 +140,7 @@ def _operations_by_name(computations: Computations, operations: Mapping[str, flo
 
 
 def _count_kernel(kernel: hlo.Kernel, operations: Mapping[str, float] | None) -> KernelWork:
-    """Return the work of a kernel as {one of `FIELDS`: value}.
+    """Return the work of one execution of a kernel.
 
     `operations` maps the name of each CPU kernel to the number of its operations. It is None for a GPU or
     TPU.
@@ -165,9 +163,9 @@ def _count_kernel(kernel: hlo.Kernel, operations: Mapping[str, float] | None) ->
 
 
 def _count_instruction(instruction: HloInstruction, instructions: Instructions) -> tuple[str, int]:
-    """Return the work of an HLO instruction as (one of `FIELDS`, number to add to this field).
+    """Return the work of an HLO instruction: the name of one of `FIELDS`, and the number to add to it.
 
-    Return ("", 0) if the work is unknown or 0. `instructions` contains the instructions of the same
+    If the work is unknown or 0, return ("", 0). `instructions` contains the instructions of the same
     computation by name.
     """
     operands = [instructions[x] for x in instruction.operands if x in instructions]
@@ -192,7 +190,7 @@ def _count_window_terms(instruction: HloInstruction, operands: Sequence[HloInstr
 
 
 def _count_fft(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> int:
-    """Return 5 n log2 n operations for a Fourier transform of n complex numbers, or half for real ones."""
+    """Return the operations of a Fourier transform: 5 n log2 n for n complex numbers, half for real ones."""
     points = math.prod(instruction.axes("fft_length") or ())
     operations = 5 * max(instruction.size, operands[0].size) * math.log2(max(2, points))
     return round(operations / (2 if "RFFT" in instruction.attributes else 1))
@@ -222,7 +220,7 @@ _OPERATION_COUNTERS: dict[str, _Counter] = {
 
 
 def _count_product(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> tuple[str, int]:
-    """Return ("products", number of operations) of a matrix product or convolution, otherwise ("", 0)."""
+    """Return "products" and the number of operations for a matrix product or convolution, else ("", 0)."""
     cudnn = _CUDNN_TARGET.search(instruction.attributes)
     if cudnn or instruction.opcode == "convolution":
         roles = _CUDNN_ROLES[cudnn[1] if cudnn else "Forward"]
@@ -253,10 +251,10 @@ def _count_convolution(
 
 
 def _library_name(instruction: HloInstruction) -> str:
-    """Return the opcode of an instruction or, for a custom call, its target, if its operations are unknown.
+    """Return the name of the library function that an uncounted instruction calls, or "" if it does no work.
 
-    Return "" if the instruction does no work. Call this function only if `_count_instruction` returns ("",
-    0).
+    The name is the target of a custom call, or the opcode of any other instruction. An uncounted instruction
+    is one for which `_count_instruction` returns ("", 0).
     """
     if instruction.opcode != "custom-call":
         return instruction.opcode if instruction.opcode in _UNCOUNTED_OPCODES else ""
@@ -269,9 +267,10 @@ def _kernel_overhead(kernel: hlo.Kernel, loop_operations: float) -> int:
     """Return the time in picoseconds to start a CPU kernel, plus the overhead of its library calls.
 
     `loop_operations` is the number of operations in compiled loops, or 0 if a library computes the result.
+    The overhead is at least 1, because 0 would mean that the kernel runs on an accelerator.
     """
     if kernel.in_call:
-        return 1  # a called kernel has no start, but 0 would mean that it runs on an accelerator
+        return 1  # a called kernel has no start
     start, start_in_loop = KERNEL_START, KERNEL_START_IN_LOOP
     if "__ynn_fusion" in kernel.instruction.attributes:
         start, start_in_loop = FUSION_START, FUSION_START_IN_LOOP

@@ -1,4 +1,4 @@
-"""Count the operations of CPU kernels in LLVM IR, from loops, branches and the costs of instructions.
+"""Estimate the work of CPU kernels from their LLVM IR: loops, branches and the costs of instructions.
 
 XLA compiles each kernel to a function in LLVM IR. Unlike HLO, the optimized IR shows which loops are
 vectorized or unrolled, and which values are computed outside a loop. The number of executions of a basic
@@ -71,19 +71,20 @@ class LoopCounter(NamedTuple):
 
 
 def dump_options(folder: str) -> dict[str, str]:
-    """Return {XLA compiler option: value} with which XLA writes the LLVM IR of a program to `folder`."""
+    """Return the compiler options, by name, with which XLA writes the LLVM IR of a program to `folder`."""
     # jaxlib 0.11 needs `xla_dump_emitter_re`. It must not match MLIR, whose writing can abort the process.
     return {"xla_dump_to": folder, "xla_dump_emitter_re": "llvm"}
 
 
 def count_operations(folder: Path, program_text: str = "") -> dict[str, float]:
-    """Return {kernel name: weighted number of operations in one execution} for the CPU kernels of a program.
+    """Return the time of one execution of each CPU kernel by name, as a number of equivalent operations.
+
+    One operation is the addition of one element of a float32 vector. With vector registers of 8 elements, an
+    addition of two registers counts as 8 operations. An addition of two scalars takes as long as that, and
+    also counts as 8 operations.
 
     `folder` contains the LLVM IR of the program, compiled with the options that `dump_options` returns.
-    `program_text` is the optimized HLO text, with the trip counts of loops. Each operation is weighted by its
-    time. The unit is the time per element of a vectorized float32 addition. If a vector register holds 8
-    float32 values, an addition of two registers therefore counts as 8 operations. An addition of two scalars
-    takes the same time, and also counts as 8 operations.
+    `program_text` is its optimized HLO text, which contains the trip counts of loops.
     """
     operations = dict[str, float]()
     loops = [(int(first or 0), int(step or 1), int(n)) for first, step, n in _LOOP.findall(program_text)]
@@ -94,7 +95,7 @@ def count_operations(folder: Path, program_text: str = "") -> dict[str, float]:
 
 
 def _count_in_module(text: str, loops: Loops) -> dict[str, float]:
-    """Return {function name: weighted number of operations in one execution} for a module in LLVM IR."""
+    """Return the work of one execution of each function in a module, by name, as `count_operations` does."""
     match = _REGISTER_WIDTH.search(text)
     bits = int(match[1]) if match else 128
     functions = {name: LlvmFunction(blocks, loops) for name, blocks in parse_functions(text)}
@@ -107,7 +108,7 @@ def _count_in_module(text: str, loops: Loops) -> dict[str, float]:
 
 
 def parse_functions(text: str) -> Iterator[tuple[str, dict[str, list[str]]]]:
-    """Yield (function name, {label of a basic block: lines of the block}) for each function in LLVM IR.
+    """Yield the name of each function in LLVM IR, and its basic blocks: a dict from label to lines.
 
     The label of the first block of a function is "".
     """
@@ -157,7 +158,7 @@ class LlvmFunction:
         )
 
     def _find_loops(self) -> dict[str, set[str]]:
-        """Return {label of the first block (header) of a loop: labels of all blocks in the loop}.
+        """Return the labels of the blocks in each loop, by the label of its first block (header).
 
         The blocks of a loop are assumed to be consecutive, and the blocks of a function to be in the order in
         which they run. A branch to the same or an earlier block then ends an iteration.
@@ -171,7 +172,7 @@ class LlvmFunction:
         return loops
 
     def count_executions(self) -> dict[str, float]:
-        """Return {label of a basic block: number of executions} for one work group (part of the kernel)."""
+        """Return the number of executions of each block by label, for one work group (part of the kernel)."""
         executions = defaultdict[str, float](float)
         executions[next(iter(self.blocks))] = 1.0
         for label in self.blocks:
@@ -185,10 +186,7 @@ class LlvmFunction:
         return executions
 
     def _branch_counts(self, label: str, targets: Sequence[str], count: float) -> list[float]:
-        """Return how often a block is estimated to branch to each of `targets`, its successors.
-
-        `count` is the number of executions of the block.
-        """
+        """Estimate how often a block branches to each of `targets`, its successors, in `count` executions."""
         loop = self._innermost_loop(label)
         exits = [target for target in targets if loop is not None and target not in self.loops[loop]]
         if loop is not None and exits:
@@ -205,7 +203,7 @@ class LlvmFunction:
         return [count / len(targets) for _ in targets]
 
     def _count_taken(self, condition: str, count: float) -> float:
-        """Return how often a branch condition is estimated to be true in `count` evaluations."""
+        """Estimate how often a branch condition is true in `count` evaluations."""
         comparison = self._find_comparison(condition)
         if comparison is None:
             return count / 2
@@ -279,7 +277,7 @@ class LlvmFunction:
         return min(counts, default=_UNKNOWN_TRIPS)
 
     def _find_counters(self) -> dict[str, LoopCounter]:
-        """Return {variable: counter} for the counters of all loops, and for their sums with a constant.
+        """Return the counters of all loops, and the sums of a counter and a constant, by variable.
 
         A variable whose first value or step is not a constant is omitted.
         """

@@ -51,10 +51,9 @@ class OperationCounts(NamedTuple):
 
 
 def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[dict[str, Any], str | None]:
-    """Count the work of a case. Return ({`Record` field: count}, error message).
+    """Return the work of a case as fields of `Record`, and an error message or None.
 
-    The message says that the program has unexpected collectives, or lacks expected ones. Otherwise, it is
-    None.
+    The message says that the program has unexpected collectives, or lacks expected ones.
     """
     if compiled.stages.compiled is None:
         return program_work(compiled, devices, None), None
@@ -66,7 +65,7 @@ def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[dict[s
 def program_work(
     compiled: CompiledCase, devices: Sequence[Any], program: hlo.HloProgram | None
 ) -> dict[str, Any]:
-    """Return {`Record` field: count} for the operations, memory traffic and collectives of one device.
+    """Return the operations, memory traffic and collectives of one device as fields of `Record`.
 
     The operations and bytes are totals over all runs of the program that one result needs. "collectives" maps
     each kind of collective to its number of instructions. An unknown count is None. If `program` is None,
@@ -84,8 +83,8 @@ def program_work(
 def padding_share(derivative: Derivative) -> float | None:
     """Return the fraction of the computed (point, seed) pairs that are padding.
 
-    Padding makes the numbers of points and seeds equal on all devices. Only split=both pads points, and only
-    split=both and colored seeds pad seeds. Return None for any other case.
+    Padding makes the numbers of points and seeds equal on all devices. Return None if the case never has
+    padding: it has neither split=both nor colored seeds.
     """
     case = derivative.case
     if case.split != "both" and derivative.coloring is None:
@@ -97,10 +96,9 @@ def padding_share(derivative: Derivative) -> float | None:
 
 
 def describe_wrong_collectives(case: Case, collectives: Mapping[str, int]) -> str | None:
-    """Return an error message if a program communicates unexpectedly, or does not communicate as expected.
+    """Return an error message if a program communicates but should not, or the reverse, otherwise None.
 
-    `collectives` maps the opcode of a collective, such as "all-reduce", to the number of instructions. Return
-    None if the program is as expected.
+    `collectives` maps the opcode of a collective, such as "all-reduce", to its number of instructions.
     """
     communicates = any(collectives.values())
     is_data_parallel = case.split == "data" and case.devices > 1
@@ -172,7 +170,7 @@ def count_operations(jaxpr: Any) -> OperationCounts:
 
 
 def _count_jaxpr(jaxpr: Any) -> tuple[int, int]:
-    """Return (flops, transcendental function calls) of a jaxpr. Equations with unused results are omitted."""
+    """Return the flops and the transcendental function calls of a jaxpr, without unused equations."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0].eqns
     flops, transcendentals = zip((0, 0), *map(_count_equation, used), strict=True)
@@ -180,7 +178,7 @@ def _count_jaxpr(jaxpr: Any) -> tuple[int, int]:
 
 
 def _count_equation(equation: Any) -> tuple[int, int]:
-    """Return (flops, transcendental function calls) of an equation and of the jaxprs that it calls."""
+    """Return the flops and the transcendental function calls of an equation and the jaxprs that it calls."""
     name, params = equation.primitive.name, equation.params
     if name == "scan":
         flops, transcendentals = _count_jaxpr(params["jaxpr"])

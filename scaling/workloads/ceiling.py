@@ -1,4 +1,4 @@
-"""Define the workload `ceiling`: benchmarks of a machine: copy, matmul, reduction, all-reduce, latency.
+"""Define the workload `ceiling`: benchmarks that measure a machine (copy, matmul, all-reduce, latency, ...).
 
 The benchmarks measure the peak FLOP/s, the peak bandwidth and the minimum latency. These limit the
 performance of all other workloads. The functions are not differentiated. A point (batch element) is a vector

@@ -50,10 +50,10 @@ def _second_order_reference(inputs: Inputs) -> Reference:
 
 
 def _analytic_modes(target: str | None) -> Mapping[str, Callable]:
-    """Return {AD mode: function that computes a derivative with a handwritten formula}.
+    """Return the functions that compute `target` with handwritten formulas, by AD mode.
 
-    The arguments of a function are the counts c and the rates lam of all points. `target` is "gradient",
-    "hessian", "laplacian" or "hvp". None means "gradient".
+    `target` is "gradient" (also if None), "hessian", "laplacian" or "hvp". The arguments of a function are
+    the counts c and the rates lam of all points.
     """
     if target in ("hessian", "laplacian"):  # both targets are equal, because a term has a single rate
         return {"analytic": lambda c, lam: -c / lam**2, "analytic_vmap": lambda c, lam: -c / lam / lam}

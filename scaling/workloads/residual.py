@@ -52,10 +52,10 @@ def _dot(a, b):
 
 
 def _fit(d, m):
-    """Return (f, df/dm, d^2f/dm^2, h, a, da/dm) for data `d` of shape (n, 21) and centers `m` of shape (n,).
+    """Fit a Gaussian with center `m` to data `d`, of shapes (n,) and (n, 21). Return six arrays.
 
-    f is the Gaussian with center `m` on the grid. f and its derivatives have the shape (n, 21). h = sum(f^2),
-    the amplitude a = sum(d f) / h, and da/dm have the shape (n, 1).
+    f, df/dm, d^2f/dm^2    the Gaussian on the grid, and its derivatives, of shape (n, 21)
+    h, a, da/dm            sum(f^2), the amplitude sum(d f) / h, and its derivative, of shape (n, 1)
     """
     xp = d.__array_namespace__()
     offset = xp.asarray(_GRID, dtype=d.dtype) - m[:, None]
@@ -84,9 +84,9 @@ def _jacobians(variant, names, d, m):
 
 
 def _reference(variant: str | None, names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the residual, or the sum of its squares if `variant` is "scalar", and its Jacobians.
+    """Return the residual, or the sum of its squares if `variant` is "scalar", as a `Reference`.
 
-    The derivatives are with respect to the inputs `names`. The result is a `Reference`.
+    Its Jacobians are with respect to the inputs `names`.
     """
     d, m = inputs["d"], inputs["m"]
     f, _, _, _, a, _ = _fit(d, m)
@@ -101,11 +101,11 @@ def _reference(variant: str | None, names: tuple[str, ...], inputs: Inputs) -> R
 
 
 def _second_derivatives(d, m):
-    """Return the second derivatives of the loss L = sum((d - a f)^2) at each point, and what they need.
+    """Return six arrays, from which the second derivatives of the loss L = sum((d - a f)^2) follow.
 
-    `d` contains the data. f is the Gaussian with center `m` on the grid, and a its fitted amplitude. The
-    result is (f, sum(f^2), a, d^2 L / dd dm, d^2 L / dm^2, magnitude). `magnitude` is the sum of the absolute
-    values of the terms of d^2 L / dm^2.
+    f, h, a                      the Gaussian with center `m` on the grid, sum(f^2), and the fitted amplitude
+    d^2 L / dd dm, d^2 L / dm^2  second derivatives with respect to the data `d` and the center `m`
+    magnitude                    the sum of the absolute values of the terms of d^2 L / dm^2
     """
     f, f1, f2, h, a, a1 = _fit(d, m)  # L = sum(d d) - a^2 h
     g1, h1 = _dot(d, f1), 2 * _dot(f, f1)
@@ -143,11 +143,10 @@ def _hessian_times_point(names, d, m):
 
 
 def _second_order_reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the sum L of the squared residuals at each point, and its Hessian, as a `Reference`.
+    """Return the sum of the squared residuals at each point, and its Hessian, as a `Reference`.
 
-    The Hessian is with respect to the inputs `names`. If they contain "m", the center of the Gaussian, the
-    `Reference` also contains the sum of the absolute values of the terms of d^2 L / dm^2, which determines
-    the allowed rounding error.
+    The Hessian is with respect to the inputs `names`. If they contain "m", `derivative_terms` is set, because
+    the terms of the second derivative with respect to "m" cancel.
     """
     value = _reference("scalar", names, inputs).value
     *_, magnitude = _second_derivatives(**inputs)
