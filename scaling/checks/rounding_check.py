@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -50,6 +51,15 @@ class _Suspect:
     comparison: EntryComparison
 
 
+class _EntrySizes(NamedTuple):
+    """Three sizes of each entry, by which its error may be divided. An entry may be 0 at single points."""
+
+    typical: np.ndarray  # the size of the entry or, if larger, its root mean square over the points
+    in_row: np.ndarray  # the largest typical size in the row if whole Jacobians are compared, else `typical`
+    # With one point, the size of the entry or, if larger, the root mean square over the outputs.
+    among_outputs: np.ndarray  # with several points, `typical`
+
+
 def reevaluate_failures(progress: CheckProgress) -> None:
     """Evaluate the entries with errors over the tolerance again, and update `progress` by their errors.
 
@@ -75,13 +85,13 @@ def _seconds_since(start: tuple[float, float]) -> float:
 def _reevaluate_suspect(progress: CheckProgress, suspect: _Suspect, start: tuple[float, float]) -> None:
     """Evaluate the entries of a comparison again until one is wrong, or rounding explains all errors."""
     spec, comparison, points = suspect.spec, suspect.comparison, suspect.points
-    typical_size, row_size, compared_size = _typical_sizes(spec, comparison)
+    sizes = _entry_sizes(spec, comparison)
     tolerance = min(spec.tolerance, spec.max_tolerance)
-    error_limit = np.maximum(tolerance * compared_size, spec.tolerance * comparison.scale)
+    error_limit = np.maximum(tolerance * sizes.among_outputs, spec.tolerance * comparison.scale)
     difference = np.abs(comparison.result - comparison.expected)
     own_limit = np.broadcast_to(spec.tolerance * comparison.scale, difference.shape)
     is_pending, is_wrong = ~(difference <= own_limit), np.zeros(difference.shape, bool)
-    error = np.where(is_pending, 0.0, np.minimum(relative_error(difference, typical_size), tolerance))
+    error = np.where(is_pending, 0.0, np.minimum(relative_error(difference, sizes.typical), tolerance))
     while is_pending.any() and not is_wrong.any() and progress.first_wrong is None:
         if progress.reevaluation_seconds + _seconds_since(start) > _BUDGET_SECONDS:
             progress.skipped_entries += int(is_pending.sum())
@@ -90,16 +100,16 @@ def _reevaluate_suspect(progress: CheckProgress, suspect: _Suspect, start: tuple
         *axes, last_axis = map(np.arange, difference.shape[1:])
         block = np.ix_(points_of_block, *axes, last_axis[columns])
         excess = difference[block] - own_limit[block]
-        rounding, note = _rounding_of_block(suspect, points_of_block, columns, typical_size[block], excess)
+        divisor = sizes.typical[block]
+        rounding, note = _rounding_of_block(suspect, points_of_block, columns, divisor, excess)
         points = points._replace(note=points.note + note)
         is_wrong[block] = ~(difference[block] <= error_limit[block] + rounding)
-        allowed = spec.tolerance + relative_error(rounding, typical_size[block])
+        allowed = spec.tolerance + relative_error(rounding, divisor)
         # If rounding hides a small or zero derivative, its error is relative to derivatives for other inputs.
         is_hidden = ~(allowed <= spec.max_tolerance)
-        divisor = typical_size[block]
         if (is_hidden & ~is_wrong[block]).any():
             estimated_size = _estimate_size(suspect, points_of_block, divisor.shape)
-            divisor = np.where(is_hidden, np.maximum(row_size[block], estimated_size), divisor)
+            divisor = np.where(is_hidden, np.maximum(sizes.in_row[block], estimated_size), divisor)
         errors = relative_error(difference[block], divisor)
         # Rounding may not explain an error that is small only compared with the entry at other points.
         is_undecided = (is_hidden & ~(errors <= tolerance) | (excess > rounding)) & ~is_wrong[block]
@@ -112,27 +122,16 @@ def _reevaluate_suspect(progress: CheckProgress, suspect: _Suspect, start: tuple
     progress.record_errors(points, *(x.reshape(len(x), -1).max(axis=1) for x in (error, is_wrong)))
 
 
-def _typical_sizes(
-    spec: ReferenceSpec, comparison: EntryComparison
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return three sizes of each entry, by which its error may be divided.
-
-    typical_size    the size of the entry or, if larger, its root mean square over the points
-    row_size        the largest typical size in the row if whole Jacobians are compared, else `typical_size`
-    compared_size   with one point, the size of the entry or, if larger, the root mean square over the
-                    outputs; with several points, `typical_size`
-
-    The shape of all arrays is that of `comparison.expected`.
-    """
+def _entry_sizes(spec: ReferenceSpec, comparison: EntryComparison) -> _EntrySizes:
+    """Return the sizes of the entries, as arrays of the shape of `comparison.expected`."""
     scale, shape = comparison.scale, comparison.expected.shape
-    typical_size = np.maximum(scale, np.sqrt(np.mean(scale**2, axis=0)))
-    row_size = compared_size = typical_size
+    typical = np.maximum(scale, np.sqrt(np.mean(scale**2, axis=0)))
+    in_row = among_outputs = typical
     if comparison.measure is None and spec.reduction.linear_in_inputs:
-        row_size = typical_size.max(axis=-1, keepdims=True)
+        in_row = typical.max(axis=-1, keepdims=True)
     if len(scale) == 1 and scale.ndim > 1:
-        compared_size = np.maximum(scale, np.sqrt(np.mean(scale**2, axis=1, keepdims=True)))
-    typical_size, row_size = np.broadcast_to(typical_size, shape), np.broadcast_to(row_size, shape)
-    return typical_size, row_size, np.broadcast_to(compared_size, shape)
+        among_outputs = np.maximum(scale, np.sqrt(np.mean(scale**2, axis=1, keepdims=True)))
+    return _EntrySizes(*(np.broadcast_to(array, shape) for array in (typical, in_row, among_outputs)))
 
 
 def describe_first_wrong(spec: ReferenceSpec, comparison: EntryComparison, is_wrong: np.ndarray) -> str:
