@@ -142,12 +142,21 @@ def _float64_variants(case: Case, workload: Workload) -> Iterator[Workload]:
         yield dataclasses.replace(workload, function=function)
 
 
-def native_evaluation(case: Case, workload: Workload) -> Evaluation:
-    """Return an `Evaluation` of the derivative of a workload in the dtype of the case."""
+def native_evaluation(spec: ReferenceSpec) -> Evaluation:
+    """Return an `Evaluation` of the derivative of a workload in the dtype of the case.
+
+    Cases of one problem share it, so that its programs are compiled once.
+    """
+    problem = references.reset_fields(spec.case, reduce=None)
+    make = functools.partial(_make_native_evaluation, problem, spec.workload)
+    evaluation: Evaluation = cached("native evaluation", (problem, spec.workload_key), make, 8)
+    return evaluation
+
+
+def _make_native_evaluation(case: Case, workload: Workload) -> Evaluation:
     with evaluations.evaluation_context(case.dtype):
-        return _make_unverified_reference(
-            case, workload, case.dtype, evaluations.sample_inputs(case, workload)
-        ).native
+        arrays = evaluations.sample_inputs(case, workload)
+        return _make_unverified_reference(case, workload, case.dtype, arrays).native
 
 
 def describe_wrong_form(spec: ReferenceSpec) -> str | None:
@@ -157,7 +166,7 @@ def describe_wrong_form(spec: ReferenceSpec) -> str | None:
     points of the first ranges. Return None also if JAX cannot evaluate the function. This check matters for a
     derivative that the workload computes by hand, because it may repeat an error of the closed form.
     """
-    evaluation, errors = native_evaluation(spec.case, spec.workload), np.zeros(0)
+    evaluation, errors = native_evaluation(spec), np.zeros(0)
     try:
         for start, stop in itertools.islice(references.point_ranges(spec), _MAX_RANGES):
             arrays, direction, expected, limit = _multiply_closed_form(spec, evaluation, start, stop)

@@ -66,7 +66,7 @@ def reevaluate_failures(progress: CheckProgress) -> None:
     Entries that are not evaluated before the time limit are counted as skipped.
     """
     spec, start = progress.spec, (time.monotonic(), time.process_time())
-    native = spec.computed.native if spec.computed else native_evaluation(spec.case, spec.workload)
+    native = spec.computed.native if spec.computed else native_evaluation(spec)
     for points, comparison in progress.suspects:
         arrays = inputs.exact_inputs(spec.case, spec.workload, points.start, points.stop)
         _reevaluate_suspect(progress, _Suspect(spec, native, arrays, points, comparison), start)

@@ -192,9 +192,8 @@ def reference_spec(derivative: Derivative, platform: str) -> ReferenceSpec:
     computed = None
     has_values = case.ad_mode.is_value and closed_form(case, workload) is not None
     if nonzeros_pattern is None and workload.reference is None and not has_values:
-        mode = {"mode": "value" if case.ad_mode.is_value else "jacfwd", "reduce": None}
-        reset = dataclasses.replace(case, **_RESET_FIELDS | mode)
-        workload, computed = load_option("computed_reference").add_reference(reset, workload, workload_key)
+        add_reference = load_option("computed_reference").add_reference
+        workload, computed = add_reference(reset_fields(case, reduce=None), workload, workload_key)
         derivative = dataclasses.replace(derivative, workload=workload)
     added = added_entries(reduction, derivative.outputs, derivative.inputs, case.points, workload_pattern)
     if case.ad_mode.is_value and reduction is not WHOLE:
@@ -207,6 +206,12 @@ def reference_spec(derivative: Derivative, platform: str) -> ReferenceSpec:
     return ReferenceSpec(
         derivative, reduction, pattern, nonzeros_pattern, common, computed, roundoff, rounding, workload_key
     )
+
+
+def reset_fields(case: Case, **fields: Any) -> Case:
+    """Return a case with the defaults of all fields that do not change its derivative, but these `fields`."""
+    mode = "value" if case.ad_mode.is_value else "jacfwd"
+    return dataclasses.replace(case, **_RESET_FIELDS | {"mode": mode} | fields)
 
 
 def _result_reduction(derivative: Derivative) -> Reduction:
@@ -252,13 +257,9 @@ def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndar
     max_ranges = _MAX_CACHED_ELEMENTS // max(2**8, (stop - start) * elements)
     if not max_ranges:
         return evaluate()
-    determining_fields = {
-        "mode": "value" if case.ad_mode.is_value else "jacfwd",
-        "batch": "whole" if derivative.summed and derivative.outputs > 1 else "vmap",  # whole: sums outputs
-        "seeds": "colored" if spec.common is not None else "identity",
-    }
-    problem = dataclasses.replace(case, **_RESET_FIELDS | determining_fields)
-    key = problem, spec.rounding, spec.workload_key, start, stop
+    batch = "whole" if derivative.summed and derivative.outputs > 1 else "vmap"  # whole: sums outputs
+    seeds = "colored" if spec.common is not None else "identity"
+    key = reset_fields(case, batch=batch, seeds=seeds), spec.rounding, spec.workload_key, start, stop
     expected, scale = cached("expected result", key, evaluate, max_ranges)
     return expected, scale
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from scaling.checks import computed_reference
 from scaling.core import check, inputs, layout, workload
 from scaling.core import reference as reference_of_case
 from scaling.core.case import Case, Refusal
@@ -625,6 +626,16 @@ def test_a_sum_over_too_many_points_for_its_dtype_has_no_digits(mode):
     got = np.zeros((1, 1, 1 if mode == "value" else derivative.inputs))
     for candidate in with_both_references(derivative):
         assert check_result(candidate, got).reason == "no_digits"
+
+
+def test_cases_of_one_problem_share_the_programs_that_evaluate_entries_again():
+    evaluated = []
+    for fields in ({}, {"mode": "jacrev", "chunk": 2}, {"points": 7}):
+        derivative = problem("residual by m", **fields)[2]
+        evaluated.append(
+            computed_reference.native_evaluation(reference_of_case.reference_spec(derivative, "cpu"))
+        )
+    assert evaluated[0] is evaluated[1] is not evaluated[2]
 
 
 def test_the_expected_result_is_computed_once_for_all_methods_of_a_reduction(monkeypatch):
