@@ -54,7 +54,6 @@ class ChildProcess:
         self,
         command: Sequence[str],
         *,
-        stdin_text: str | None = None,  # the whole standard input, or None for the lines that `send` writes
         log: Path | None = None,  # file to which standard error is appended, without secrets
         deliver: Callable[[Event], None] | None = None,  # a thread calls it with each event
         **options: Any,  # arguments of `subprocess.Popen`
@@ -62,15 +61,10 @@ class ChildProcess:
         self._kills_before = _count_oom_kills()
         self._events: queue.Queue[Event] = queue.Queue()
         self._stderr: collections.deque[str] = collections.deque(maxlen=_KEPT_STDERR_LINES)
-        # A pipe could fill up and block, and a file on disk needs a disk that is not full.
-        with open(os.memfd_create("stdin"), "w+", encoding="utf-8") as stdin_file:
-            stdin_file.write(stdin_text or "")
-            stdin_file.seek(0)
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE if stdin_text is None else stdin_file,
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace",
-                start_new_session=True, **options,
-            )  # fmt: skip
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            encoding="utf-8", errors="replace", start_new_session=True, **options,
+        )  # fmt: skip
         loops = (self._read_stderr, (log,)), (self._read_events, (deliver or self._events.put,))
         self._readers = [threading.Thread(target=loop, args=args, daemon=True) for loop, args in loops]
         for reader in self._readers:
@@ -135,9 +129,9 @@ class ChildProcess:
         self._close_stdin()
 
     def _close_stdin(self) -> None:
-        if self._process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
 
     def _read_events(self, deliver: Callable[[Event], None]) -> None:
         assert self._process.stdout is not None

@@ -19,6 +19,7 @@ from scaling.core.environment import scrub
 from scaling.core.formatting import format_value
 from scaling.core.record import is_number
 
+JOB_FILE = "job.pickle"  # file with the pickled `PublishJob` in the working directory of upload.py
 FINISH_FACTOR = 3  # time limit for the upload at the end of a run, as a multiple of `timeout`
 Fields = dict[str, Any]  # a W&B config, history row or summary
 MODES = ("auto", "online", "offline", "disabled")

@@ -4,11 +4,10 @@ The W&B runs (`study_runs`) and line plots (`make_plots`) contain curves and siz
 to six significant digits, because the results of machines differ in the last bits.
 
 The child process runs upload.py, because wandb could hang, print, or change signal handlers and environment
-variables. It receives a pickled `PublishJob`, and sends events as lines of JSON. An event has the digest
-(`run`) and the `state` of a W&B run, or the `reason` for a failure. An error of W&B never stops a study.
+variables. It reads a pickled `PublishJob`, and sends events as lines of JSON. An event has the digest (`run`)
+and the `state` of a W&B run, or the `reason` for a failure. An error of W&B never stops a study.
 """
 
-import base64
 import contextlib
 import hashlib
 import json
@@ -37,6 +36,7 @@ from scaling.launcher.child_process import ChildProcess, Event
 from scaling.results import store
 from scaling.wandb.job import (
     FINISH_FACTOR,
+    JOB_FILE,
     Fields,
     Line,
     Plot,
@@ -108,12 +108,12 @@ def _run_job(copies: Path, job: PublishJob, lock: int) -> Iterator[Event]:
     `copies` is the folder for offline copies. `lock` is a file descriptor that the child process keeps open.
     """
     passed_variables = [name for name in os.environ if not name.startswith("WANDB_") or name[6:] in _PASSED]
-    encoded_job = base64.b64encode(pickle.dumps(job)).decode()
     command = [sys.executable, "-P", "-m", "scaling.wandb.upload", str(copies.resolve()), str(os.getpid())]
     timeout = _START_SECONDS + _GRACE_SECONDS
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work_folder:  # wandb leaves files in it
         environ = {k: os.environ[k] for k in passed_variables} | _CHILD_ENVIRONMENT | {"TMPDIR": work_folder}
-        child = ChildProcess(command, stdin_text=encoded_job, cwd=work_folder, env=environ, pass_fds=(lock,))
+        Path(work_folder, JOB_FILE).write_bytes(pickle.dumps(job))
+        child = ChildProcess(command, cwd=work_folder, env=environ, pass_fds=(lock,))
         with contextlib.closing(child):
             while (event := child.receive(timeout)) is not None:
                 if event.get("event") == "exit":

@@ -5,7 +5,6 @@ as published only after it was read from the server and compared. The config of 
 content. Each upload has a new run ID, because a second upload with the same ID would duplicate rows.
 """
 
-import base64
 import contextlib
 import dataclasses
 import json
@@ -26,7 +25,7 @@ from typing import Any
 
 import wandb
 
-from scaling.wandb.job import FINISH_FACTOR, Fields, PublishJob, TrackedRun, describe_wandb_error
+from scaling.wandb.job import FINISH_FACTOR, JOB_FILE, Fields, PublishJob, TrackedRun, describe_wandb_error
 from scaling.worker import die_with_parent
 
 _SUPERSEDED = "superseded"
@@ -242,11 +241,11 @@ def _save_dashboard(job: PublishJob, current_ids: Mapping[str, str]) -> Fields:
 
 
 def main() -> None:
-    """Read a pickled `PublishJob` from standard input, publish it, and write events as lines of JSON."""
+    """Publish the pickled `PublishJob` in the working directory, and write events as lines of JSON."""
     die_with_parent(int(sys.argv[2]))
     event_stream = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # wandb must not print between the events
-    for event in publish_job(pickle.loads(base64.b64decode(sys.stdin.read()))):
+    for event in publish_job(pickle.loads(Path(JOB_FILE).read_bytes())):
         os.write(event_stream, f"{json.dumps({'event': 'progress', **event})}\n".encode())
     os._exit(0)  # wandb could hang at exit
 
