@@ -140,17 +140,16 @@ def make_schedule(
         scheduled = dataclasses.replace(scheduled, attempt=history.attempts[identity] + 1)
         status = scheduled.preflight.outcome and scheduled.preflight.outcome[0]
         is_skipped = status == "skipped"
-        if status == "failed":
-            outcome = "failures"
-        elif identity in history.with_result or (is_skipped and identity in history.temporary_skips):
-            outcome = "done"
-        elif is_skipped:
-            outcome = "skips"
-        elif scheduled.replicate_key in queued:
-            outcome = "queued"
-        else:
-            outcome = "exhausted" if history.is_exhausted(identity, settings) and not retry else "to_run"
-        by_outcome[outcome].append(scheduled)
+        was_skipped = is_skipped and identity in history.temporary_skips
+        rules = [  # (whether the rule applies, what becomes of the case). The first rule that applies counts.
+            (status == "failed", "failures"),
+            (identity in history.with_result or was_skipped, "done"),
+            (is_skipped, "skips"),
+            (scheduled.replicate_key in queued, "queued"),
+            (history.is_exhausted(identity, settings) and not retry, "exhausted"),
+            (True, "to_run"),
+        ]
+        by_outcome[next(outcome for applies, outcome in rules if applies)].append(scheduled)
     return Schedule(
         group_by_process(by_outcome["to_run"]), tuple(by_outcome["skips"]), len(by_outcome["done"]), machine,
         environments, len(by_outcome["queued"]), len(by_outcome["exhausted"]), tuple(by_outcome["failures"]),
