@@ -94,8 +94,8 @@ def _advise_on_devices(words: list[str], request: _Request, console: Console) ->
     """Print advice for each number of devices, each from a child process that runs JAX.
 
     On a GPU or TPU, one child process handles all numbers of devices. Raise `Refusal` if a number of devices
-    is invalid, or if there is no advice for any of them. Raise `KeyboardInterrupt` if a signal stops a child
-    process before it finds a method.
+    is invalid, or if there is no advice for any of them. Raise `KeyboardInterrupt` if a signal comes before
+    there is any advice.
     """
     _check_devices(request)
     options, devices = request.options, request.options["devices"]
@@ -216,7 +216,7 @@ def _parse_shapes(option: str, texts: Sequence[str]) -> _Shapes:
 
 
 def _run_in_process(words: list[str], request: _Request) -> tuple[str, bool]:
-    """Run this command in a child process. Return the time of the best method, and whether a signal came.
+    """Run this command in a child process. Return the best time, and whether a signal stopped the process.
 
     The time is a text such as "1.06 ms per call, measured". `words` are the arguments of the command. Raise
     `Refusal` if the process refuses the function or dies, and `KeyboardInterrupt` if a signal stops it before
@@ -280,7 +280,7 @@ def main() -> None:
 
 
 def _advise(request: _Request, console: Console) -> str:
-    """Find the fastest way to differentiate in this process, and print it. Return its time as text."""
+    """Print the fastest way to differentiate, and return the time of one call of it as text."""
     dtypes = [dtype for group in (request.points, request.shared) for _, dtype in group.values()]
     dtypes += [request.case.dtype] if request.case else []
     _start_jax(request.options["devices"][0] if request.is_bound else 0, "float64" in dtypes)

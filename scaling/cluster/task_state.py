@@ -151,7 +151,7 @@ def _find_submitted_tasks(
     """
     known_jobs = {submitted_task.job for submitted_task in submission.tasks}
     named_jobs = {job: state for (name, job), state in jobs.items() if name == submission.name}
-    # The launcher may have ended before it saved the job ID. The journal has the ID after the start.
+    # The launcher may have ended before it saved the job ID. A task that has started has it in its journal.
     unassigned = [state for job, state in named_jobs.items() if job not in known_jobs and state.live]
     for submitted_task in submission.tasks:
         listed = named_jobs.get(submitted_task.job) if submitted_task.job else next(iter(unassigned), None)
@@ -180,7 +180,7 @@ def _find_state(task: TaskState, problem: str) -> JobState:
 
 
 def _read_final_state(task: TaskState) -> JobState:
-    """Return how a task ended according to its journal and log, or that it is lost."""
+    """Return the final state of a task according to its journal and log, or `LOST`."""
     journal = task.journal
     if journal.last_event == "ended":
         return JobState("COMPLETED", journal.node)
@@ -225,8 +225,8 @@ def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
 def cancel_tasks(tasks: Iterable[TaskState]) -> list[TaskState]:
     """Cancel the pending and running tasks among `tasks`, and return the cancelled tasks.
 
-    Slurm cancels all jobs of the submissions of these tasks. If it refuses to cancel a submission, the other
-    tasks are still cancelled before `Refusal` is raised.
+    Slurm cancels all jobs of the submissions of these tasks. If Slurm cannot cancel a submission, raise
+    `Refusal` after the other tasks are cancelled.
     """
     live_tasks, refusals = [task for task in tasks if task.state.live], list[Refusal]()
     for name in {task.submission.name for task in live_tasks if task.submission.kind == SLURM}:

@@ -95,8 +95,7 @@ class ChildProcess:
         """Return a reason, a phrase and the last line of standard error, which explain why a process ended.
 
         The reason is "out_of_memory" or "killed". The phrase is, for example, "ended with status 1". The line
-        is "" if no line may explain the exit. `status` is the exit status. After signal N, it is -N or
-        128 + N.
+        is "" if none explains the exit. `status` is the exit status, which is -N or 128 + N after signal N.
         """
         status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
         last_line = last_informative_line(self.stderr_lines())
@@ -177,9 +176,9 @@ def _count_oom_kills() -> int:
 
 
 def last_informative_line(stderr_lines: Sequence[str]) -> str:
-    """Return the last of `stderr_lines` that may explain an exit, or "" if none does.
+    """Return the last of the lines of standard error that may explain an exit, or "" if none does.
 
-    `stderr_lines` are lines of standard error. Paths and secrets are removed from the returned line.
+    Paths and secrets are removed from the line.
     """
     informative = [line for line in stderr_lines if line.strip() and not _UNINFORMATIVE.match(line)]
     rejected_flags = [line for line in informative if "Couldn't interpret value" in line]
@@ -189,10 +188,9 @@ def last_informative_line(stderr_lines: Sequence[str]) -> str:
 
 
 def explain_failure(stderr_lines: Sequence[str]) -> tuple[str, str] | None:
-    """Return the reason and an explanation for a failed step of a Slurm job, or None if they are unknown.
+    """Return a reason and its explanation for a failed step of a Slurm job, or None if they are unknown.
 
-    `stderr_lines` are the lines of standard error of the step. The reason is a key of
-    `scaling.core.record.REASONS`.
+    They follow from the standard error of the step. The reason is a key of `scaling.core.record.REASONS`.
     """
     slurm_messages = [line for line in reversed(stderr_lines) if line.startswith(_SLURM_PREFIXES)]
     causes = (

@@ -68,7 +68,7 @@ def claim_cores(
 
 
 def _describe_wait(cores: list[int], node: str) -> str:
-    """Return a message that this process waits for `cores`, with the IDs of the processes that claim them."""
+    """Return a message which says that this process waits for `cores`, and which processes claim them."""
     holder_pids = set()
     for core in cores:
         with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
