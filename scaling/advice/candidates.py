@@ -140,9 +140,8 @@ def find_useful_coloring(base: Case) -> Coloring | None:
     built = workload.build(base)
     derivative = describe_derivative(base, built)
     fewest_seeds, entries = min(derivative.inputs, derivative.outputs), derivative.inputs * derivative.outputs
-    is_first = base.target not in SECOND
     if (
-        not is_first
+        base.target in SECOND
         or fewest_seeds < _MIN_COLORED_SEEDS
         or entries > _MAX_COLORED_ENTRIES
         or why_unavailable()

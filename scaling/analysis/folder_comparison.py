@@ -125,20 +125,21 @@ def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase 
     failed = [name for name, records in folders if any(record.status == "failed" for record in records)]
     unmeasured = (record for record in (*old, *new) if record.status != "ok")
     reasons = (": ".join(filter(None, (r.reason or "no reason given", r.text))) for r in unmeasured)
-    if not (a or b or failed):
+    possible_verdicts = {  # the first one that applies is the verdict on the case
+        "failed in both": len(failed) == 2,
+        "failed in A": failed == ["A"],
+        "failed in B": failed == ["B"],
+        "out of memory in B": a and not b and any(r.reason in OUT_OF_MEMORY_REASONS for r in new),
+        "unbound or oversubscribed": not all(record.honest for record in a + b),
+        UNDECIDED: a and b,
+        "skipped in B": a and new,
+        "only in A": a,
+        "skipped in A": b and old,
+        "only in B": b,
+    }
+    verdict = next((verdict for verdict, applies in possible_verdicts.items() if applies), None)
+    if verdict is None:
         return None
-    if failed:
-        verdict = "failed in both" if len(failed) == 2 else f"failed in {failed[0]}"
-    elif not b and any(record.reason in OUT_OF_MEMORY_REASONS for record in new):
-        verdict = "out of memory in B"
-    elif not all(record.honest for record in a + b):
-        verdict = "unbound or oversubscribed"
-    elif a and b:
-        verdict = UNDECIDED
-    elif a:
-        verdict = "skipped in B" if new else "only in A"
-    else:
-        verdict = "skipped in A" if old else "only in B"
     ratio = estimate_ratio(b, a) if verdict == UNDECIDED else None
     return ComparedCase((old or new)[0].case, verdict, a, b, ratio, text="; ".join(dict.fromkeys(reasons)))
 

@@ -141,13 +141,13 @@ def _name_disturbance(mark: str) -> str:
 def reasons_for_doubt(fast: Timing, slow: Timing) -> tuple[str, ...]:
     """Return the reasons why `fast` may not be faster than `slow`, such as 'measured in one process'."""
     ten_empty_calls = _LEAST_EMPTY_CALLS * max(map(dispatch_floor, (fast, slow)))
-    reasons = []
-    if fast.median < ten_empty_calls:
-        reasons.append(SHORT)
-    elif abs(slow.median - fast.median) < ten_empty_calls:
-        reasons.append("the times differ by under 10x the overhead of a call")
-    if min(len(fast.records), len(slow.records)) < 2:
-        reasons.append(ONE_PROCESS)
+    is_short, difference = fast.median < ten_empty_calls, abs(slow.median - fast.median)
+    possible_reasons = {
+        SHORT: is_short,
+        "the times differ by under 10x the overhead of a call": not is_short and difference < ten_empty_calls,
+        ONE_PROCESS: min(len(fast.records), len(slow.records)) < 2,
+    }
+    reasons = [reason for reason, applies in possible_reasons.items() if applies]
     for fraction, causes in map(describe_disturbances, (fast, slow)):
         reasons += causes if fraction > DISTURBED else []
     return tuple(dict.fromkeys(reasons))

@@ -237,10 +237,6 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and value != ""
 
 
-def _is_path(value: Any) -> bool:
-    return isinstance(value, str | int)
-
-
 def _is_name(value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch(r"\w[\w.+-]{0,63}", value, re.ASCII) is not None
 
@@ -310,7 +306,10 @@ _GPU_TARGET = "a mapping of the fields of XLA's GpuTargetConfigProto to numbers,
 _PLATFORM_RULES: dict[str, _Rules] = {
     "cpu": {
         "memory": (f"{_NUMBER} or null", _OR_NULL),
-        "ceilings": ("the path of a results folder or null", (_is_path, None)),
+        "ceilings": (
+            "the path of a results folder or null",
+            lambda value: isinstance(value, str | int | None),
+        ),
     },
     "gpu": _ACCELERATOR_RULES | {"target": (_GPU_TARGET, _is_gpu_target)},
     "tpu": _ACCELERATOR_RULES
