@@ -274,6 +274,8 @@ def advise(
     import_line: str = "",
 ) -> Advice:
     """Return an `Advice` on a function. `scaling.advise` documents the arguments."""
+    if note is not None and not callable(note):
+        raise Refusal(f"note must be a function of a line of text, such as print, or None, not {note!r}")
     problem = make_problem(function, points, shared, wrt, target, import_line)
     note = note or (lambda text: None)
     _check_advice_options(budget, devices, hardware)  # before the sparsity pattern is detected

@@ -97,6 +97,9 @@ def make_problem(
         raise Refusal(
             "the function to advise on is defined by `async def`, which JAX cannot trace: use `def`"
         )
+    if not isinstance(import_line, str):
+        example = "such as 'from my_model import f'"
+        raise Refusal(f"import_line must be a line of code, {example}, not {describe(import_line)}")
     check_names("target", [target], TARGETS)
     points = _read_inputs("points", points)
     shared = _read_inputs("shared", {} if shared is None else shared)

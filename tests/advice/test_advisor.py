@@ -287,6 +287,7 @@ def test_a_gauss_newton_product_is_refused_if_only_the_reverse_mode_of_the_funct
         ({"devices": [[1]]}, "devices must be positive integers"),
         ({"devices": []}, r"devices must be positive integers, such as \[1, 2\], not \[\]"),
         ({"devices": None}, "devices must be positive integers, such as .*, not None"),
+        ({"note": 2}, "note must be a function of a line of text, such as print, or None, not 2"),
         ({"hardware": ""}, "unknown hardware '': choose from a100"),
         ({"hardware": 3}, "unknown hardware 3: choose from a100"),
         ({"devices": [99]}, "devices=99: JAX has 8 cpu devices here"),

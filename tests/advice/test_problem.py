@@ -106,6 +106,10 @@ class OtherArray:
         ),
         ((np, {"x": X}), ["(module): give a function"]),
         ((force, {"x": X}, {"k": K}, "x", "hesian"), ["unknown target 'hesian'", "did you mean 'hessian'"]),
+        (
+            (force, {"x": X}, {"k": K}, "x", "jacobian", None),
+            ["import_line must be a line of code, such as 'from my_model import f', not None"],
+        ),
     ],
 )
 def test_a_bad_input_is_explained_in_one_line(arguments, words):
