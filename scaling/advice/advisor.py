@@ -253,7 +253,7 @@ def _candidate_sort_key(record: Record) -> tuple[Any, ...]:
 
 
 def _complexity(case: Case) -> tuple[int, int]:
-    """Return the number of devices and the number of options of a case. Both are small for a simple case.
+    """Return a sort key that is smaller for simpler cases: the numbers of devices and of options.
 
     The options are chunk, block, mixed mode and mode=vmap_grad.
     """

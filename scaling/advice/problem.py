@@ -229,9 +229,9 @@ def registered(
 ) -> Iterator[Case]:
     """Register a problem as a temporary workload, and yield a `Case` of it. Remove the workload on exit.
 
-    By default, core/ computes the derivative. `write(case)` returns another function that computes it, by the
-    AD mode of the case, from the inputs at all points. `other_modes` are AD modes that only `write` can
-    compute.
+    By default, core/ computes the derivative. If `write` is given, `write(case)` returns the function that
+    computes it instead, at all points, by the AD mode of the case. `other_modes` are further modes that only
+    `write` can compute.
     """
     module = types.ModuleType(f"{ADVISED}{problem.name}_{next(_workload_numbers)}")
     module.workload = _define_workload(problem, write, other_modes)  # type: ignore[attr-defined]

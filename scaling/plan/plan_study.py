@@ -285,7 +285,7 @@ def _compile_first(worker: WorkerGroup, equal_cases: list[Case], seconds: float,
 
 
 def on_one_device(case: Case) -> Case:
-    """Return a case on one device whose program is the same as that of each device of `case`.
+    """Return a case on one device that runs the same program as each device of `case`.
 
     Return `case` itself if no such case is known.
     """

@@ -123,9 +123,9 @@ def _curve_cell(point: CurvePoint) -> str:
 
 
 def count_statuses(findings: Findings) -> Counter[str]:
-    """Return the number of replicates of cases with each status, including "planned" and "missing".
+    """Return the number of cases with each status, including "planned" and "missing".
 
-    If the folder has only plans, their skipped and failed cases are counted.
+    Each replicate counts as a case. If the folder has only plans, their skipped and failed cases are counted.
     """
     plans = Counter(record.status for forecast in findings.forecasts for record in forecast.records)
     counts = Counter(record.status for record in findings.newest_records) or plans

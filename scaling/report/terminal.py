@@ -84,7 +84,7 @@ def inputs_digest(folder: Path) -> str:
 
 
 def _add_output_digest(folder: Path, digest: str) -> str:
-    """Return `digest`, a space, and a digest of those files of the report that exist."""
+    """Return `digest`, followed by a space and a digest of the existing files of the report."""
     output = hashlib.sha256()
     for name in REPORT_FILES:
         with contextlib.suppress(OSError):
