@@ -6,15 +6,15 @@ from pathlib import Path
 from rich.console import Console
 
 from scaling.cli.output import damaged_notes, print_lines
-from scaling.core.case import Refusal
+from scaling.core.case import check_value
 from scaling.report import export as exporting
 from scaling.results import store
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
     """Export a results folder in the formats that --format lists, and print the paths of the new files."""
-    if args.output is not None and not args.output.strip():
-        raise Refusal(f"--output must be a folder, such as --output tables, not {args.output!r}")
+    is_folder = args.output is None or bool(args.output.strip())
+    check_value("--output", args.output, is_folder, "a folder, such as --output tables")
     output = Path(args.output) if args.output else None
     formats = [name for argument in args.format for name in argument.split(",")] or ["csv"]
     folder = store.require_results_folder(args.folder)

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from scaling.cli.output import damaged_notes, print_lines
-from scaling.core.case import Refusal
+from scaling.core.case import Refusal, check_value
 from scaling.core.formatting import format_count
 from scaling.core.record import to_line
 from scaling.results import store
@@ -32,8 +32,7 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
     Raise `Refusal` before any file is written if a folder is invalid or a file cannot be read.
     """
     folders, target = [store.require_results_folder(folder) for folder in inputs], Path(output)
-    if not output.strip():
-        raise Refusal(f"--output must be a folder, such as --output results/both, not {output!r}")
+    check_value("--output", output, bool(output.strip()), "a folder, such as --output results/both")
     store.refuse_other_files(target, "--output ")
     loaded = {folder: _load_all_files(folder) for folder in (*folders, target)}
     store.create_results(target, "--output ")

@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scaling.core.case import Refusal
-from scaling.core.formatting import format_value
+from scaling.core.case import Refusal, check_value
 
 NONE, LOCAL, SLURM, ALLOCATION, HOSTS = ("none", "local", "slurm", "allocation", "hosts")
 SUBMISSIONS = "jobs"  # subfolder of the results folder that contains the submissions
@@ -94,8 +93,7 @@ def _parse_field(key: str, value: Any) -> Any:
         return None
     parse, expected = _PARSERS.get(key, (_parse_name, "a name"))
     parsed = parse(value) if isinstance(value, bool) == (key == "exclusive") else None
-    if parsed is None:
-        raise Refusal(f"cluster.{key} must be {expected}, not {format_value(value)}")
+    check_value(f"cluster.{key}", value, parsed is not None, expected)
     return parsed
 
 

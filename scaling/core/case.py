@@ -81,6 +81,13 @@ def check_names(what: str, names: Iterable[Any], valid_names: Collection[Any]) -
             raise unknown_name(what, name, valid_names)
 
 
+def check_value(name: str, value: Any, is_valid: bool, expected: str, fix: str = "") -> None:
+    """Raise `Refusal` if `is_valid` is false: `name` must be `expected`, and it is `value`."""
+    if not is_valid:
+        advice = f": {fix}" if fix else ""
+        raise Refusal(f"{name} must be {expected}, not {format_value(value)}{advice}")
+
+
 def _field(view: str, default: Any) -> Any:
     return field(default=default, metadata={"view": view})
 
@@ -128,13 +135,11 @@ class Case:
                 raise unknown_name(name, value, valid)
         for name in ("workload", "target", "variant", "wrt", "engine", "formulation", "forward"):
             value = getattr(self, name)
-            if value == "" or not isinstance(value, str if name in ("workload", "engine") else str | None):
-                raise Refusal(f"{name} must be a name, not {format_value(value)}")
+            is_text = isinstance(value, str if name in ("workload", "engine") else str | None)
+            check_value(name, value, is_text and value != "", "a name")
         for name in ("jit", "overlap"):
-            if not isinstance(getattr(self, name), bool):
-                raise Refusal(f"{name} must be true or false, not {format_value(getattr(self, name))}")
-        if not isinstance(self.sizes, Mapping):
-            raise Refusal(f"sizes must be a mapping such as {{p: 64}}, not {format_value(self.sizes)}")
+            check_value(name, getattr(self, name), isinstance(getattr(self, name), bool), "true or false")
+        check_value("sizes", self.sizes, isinstance(self.sizes, Mapping), "a mapping such as {p: 64}")
         for name, minimum in (("points", 1), ("devices", 1), ("data_seed", 0)):
             _require_integer(name, getattr(self, name), minimum)
         for name in ("chunk", "block", "memory_limit"):

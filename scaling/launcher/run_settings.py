@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from scaling.core.case import Refusal, check_names
-from scaling.core.formatting import format_value
+from scaling.core.case import Refusal, check_names, check_value
 from scaling.core.timing import Sampling
 from scaling.launcher.machine import ONE_PER_DEVICE
 from scaling.results.store import MAX_REPLICATES
@@ -44,13 +43,10 @@ class RunSettings:
         case.
         """
         for name in _BOOLEAN_SETTINGS:
-            if not isinstance(config[name], bool) and not (name == "wait" and config[name] is None):
-                raise Refusal(f"{name} must be true or false, not {format_value(config[name])}")
+            is_valid = isinstance(config[name], bool) or (name == "wait" and config[name] is None)
+            check_value(name, config[name], is_valid, "true or false")
         sampling = config["sampling"]
-        if not isinstance(sampling, Mapping):
-            raise Refusal(
-                f"sampling must be a mapping such as {{seconds: 1.0}}, not {format_value(sampling)}"
-            )
+        check_value("sampling", sampling, isinstance(sampling, Mapping), "a mapping such as {seconds: 1.0}")
         check_names("key of sampling", sampling, [setting.name for setting in fields(Sampling)])
         values = {**config, "replicates": _choose_replicates(config)}
         values |= {f"sampling.{name}": value for name, value in sampling.items()}
@@ -66,10 +62,11 @@ def _check_number(name: str, value: Any, minimum: float, is_integer: bool) -> No
     types = (int,) if is_integer else (int, float)
     maximum = MAX_REPLICATES if name == "replicates" else _MAX_NUMBER
     bound = f" and at most {maximum:g}" if isinstance(value, types) and value > maximum else ""
-    if isinstance(value, bool) or not isinstance(value, types) or not minimum <= value <= maximum:
-        kind = "an integer" if is_integer else "a number"
-        kind = f"{ONE_PER_DEVICE} or {kind}" if name == "processes" else kind
-        raise Refusal(f"{name} must be {kind}, {minimum:g} or more{bound}, not {format_value(value)}")
+    kind = "an integer" if is_integer else "a number"
+    kind = f"{ONE_PER_DEVICE} or {kind}" if name == "processes" else kind
+    is_number = isinstance(value, types) and not isinstance(value, bool)
+    is_valid = is_number and minimum <= value <= maximum
+    check_value(name, value, is_valid, f"{kind}, {minimum:g} or more{bound}")
 
 
 def _choose_replicates(config: Mapping[str, Any]) -> Any:

@@ -26,6 +26,7 @@ from scaling.core.case import (
     Case,
     Refusal,
     check_names,
+    check_value,
     from_dict,
     unknown_name,
 )
@@ -172,16 +173,14 @@ def _override(grid: _Grid, replacements: Mapping[str, Any], source: str) -> _Gri
 
 def _check_study(study: Mapping[str, Any], parts: Any) -> None:
     """Raise `Refusal` if `parts`, `grids`, `ceilings`, `title`, `sizes` or `where` of a study is invalid."""
-    if not isinstance(parts, Mapping) or not all(isinstance(part, Mapping) for part in parts.values()):
-        raise Refusal(f"parts must be a mapping of studies by name, not {format_value(parts)}")
-    grids = study.get("grids", [{}])
-    if not isinstance(grids, list) or not grids or not all(isinstance(grid, Mapping) for grid in grids):
-        fix = "write one such as `- {mode: jacfwd}`, or leave grids out"
-        raise Refusal(f"grids must be a list of mappings, at least one, not {format_value(grids)}: {fix}")
-    if not isinstance(study.get("ceilings"), bool | None):
-        raise Refusal(f"ceilings must be true or false, not {format_value(study['ceilings'])}")
-    if not isinstance(study.get("title"), str | None):
-        raise Refusal(f"title must be a text, not {format_value(study['title'])}")
+    has_parts = isinstance(parts, Mapping) and all(isinstance(part, Mapping) for part in parts.values())
+    check_value("parts", parts, has_parts, "a mapping of studies by name")
+    grids, fix = study.get("grids", [{}]), "write one such as `- {mode: jacfwd}`, or leave grids out"
+    has_grids = isinstance(grids, list) and grids and all(isinstance(grid, Mapping) for grid in grids)
+    check_value("grids", grids, bool(has_grids), "a list of mappings, at least one", fix)
+    ceilings, title = study.get("ceilings"), study.get("title")
+    check_value("ceilings", ceilings, isinstance(ceilings, bool | None), "true or false")
+    check_value("title", title, isinstance(title, str | None), "a text")
     _read_sizes(study)
     _parse_where(study.get("where"))  # also if all grids replace it
 
@@ -216,8 +215,7 @@ def add_source(text: str, sources: _Sources) -> str:
 def _read_sizes(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the value of `sizes`, or {} if it is not given. Raise `Refusal` if it is not a mapping."""
     sizes = {} if fields.get("sizes") is None else fields["sizes"]
-    if not isinstance(sizes, Mapping):
-        raise Refusal(f"sizes must be a mapping such as {{p: [8, 64]}}, not {format_value(sizes)}")
+    check_value("sizes", sizes, isinstance(sizes, Mapping), "a mapping such as {p: [8, 64]}")
     return sizes
 
 
@@ -266,9 +264,8 @@ def _make_cell(fields: dict[str, Any], overridden: Collection[str]) -> GridCell:
     scaling = fields.pop("scaling", "strong")
     check_names("scaling", [scaling], SCALINGS)
     name = fields.get("workload")
-    if not isinstance(name, str) or not name:
-        fix = "write workload=rbf, or the import path of your module, as workload=spring"
-        raise Refusal(f"workload must be a name, not {format_value(name)}: {fix}")
+    fix = "write workload=rbf, or the import path of your module, as workload=spring"
+    check_value("workload", name, isinstance(name, str) and name != "", "a name", fix)
     if isinstance(fields.get("mode"), str) and fields["mode"] in ALIASES:  # such as vmap_jacfwd
         alias, (fields["mode"], batch) = fields["mode"], ALIASES[fields["mode"]]
         if fields.get("batch", batch) != batch and ("mode" in overridden) == ("batch" in overridden):
@@ -305,9 +302,8 @@ def _parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
     "p": 64}. If `where` is None, the function returns True. Raise `Refusal` if the condition is invalid. The
     function raises `Refusal` if the condition cannot be evaluated.
     """
-    if not isinstance(where, str | bool | None):
-        example = "\"devices == 1 or api != 'jit'\""
-        raise Refusal(f"where must be a condition in quotes, such as {example}, not {format_value(where)}")
+    expected = "a condition in quotes, such as \"devices == 1 or api != 'jit'\""
+    check_value("where", where, isinstance(where, str | bool | None), expected)
     condition = "True" if where is None else str(where)
     try:
         tree = ast.parse(condition, mode="eval")

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 from scaling.analysis.cases import Method
 from scaling.analysis.estimate import Estimate
-from scaling.core.case import Refusal, check_names
+from scaling.core.case import Refusal, check_names, check_value
 from scaling.core.environment import scrub
-from scaling.core.formatting import format_value
 from scaling.core.record import is_number
 
 JOB_FILE = "job.pickle"  # file with the pickled `PublishJob` in the working directory of upload.py
@@ -53,8 +52,7 @@ class TrackingSettings:
                      "a list of words of at most 64 printable characters"),
         }  # fmt: skip
         for name, (is_valid, valid) in checks.items():
-            if not is_valid:
-                raise Refusal(f"tracking.{name} must be {valid}, not {format_value(getattr(self, name))}")
+            check_value(f"tracking.{name}", getattr(self, name), is_valid, valid)
         object.__setattr__(self, "tags", tuple(self.tags))
 
     @classmethod
