@@ -289,8 +289,8 @@ def _describe_dtype_difference(
 ) -> str | None:
     """Return a message if function values in two dtypes differ by more than rounding errors, else None.
 
-    `native_values` are the values in the dtype of the case, and `noise` contains their rounding errors. It is
-    NaN where rounding makes a value invalid, such as an argument of arccos that exceeds 1.
+    `native_values` are the values in the dtype of the case, and `noise` contains their rounding errors. A
+    rounding error is NaN if rounding makes a value invalid, such as an argument of arccos that exceeds 1.
     """
     dtype = reference.native.dtype
     roundoff = max(ROUNDOFF[dtype], reference.evaluation.roundoff)

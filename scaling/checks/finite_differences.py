@@ -106,7 +106,7 @@ def _noise_of_short_steps(differences: np.ndarray) -> np.ndarray:
 def _find_jumps(differences: np.ndarray, value_rounding: np.ndarray) -> np.ndarray:
     """Return where an output jumps or oscillates, as a boolean array of shape (points, outputs).
 
-    It does where finite differences with short steps depend on the step by more than rounding errors.
+    At a jump, finite differences with short steps depend on the step by more than rounding errors.
     """
     least_change = np.maximum(CONFIRMING_ERROR * np.abs(differences), 8 * value_rounding / _STEPS)
     return np.any((np.abs(np.diff(differences, axis=0)) > least_change[1:])[-3:], axis=0)
@@ -207,8 +207,8 @@ def find_suspicious_points(
 ) -> np.ndarray:
     """Return the indices of the points where the derivative seems to be wrong, the worst first.
 
-    At these points, it differs from a coarse finite difference by more than the fraction `_THRESHOLD`. The
-    inputs of each of the `groups` are changed together.
+    At these points, the derivative differs from a coarse finite difference by more than the fraction
+    `_THRESHOLD`. The inputs of each of the `groups` are changed together.
     """
     count = min(case.points, max(1, _MAX_SCREENED_ELEMENTS // (evaluation.width * len(evaluation.names))))
     block_size = max(1, min(count, _MAX_ELEMENTS_PER_CALL // evaluation.width))
@@ -242,7 +242,7 @@ def _estimate_error_along(
 
     The error of a derivative d is (|d - f| - rounding error) / (|d| + |f|), where f is the finite difference
     of the step for which the error is smallest. At a kink, the error is 0 if d is between the one-sided
-    slopes. It is infinite if d or all f are not finite. `center` contains the function values.
+    slopes. The error is infinite if d or all f are not finite. `center` contains the function values.
     """
     noise = VALUE_ROUNDINGS * evaluation.roundoff * np.abs(center)
     derivative = evaluations.directional_derivative(evaluation, arrays, direction)

@@ -29,9 +29,8 @@ ValuesAtShift = Callable[[np.ndarray], np.ndarray]  # shift along a direction ->
 def result_bounds(spec: ReferenceSpec, start: int, stop: int, errors: np.ndarray | None = None) -> np.ndarray:
     """Return an upper bound on the errors of a forward-difference result at each of the points [start, stop).
 
-    If `errors` is given, bounds that are too low for these errors are raised (`cover_errors`). It contains
-    the absolute errors of the result minus the tolerance for rounding, in the shape (points, outputs,
-    entries).
+    If `errors` is given, bounds that are too low for these errors are raised (`cover_errors`). `errors`, of
+    shape (points, outputs, entries), contains the absolute errors minus the tolerance for rounding.
     """
     estimate_bounds = functools.partial(input_bounds, spec, start, stop, spec.rounding.terms)
     bounds = estimate_bounds()
@@ -50,8 +49,8 @@ def cover_errors(bound: np.ndarray, errors: np.ndarray, bound_at: Callable[[int]
     """Return the error bound of each point, raised where a bound of another input explains larger errors.
 
     `bound`, of shape (points,), comes from a sample of the inputs. While an error exceeds it, the bound is
-    raised to `bound_at(entry)`, that of the input of the entry whose error exceeds it most. This ends if
-    `bound_at(entry)` is not higher. `errors` has the shape (points, outputs, entries).
+    raised to `bound_at(entry)`, that of the input of the entry whose error exceeds it most, as long as that
+    is higher. `errors` has the shape (points, outputs, entries).
     """
     while True:
         uncovered = (errors - bound[:, None, None]).max(axis=(0, 1))
@@ -68,8 +67,8 @@ def input_bounds(
     """Return upper bounds on the errors of forward differences with respect to each input.
 
     The bounds have the shape (points, inputs), or (points, 1) if the result is the product J x of the
-    Jacobian and the point x. A bound holds for all outputs, or for their sum if the outputs are summed. It is
-    a safety factor times the sum of two errors of a difference with the step h:
+    Jacobian and the point x. A bound holds for all outputs, or for their sum if the outputs are summed. Each
+    bound is a safety factor times the sum of two errors of a difference with the step h:
 
     truncation error    h / 2 times the largest absolute second derivative at x and at x + h
     rounding error      the rounding errors of x + h and of both function values, divided by h
@@ -143,7 +142,7 @@ def _value_noise(spec: ReferenceSpec, arrays: InputArrays, start: int, stop: int
 def _measure_noise(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
     """Return an estimate of the rounding error of the function values at each point, of shape (points,).
 
-    It is the range of the values in several evaluations with random rounding errors.
+    The estimate is the range of the values in several evaluations with random rounding errors.
     """
     native = spec.computed.native
     with evaluations.evaluation_context(native.dtype):
@@ -183,10 +182,10 @@ def _largest_slope_and_curvature(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the largest absolute first and second derivatives of `values_at` at the shifts 0 and `step`.
 
-    Both have the shape (points,). They are those of the output with the largest derivative or, if the outputs
-    are summed, the sums over the outputs. `x`, of shape (points,), is the shifted coordinate at shift = 0.
-    The second derivative is also estimated with the step size `step / 2`, to detect a kink between the two
-    shifts. The error that such a kink causes is at most 1.5 * step / 2 * (second derivative).
+    Both have the shape (points,). If the outputs are summed, so are their absolute derivatives. Otherwise,
+    those of the output with the largest derivative are returned. `x`, of shape (points,), is the shifted
+    coordinate at shift 0. The second derivative is also estimated with the step size `step / 2`, to detect a
+    kink between the two shifts. The error of a kink is at most 1.5 * step / 2 * (second derivative).
     """
     slope = curvature = np.zeros(())
     lengths = [(end, 1e-3 * np.where(x + end == 0, 1.0, np.abs(x + end))) for end in (0.0, step)]

@@ -176,7 +176,7 @@ def _rounding_of_block(
 ) -> tuple[np.ndarray, str]:
     """Return the rounding error of each entry of a block, and a note, which is "" unless they are unknown.
 
-    They are unknown, and 0 is returned, if the function raises an exception at inputs with rounding errors.
+    Unknown errors are returned as 0, if the function raises an exception at inputs with rounding errors.
     The arguments are those of `_explain_block`.
     """
     try:
@@ -221,8 +221,8 @@ def _estimate_rounding(
 ) -> np.ndarray:
     """Return an estimate of the rounding error of each entry of a block, in the shape of `size`.
 
-    Each entry is evaluated `count` times with random rounding errors. The estimate is infinite if any of
-    these values is infinite or NaN.
+    Each entry is evaluated `count` times with random rounding errors. The estimate is infinite if any
+    evaluated value is infinite or NaN.
     """
     spec, native = suspect.spec, suspect.native
     padded_points = _pad_indices(points)
@@ -296,7 +296,7 @@ def _terms_of_zeros(suspect: _Suspect, arrays: InputArrays, shape: tuple[int, ..
     """Return the magnitudes of the terms that cancel in outputs whose expected value is 0 at all points.
 
     The error of such an output is relative to its terms. The result has the shape (points, outputs), and is 0
-    for all other outputs. It is None if the closed form of the workload does not return magnitudes of terms.
+    for all other outputs. Return None if the closed form of the workload computes no magnitudes of terms.
     """
     is_value = suspect.spec.case.ad_mode.is_value
     form = closed_form(suspect.spec.case, suspect.spec.workload)

@@ -316,7 +316,7 @@ def _measure_values(evaluation: Evaluation, arrays: InputArrays) -> tuple[np.nda
 def _is_hidden(evaluation: Evaluation, center: np.ndarray, noise: np.ndarray) -> np.ndarray:
     """Return where rounding may hide changes of an output, as a boolean array of shape (points, outputs).
 
-    It may where the rounding error exceeds a fraction of the largest |output| at the point, or where this
+    It may hide them if the rounding error exceeds a fraction of the largest |output| at the point, or if this
     fraction of the output underflows. `center` contains the outputs, and `noise` their rounding errors.
     """
     fraction = max(_HIDING_ERROR, VALUE_ROUNDINGS * evaluation.roundoff)

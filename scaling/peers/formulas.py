@@ -57,8 +57,8 @@ class Batch:
     def points_per_tangent(self, index: int) -> int:
         """Return the number of points whose columns one JVP with respect to the input `x[index]` computes.
 
-        It is 1 if the points share the input or the function sums over them. The tangent of the JVP contains
-        a unit vector for each of these points.
+        The number is 1 if they share the input or the function sums over them. The tangent of the JVP
+        contains a unit vector for each of these points.
         """
         is_per_point = self.workload.names[index] in self.workload.points
         return self.case.points if is_per_point and not self.sizes.summed else 1

@@ -224,7 +224,7 @@ class LlvmFunction:
     def _count_work_groups(self) -> int:
         """Return the number of work groups (parts that run in parallel) of the kernel.
 
-        It is the constant with which the kernel compares its work-group index, or 1 if there is no such
+        The number is the constant with which the kernel compares its work-group index, or 1 without such a
         comparison.
         """
         comparisons = filter(None, map(self._find_comparison, self.definitions))
