@@ -117,9 +117,7 @@ def _reevaluate_suspect(progress: CheckProgress, suspect: _Suspect, start: tuple
         is_allowed = ~is_hidden & (errors > tolerance)
         progress.allowed = max(progress.allowed, float(np.max(allowed, where=is_allowed, initial=0.0)))
         error[block], is_pending[block] = np.where(is_undecided, 0.0, errors), False
-    if is_wrong.any():
-        points = points._replace(note=describe_first_wrong(spec, comparison, is_wrong) + points.note)
-    progress.record_errors(points, *(x.reshape(len(x), -1).max(axis=1) for x in (error, is_wrong)))
+    progress.record_errors(points, comparison, error, is_wrong)
 
 
 def _entry_sizes(spec: ReferenceSpec, comparison: EntryComparison) -> _EntrySizes:

@@ -101,23 +101,23 @@ class CheckProgress:
         is_wrong = ~(by_point <= spec.tolerance + points.step_error)
         if is_wrong.any() and spec.repeatable:
             self.suspects.append((points, dataclasses.replace(comparison, scale=scale)))
-            return
-        if is_wrong.any():
-            text = load_option("rounding_check").describe_first_wrong(spec, comparison, is_wrong)
-            points = points._replace(note=text + points.note)
-        self.record_errors(points, by_point, is_wrong)
+        else:
+            self.record_errors(points, comparison, by_point, is_wrong)
 
-    def record_errors(self, points: PointsComparison, error: np.ndarray, is_wrong: np.ndarray) -> None:
-        """Update the largest error, the allowed error and the first wrong point.
+    def record_errors(
+        self, points: PointsComparison, comparison: EntryComparison, error: np.ndarray, is_wrong: np.ndarray
+    ) -> None:
+        """Update the largest error, the allowed error and the first wrong point by those of a comparison.
 
-        `error` and `is_wrong` contain one element for each point of `points`.
+        `error` and `is_wrong` have one element for each entry, or one for each point.
         """
-        if is_wrong.any():
-            first = int(np.argmax(is_wrong))
-            if self.first_wrong is None or points.start + first < self.first_wrong:
-                tolerance = self.spec.tolerance + points.step_error[first]
-                error_note = f"; its relative error is {error[first]:.3g}, the tolerance {tolerance:.2g}"
-                self.first_wrong, self.note = points.start + first, error_note + points.note
+        error, is_wrong_point = (x.reshape(len(x), -1).max(axis=1) for x in (error, is_wrong))
+        first = int(np.argmax(is_wrong_point))
+        if is_wrong_point[first] and (self.first_wrong is None or points.start + first < self.first_wrong):
+            tolerance = self.spec.tolerance + points.step_error[first]
+            error_note = f"; its relative error is {error[first]:.3g}, the tolerance {tolerance:.2g}"
+            text = load_option("rounding_check").describe_first_wrong(self.spec, comparison, is_wrong)
+            self.first_wrong, self.note = points.start + first, error_note + text + points.note
         self.largest_error = max(self.largest_error, float(np.max(error, initial=0.0)))
         if step_error := float(np.max(points.step_error, where=error > 0, initial=0.0)):
             self.allowed = max(self.allowed, self.spec.tolerance + step_error)
