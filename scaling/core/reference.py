@@ -266,8 +266,8 @@ def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndar
 
 def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
     if spec.case.ad_mode.is_value:
-        value, floor = reference_values(spec, start, stop)
-        return value[:, :, None], at_least(np.abs(value), floor)[:, :, None]
+        value, scale = reference_values(spec, start, stop)
+        return value[:, :, None], scale[:, :, None]
     J = reference_jacobians(spec, start, stop)
     if spec.common is None:
         draw_inputs = functools.partial(inputs.exact_inputs, spec.case, spec.workload, start, stop)
@@ -277,10 +277,10 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
     return J.values[:, None], largest[:, None, spec.nonzeros_pattern.rows]
 
 
-def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the fields `value` and `value_terms` of the `Reference` at the points [start, stop)."""
+def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the expected function values at the points [start, stop), and the scale of their errors."""
     reference = _evaluate_form(spec, closed_form(spec.case, spec.workload), start, stop)
-    return reference.value, reference.value_terms
+    return reference.value, at_least(np.abs(reference.value), reference.value_terms)
 
 
 def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> Jacobians:

@@ -33,7 +33,7 @@ from scaling.core.derivative import (
     sum_over_seeds,
 )
 from scaling.core.layout import split_inputs
-from scaling.core.reductions import Rounding, at_least
+from scaling.core.reductions import Rounding
 from scaling.core.reference import ReferenceSpec
 from scaling.core.workload import Workload
 
@@ -203,8 +203,7 @@ def _terms_of_sum(
     arrays have the shape (points, inputs), for the points [start, stop).
     """
     if spec.case.ad_mode.is_value:
-        value, floor = references.reference_values(spec, start, stop)
-        scale = at_least(np.abs(value), floor)
+        value, scale = references.reference_values(spec, start, stop)
         return value.sum(axis=1, keepdims=True), scale.sum(axis=1, keepdims=True)
     if spec.sampled:
         evaluation = dataclasses.replace(spec.computed.evaluation, summed=True)
