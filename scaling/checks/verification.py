@@ -54,7 +54,7 @@ class _Confirmation:
 
     is_wrong: np.ndarray  # shape (points,): whether an output differs by more than rounding errors
     # The fraction of the nonzero derivatives that are confirmed within 5 %, for all outputs or for the worst
-    # output, whichever is smaller. At least 0.5 if those of refuted outputs are.
+    # output, whichever is smaller. At least 0.5 if most derivatives of refuted outputs are confirmed.
     confirmed_share: float
     worst: str  # a description of the wrong derivative with the largest relative error, or ""
     unresolved: int | None  # the first point at which finite differences contradict each other, as at a kink
@@ -185,7 +185,7 @@ def _confirmed_share(comparison: DerivativeComparison, is_nonzero: np.ndarray) -
     nonzeros = is_nonzero.sum(axis=0)
     shares = (is_nonzero & is_confirmed).sum(axis=0) / np.maximum(nonzeros, 1)
     share = float(np.min(shares, where=nonzeros >= min(_LEAST_NONZEROS, len(is_nonzero)), initial=share))
-    # Nor must outputs that rounding hides. The limit of one half excludes chaotic outputs.
+    # Outputs that rounding hides must not protect a refuted output. A chaotic output is rarely confirmed.
     refuted = is_nonzero & comparison.is_wrong.any(axis=(0, 1))
     return max(share, 0.5) if refuted.any() and np.mean(is_confirmed[refuted]) > 0.5 else share
 

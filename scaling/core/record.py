@@ -108,9 +108,7 @@ class Record:
     # The fields of `scaling plan`: the program compiled for a machine, and its predicted time there.
     program_flops: float | None = None  # per device, of the optimized program
     program_transcendentals: float | None = None
-    kernels: list[dict[str, Any]] | None = (
-        None  # equal kernels once, with a count; see programs/kernel_work.py
-    )
+    kernels: list[dict[str, Any]] | None = None  # equal kernels once, with a count (programs/kernel_work.py)
     messages: list[dict[str, Any]] | None = None  # collectives: kind, bytes, group (devices), times
     program: str | None = None  # cases with the same value do the same work on each device
     compiled_as: str | None = None  # key of the compiled case with equal work per device

@@ -53,7 +53,7 @@ class Rounding:
     def scale(self, influence: Array, magnitude: Array) -> Array:
         """Return the scale of a result, by which the check divides errors: the larger of two weighted arrays.
 
-        `influence` is the change of the result if all entries of the Jacobian have the relative error 1.
+        `influence` is the largest change of the result if entries of the Jacobian have the relative error 1.
         `magnitude` is the sum of the absolute values of the entries that are added to one element. Each array
         is weighted by the square root of the length of its sum, relative to the longest sum.
         """

@@ -288,9 +288,9 @@ def _root(instructions: Instructions) -> HloInstruction:
 
 
 def source_of(name: str, instructions: Instructions, opcodes: Sequence[str] = ("bitcast",)) -> HloInstruction:
-    """Return the instruction that computes the array `name`, or of which `name` is a copy.
+    """Return the instruction that computes the array `name`. A copy is followed to its source.
 
-    A copy is an instruction whose opcode is in `opcodes`. It copies its first operand.
+    A copy is an instruction whose opcode is in `opcodes`. Its source is its first operand.
     """
     while instructions[name].opcode in opcodes:
         name = instructions[name].operands[0]

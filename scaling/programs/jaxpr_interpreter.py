@@ -206,8 +206,8 @@ def with_fixed_constants(
 
     A constant is an array, such as random numbers from a fixed key, that does not depend on the inputs, and
     is combined with an input, for example in a product. Return None if there is none. `structs` maps the name
-    of each input to an abstract array. A later call raises `ValueError` if its constants differ in number or
-    shape.
+    of each input to an abstract array. A later call raises `ValueError` if it computes more constants, or
+    constants of other shapes.
     """
     constants: list[np.ndarray] = []
 

@@ -217,7 +217,7 @@ class LlvmFunction:
         return count / 2
 
     def _find_comparison(self, condition: str) -> Comparison | None:
-        """Return the comparison with a constant that computes the variable `condition`, or None."""
+        """Return the comparison with a constant whose result is the variable `condition`, or None."""
         match = _COMPARISON.match(self.definitions.get(condition, ""))
         return Comparison(match[1], match[2], int(match[3])) if match else None
 
