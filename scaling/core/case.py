@@ -42,6 +42,7 @@ PEAKS = {
     "reduction": "", "transpose": "B", "all_reduce": "B",
 }  # fmt: skip
 FLOORS = ("call", "collective")  # the targets of CEILING that measure the latency of an empty program
+COMMUNICATING = ("all_reduce", "collective")  # the targets of CEILING whose programs contain a collective
 LARGEST = 10**15  # the largest valid size and number of points, devices, seeds or bytes
 # Names from the literature that set both `mode` and `batch`; other mode names leave `batch` unchanged.
 ALIASES = {"vmap_jacfwd": ("jacfwd", "vmap"), "vmap_jacrev": ("jacrev", "vmap")}

@@ -7,11 +7,10 @@ measured peaks yield lower bounds on the run times of the other cases of the stu
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scaling.core.case import CEILING, JAX, PEAKS, Case
+from scaling.core.case import CEILING, COMMUNICATING, JAX, PEAKS, Case
 
 _TERMS = {"transcendental": 64, "arithmetic": 16, "division": 16}  # terms per element, to be compute-bound
 _DTYPE_DEPENDENT = (*_TERMS, "reduction")  # targets that are measured in float64 for cases in float64
-_MULTI_DEVICE = ("all_reduce", "collective")
 _BYTES_OF_DTYPE = {"float32": 4, "float64": 8, "bfloat16": 2}
 
 # (points per device, k) of each target; see workloads/ceiling.py. On a CPU, the copy bandwidth depends on
@@ -43,7 +42,7 @@ def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
         single_device = case.devices == 1
         api = "jit" if single_device else "shard_map"
         for target in (*PEAKS, "collective"):
-            if not (single_device and target in _MULTI_DEVICE):
+            if not (single_device and target in COMMUNICATING):
                 peaks |= dict.fromkeys(_cases_of_target(target, case, api, platform))
         # The dispatch latency, which `call` measures, depends on the API.
         if case.engine == JAX and (single_device or case.api != "jit"):

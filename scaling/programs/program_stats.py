@@ -15,12 +15,11 @@ from jax.dtypes import issubdtype
 from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from scaling.core.case import CEILING, Case
+from scaling.core.case import CEILING, COMMUNICATING, Case
 from scaling.core.compile_case import CompiledCase, trace_program
 from scaling.core.derivative import Derivative, ceil_div
 from scaling.programs import hlo
 
-_COMMUNICATING = ("all_reduce", "collective")  # targets of `ceiling` whose programs contain a collective
 _PRIMITIVES_OF_RULE = {  # name of a counting rule -> the JAX primitives it applies to
     "free": """
         all_gather all_gather_invariant all_to_all axis_index bitcast_convert_type broadcast_in_dim
@@ -102,7 +101,7 @@ def describe_wrong_collectives(case: Case, collectives: Mapping[str, int]) -> st
     """
     communicates = any(collectives.values())
     is_data_parallel = case.split == "data" and case.devices > 1
-    expected = case.target in _COMMUNICATING if case.workload == CEILING else is_data_parallel
+    expected = case.target in COMMUNICATING if case.workload == CEILING else is_data_parallel
     if communicates == expected:
         return None
     verb = "communicates" if communicates else "does not communicate"
