@@ -1,4 +1,4 @@
-"""Print the output of commands: standard streams, lines of text, notes on damaged files, progress bars."""
+"""Print the output of commands: standard streams, lines, notes on damaged files, progress of cases."""
 
 import contextlib
 import errno

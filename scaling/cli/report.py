@@ -1,4 +1,4 @@
-"""Implement `scaling report`: write the HTML report if it is outdated, and print tables or a summary."""
+"""Implement `scaling report`: add failures of ended jobs, update the HTML report, print tables or summary."""
 
 import argparse
 import contextlib

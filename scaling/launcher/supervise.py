@@ -1,4 +1,4 @@
-"""Run the cases of a `Schedule` in workers: alternate samples, replace dead workers, record failures."""
+"""Run a `Schedule` in workers: alternate samples, replace dead workers, record failed and too large cases."""
 
 import contextlib
 import dataclasses

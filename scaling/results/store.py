@@ -1,4 +1,4 @@
-"""Check, load and lock a results folder (records, study.json), select the latest records, replace files.
+"""Check, load and lock a results folder (records, study.json), select its latest records, replace files.
 
 A file is replaced atomically. read_record.py parses each record. `scaling.core.record.Writer` writes the
 records of a run.

@@ -1,4 +1,4 @@
-"""Fill in the defaults of a case, find fields without effect, and find out why a case cannot run.
+"""Fill in the defaults of a case, find fields and blocks without effect, and say why a case cannot run.
 
 Cases that describe the same computation are equal after `complete`. A completed case that cannot
 run is skipped, with a reason (`why_inapplicable`). For an invalid case, the functions raise `Refusal`.

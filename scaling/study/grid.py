@@ -1,4 +1,4 @@
-"""Expand the grids of a study into cases (`GridCell`), without the cases that its `where` condition excludes.
+"""Check the fields of a study, and expand its grids into the cases (`GridCell`) that fulfill `where`.
 
 The value of a field comes from the command line, from the grid, or from the fields that all grids share. A
 list is swept over its elements. A condition, such as "api != 'jit' or devices == 1", compares fields and
