@@ -126,10 +126,7 @@ def seeds_per_call(evaluation: Evaluation, points: int) -> int:
 
 
 def is_traceable(evaluation: Evaluation, arrays: InputArrays, quantity: str) -> bool:
-    """Return whether JAX can trace the computation of columns or rows of the Jacobian.
-
-    `quantity` is "columns" or "rows".
-    """
+    """Return whether JAX can trace the computation of "columns" or "rows" (`quantity`) of the Jacobian."""
     first_point = {name: x[:1] if name in evaluation.per_point else x for name, x in arrays.items()}
     key = min(1, evaluation.rounding_key)  # all keys but 0, which rounds nothing, have the same trace
     traced = dataclasses.replace(evaluation, optimized=True, rounding_key=key)

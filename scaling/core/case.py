@@ -65,10 +65,7 @@ class TooLarge(Exception):
 
 
 def unknown_name(what: str, value: Any, valid_names: Iterable[str]) -> Refusal:
-    """Return a `Refusal` for an unknown name. Its message lists the valid names and suggests a similar one.
-
-    `what` is the kind of name, such as "mode".
-    """
+    """Return a `Refusal` for an unknown name of the kind `what`, such as "mode". It lists the valid names."""
     names = [str(name) for name in valid_names]
     similar_names = difflib.get_close_matches(str(value).rpartition("/")[2], names, n=1)
     choices = "; ".join([f"choose from {', '.join(names)}", *(f"did you mean {n!r}?" for n in similar_names)])

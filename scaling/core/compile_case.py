@@ -210,10 +210,7 @@ def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[An
 
 
 def program_bytes(compiled: Any) -> dict[str, int | None]:
-    """Return the bytes of a compiled program on each device, by record field such as "temp_bytes".
-
-    An unknown number is None.
-    """
+    """Return the bytes of a compiled program per device, by record field. An unknown number is None."""
     analysis = _call_if_supported(compiled, "memory_analysis")
     return {
         f"{name}_bytes": getattr(analysis, f"{name}_size_in_bytes", None)

@@ -174,10 +174,7 @@ def processor() -> str:
 
 
 def cpu_governor(bound_to: Sequence[int] | None) -> str | None:
-    """Return the frequency governor of CPU cores, such as "performance", or None if it is unknown.
-
-    Several governors are joined by "+".
-    """
+    """Return the frequency governors of CPU cores, joined by "+", such as "performance". None if unknown."""
     cores = bound_to or sorted(os.sched_getaffinity(0))  # by default, all cores of this process
     governors = {read_text(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor") for core in cores}
     return "+".join(sorted(name for name in governors if name)) or None
@@ -246,10 +243,7 @@ def hide_secrets(text: str) -> str:
 
 @functools.lru_cache(maxsize=1)  # a worker may print many lines
 def _find_secrets(variables: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
-    """Return pairs (secret, name of its environment variable). The longest secrets come first.
-
-    The quoted forms of a secret are included.
-    """
+    """Return pairs (secret or its quoted form, name of its variable). The longest secrets come first."""
     names: dict[str, str] = {}
     # A variable may have been deleted since the start of the process.
     for name, value in [*_VARIABLES_AT_START.items(), *variables]:

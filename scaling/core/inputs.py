@@ -40,10 +40,7 @@ def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> n
 
 
 def point_rows(case: Case, workload: Workload, name: str, start: int, stop: int) -> np.ndarray:
-    """Return the values of the input `name` at the points [start, stop), in the dtype of the case.
-
-    Axis 0 of the array is the axis of points.
-    """
+    """Return the values of the input `name` at the points [start, stop), in the dtype of the case."""
     return _draw_rounded(workload.points[name], case.data_seed, name, case.dtype, start, stop)
 
 
@@ -89,10 +86,7 @@ def input_arrays(case: Case, workload: Workload, start: int = 0, stop: int | Non
 
 
 def exact_inputs(case: Case, workload: Workload, start: int, stop: int) -> dict[str, np.ndarray]:
-    """Return the inputs at the points [start, stop), rounded to the dtype of the case, as float64 arrays.
-
-    The arrays are in a dict by input name.
-    """
+    """Return the inputs at the points [start, stop) by name, rounded to the dtype of the case, in float64."""
     return {name: np.asarray(x, np.float64) for name, x in input_arrays(case, workload, start, stop).items()}
 
 
@@ -105,10 +99,7 @@ def point_structs(case: Case, workload: Workload) -> dict[str, Any]:
 
 
 def input_structs(case: Case, workload: Workload) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return two dicts from input name to `jax.ShapeDtypeStruct`: the per-point and the shared inputs.
-
-    The per-point inputs have a leading axis of points.
-    """
+    """Return the shapes and dtypes of the per-point inputs and of the shared inputs, as two dicts by name."""
     structs = point_structs(case, workload)
     points = {
         name: structs[name].update(shape=(case.points, *structs[name].shape)) for name in workload.points

@@ -39,10 +39,7 @@ class Rounding:
         return max(self.terms, self.added)
 
     def largest_by_leaf(self, values: Array) -> Array:
-        """Return the largest of `values` in each leaf (differentiated input), repeated for its elements.
-
-        The last axis of `values` contains the elements of all leaves. The result broadcasts to `values`.
-        """
+        """Return the largest of `values` in each leaf (input), as an array that broadcasts to `values`."""
         import numpy as np
 
         if len(self.leaf_sizes) < 2:

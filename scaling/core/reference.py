@@ -358,9 +358,6 @@ def reduce_reference(
 def flatten_inputs(
     names: Iterable[str], batched: Container[str], arrays: InputArrays, points: int
 ) -> np.ndarray:
-    """Return the inputs `names` as one array of shape (points, elements of these inputs).
-
-    The inputs in `batched` have one value for each point. All others are repeated for each point.
-    """
+    """Return the inputs `names` as one array (points, elements). Those not in `batched` are repeated."""
     rows = [arrays[name].reshape(points if name in batched else 1, -1) for name in names]
     return np.concatenate([np.broadcast_to(row, (points, row.shape[1])) for row in rows], axis=1)

@@ -192,8 +192,5 @@ class SparseJacobians(Jacobians):
 
 
 def _sum_by_index(index: np.ndarray, count: int, values: np.ndarray) -> np.ndarray:
-    """Sum the columns of `values` with equal `index`. Column i of the result is the sum for index i.
-
-    The result has the shape (points, count).
-    """
+    """Sum the columns of `values` with equal `index`. The result has a column for each of `count` indices."""
     return np.stack([np.bincount(index, weights=entries, minlength=count) for entries in values])

@@ -298,10 +298,7 @@ def source_of(name: str, instructions: Instructions, opcodes: Sequence[str] = ("
 
 
 def parse(text: str) -> tuple[dict[str, dict[str, HloInstruction]], str]:
-    """Return the instructions of an HLO module and the name of its entry computation.
-
-    The instructions are in a dict by computation, and then by name.
-    """
+    """Return the instructions of an HLO module by computation and name, and the name of the entry."""
     computations = dict[str, dict[str, HloInstruction]]()
     instructions, entry = dict[str, HloInstruction](), ""
     for line in text.splitlines():
