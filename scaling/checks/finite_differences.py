@@ -57,7 +57,11 @@ def compare_along(
     value_rounding: np.ndarray,
     rounding: np.ndarray,
 ) -> DerivativeComparison:
-    """Return a comparison of the derivative along one direction with finite differences of `values_at`.
+    """Compare the derivative along one direction with finite differences of `values_at`.
+
+    A derivative is accepted if it agrees with the most accurate finite difference or with two consecutive
+    steps, unless the shortest consistent steps refute it, or if it is between the slopes on both sides. Any
+    other derivative is unresolved if the finite differences contradict each other, and otherwise wrong.
 
     `values_at(step)` returns the function values at x + step * direction, where x contains the inputs.
     `center` contains the values at step 0, and `value_noise` their rounding errors. `typical_size` is the
@@ -70,18 +74,20 @@ def compare_along(
     difference, error = _select_difference(differences, np.maximum(noise, _smallest_jump(differences)))
     size = np.maximum(typical_size, np.abs(difference))
     allowed = _RELATIVE_TOLERANCE * size + value_rounding + 4 * rounding
-    agrees = np.abs(derivative - difference) <= allowed + 4 * error
+    agrees_with_best = np.abs(derivative - difference) <= allowed + 4 * error
     # Only short steps resolve a ripple of small amplitude. They agree with its derivative, long steps do not.
     agrees_twice, agrees_once, is_refuted = _compare_steps(differences, derivative, allowed, value_noise)
     jumps = _find_jumps(differences, value_rounding)
     is_finite = np.isfinite(center)  # at an infinite value, a derivative is neither wrong nor confirmed
-    differs, has_kink = is_finite & (is_refuted | ~(agrees | agrees_twice)), np.zeros(center.shape, bool)
-    if differs.any():
+    is_rejected = is_finite & (is_refuted | ~(agrees_with_best | agrees_twice))
+    has_kink = np.zeros(center.shape, bool)
+    if is_rejected.any():
         is_between, has_kink = _compare_one_sided_slopes(values_at, center, value_noise, derivative, allowed)
-        differs &= ~is_between
+        is_rejected &= ~is_between
     # The steps contradict each other, or several kinks meet at a point, or random rounding errors give NaN.
-    unresolved = differs & (agrees | agrees_once | jumps | has_kink | ~np.isfinite(allowed + noise))
-    wrong = differs & ~unresolved
+    contradicts = agrees_with_best | agrees_once | jumps | has_kink | ~np.isfinite(allowed + noise)
+    unresolved = is_rejected & contradicts
+    wrong = is_rejected & ~unresolved
     confirmed = (allowed + 4 * error <= CONFIRMING_ERROR * size) & ~unresolved & is_finite
     typical_over_points = np.sqrt(np.mean(np.where(is_finite, size, 0.0) ** 2, axis=0))
     bounded = allowed + 4 * error <= _BOUNDING_ERROR * np.maximum(size, typical_over_points)
