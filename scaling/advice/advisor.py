@@ -360,7 +360,8 @@ def _check_advice_options(budget: Any, devices: Any, hardware: Any) -> tuple[lis
     if isinstance(budget, bool) or not (isinstance(budget, numbers.Real) and 0 <= float(budget) < math.inf):
         raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
     counts = list(devices) if isinstance(devices, Sequence) else [devices]
-    if not counts or not all(isinstance(count, numbers.Integral) and int(count) >= 1 for count in counts):
+    are_integers = all(isinstance(n, numbers.Integral) and not isinstance(n, bool) for n in counts)
+    if not counts or not are_integers or min(counts) < 1:
         raise Refusal(f"devices must be positive integers, such as [1, 2], not {devices!r}")
     available = jax.devices()
     if machine is not None:

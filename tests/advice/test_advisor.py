@@ -284,6 +284,7 @@ def test_a_gauss_newton_product_is_refused_if_only_the_reverse_mode_of_the_funct
         ({"budget": -1}, "budget must be a number of seconds"),
         ({"budget": True}, "budget must be a number of seconds, zero or more, not True"),
         ({"devices": [0]}, "devices must be positive integers"),
+        ({"devices": True}, "devices must be positive integers, such as .*, not True"),
         ({"devices": [[1]]}, "devices must be positive integers"),
         ({"devices": []}, r"devices must be positive integers, such as \[1, 2\], not \[\]"),
         ({"devices": None}, "devices must be positive integers, such as .*, not None"),
