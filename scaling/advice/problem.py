@@ -54,7 +54,7 @@ class Problem:
 
     @property
     def name(self) -> str:
-        """Return the name of the function: the name that `import_line` imports, or otherwise its own.
+        """Return the name that `import_line` imports. Without that line, return the function's own name.
 
         Return "f" if this name is not a valid identifier, as for a lambda.
         """

@@ -78,7 +78,7 @@ class Curve(Subject):
 
     @property
     def program(self) -> tuple[str, Case]:
-        """Return the kind of scaling and the case on one device, which a predicted curve has in common."""
+        """Return the kind of scaling and the case on one device, which are equal at all points."""
         return self.kind, curve_case(self.case, self.kind)
 
     @property
@@ -153,8 +153,8 @@ def requested_kinds(study: Mapping[str, Any]) -> list[str]:
 def _series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
     """Return the timings of each scaling curve of one kind, "strong" or "weak", from few to many devices.
 
-    Of several meshes on as many devices, only the fastest is included. Weak curves omit cases whose points do
-    not divide evenly over their devices.
+    If a curve has several meshes with the same number of devices, only the fastest is included. Weak curves
+    omit cases whose points do not divide evenly over their devices.
     """
     divisible = (t for t in timings if kind == "strong" or t.case.points % t.case.devices == 0)
     groups = group_by(divisible, lambda timing: (timing.environment, curve_case(timing.case, kind))).values()

@@ -89,9 +89,9 @@ class Findings:
 
     @functools.cached_property
     def untimed_records(self) -> dict[tuple, list[Record]]:
-        """Return the records of the AD modes that failed or ran out of memory with every api and split.
+        """Return the records of the AD modes that failed or ran out of memory, and have no time.
 
-        They are grouped by environment, problem and number of devices.
+        The records are grouped by environment, problem and number of devices.
         """
         timed = {(t.environment, problem_fields(t.case), t.case.devices, t.method) for t in self.case_timings}
         candidates = (record for record in self.newest_records if is_candidate(record.case))

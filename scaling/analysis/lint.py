@@ -117,7 +117,7 @@ def _disturbed(timing: Timing) -> str | bool:
 
 
 def _trend(timing: Timing) -> str | bool:
-    """Return the largest significant change of the time within a process as text, or False without any.
+    """Return the largest significant change of the time within a process as text, or False if there is none.
 
     An example is '+5.2 % from the first third to the last'.
     """

@@ -228,10 +228,10 @@ def _limiting_peak(
 
 
 def _find_peak_rates(timings: Iterable[Timing]) -> dict[tuple, list[tuple[int, float]]]:
-    """Return the work and the work per second of the benchmarks of peak rates.
+    """Return the results of the benchmarks of peak rates: the work and the work per second of each.
 
-    They are grouped by the target (such as "matmul"), dtype, precision and machine of the benchmark. The unit
-    of the work depends on the target (`machine_peaks.peak_work`).
+    The keys are the target (such as "matmul"), dtype, precision and machine of a benchmark. The unit of the
+    work depends on the target (`machine_peaks.peak_work`).
     """
     rates: dict[tuple, list[tuple[int, float]]] = {}
     for timing in timings:

@@ -89,7 +89,7 @@ def format_time(timing: Timing) -> str:
 
 
 def dispatch_floor(timing: Timing) -> float:
-    """Return the time of an empty call on as many devices in seconds, or 0 if it was not measured."""
+    """Return the seconds of an empty call on the same number of devices, or 0 if not measured."""
     return max((record.floor_seconds or 0.0 for record in timing.records), default=0.0)
 
 
@@ -202,7 +202,7 @@ def first_call_seconds(timing: Timing) -> float | None:
 def blocks_of(timing: Timing) -> str:
     """Return the block sizes that chunk=auto chose, as text such as '4 seeds and all points at a time'.
 
-    If the processes have different block sizes, they are joined by 'or'. Return '' for another chunk.
+    If the processes have different block sizes, the text joins them by 'or'. It is '' without chunk=auto.
     """
     block_texts = []
     for blocks in (record.blocks for record in timing.records if record.blocks is not None):

@@ -158,11 +158,12 @@ def rounding_range(
 ) -> np.ndarray:
     """Return an estimate of the rounding error of each element of `measure(evaluation, arrays)`.
 
-    The estimate is the range (maximum minus minimum) of `count` evaluations of `measure` and of the arrays
-    `others`. Each evaluation has other random rounding errors in its intermediate results, and a relative
-    error of `relative` or -`relative` in each floating-point input element. Elements of equal magnitude have
-    the same error, so that they remain equal. Otherwise, a derivative rule that is wrong only where elements
-    are equal would look like a rounding error.
+    `measure` is evaluated `count` times, each time with different random rounding errors: in its intermediate
+    results, and a relative error of `relative` or -`relative` in each floating-point input element. The
+    estimate is the range (maximum minus minimum) of these results and of the arrays `others`.
+
+    Input elements of equal magnitude get the same error, so that they remain equal. Otherwise, a derivative
+    rule that is wrong only where elements are equal would look like a rounding error.
     """
     results, generator = list(others), np.random.default_rng(0)
     for seed in range(1, count + 1):
@@ -320,7 +321,10 @@ def _compiled(evaluation: Evaluation, quantity: str) -> Callable[..., jax.Array]
 
 
 def _vmap_in_loop(function: ArrayFunction, **axes: Any) -> ArrayFunction:
-    """Return `jax.vmap(function, **axes)` as a loop, which ignores the user's own rules for `vmap`."""
+    """Return `jax.vmap(function)` evaluated in a loop, so that rules of `jax.custom_batching` have no effect.
+
+    `axes` are the keyword arguments of `jax.vmap`.
+    """
     return jax.vmap(jax.custom_batching.sequential_vmap(function), **axes)
 
 

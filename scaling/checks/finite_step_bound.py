@@ -29,8 +29,9 @@ ValuesAtShift = Callable[[np.ndarray], np.ndarray]  # shift along a direction ->
 def result_bounds(spec: ReferenceSpec, start: int, stop: int, errors: np.ndarray | None = None) -> np.ndarray:
     """Return an upper bound on the errors of a forward-difference result at each of the points [start, stop).
 
-    If `errors` is given, bounds that are too low for these errors are raised (`cover_errors`). `errors`, of
-    shape (points, outputs, entries), contains the absolute errors minus the tolerance for rounding.
+    The bound has the shape (points,). It is estimated from a sample of the inputs. If `errors` is given,
+    inputs whose errors exceed the bound are added to the sample (`cover_errors`). `errors` contains the
+    absolute errors minus the tolerance for rounding, in the shape (points, outputs, entries).
     """
     estimate_bounds = functools.partial(input_bounds, spec, start, stop, spec.rounding.terms)
     bounds = estimate_bounds()
@@ -46,11 +47,11 @@ def result_bounds(spec: ReferenceSpec, start: int, stop: int, errors: np.ndarray
 
 
 def cover_errors(bound: np.ndarray, errors: np.ndarray, bound_at: Callable[[int], np.ndarray]) -> np.ndarray:
-    """Return the error bound of each point, raised where a bound of another input explains larger errors.
+    """Return `bound`, increased where the bound of another input is higher and an error exceeds `bound`.
 
-    `bound`, of shape (points,), comes from a sample of the inputs. While an error exceeds it, the bound is
-    raised to `bound_at(entry)`, that of the input of the entry whose error exceeds it most, as long as that
-    is higher. `errors` has the shape (points, outputs, entries).
+    `bound`, of shape (points,), is estimated from a sample of the inputs. `bound_at(k)` returns the bound of
+    the input to which entry k belongs. It is called for the entry with the largest excess, until no error
+    exceeds the bound or the bound no longer increases. `errors` has the shape (points, outputs, entries).
     """
     while True:
         uncovered = (errors - bound[:, None, None]).max(axis=(0, 1))

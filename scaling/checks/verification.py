@@ -197,10 +197,10 @@ def _exempt_ties(
     arrays: InputArrays,
     comparison: DerivativeComparison,
 ) -> DerivativeComparison:
-    """Return a copy of `comparison` in which derivatives at a tie are unresolved instead of wrong.
+    """Return a copy of `comparison` in which derivatives at a tie are unresolved (neither right nor wrong).
 
-    Where input elements are equal (tie), a function such as the median is not differentiable. A derivative is
-    at a tie if it changes between nearby points, and is correct at one of them.
+    At a tie, input elements are equal, and a function such as the median is not differentiable. A derivative
+    counts as one at a tie if it changes between nearby points and is correct at one of these points.
     """
     jumps, is_wrong = np.zeros(comparison.is_wrong.shape[1:], bool), comparison.is_wrong
     is_wrong_nearby = np.ones_like(jumps)
@@ -222,10 +222,11 @@ def _compare_along_all(
     Return three results:
 
     derivatives    the derivatives, of shape (directions, points, outputs)
-    comparison     their comparison, with arrays of this shape
-    is_nonzero     shape (points, outputs): whether a derivative is much larger than its error, or rounding
-                   errors may hide it; false where the function is not finite, unless it is finite nowhere
+    comparison     the comparison of each derivative, in arrays of the same shape
+    is_nonzero     where a derivative is certainly not zero, or rounding errors may hide it, of shape
+                   (points, outputs)
 
+    At points where the function is not finite, `is_nonzero` is false, unless the function is finite nowhere.
     The first `_DIRECTIONS` directions must be random: the root mean square of their derivatives is the
     typical size of a derivative. The last one must be from `random_direction` with `is_relative=True`.
     """
@@ -316,8 +317,8 @@ def _measure_values(evaluation: Evaluation, arrays: InputArrays) -> tuple[np.nda
 def _is_hidden(evaluation: Evaluation, center: np.ndarray, noise: np.ndarray) -> np.ndarray:
     """Return where rounding may hide changes of an output, as a boolean array of shape (points, outputs).
 
-    It may hide them if the rounding error exceeds a fraction of the largest |output| at the point, or if this
-    fraction of the output underflows. `center` contains the outputs, and `noise` their rounding errors.
+    This is so if the rounding error exceeds a small fraction of the largest |output| at the point, or if that
+    fraction underflows. `center` contains the outputs, and `noise` their rounding errors.
     """
     fraction = max(_HIDING_ERROR, VALUE_ROUNDINGS * evaluation.roundoff)
     size, underflow = np.abs(center), float(jax.numpy.finfo(evaluation.dtype).tiny)

@@ -66,7 +66,7 @@ def make_console() -> Console:
 
 
 def make_printable(text: str, allowed: str = "") -> str:
-    """Return `text` with spaces for whitespace, and question marks for characters that cannot be printed.
+    """Replace whitespace in `text` by spaces, and characters that cannot be printed by question marks.
 
     The characters in `allowed` are kept.
     """

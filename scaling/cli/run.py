@@ -82,7 +82,7 @@ class StudyRun:
 
     @property
     def folders(self) -> list[Path]:
-        """Return the results folder, followed by that of the other program in a comparison."""
+        """Return the results folder, and the folder of the baseline if the run has versus=."""
         return [self.folder, *([self.baseline[1]] if self.baseline else [])]
 
 

@@ -17,9 +17,10 @@ Names = Sequence[Sequence[str]]  # names of sizes that vary, grouped by sizes th
 
 
 def format_experiments(findings: Findings) -> dict[str, str]:
-    """Return the text of an Extra-P file for each program with sizes that vary, by file name without suffix.
+    """Return the texts of Extra-P files by file name without suffix.
 
-    Timings on shared CPU cores are omitted.
+    There is a file for each program (mode, api and split) that was timed with several sizes. Timings on
+    shared CPU cores are omitted.
     """
     timings = (timing for timing in findings.case_timings if timing.honest)
     programs = group_by(timings, lambda t: (t.family_key, tuple(_sizes_of(t)), t.program_name)).values()

@@ -107,9 +107,10 @@ class CheckProgress:
     def record_errors(
         self, points: PointsComparison, comparison: EntryComparison, error: np.ndarray, is_wrong: np.ndarray
     ) -> None:
-        """Update the largest error, the allowed error and the first wrong point by those of a comparison.
+        """Update the largest error, the allowed error and the first wrong point.
 
-        `error` and `is_wrong` have one element for each entry, or one for each point.
+        `error` and `is_wrong` belong to `comparison`. They have one element for each entry, or one for each
+        point.
         """
         error, is_wrong_point = (x.reshape(len(x), -1).max(axis=1) for x in (error, is_wrong))
         first = int(np.argmax(is_wrong_point))

@@ -250,7 +250,7 @@ def _gather_sums(case: Case, workload: Workload, part: LinearMapPart, arrays: Pi
 
 
 def is_summed_on_host(workload: Workload, part: LinearMapPart) -> bool:
-    """Return whether each device sums over its own seeds only, so that the host must add up their results."""
+    """Return whether the host must add the results of the devices: each sums over its own seeds only."""
     step = workload.reduction.columns if part.computes_columns else workload.reduction.rows
     return not part.along and step.sums_seeds
 

@@ -48,11 +48,11 @@ class Rounding:
         return np.repeat(largest, self.leaf_sizes, axis=-1)
 
     def scale(self, influence: Array, magnitude: Array) -> Array:
-        """Return the scale of a result, by which the check divides errors: the larger of two weighted arrays.
+        """Return the larger of two weighted arrays, by which the check divides the errors of a result.
 
         `influence` is the largest change of the result if entries of the Jacobian have the relative error 1.
-        `magnitude` is the sum of the absolute values of the entries that are added to one element. Each array
-        is weighted by the square root of the length of its sum, relative to the longest sum.
+        Its weight is sqrt(`terms` / `longest_sum`). `magnitude` is the sum of the absolute values of the
+        entries that are added to one element of the result. Its weight is sqrt(`added` / `longest_sum`).
         """
         import numpy as np
 

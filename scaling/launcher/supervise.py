@@ -81,10 +81,10 @@ def run_schedule(
 ) -> None:
     """Run all cases of a schedule in worker processes, and write a record of each case.
 
-    `lock` is the file descriptor of the lock of the results folder. In a comparison, `baseline` is the other
-    program and its results folder. Each case then runs in both programs, their samples alternate, and each
-    program has its own record. `listener` receives the event "waiting" if a worker waits for CPU cores, and
-    the events "begin" and "end" of each case, except for the baseline.
+    `lock` is the file descriptor of the lock of the results folder. `baseline` is the program to compare with
+    and its results folder, or None. With a baseline, each case runs in both programs, their samples
+    alternate, and each program has its own record. `listener` receives the event "waiting" if a worker waits
+    for CPU cores, and the events "begin" and "end" of each case, except for the baseline.
     """
     options = options or WorkerOptions()
     variants = [(Variant(python=options.python), folder), *([baseline] if baseline else [])]

@@ -49,9 +49,9 @@ def sum_derivative(
 ) -> Any:
     """Return the gradient of a loss that is summed over points, or the loss itself if mode=value.
 
-    With split=data, the sum is over the points of all devices, otherwise over `points`, those of this device.
-    The gradient is a tuple with one item for each `LinearMapPart`: an array of shape (seeds,) in forward
-    mode, and one array for each input of the part in reverse mode.
+    With split=data, the loss of all devices is summed, otherwise that of the points of this device
+    (`points`). The gradient is a tuple with one item for each `LinearMapPart`: an array of shape (seeds,) in
+    forward mode, and one array for each input of the part in reverse mode.
     """
     case = derivative.case
     count = ceil_div(case.points, case.mesh_shape[0])

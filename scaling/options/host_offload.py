@@ -67,7 +67,10 @@ def _seeds_per_step(derivative: Derivative) -> int | None:
 
 
 def _result_dtype(derivative: Derivative) -> np.dtype:
-    """Return the dtype of the result on the host: that of the case, or float64 if the host adds up sums."""
+    """Return the dtype of the result on the host.
+
+    It is float64 if the host sums the results of the steps, otherwise the dtype of the case.
+    """
     is_summed = any(is_summed_on_host(derivative.workload, part) for part in derivative.parts)
     if is_summed and derivative.case.mesh_shape[1] > 1:
         return np.dtype(np.float64)

@@ -75,7 +75,7 @@ class HloInstruction(NamedTuple):
         return self.opcode.removesuffix("-start")
 
     def axes(self, attribute: str) -> tuple[int, ...] | None:
-        """Return the axes in an attribute, such as (0, 2) for "dimensions={0,2}", or None without it."""
+        """Return the axes in an attribute, such as (0, 2) for "dimensions={0,2}", or None if it is absent."""
         match = re.search(rf"\b{attribute}=\{{([\d,]*)\}}", self.attributes)
         return parse_integers(match[1]) if match else None
 

@@ -233,9 +233,9 @@ def with_fixed_constants(
 def _evaluate_with(
     change: Callable[[jax.Array], jax.Array], function: Callable[..., Any], named: dict[str, Any]
 ) -> Any:
-    """Return `function(**named)`, with `change(x)` in place of each constant x of `with_fixed_constants`.
+    """Return `function(**named)`, evaluated with `change(x)` in place of each constant array x.
 
-    The values in `named` are tracers.
+    `with_fixed_constants` says what a constant is. The values in `named` are tracers.
     """
 
     def apply(equation: Any, operands: list[Any]) -> list[Any]:

@@ -302,7 +302,10 @@ def _product_overhead(product: HloInstruction, operands: Sequence[HloInstruction
 
 
 def _convolution_overhead(convolution: HloInstruction, _operands: Sequence[HloInstruction]) -> int:
-    """Return the overhead in picoseconds of a convolution in a library, or 0 if XLA computes a product."""
+    """Return the overhead in picoseconds of a convolution in a library.
+
+    Return 0 for a convolution that XLA computes as a matrix product.
+    """
     is_product = "lhs_dilate=" in convolution.attributes
     return 0 if is_product else CONVOLUTION_PATCH * convolution.size // max(1, convolution.dims[-1])
 

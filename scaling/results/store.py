@@ -216,9 +216,10 @@ def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Reco
 
 
 def keep_newest_environments(records: Sequence[Record]) -> list[Record]:
-    """Return the records of each workload from its newest environment, that of the record that started last.
+    """Return the records of each workload from its newest environment.
 
-    The newest environment is determined separately for records of failed preflight checks.
+    The newest environment is the one of the record that started last. The records of failed preflight checks
+    have a newest environment of their own.
     """
     subject = lambda record: (record.case.workload, _is_failed_check(record))  # noqa: E731
     newest = {subject(record): record.setting for record in sort_by_start(records)}

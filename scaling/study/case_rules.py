@@ -292,7 +292,7 @@ def _list_seed_rules(derivative: Derivative) -> list[_SkipRule]:
 
 
 def _list_batch_rules(derivative: Derivative) -> list[_SkipRule]:
-    """Return the rules that skip cases because of reduce=points, batch=whole or their mode."""
+    """Return the rules on reduce=points, batch=whole and modes by which a case is skipped."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     name, reduction, sums_points = case.workload, workload.reduction, workload.reduction.sums_points
     whole_batch, on_host, point_devices = case.batch == "whole", case.storage == "host", case.mesh_shape[0]

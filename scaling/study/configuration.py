@@ -263,7 +263,7 @@ def _in_yaml_syntax(name: str, text: str) -> str:
 def _explain_error(error: Exception, arguments: Sequence[str], users_folder: Path | None) -> Refusal:
     """Return a `Refusal` that explains in one line why Hydra cannot compose `arguments`.
 
-    It names the file that cannot be loaded because of the same error, if there is one.
+    If Hydra failed to load a file, the line names the file.
     """
     from hydra.errors import MissingConfigException
     from omegaconf import OmegaConf

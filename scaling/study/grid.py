@@ -133,11 +133,11 @@ def _check_case_count(grids: Sequence[_Grid], max_cases: int) -> None:
 
 
 def _list_grids(study: Mapping[str, Any], enclosing: _Grid, location: str) -> Iterator[_Grid]:
-    """Yield the grids of the parts of a study, and then its own grids, with the values in its file.
+    """Yield the grids of the parts of a study, and then the grids of the study itself, before overrides.
 
     Args:
         study: The shared fields, `grids`, `parts` (studies within the study) and `title`.
-        enclosing: The shared fields of the study that has `study` as a part, or an empty grid.
+        enclosing: The shared fields of the study that contains this one as a part, or an empty grid.
         location: The source of the fields of `study`, such as "in study/rbf.yaml".
     """
     own_fields = {field: value for field, value in study.items() if field not in _STUDY_KEYS}

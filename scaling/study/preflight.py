@@ -122,7 +122,7 @@ def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -
 
 
 def skip_peers_off_cpu(platform: str, result: PreflightResult) -> PreflightResult:
-    """Return `result`, as skipped if its case uses a peer and `platform` is not "cpu".
+    """Mark `result` as skipped if its case uses a peer and `platform` is not "cpu", and return it.
 
     Peers (AD libraries other than JAX) need a CPU. A result that is already skipped or failed is not changed.
     """

@@ -187,7 +187,7 @@ def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> tuple[str, Path]:
 
 
 def _is_complete(log: Path) -> bool:
-    """Return whether a wandb log is complete, so that its last entry is an exit record."""
+    """Return whether a wandb log is complete. The last entry of a complete log is an exit record."""
     options = ["--no-observability", "--json", "--run-file", str(log), str(log.parent.parent)]
     command = [wandb.util.get_core_path(), "leet", "inspect", *options]
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)

@@ -44,7 +44,7 @@ def _reference(inputs: Inputs) -> Reference:
 
 
 def _second_order_reference(inputs: Inputs) -> Reference:
-    """Return the log-probabilities and their second derivatives by the rates, as a `Reference`."""
+    """Return log-probabilities and their second derivatives with respect to the rates."""
     c, lam = inputs["c"], inputs["lam"]
     return _reference(inputs)._replace(derivative=(-c / lam**2)[:, None, None], derivative_terms=c / lam**2)
 

@@ -101,11 +101,11 @@ def _reference(variant: str | None, names: tuple[str, ...], inputs: Inputs) -> R
 
 
 def _second_derivatives(d, m):
-    """Return six arrays, from which the second derivatives of the loss L = sum((d - a f)^2) follow.
+    """Return f, h, a, L_dm, L_mm and the magnitude of L_mm, for the loss L = sum((d - a f)^2).
 
-    f, h, a                      the Gaussian with center `m` on the grid, sum(f^2), and the fitted amplitude
-    d^2 L / dd dm, d^2 L / dm^2  second derivatives with respect to the data `d` and the center `m`
-    magnitude                    the sum of the absolute values of the terms of d^2 L / dm^2
+    f, h, a       the Gaussian with center `m` on the grid, sum(f^2), and the fitted amplitude
+    L_dm, L_mm    second derivatives with respect to the data `d` and the center `m`, and to `m` alone
+    magnitude     the sum of the absolute values of the terms of L_mm
     """
     f, f1, f2, h, a, a1 = _fit(d, m)  # L = sum(d d) - a^2 h
     g1, h1 = _dot(d, f1), 2 * _dot(f, f1)

@@ -211,7 +211,7 @@ def draw_sizes(findings: Findings) -> Figure | None:
 def rank_sweeps(sweeps: Iterable[SizeSweep]) -> list[SizeSweep]:
     """Return size sweeps in drawing order: the best sweep of each function, then the second best, and so on.
 
-    The best sweep has the most AD methods, and of several such sweeps the most timings. Sweeps of function
+    The best sweep has the most AD methods and, if several have as many, the most timings. Sweeps of function
     values (mode=value) come last.
     """
     best_first = sorted(
