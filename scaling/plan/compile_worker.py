@@ -3,7 +3,7 @@
 This is also the main program of the workers of a plan, which `python -m scaling.plan.compile_worker` starts.
 It reads JSON objects from standard input, one per line. The first contains the fields of a `Hardware` and the
 largest device count (`most`). Each later object is a request {"case": fields}, and the reply is an event
-"end" with record fields. plan_study.py disables accelerators, so that the process uses no device memory.
+"end" with record fields. compile_pool.py disables accelerators, so that the process uses no device memory.
 """
 
 import os

@@ -1,15 +1,12 @@
-"""Check the cases of a plan, compile them in worker processes, write records, estimate device-hours.
+"""Plan a study for other hardware (`PlannedStudy`): check its cases, write records, estimate device-hours.
 
-A worker process (compile_worker.py) compiles a case for other hardware, and counts the operations of its
-program. Cases with equal programs are compiled once. time_model.py predicts their run times.
+compile_pool.py compiles the cases for this hardware. time_model.py predicts their run times.
 """
 
 import dataclasses
 import datetime
-import queue
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,17 +16,15 @@ from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import keep_cases
 from scaling.analysis.timings import pool_processes
 from scaling.core import environment
-from scaling.core.case import AUTO, FIELDS, Case, Refusal, module_names, non_default_fields
+from scaling.core.case import AUTO, FIELDS, Refusal
 from scaling.core.formatting import format_count, format_number
-from scaling.core.grouping import group_by
 from scaling.core.record import COMPILING_STAGES, Record, RecordFields, Writer, outcome_fields
 from scaling.core.timing import Sampling
 from scaling.launcher import cores
-from scaling.launcher.machine import ProcessShape
 from scaling.launcher.run_settings import RunSettings
 from scaling.launcher.schedule import PreflightResult
-from scaling.launcher.worker_group import AllocationLost, Variant, WorkerDied, WorkerGroup, open_worker_group
 from scaling.plan import time_model
+from scaling.plan.compile_pool import compile_cases
 from scaling.plan.hardware import Hardware, find_compiler, from_config
 from scaling.results import store
 from scaling.study import grid, preflight
@@ -40,15 +35,6 @@ _RUN_OPTIONS = {  # option of `scaling run` that has no effect on a plan -> defa
     "sampling.width": Sampling.width,
 }  # fmt: skip
 _BUILD_SECONDS = 2.0  # seconds to build and check a case, including a part of the start-up time of JAX
-_ENVIRONMENT_VARIABLES = {  # environment variables of a compile worker
-    "JAX_PLATFORMS": "cpu",  # do not initialize accelerators
-    "TPU_SKIP_MDS_QUERY": "1",  # do not query the metadata server of the cloud
-    "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",  # do not check the installed CUDA libraries
-    "TF_CPP_MIN_LOG_LEVEL": "2",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # allow libtpu in several processes
-}
-# The items that `compile_cases` yields, and errors. Each thread adds None when it ends.
-_Events = queue.Queue[tuple[Case, RecordFields | None] | BaseException | None]
 
 
 @dataclass(frozen=True)
@@ -213,87 +199,6 @@ def _compile(study: PlannedStudy) -> Iterator[tuple[PreflightResult, RecordField
     worker_count, timeout = min(len(cores.usable_cores()), len(checked_cases)), study.settings.case_seconds
     for case, fields in compile_cases(header, checked_cases, worker_count, timeout):
         yield checked_cases[case], fields and time_model.predict(case, hardware, fields)
-
-
-def compile_cases(
-    header: Mapping[str, Any], cases: Iterable[Case], size: int, seconds: float
-) -> Iterator[tuple[Case, RecordFields | None]]:
-    """Compile cases in `size` worker processes, and yield each case with its record fields.
-
-    Cases with equal programs are compiled once. When a compilation begins, its case is yielded with None
-    instead of record fields. `header` describes the hardware to the workers. `seconds` is the timeout of a
-    compilation. Raise `AllocationLost` if a worker does not start.
-    """
-    remaining_groups = iter(group_by(sorted(cases, key=lambda case: -case.devices), on_one_device).values())
-    events: _Events = queue.Queue()
-    for _ in range(size):
-        arguments = header, remaining_groups, seconds, events
-        threading.Thread(target=_compile_groups, args=arguments, daemon=True).start()
-    try:
-        for _ in range(size):
-            while event := events.get():
-                if isinstance(event, BaseException):
-                    raise event
-                yield event
-    finally:
-        list(remaining_groups)  # so that the workers begin no other group
-
-
-def _compile_groups(
-    header: Mapping[str, Any], groups: Iterator[list[Case]], seconds: float, events: _Events
-) -> None:
-    """Compile groups of cases in a worker process, and put the results into the queue `events`.
-
-    The cases of a group have equal programs. The process is restarted if it dies. `compile_cases` documents
-    the other arguments. If an error ends the work, the exception is put into the queue. The last item is
-    None.
-    """
-    variant = Variant("plan", module="scaling.plan.compile_worker", variables=_ENVIRONMENT_VARIABLES)
-    equal_cases = list[Case]()
-    try:
-        while equal_cases := equal_cases or next(groups, []):
-            with open_worker_group(header, variant, ProcessShape(1), None) as worker:
-                while equal_cases and _compile_first(worker, equal_cases, seconds, events):
-                    equal_cases = equal_cases or next(groups, [])
-    except WorkerDied as death:
-        events.put(AllocationLost(f"the compile worker did not start: {death}"))
-    except BaseException as error:
-        events.put(error)
-    events.put(None)
-
-
-def _compile_first(worker: WorkerGroup, equal_cases: list[Case], seconds: float, events: _Events) -> bool:
-    """Compile the first of several cases with equal programs. Return whether the worker is still alive.
-
-    The record fields are valid for all cases, or for the first case only if its compilation fails. The cases
-    are removed from `equal_cases`, and put into the queue `events` with their fields. `seconds` is the
-    timeout.
-    """
-    case, is_alive = equal_cases.pop(0), True
-    events.put((case, None))
-    try:
-        event = list(worker.request({"case": non_default_fields(case)}, seconds))[-1]
-        record_fields = {name: value for name, value in event.items() if name not in ("event", "rank")}
-    except WorkerDied as death:
-        error_text = str(death) or f"timed out after {seconds:g} s (case_seconds)"
-        record_fields, is_alive = {"status": "failed", "reason": death.reason, "text": error_text}, False
-    record_fields["program"] = on_one_device(case).key
-    events.put((case, record_fields))
-    while equal_cases and record_fields["status"] != "failed":
-        events.put((equal_cases.pop(0), record_fields | {"compiled_as": case.key}))
-    return is_alive
-
-
-def on_one_device(case: Case) -> Case:
-    """Return a case on one device that runs the same program as each device of `case`.
-
-    Return `case` itself if no such case is known.
-    """
-    # The program of a user's workload may depend on the total number of points.
-    is_built_in = case.workload in module_names("workloads")
-    if is_built_in and case.split == "points" and case.points % case.devices == 0:
-        return dataclasses.replace(case, devices=1, points=case.points // case.devices)
-    return case
 
 
 def _write_manifest(study: PlannedStudy) -> None:

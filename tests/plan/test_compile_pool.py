@@ -13,7 +13,7 @@ import pytest
 
 from scaling.core.case import Case
 from scaling.launcher.worker_group import AllocationLost, Variant
-from scaling.plan import plan_study
+from scaling.plan import compile_pool
 
 FAKE_WORKER = """
 import json, os, sys, time
@@ -54,15 +54,15 @@ def compile_cases(tmp_path, monkeypatch):
     """Compile cases with fake workers and return (case, result) pairs in order; `actions` lists those of the workers."""
     (tmp_path / "stand_in.py").write_text(FAKE_WORKER)
     (tmp_path / "log").mkdir()
-    monkeypatch.setattr(plan_study, "module_names", lambda folder: {"alike", "once"})
-    monkeypatch.setattr(plan_study, "Variant", functools.partial(_fake_variant, tmp_path))
+    monkeypatch.setattr(compile_pool, "module_names", lambda folder: {"alike", "once"})
+    monkeypatch.setattr(compile_pool, "Variant", functools.partial(_fake_variant, tmp_path))
 
     def run(cases, size=1, limit=30.0, report=None, compiling=0.0, **header):
         results = []
         header = {"platform": "gpu", "log": str(tmp_path / "log"), "seconds": compiling} | header
         report = report or (lambda case, result: results.append((case, result)))
         run.started = []
-        with contextlib.closing(plan_study.compile_cases(header, cases, size, limit)) as compiled:
+        with contextlib.closing(compile_pool.compile_cases(header, cases, size, limit)) as compiled:
             for case, result in compiled:
                 if result is None:
                     run.started.append(case)
