@@ -27,6 +27,7 @@ from scaling.analysis.timings import (
     format_time,
     is_empty_call,
     name_with_blocks,
+    reasons_for_doubt,
     time_ratio,
 )
 from scaling.core.case import label, problem_fields
@@ -115,7 +116,11 @@ def _list_faster_unranked(ranking: Ranking) -> list[str]:
     """
     unranked = least_by(ranking.unranked, lambda timing: timing.case.engine, lambda timing: timing.median)
     faster = [timing for timing in unranked.values() if time_ratio(ranking.fastest, timing).above_one]
-    texts = [describe_slower(timing, ranking.fastest) for timing in faster]
+    texts = []
+    for timing in faster:
+        doubts = reasons_for_doubt(timing, ranking.fastest)
+        not_sure = f", not sure: {', '.join(doubts)}" if doubts else ""
+        texts.append(describe_slower(timing, ranking.fastest) + not_sure)
     return [f"Faster, but not ranked: {list_first(texts, _MOST_UNRANKED, '; ')}"] if texts else []
 
 

@@ -149,7 +149,10 @@ def test_a_faster_handwritten_derivative_is_named(ask):
     rows = [("jacfwd", 1, 64, 10), ("jacrev", 1, 64, 40)]
     assert "not ranked" not in ask(*rows, ("analytic", 1, 64, 10))[0]
     assert "not ranked" not in ask(*rows, ("analytic", 1, 16, 4))[0]  # another problem
-    assert ". Faster, but not ranked: analytic takes 0.40x (" in ask(*rows, ("analytic", 1, 64, 4))[0]
+    first = ask(*rows, ("analytic", 1, 64, 4))[0]
+    assert re.search(
+        r"\. Faster, but not ranked: analytic takes 0\.40x \(.*\) as long, not sure: measured", first
+    )
 
 
 def test_headline_of_strong_and_weak_grids_uses_the_largest_problem_on_all_device_counts(ask):
